@@ -15,10 +15,11 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import grouped, in_run, run_heading, text_or_none
 from tracekit.job.memory_trend import Allocator, allocators, stages, steps
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.keys import of_arrays
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import canonical
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import Nullable, at_rows, stacked
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -33,7 +34,7 @@ from tracekit.process.memory.levels import (
     sizes_of,
     windows_of,
 )
-from tracekit.process.steps import step_of
+from tracekit.process.steps import Stages, Steps
 
 _DEVICE_TYPE = Column(
     "Int64",
@@ -147,86 +148,98 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     sizes = sizes_of(trace)
     if not (trace.has("memory_ops") or trace.has("allocations")):
         return sizes
-    tables: dict[str, list[pd.DataFrame]] = {n: [] for n in ("steps", "stages", "peaks", "curve")}
+    tables: dict[str, list[Mapping[str, Any]]] = {
+        name: [] for name in ("steps", "stages", "peaks", "curve")
+    }
+    of_steps = []
     for level in levels(trace):
-        whose = {"device_type": level.device_type, "device": level.device}
-        step_windows, outer = windows_of(trace, level)
-        longest = np.argsort(-outer["dur_ns"].to_numpy(), kind="stable")[:MAX_STAGES]
-        longest_windows = outer.iloc[np.sort(longest)]
-        for name, frame in (("steps", step_windows), ("stages", longest_windows)):
-            begin = frame["ts_ns"].to_numpy()
-            within = level.within(begin, begin + frame["dur_ns"].to_numpy())
-            window_columns = frame.drop(columns=["origin", "parent"], errors="ignore").reset_index(
-                drop=True
-            )
-            tables[name].append(window_columns.assign(**within, **whose))
-        tables["steps"][-1]["relative"] = level.relative
-        peak = _peak(trace, level, step_windows) | {
-            "omitted_stage_count": len(outer) - len(longest_windows)
-        }
-        tables["peaks"].append(pd.DataFrame([peak]).assign(**whose))
+        steps, outer = windows_of(trace, level)
+        longest = np.argsort(-outer.dur_ns, kind="stable")[:MAX_STAGES]
+        in_steps = _within(level, steps) | {"relative": np.full(len(steps), level.relative)}
+        peak = _peak(trace, level, steps) | _whose(level, 1)
+        peak["omitted_stage_count"] = np.array([len(outer) - len(longest)])
+        of_steps.append((level.device_type, in_steps))
+        tables["steps"].append(in_steps)
+        tables["stages"].append(_within(level, outer.at(np.sort(longest))))
+        tables["peaks"].append(peak)
         if level.replay is None or level.replay.timed:
-            tables["curve"].append(pd.DataFrame(level.curve(CURVE_POINTS)).assign(**whose))
-    measured = {f"memory_{name}": _columns(parts) for name, parts in tables.items()}
-    return {**sizes, **measured, **_metrics(tables["steps"])}
+            curve = level.curve(CURVE_POINTS)
+            tables["curve"].append(curve | _whose(level, len(curve["ts_ns"])))
+    measured = {f"memory_{name}": stacked(parts) for name, parts in tables.items()}
+    return {**sizes, **measured, **_metrics(of_steps)}
 
 
-def _columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
-    """The columns of several frames, one after the other."""
-    if not parts:
-        return {}
-    wide = ("device", "device_type", "step", "peak_step", "reserved_ts_ns")
-    frame = pd.concat(
-        [
-            p.astype({str(n): "Int64" for n in p if n in wide or str(n).endswith("_bytes")})
-            for p in parts
-        ],
-        ignore_index=True,
-    )
-    return arrays_of(frame)
+def _whose(level: Levels, count: int) -> dict[str, Nullable]:
+    """The columns that tell whose memory it is, so many times."""
+    return {
+        name: Nullable(np.full(count, number or 0, np.int64), np.full(count, number is None))
+        for name, number in (("device_type", level.device_type), ("device", level.device))
+    }
 
 
-def _peak(trace: Trace, level: Levels, found: pd.DataFrame) -> dict[str, Any]:
+def _within(level: Levels, windows: Steps | Stages) -> dict[str, Any]:
+    """The columns of steps or stages with the levels in each."""
+    columns = {n: array for n, array in windows.arrays.items() if n not in ("origin", "parent")}
+    within = level.within(windows.ts_ns, windows.end_ns)
+    return columns | within | _whose(level, len(windows))
+
+
+def _peak(trace: Trace, level: Levels, steps: Steps) -> dict[str, Any]:
     """The row of `memory_peaks` of one allocator, but for whose it is."""
     reserved = level.reserved
     entries = [int(level.allocated.argmax())]
     entries += [] if reserved is None else [int(reserved.argmax())]
     stage, op = places(trace, level, np.array(entries))
+    last = entries[-1]
+    no_reserved = np.array([reserved is None])
     return {
-        "sample_count": len(level.ts_ns) + level.unsound,
-        "unsound_count": level.unsound,
-        "relative": level.relative,
-        "peak_bytes": int(level.allocated[entries[0]]),
-        "peak_ts_ns": int(level.ts_ns[entries[0]]),
-        "peak_step": step_of(found, level.ts_ns[entries[:1]])[0],
-        "peak_stage": stage[0],
-        "peak_op": op[0],
-        "reserved_peak_bytes": pd.NA if reserved is None else int(reserved[entries[1]]),
-        "reserved_ts_ns": pd.NA if reserved is None else int(level.ts_ns[entries[1]]),
-        "reserved_stage": None if reserved is None else stage[1],
+        "sample_count": np.array([len(level.ts_ns) + level.unsound]),
+        "unsound_count": np.array([level.unsound]),
+        "relative": np.array([level.relative]),
+        "peak_bytes": level.allocated[entries[:1]],
+        "peak_ts_ns": level.ts_ns[entries[:1]],
+        "peak_step": steps.number_at(level.ts_ns[entries[:1]]),
+        "peak_stage": np.array(stage[:1], object),
+        "peak_op": np.array(op[:1], object),
+        "reserved_peak_bytes": Nullable(
+            np.array([0 if reserved is None else reserved[last]]), no_reserved
+        ),
+        "reserved_ts_ns": Nullable(level.ts_ns[[last]], no_reserved),
+        "reserved_stage": np.array(stage[1:] or [None], object),
     }
 
 
-def _metrics(parts: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
-    """What compare and gates see of each step: the highest level of any GPU, and that of the host."""
-    levels: list[tuple[Any, str, int]] = []
-    for part in parts:
-        kind = _WHOSE.get(part["device_type"].max(), "device")
-        counted = "requested" if part["device_type"].max() == SNAPSHOT else "allocated"
+def _metrics(
+    of_steps: Sequence[tuple[int | None, Mapping[str, Any]]],
+) -> Mapping[str, Mapping[str, Any]]:
+    """What compare and gates see of each step: the highest level of any GPU, and that of the host.
+
+    `of_steps` are the rows of `memory_steps` of each allocator, with its `device_type`.
+    """
+    parts = []
+    for device_type, columns in of_steps:
+        kind = "device" if device_type is None else _WHOSE.get(device_type, "device")
+        counted = "requested" if device_type == SNAPSHOT else "allocated"
         for column, what in (("peak_bytes", counted), ("reserved_bytes", "reserved")):
             name = f"{kind}_peak_{what}"
             if name in ANALYSIS.metrics:
-                highest = part.groupby("step", dropna=False)[column].max().dropna()
-                levels += [(s, name, int(v)) for s, v in highest.items()]
-    rows = pd.DataFrame(levels, columns=["step", "name", "value"]).astype({"step": "Int64"})
-    rows = rows.groupby(["step", "name"], dropna=False, sort=False)["value"].max().reset_index()
-    if not len(rows):
+                has_level = ~columns[column].missing
+                step = at_rows(columns["step"], has_level)
+                order = np.lexsort((step.values, step.missing))
+                value = columns[column].values[has_level][order]
+                names = np.full(len(order), name, object)
+                parts.append({"step": at_rows(step, order), "name": names, "value": value})
+    rows: Mapping[str, Any] = stacked(parts)
+    if not rows or not len(rows["name"]):
         return {}
+    group, first = of_arrays([rows["step"], rows["name"]])
+    highest = np.full(len(first), np.iinfo(np.int64).min)
+    np.maximum.at(highest, group, rows["value"])
     return {
         "metrics": {
-            "step": rows["step"].array,
-            "name": rows["name"].to_numpy(object),
-            "value": rows["value"].astype("Float64").array,
+            "step": at_rows(rows["step"], first),
+            "name": at_rows(rows["name"], first),
+            "value": Nullable(highest.astype(np.float64), np.zeros(len(first), np.bool_)),
         }
     }
 

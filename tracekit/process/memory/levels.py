@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from tracekit.model.intervals import window_at
-from tracekit.model.keys import as_python
+from tracekit.model.keys import of_arrays
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import named
+from tracekit.process.by_name import named, of_kind
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.replay import Replay, replays
 from tracekit.process.nesting import innermost, nesting
-from tracekit.process.stage_at import outermost_ranges, range_at
-from tracekit.process.steps import windows
+from tracekit.process.stage_at import outer_ranges, range_at
+from tracekit.process.steps import Stages, Steps, windows
 
 Ints = npt.NDArray[np.int64]
 
@@ -60,7 +59,7 @@ class Levels:
     def within(self, start: Ints, end: Ints) -> dict[str, Any]:
         """For each window: `floor_bytes`, `peak_bytes`, `end_bytes` and `reserved_bytes` (peak).
 
-        What was held when a window began counts for it; NA for windows before the first sample.
+        What was held when a window began counts for it; missing for windows before the first sample.
         """
         low = np.maximum(np.searchsorted(self.ts_ns, start, "right") - 1, 0)
         high = np.searchsorted(self.ts_ns, end, "left")
@@ -93,12 +92,30 @@ def levels(trace: Trace) -> tuple[Levels, ...]:
     return (*_sampled(trace), *map(_replayed, _of_devices(trace)))
 
 
-def windows_of(trace: Trace, level: Levels) -> tuple[pd.DataFrame, pd.DataFrame]:
+def windows_of(trace: Trace, level: Levels) -> tuple[Steps, Stages]:
     """(the steps, the outermost ranges) in which a level is followed, in order of start."""
     if level.replay is None:
-        return trace.derived(windows).steps, trace.derived(outermost_ranges)
-    steps_ = snapshot_windows.steps(trace, level.replay)
-    return steps_, snapshot_windows.stages(trace, steps_)
+        return trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    steps = snapshot_windows.steps(trace, level.replay)
+    of_steps: Any = Columns.of(steps)
+    of_stages: Any = Columns.of(snapshot_windows.stages(trace, steps))
+    return (
+        Steps(
+            of_steps["ts_ns"],
+            of_steps["dur_ns"],
+            of_steps["step"],
+            of_steps["occurrence"],
+            origin="",
+        ),
+        Stages(
+            of_stages["ts_ns"],
+            of_stages["dur_ns"],
+            of_stages["step"],
+            of_stages["stage"],
+            parent=Coded(np.full(len(of_stages), -1, np.int8), ()),
+            occurrence=of_stages["occurrence"],
+        ),
+    )
 
 
 def _of_devices(trace: Trace) -> list[Replay]:
@@ -125,45 +142,50 @@ def _replayed(replay: Replay) -> Levels:
 
 def _sampled(trace: Trace) -> tuple[Levels, ...]:
     """The levels that samples tell."""
-    memory = trace.get("memory_ops")
-    type_code, types = pd.factorize(memory["device_type"], use_na_sentinel=False)
-    code, devices = pd.factorize(memory["device"], use_na_sentinel=False)
-    key = type_code * max(len(devices), 1) + code
-    plain_types, plain_devices = as_python(types), as_python(devices)
+    type_, device = (trace.nullable("memory_ops", name) for name in ("device_type", "device"))
+    if not len(device):
+        return ()
+    (type_code, types), (code, devices) = of_arrays([type_]), of_arrays([device])
+    key = type_code * len(devices) + code
     keys, counts = np.unique(key, return_counts=True)
     chosen_keys = keys[np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])]
-    order = np.lexsort((memory["id"].to_numpy(), memory["ts_ns"].to_numpy()))
+    order = np.lexsort((trace.numbers("memory_ops", "id"), trace.numbers("memory_ops", "ts_ns")))
     sampled = []
     for device_key in chosen_keys.tolist():
-        type_ = plain_types[device_key // len(devices)]
-        device = plain_devices[device_key % len(devices)]
-        sampled.append(_levels(memory, order[key[order] == device_key], type_, device))
+        of_type = _number(type_, int(types[device_key // len(devices)]))
+        of_device = _number(device, int(devices[device_key % len(devices)]))
+        sampled.append(_levels(trace, order[key[order] == device_key], of_type, of_device))
     return tuple(level for level in sampled if len(level.ts_ns))
 
 
-def _levels(memory: pd.DataFrame, rows: Ints, type_: int | None, device: int | None) -> Levels:
+def _number(numbers: Nullable, row: int) -> int | None:
+    """The number in this row, None where it has none."""
+    return None if numbers.missing[row] else int(numbers.values[row])
+
+
+def _levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> Levels:
     """The levels of one allocator: recorded totals, else the running sum of what was recorded."""
-    marks = memory.iloc[rows]
-    size = marks["size_bytes"].to_numpy(np.int64, na_value=0)
-    total = marks["allocated_bytes"].to_numpy(np.int64, na_value=-1)
-    has_level = marks["allocated_bytes"].notna().to_numpy()
-    totals = bool(has_level.any())
-    value, has_value = size, marks["size_bytes"].notna().to_numpy()
-    if totals:
-        value, has_value = total, has_level
-    sound = has_value & (abs(value) < MAX_BYTES)
+    size, total, reserved_bytes = (
+        at_rows(trace.nullable("memory_ops", name), rows)
+        for name in ("size_bytes", "allocated_bytes", "reserved_bytes")
+    )
+    totals = not bool(total.missing.all())
+    amount = total if totals else size
+    sound = ~amount.missing & (abs(amount.values) < MAX_BYTES)
     unsound = int(len(sound) - sound.sum())
-    value, rows, marks = value[sound], rows[sound], marks[sound]
+    value, rows = amount.values[sound], rows[sound]
     if not totals:
         value = np.cumsum(value)
     # A host allocator starts to count when the profiler starts.
-    fresh = type_ == CPU and len(value) > 0 and bool(value[0] == size[sound][0])
-    reserved = marks["reserved_bytes"].to_numpy(np.int64, na_value=-1)
-    reserved = np.where((reserved >= 0) & (reserved < MAX_BYTES), reserved, -1)
+    first_size = np.where(size.missing, 0, size.values)[sound][:1]
+    fresh = type_ == CPU and bool((value[:1] == first_size).any())
+    reserved = reserved_bytes.values[sound]
+    is_sound = ~reserved_bytes.missing[sound] & (reserved >= 0) & (reserved < MAX_BYTES)
+    reserved = np.where(is_sound, reserved, -1)
     return Levels(
         type_,
         device,
-        marks["ts_ns"].to_numpy(),
+        trace.numbers("memory_ops", "ts_ns")[rows],
         value,
         reserved if (reserved > 0).any() else None,
         rows,
@@ -176,17 +198,17 @@ def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], lis
     """(outermost stage, innermost op) around each of these samples, as recorded; None for neither."""
     if level.replay is not None:
         stages = windows_of(trace, level)[1]
-        start = stages["ts_ns"].to_numpy()
-        inside = window_at(start, start + stages["dur_ns"].to_numpy(), level.ts_ns[at])
-        return named(stages["stage"], inside).tolist(), [None] * len(at)
+        inside = stages.row_at(level.ts_ns[at])
+        return named(stages.stage, inside).tolist(), [None] * len(at)
     rows = level.rows[at]
-    memory, host = trace.get("memory_ops"), trace.get("host_ops")
-    thread = memory["thread"].to_numpy()[rows]
+    thread = trace.numbers("memory_ops", "thread")[rows]
     inside = innermost(trace, thread, level.ts_ns[at])
-    is_op = (host["kind"] == "op").to_numpy()
-    above = np.flatnonzero((inside >= 0) & ~is_op[inside] if len(host) else inside >= 0)
+    is_op = of_kind(trace, "host_ops", "op")
+    above = np.flatnonzero(inside >= 0)
+    above = above[~is_op[inside[above]]]
     inside[above] = trace.derived(nesting).nearest(is_op, inside[above])
-    return range_at(trace, level.ts_ns[at]).tolist(), named(host["name"], inside).tolist()
+    ops = named(trace.texts("host_ops", "name"), inside)
+    return range_at(trace, level.ts_ns[at]).tolist(), ops.tolist()
 
 
 def capacities(trace: Trace) -> dict[int, int]:
@@ -207,10 +229,9 @@ def sizes_of(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     by_device = capacities(trace)
     if not by_device:
         return {}
-    device = pd.array(list(by_device), dtype="Int64")
     return {
         "device_sizes": {
-            "device": device,
+            "device": np.array(list(by_device), np.int64),
             "size_bytes": np.array(list(by_device.values()), np.int64),
         }
     }
@@ -228,13 +249,13 @@ def _reduced(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:
     return out
 
 
-def _seen(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]) -> Any:
-    """The highest reserved level of each slice, NA where none was recorded."""
+def _seen(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
+    """The highest reserved level of each slice, missing where none was recorded."""
     if reserved is None:
-        return pd.array([pd.NA] * len(low), dtype="Int64")
+        return _nullable(np.zeros(len(low), np.int64), np.zeros(len(low), np.bool_))
     peak = _reduced(np.maximum, reserved, low, high)
     return _nullable(peak, known & (peak >= 0))
 
 
-def _nullable(values: Ints, known: npt.NDArray[np.bool_]) -> Any:
-    return pd.arrays.IntegerArray(values.astype(np.int64, copy=True), ~known)
+def _nullable(values: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
+    return Nullable(np.where(known, values, 0), ~known)
