@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from chrome_builder import write
+from process.idle_traces import frame_of
 
 import tracekit
 from tracekit.analyses.memory import memory
@@ -33,9 +33,7 @@ def sheet(section, name):
 
 def measured(tmp_path, rows, table, **meta):
     trace = tracekit.load(write(tmp_path / "rank0.json", rows, **meta))
-    return pd.DataFrame(
-        {name: pd.Series(values) for name, values in memory.measure(trace)[table].items()}
-    )
+    return frame_of(memory.measure(trace)[table])
 
 
 def verdicts(section):
