@@ -9,6 +9,7 @@ import pytest
 from chrome_builder import kernel, memcpy, memset, op, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from process.idle_traces import frame_of
 
 import tracekit
 from tracekit.analyses.ops.copies import direction, measure
@@ -25,12 +26,7 @@ def load(tmp_path, rows):
 
 
 def copies(tmp_path, rows):
-    return pd.DataFrame(
-        {
-            name: pd.Series(values)
-            for name, values in measure(load(tmp_path, rows))["copies"].items()
-        }
-    )
+    return frame_of(measure(load(tmp_path, rows))["copies"])
 
 
 def sheet(tmp_path, files):
@@ -206,7 +202,7 @@ def test_the_rate_is_the_recorded_one_within_a_per_cent(name):
     recorded = recorded[ops.index].to_numpy(float)
     dur = ops["dur_ns"].to_numpy(float)
     told = np.array([direction(str(name)) for name in ops["name"]])
-    found = pd.DataFrame({k: pd.Series(v) for k, v in measure(trace)["copies"].items()})
+    found = frame_of(measure(trace)["copies"])
     checked = 0
     for row in found[found["gb_per_s"].notna()].to_dict("records"):
         mine = (told == [row["direction"], row["memory"]]).all(axis=1)

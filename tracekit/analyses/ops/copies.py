@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -14,14 +15,16 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, number_or_none, run_heading, same_text, share_of
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
+from tracekit.model.keys import of_arrays, summed
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.tables.columns import DEVICE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.process.by_name import by_value, codes_at, of_kind
 from tracekit.process.copy_names import way_of
-from tracekit.process.sound import sound_device_ops
+from tracekit.process.sound import overlong
 
 COPIES = Table(
     "copies",
@@ -45,6 +48,8 @@ COPIES = Table(
     },
 )
 
+
+Ints = npt.NDArray[np.int64]
 
 SMALL_BYTES = 64_000
 """A copy to the device of at most so many bytes costs little even when it is pageable."""
@@ -71,40 +76,62 @@ def direction(name: str) -> tuple[str, str]:
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Copies and fills by device, direction and memory; rates are Σ bytes / Σ time of those with both."""
-    ops = trace.derived(sound_device_ops)
-    ops = ops[ops["kind"].isin(("memcpy", "memset"))]
-    if not len(ops):
+    is_chosen = of_kind(trace, "device_ops", "memcpy", "memset") & ~trace.derived(overlong)
+    rows = np.flatnonzero(is_chosen)
+    if not len(rows):
         return {"copies": {}} if trace.has("device_ops") else {}
-    ways = [direction(str(name)) for name in ops["name"].cat.categories]
-    codes = ops["name"].cat.codes.to_numpy()
-    size, dur = ops["size_bytes"], ops["dur_ns"]
-    small = (size <= SMALL_BYTES).fillna(value=False)
-    rated = size.notna() & (size > 0).fillna(value=False) & (dur > 0)
-    frame = pd.DataFrame(
-        {
-            "device": ops["device"].array,
-            "direction": np.array([way for way, _ in ways], object)[codes],
-            "memory": np.array([memory for _, memory in ways], object)[codes],
-            "count": 1,
-            "dur_ns": dur.to_numpy(),
-            "size_bytes": size.array,
-            "rated_bytes": size.where(rated).array,
-            "rated_ns": dur.where(rated).astype("Int64").array,
-            "max_gb_per_s": (size.where(rated) / dur.where(rated)).astype("Float64").array,
-            "excluded_count": (~rated).to_numpy().astype(np.int64),
-            "small_count": small.to_numpy().astype(np.int64),
-            "small_ns": np.where(small, dur, 0),
-            "small_bytes": size.where(small, 0).to_numpy(np.int64),
-        }
+    names = trace.texts("device_ops", "name")
+    device, size = (
+        at_rows(trace.nullable("device_ops", name), rows) for name in ("device", "size_bytes")
     )
-    grouped = frame.groupby(["device", "direction", "memory"], dropna=False)
-    sums = grouped[["count", "dur_ns", "excluded_count", *SMALL]].sum()
-    for name in ("size_bytes", "rated_bytes", "rated_ns"):
-        sums[name] = grouped[name].sum(min_count=1)
-    sums["max_gb_per_s"] = grouped["max_gb_per_s"].max()
-    sums["gb_per_s"] = (sums["rated_bytes"] / sums["rated_ns"]).astype("Float64")
-    table = sums.reset_index()
-    return {"copies": arrays_of(table)}
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
+    way = by_value(codes_at(names, rows), names.texts, direction)
+    kinds = sorted(set(filter(None, way)))
+    place = {kind: number for number, kind in enumerate(kinds)}
+    kind = np.fromiter((place.get(pair, len(kinds)) for pair in way.tolist()), np.int64, len(way))
+    group, first = of_arrays([device, kind])
+    order = np.lexsort((kind[first], device.values[first], device.missing[first]))
+    group, first = np.argsort(order)[group], first[order]
+    texts = np.array([*kinds, (None, None)], object)[kind[first]]
+    return {
+        "copies": {
+            "device": at_rows(device, first),
+            "direction": texts[:, 0],
+            "memory": texts[:, 1],
+            **_sums(group, len(first), size, dur),
+        }
+    }
+
+
+def _sums(group: Ints, count: int, size: Nullable, dur: Ints) -> dict[str, Any]:
+    """The columns of each group of copies, from the size and the duration of each."""
+    has_size = ~size.missing
+    rated = has_size & (size.values > 0) & (dur > 0)
+    small = has_size & (size.values <= SMALL_BYTES)
+
+    def counted(chosen: npt.NDArray[np.bool_]) -> Ints:
+        return np.bincount(group[chosen], minlength=count)
+
+    def total(values: Ints, chosen: npt.NDArray[np.bool_]) -> Ints:
+        return summed(group[chosen], values[chosen], count)
+
+    unsized, unrated = counted(has_size) == 0, counted(rated) == 0
+    rated_bytes, rated_ns = total(size.values, rated), total(dur, rated)
+    fastest = np.zeros(count)
+    np.maximum.at(fastest, group[rated], size.values[rated] / dur[rated])
+    return {
+        "count": np.bincount(group, minlength=count),
+        "dur_ns": summed(group, dur, count),
+        "excluded_count": counted(~rated),
+        "small_count": counted(small),
+        "small_ns": total(dur, small),
+        "small_bytes": total(size.values, small),
+        "size_bytes": Nullable(total(size.values, has_size), unsized),
+        "rated_bytes": Nullable(rated_bytes, unrated),
+        "rated_ns": Nullable(rated_ns, unrated),
+        "max_gb_per_s": Nullable(fastest, unrated),
+        "gb_per_s": Nullable(rated_bytes / np.where(unrated, 1, rated_ns), unrated),
+    }
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
