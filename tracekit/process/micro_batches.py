@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import union_totals, window_at
-from tracekit.model.keys import of_arrays
-from tracekit.model.tables.arrays import Nullable, at_rows
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_none, named, of_kind
+from tracekit.process.devices import devices
 from tracekit.process.placement import Placement, placement
 from tracekit.process.sound import sound_dur_ns
 from tracekit.process.steps import windows
@@ -70,8 +70,8 @@ def _own(trace: Trace, start: Ints, end: Ints, kind: npt.NDArray[np.object_]) ->
     work = np.flatnonzero(place.known & of_kind(trace, "device_ops", "kernel"))
     launched, begin = place.ts_ns[work], op_start[work]
     finish = begin + trace.derived(sound_dur_ns)[work]
-    number, devices = of_arrays([at_rows(trace.nullable("device_ops", "device"), work)])
-    width = max(len(devices), 1)
+    of_trace = trace.derived(devices)
+    number, width = of_trace.number[work], max(len(of_trace), 1)
     for name in ("mini", "micro"):
         batches = np.flatnonzero(kind == name)
         if not len(batches):

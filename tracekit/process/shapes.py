@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import union, union_totals
 from tracekit.model.keys import numbered, place_of, summed
 from tracekit.model.trace import SparseColumn, Trace
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, of_kind
+from tracekit.process.devices import devices
 from tracekit.process.flops import OPS, Product, product
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
@@ -36,13 +36,12 @@ class Shapes:
 
 def shapes(trace: Trace) -> Shapes:
     """The distinct input shapes and types of host ops."""
-    host = trace.get("host_ops")
-    dims, dims_texts = _codes(trace, DIMS, host)
-    types, types_texts = _codes(trace, TYPES, host)
+    dims, dims_texts = _codes(trace, DIMS)
+    types, types_texts = _codes(trace, TYPES)
     width = len(types_texts) + 1
     with_dims = np.flatnonzero(dims >= 0)
     pairs, pair_number = numbered(dims[with_dims] * width + types[with_dims] + 1)
-    number = np.full(len(host), -1, np.int64)
+    number = np.full(len(dims), -1, np.int64)
     number[with_dims] = pair_number
     texts = [*types_texts, None]
     return Shapes(
@@ -52,13 +51,13 @@ def shapes(trace: Trace) -> Shapes:
     )
 
 
-def _codes(trace: Trace, key: str, host: pd.DataFrame) -> tuple[Ints, list[str]]:
+def _codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:
     """(per host op the code of its text, -1 without one; the texts) of a recorded argument."""
     column: SparseColumn | None = trace.sparse.get(key)
-    out = np.full(len(host), -1, np.int64)
+    ids = trace.numbers("host_ops", "id")
+    out = np.full(len(ids), -1, np.int64)
     if column is None or column.categories is None or not len(column.rows):
         return out, []
-    ids = host["id"].to_numpy()
     place, hit = place_of(column.rows, ids)
     is_text = np.array([isinstance(text, str) for text in column.categories], np.bool_)
     codes = column.values[place].astype(np.int64)
@@ -81,23 +80,22 @@ class Products:
 
 def products(trace: Trace) -> Products:
     """The matrix products of a trace by their recorded shapes."""
-    host = trace.get("host_ops")
     recorded: Shapes = trace.derived(shapes)
-    names = list(map(str, host["name"].cat.categories))
-    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
-    is_op = (host["kind"] == "op").to_numpy() & is_named(host["name"], OPS.__contains__)
+    names = trace.texts("host_ops", "name")
+    is_op = of_kind(trace, "host_ops", "op") & is_named(names, OPS.__contains__)
     rows = np.flatnonzero(is_op & (recorded.number >= 0))
+    codes = names.codes[rows].astype(np.int64)
     width = max(len(recorded.dims), 1)
-    keys, group = numbered(codes[rows] * width + recorded.number[rows])
+    keys, group = numbered(codes * width + recorded.number[rows])
     priced: list[tuple[str, Product]] = []
     number = np.full(len(keys), -1, np.int64)
     for index, key in enumerate(keys.tolist()):
-        name, pair = names[key // width], key % width
+        name, pair = names.texts[key // width], key % width
         flops = product(name, recorded.dims[pair], recorded.types[pair])
         if flops is not None:
             number[index] = len(priced)
             priced.append((name, flops))
-    per_row = np.full(len(host), -1, np.int64)
+    per_row = np.full(len(names), -1, np.int64)
     per_row[rows] = number[group]
     with_product = np.flatnonzero(per_row >= 0)
     around = trace.derived(nesting).nearest(per_row >= 0, with_product)
@@ -123,13 +121,12 @@ def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> 
 
 def device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints]:
     """(launches, Σ duration, busy) of each group of device ops; busy is a union per device, Σ over devices."""
-    device = trace.get("device_ops")
-    rows = np.flatnonzero(group >= 0)
-    start = device["ts_ns"].to_numpy()[rows]
+    rows, of_trace = np.flatnonzero(group >= 0), trace.derived(devices)
+    start = trace.numbers("device_ops", "ts_ns")[rows]
     dur = trace.derived(sound_dur_ns)[rows]
-    number, keys = pd.factorize(device["device"].iloc[rows], use_na_sentinel=False)
-    width = max(len(keys), 1)
-    busy = union_totals(start, start + dur, group[rows] * width + number, count * width)
+    width = max(len(of_trace), 1)
+    queue = group[rows] * width + of_trace.number[rows]
+    busy = union_totals(start, start + dur, queue, count * width)
     return (
         np.bincount(group[rows], minlength=count),
         summed(group[rows], dur, count),
@@ -154,10 +151,10 @@ class Calls:
 
 def calls(trace: Trace, rows: Ints, group: Ints, count: int) -> Calls:
     """The merged intervals of these host rows by group and thread, and the wall time of each group."""
-    host = trace.get("host_ops")
-    thread = host["thread"].to_numpy()[rows].astype(np.int64)
-    start = host["ts_ns"].to_numpy()[rows]
-    dur = host["dur_ns"].to_numpy()[rows]
+    thread, start, dur = (
+        trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
+    )
+    thread = thread.astype(np.int64)
     pairs, pair = numbered(thread * count + group)
     totals = union_totals(start, start + dur, pair, len(pairs))
     (first, last), points, width = _placed(len(pairs), start, start + np.maximum(dur, 1))
@@ -217,7 +214,7 @@ def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
 def launch_threads(trace: Trace) -> Ints:
     """Per device op the thread that launched it, -1 where the launch is unknown."""
     links: Launches = trace.derived(launches)
-    thread = trace.get("host_ops")["thread"].to_numpy().astype(np.int64)
+    thread = trace.numbers("host_ops", "thread").astype(np.int64)
     issued = np.where(links.call >= 0, links.call, links.op)
     return (
         np.where(issued >= 0, thread[issued], -1)

@@ -15,6 +15,7 @@ from tracekit.model.tables.arrays import Nullable, at_rows, joined
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import named, of_kind
 from tracekit.process.copy_names import way_of
+from tracekit.process.devices import devices
 from tracekit.process.sound import overlong
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import windows
@@ -61,7 +62,7 @@ def transfers(trace: Trace) -> Mapping[str, Any]:
     time there (exposed: no kernel and no collective runs); max_gb_per_s of copies of 1 MiB and more. Direction
     `any` holds both ways between host and device as one union, so that it may be less than their sum.
     """
-    size, device = (trace.nullable("device_ops", name) for name in ("size_bytes", "device"))
+    size = trace.nullable("device_ops", "size_bytes")
     sound = ~trace.derived(overlong)
     is_large = ~size.missing & (size.values > SMALL_BYTES)
     rows = np.flatnonzero(of_kind(trace, "device_ops", "memcpy") & is_large & sound)
@@ -73,7 +74,7 @@ def transfers(trace: Trace) -> Mapping[str, Any]:
     kinds = [way_of(name) for name in names.texts]
     works = np.flatnonzero(of_kind(trace, "device_ops", "kernel", "collective") & sound)
     parts = []
-    for number, of_copies, of_work in _devices(device, rows, works):
+    for ordinal, of_copies, of_work in _by_device(trace, rows, works):
         busy = union(start[of_work], end[of_work])
         copies = Copies(start[of_copies], end[of_copies], size.values[of_copies])
         for way, memory, of_way in _ways(kinds, names.codes[of_copies]):
@@ -81,23 +82,21 @@ def transfers(trace: Trace) -> Mapping[str, Any]:
             same = np.zeros(len(part["count"]), np.int64)
             parts.append(
                 part
-                | {"device": at_rows(number, same)}
+                | {"device": at_rows(ordinal, same)}
                 | {"direction": np.full(len(same), way, object)}
                 | {"memory": np.full(len(same), memory, object)}
             )
     return {name: joined([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
-def _devices(device: Nullable, copies: Ints, works: Ints) -> Iterator[tuple[Nullable, Ints, Ints]]:
+def _by_device(trace: Trace, copies: Ints, works: Ints) -> Iterator[tuple[Nullable, Ints, Ints]]:
     """(device, its copies, its other work) of every device with copies, in order, the unknown one last."""
-    both = np.concatenate((copies, works))
-    code, first = of_arrays([at_rows(device, both)])
-    of_copies, of_works = np.split(code, [len(copies)])
-    numbers = at_rows(device, both[first])
-    for place in np.lexsort((numbers.values, numbers.missing)).tolist():
-        if (of_copies == place).any():
-            number = at_rows(numbers, [place])
-            yield number, copies[of_copies == place], works[of_works == place]
+    recorded = trace.derived(devices)
+    of_copies, of_works = recorded.number[copies], recorded.number[works]
+    for number in recorded.in_order:
+        if (of_copies == number).any():
+            ordinal = at_rows(recorded.ordinal, [number])
+            yield ordinal, copies[of_copies == number], works[of_works == number]
 
 
 def _ways(

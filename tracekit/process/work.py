@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import union_totals
-from tracekit.model.keys import of_arrays
-from tracekit.model.tables.arrays import Nullable, at_rows
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Trace
+from tracekit.process.devices import devices
 from tracekit.process.placement import Placement, placement
 from tracekit.process.sound import sound_dur_ns
 
@@ -49,8 +49,8 @@ def _busy_by_window(trace: Trace, of_place: Ints, dur: Ints, low: Ints, high: In
     """
     start = trace.numbers("device_ops", "ts_ns")[of_place]
     end = start + dur
-    number, devices = of_arrays([at_rows(trace.nullable("device_ops", "device"), of_place)])
-    width = max(len(devices), 1)
+    of_trace = trace.derived(devices)
+    number, width = of_trace.number[of_place], max(len(of_trace), 1)
     size = high - low
     bound = np.cumsum(size)
     totals = np.zeros(len(low), np.int64)

@@ -27,11 +27,12 @@ from tracekit.model import keys as grouping
 from tracekit.model.keys import of_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_COUNT, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.by_name import is_named
+from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.kernel_names import is_gemm, unit
 from tracekit.process.shapes import DIMS, TYPES, Products, device_work, products, shapes
 from tracekit.process.stage_at import stage_at, stage_names
@@ -99,17 +100,16 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         tables["matrix_products"] = _by_size(trace, recorded)
     elif len(trace.derived(shapes).dims):
         tables["matrix_products"] = {}  # shapes were recorded, and nothing was multiplied
-    if trace.has("device_ops") and len(trace["device_ops"]):
+    if len(trace.numbers("device_ops", "ts_ns")):
         tables["work_classes"] = on_device(trace, _classes(trace, recorded))
     return tables
 
 
 def _classes(trace: Trace, recorded: Products) -> dict[str, npt.NDArray[np.bool_]]:
     """Which device ops are of which class; gemm by the kernel's name or by the op that launched it."""
-    device = trace["device_ops"]
-    is_kernel = (device["kind"] == "kernel").to_numpy()
-    by_name = is_named(device["name"], is_gemm)
-    plain_unit = is_named(device["name"], lambda name: unit(name) == "plain")
+    names, is_kernel = trace.texts("device_ops", "name"), of_kind(trace, "device_ops", "kernel")
+    by_name = is_named(names, is_gemm)
+    plain_unit = is_named(names, lambda name: unit(name) == "plain")
     number = (
         np.where(recorded.owner >= 0, recorded.number[recorded.owner], -1)
         if len(recorded.number)
@@ -122,10 +122,10 @@ def _classes(trace: Trace, recorded: Products) -> dict[str, npt.NDArray[np.bool_
         [*(_unaligned(product.m, product.n, product.k) for _, product in recorded.products), False],
         np.bool_,
     )
-    launched = gemm[number] if number is not None else np.zeros(len(device), np.bool_)
+    launched = gemm[number] if number is not None else np.zeros(len(names), np.bool_)
     skewed = launched & odd[number] if number is not None else launched
     return {
-        "all": np.ones(len(device), np.bool_),
+        "all": np.ones(len(names), np.bool_),
         "gemm": is_kernel & (by_name | launched),
         "plain": is_kernel & plain_unit,
         "unaligned": is_kernel & skewed & ~plain_unit,
@@ -138,9 +138,8 @@ def _unaligned(m: int, n: int, k: int) -> bool:
 
 def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
     """One row a (stage, product); beyond the cap the rest of each op, type and stage together."""
-    host = trace["host_ops"]
     rows = np.flatnonzero(recorded.number >= 0)
-    stage = stage_at(trace, host["ts_ns"].to_numpy()[rows])
+    stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
     width = len(recorded.products)
     keys, fine = np.unique((stage + 1) * width + recorded.number[rows], return_inverse=True)
     kinds = [(name, product.kind, product.type) for name, product in recorded.products]
@@ -156,10 +155,10 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
     last, first, of_fine = np.unique(coarse, return_index=True, return_inverse=True)
     group, count = of_fine[fine], len(last)
     single, number, stage_number = last < len(keys), keys[first] % width, keys[first] // width - 1
-    slot = np.full(len(host), -1, np.int64)
+    slot = np.full(len(recorded.number), -1, np.int64)
     slot[rows] = group
     sizes = {
-        name: pd.arrays.IntegerArray(
+        name: Nullable(
             np.array([getattr(product, name) for _, product in recorded.products], np.int64)[
                 number
             ],
@@ -176,13 +175,13 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
         "shape_count": np.bincount(of_fine, minlength=count),
         "count": np.bincount(group, minlength=count),
         "flop_count": _flop_sums(group, flops[fine], count),
-        "host_ns": grouping.summed(group, host["dur_ns"].to_numpy()[rows], count),
+        "host_ns": grouping.summed(group, trace.numbers("host_ops", "dur_ns")[rows], count),
     }
     if trace.has("device_ops"):
         launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
         launched, _, busy = device_work(trace, launched_slot, count)
         # FLOPs of calls whose kernels were not seen would make the rate too high.
-        seen = np.zeros(len(host), np.bool_)
+        seen = np.zeros(len(slot), np.bool_)
         seen[recorded.owner[recorded.owner >= 0]] = True
         has_work = seen[rows]
         out |= {
@@ -193,12 +192,10 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
     return out
 
 
-def _flop_sums(group: Ints, flops: Ints, count: int) -> Any:
+def _flop_sums(group: Ints, flops: Ints, count: int) -> Nullable:
     """Σ FLOPs of each group; NA where int64 could not hold it."""
     large = np.bincount(group, flops.astype(float), minlength=count) >= 2.0**62
-    return pd.arrays.IntegerArray(
-        grouping.summed(np.where(large[group], -1, group), flops, count), large
-    )
+    return Nullable(grouping.summed(np.where(large[group], -1, group), flops, count), large)
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

@@ -15,12 +15,15 @@ from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
 from tracekit.model.report import Heading, Metric, Section, Sheet
-from tracekit.model.tables import KEYS, Column, Table, coded
+from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import HOST_OP_KINDS, NAME, SELF_LAUNCHES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.process.by_name import narrow, of_kind
+from tracekit.process.devices import devices
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, innermost, nesting
+from tracekit.process.shapes import nearest_or_self
 from tracekit.process.sound import sound_dur_ns
 
 OPERATORS = Table(
@@ -50,25 +53,23 @@ KINDS = ("op", "runtime", "range")
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Time, launched work and memory of every op, call and range by name."""
-    ops = trace.get("host_ops")
     tree: Nesting = trace.derived(nesting)
-    chosen = np.flatnonzero(ops["kind"].isin(KINDS).to_numpy())
+    chosen = np.flatnonzero(of_kind(trace, "host_ops", *KINDS))
     if not len(chosen):
         return {}
-    width = len(ops["name"].cat.categories) + 1
-    kind = ops["kind"].cat.codes.to_numpy().astype(np.int64)
-    key = kind * width + ops["name"].cat.codes.to_numpy() + 1
-    present, group = numbered(key[chosen])
-    slot = np.full(len(ops), -1, np.int64)
+    names, kinds = trace.texts("host_ops", "name"), trace.texts("host_ops", "kind")
+    width = len(names.texts) + 1
+    key = kinds.codes[chosen].astype(np.int64) * width + names.codes[chosen] + 1
+    present, group = numbered(key)
+    slot = np.full(len(names), -1, np.int64)
     slot[chosen] = group
     count = len(present)
-    names = coded(present % width - 1, ops["name"])
     return {
         "operators": {
-            "kind": coded(present // width, ops["kind"]),
-            "name": names,
+            "kind": narrow(present // width, kinds.texts),
+            "name": narrow(present % width - 1, names.texts),
             "count": np.bincount(group, minlength=count),
-            "total_ns": _outermost(ops, chosen, group, count),
+            "total_ns": _outermost(trace, chosen, group, count),
             "self_ns": summed(group, tree.self_ns[chosen], count),
             **_device_work(trace, slot, count),
             **_memory(trace, slot, count),
@@ -76,37 +77,34 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _outermost(ops: pd.DataFrame, rows: Ints, group: Ints, count: int) -> Ints:
+def _outermost(trace: Trace, rows: Ints, group: Ints, count: int) -> Ints:
     """Wall time per group: on each thread the union of its intervals, so that recursion counts once."""
-    thread = ops["thread"].to_numpy()[rows].astype(np.int64)
-    start = ops["ts_ns"].to_numpy()[rows]
-    end = start + ops["dur_ns"].to_numpy()[rows]
+    thread = trace.numbers("host_ops", "thread")[rows].astype(np.int64)
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    end = start + trace.numbers("host_ops", "dur_ns")[rows]
     pairs, pair = numbered(thread * count + group)
     return summed(pairs % count, union_totals(start, end, pair, len(pairs)), count)
 
 
 def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     """Device ops launched while an op was innermost: count, Σ duration, union per device."""
-    unknown = pd.array([pd.NA] * count, dtype="Int64")
     if not trace.has("device_ops"):
-        return {"launch_count": unknown, "device_ns": unknown, "device_busy_ns": unknown}
-    device = trace["device_ops"]
+        return {}
+    of_trace = trace.derived(devices)
     links: Launches = trace.derived(launches)
     # A call outside any op stands for itself: work launched from plain Python must not vanish.
     owner = np.where(links.op >= 0, links.op, links.call)
     linked = np.flatnonzero(owner >= 0)
     group = slot[owner[linked]]
     linked, group = linked[group >= 0], group[group >= 0]
-    start = device["ts_ns"].to_numpy()[linked]
-    dur = trace.derived(sound_dur_ns)[linked]
-    number, keys = pd.factorize(device["device"], use_na_sentinel=False)
-    pair = group * max(len(keys), 1) + number[linked]
-    pairs, compact = numbered(pair)
+    start = trace.numbers("device_ops", "ts_ns")[linked]
+    dur, width = trace.derived(sound_dur_ns)[linked], max(len(of_trace), 1)
+    pairs, compact = numbered(group * width + of_trace.number[linked])
     busy = union_totals(start, start + dur, compact, len(pairs))
     return {
         "launch_count": np.bincount(group, minlength=count),
         "device_ns": summed(group, dur, count),
-        "device_busy_ns": summed(pairs // max(len(keys), 1), busy, count),
+        "device_busy_ns": summed(pairs // width, busy, count),
     }
 
 
@@ -114,15 +112,11 @@ def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     """Bytes allocated and freed while an op was innermost; NA unless memory was profiled."""
     if not trace.has("memory_ops"):
         return {}
-    memory = trace["memory_ops"]
-    memory = memory[memory["size_bytes"].notna()]
-    size = memory["size_bytes"].to_numpy(np.int64)
-    host = trace.get("host_ops")
-    is_op = (host["kind"] == "op").to_numpy()
-    inner = innermost(trace, memory["thread"].to_numpy(), memory["ts_ns"].to_numpy())
-    owner = inner.copy()
-    above = np.flatnonzero((inner >= 0) & ~is_op[inner])
-    owner[above] = trace.derived(nesting).nearest(is_op, inner[above])
+    recorded = trace.nullable("memory_ops", "size_bytes")
+    rows = np.flatnonzero(~recorded.missing)
+    thread, ts = (trace.numbers("memory_ops", name)[rows] for name in ("thread", "ts_ns"))
+    size, is_op = recorded.values[rows], of_kind(trace, "host_ops", "op")
+    owner = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
     group = np.where(owner >= 0, slot[owner], -1)
     has_slot = group >= 0
     return {

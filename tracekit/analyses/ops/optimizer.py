@@ -24,18 +24,20 @@ from tracekit.job.frames import (
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import covered
-from tracekit.model.keys import PROCESS, summed
+from tracekit.model.keys import PROCESS, summed, sums_of
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
+from tracekit.process.by_name import by_value
 from tracekit.process.host_side import (
     SHORT_NS,
     HostSide,
     device_busy,
+    device_places,
     host_side,
     host_windows,
     ordinary,
@@ -88,42 +90,41 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The Optimizer.step calls by step and optimizer, with what runs inside them."""
     if not trace.has("host_ops"):
         return {}
-    host, side, where = trace["host_ops"], trace.derived(host_side), trace.derived(host_windows)
+    side, where = trace.derived(host_side), trace.derived(host_windows)
     rows = np.flatnonzero(side.optimizer)
     if not len(rows):
         return {"optimizer_steps": {}}
     tree: Nesting = trace.derived(nesting)
-    start, dur = host["ts_ns"].to_numpy(), host["dur_ns"].to_numpy()
-    slot = np.full(len(host), -1, np.int64)
+    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    slot = np.full(len(start), -1, np.int64)
     slot[rows] = np.arange(len(rows))
     inside = np.flatnonzero(side.op & (side.within_optimizer >= 0))
     # An op is called by the optimizer itself where nothing but it encloses it.
     direct = inside[tree.nearest(side.op | side.optimizer, inside) == side.within_optimizer[inside]]
     leaves = inside[side.leaf[inside]]
-    window = where.step_at(start[rows])
-    names = host["name"].cat.codes.to_numpy()
-    frame = pd.DataFrame(
-        {
-            "step": pd.Series(where.frame["step"].array, dtype="Int64").reindex(window).array,
-            "occurrence": np.array([*where.frame["occurrence"], 0], np.int32)[window],
-            "name": host["name"].astype(object).to_numpy()[rows],
-            "count": 1,
-            "dur_ns": dur[rows],
-            "call_count": _count(slot[side.within_optimizer[direct]], len(rows)),
-            "leaf_count": _count(slot[side.within_optimizer[leaves]], len(rows)),
-            "leaf_ns": summed(slot[side.within_optimizer[leaves]], dur[leaves], len(rows)),
-            **_on_device(trace, slot, len(rows)),
-        }
-    )
-    by = frame.groupby(["step", "occurrence", "name"], dropna=False, sort=False)
-    table = by.sum(min_count=1).reset_index()
     owner = side.within_optimizer[leaves]
-    tensors = {
-        str(host["name"].cat.categories[code]): _tensors(names[leaves[names[owner] == code]], calls)
-        for code, calls in zip(*np.unique(names[rows], return_counts=True), strict=True)
+    names = trace.texts("host_ops", "name")
+    steps = where.steps_of(where.step_at(start[rows]))
+    keys = {**steps, "name": Coded(names.codes[rows], names.texts)}
+    counts = {
+        "count": np.ones(len(rows), np.int64),
+        "dur_ns": dur[rows],
+        "call_count": _count(slot[side.within_optimizer[direct]], len(rows)),
+        "leaf_count": _count(slot[owner], len(rows)),
+        "leaf_ns": summed(slot[owner], dur[leaves], len(rows)),
+        **_on_device(trace, slot, len(rows)),
     }
-    table["tensor_count"] = pd.array([tensors[name] for name in table["name"]], dtype="Int64")
-    return {"optimizer_steps": arrays_of(table)}
+    table: dict[str, Any] = sums_of(keys, counts)
+    name = by_value(table["name"].codes.astype(np.int64), names.texts, str)
+    tensors = {
+        names.texts[code]: _tensors(names.codes[leaves[names.codes[owner] == code]], int(calls))
+        for code, calls in zip(*np.unique(names.codes[rows], return_counts=True), strict=True)
+    }
+    tensor_count = [tensors[optimizer] for optimizer in name.tolist()]
+    is_unknown = np.array([count is None for count in tensor_count], np.bool_)
+    numbers = np.array([count or 0 for count in tensor_count], np.int64)
+    columns = {"name": name, "tensor_count": Nullable(numbers, is_unknown)}
+    return {"optimizer_steps": {**table, **columns}}
 
 
 def _count(group: Ints, size: int) -> Ints:
@@ -156,9 +157,8 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
     chosen = np.flatnonzero(ordinary(trace) & (links.call >= 0))
     owner = side.within_optimizer[links.call[chosen]]
     chosen, owner = chosen[owner >= 0], slot[owner[owner >= 0]]
-    ops, dur = trace["device_ops"], trace.derived(sound_dur_ns)[chosen]
-    number, _ = pd.factorize(ops["device"], use_na_sentinel=False)
-    start = ops["ts_ns"].to_numpy()[chosen]
+    number, dur = trace.derived(device_places), trace.derived(sound_dur_ns)[chosen]
+    start = trace.numbers("device_ops", "ts_ns")[chosen]
     idle = np.zeros(size, np.int64)
     for device, busy in trace.derived(device_busy).items():
         on_this = np.flatnonzero(number[chosen] == device)
@@ -171,10 +171,10 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
         has = last >= first
         idle[has] += (last - first)[has] - covered(busy, first[has], last[has])
     return {
-        "kernel_count": pd.array(_count(owner, size), dtype="Int64"),
-        "short_kernel_count": pd.array(_count(owner[dur < SHORT_NS], size), dtype="Int64"),
-        "kernel_ns": pd.array(summed(owner, dur, size), dtype="Int64"),
-        "idle_ns": pd.array(idle, dtype="Int64"),
+        "kernel_count": _count(owner, size),
+        "short_kernel_count": _count(owner[dur < SHORT_NS], size),
+        "kernel_ns": summed(owner, dur, size),
+        "idle_ns": idle,
     }
 
 

@@ -13,12 +13,14 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import summed
+from tracekit.model.keys import numbered, summed
 from tracekit.model.report import Metric, Section
-from tracekit.model.tables import KEYS, Column, Table, coded
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, NAME, SELF_LAUNCHES, SHAPE_COUNT
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.process.by_name import narrow, of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, innermost, nesting
 from tracekit.process.shapes import (
@@ -96,16 +98,16 @@ class Instants(NamedTuple):
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Ops by name with all that ran inside them, and by name and input shape with their own part."""
-    host = trace.get("host_ops")
-    rows = np.flatnonzero((host["kind"] == "op").to_numpy())
+    rows = np.flatnonzero(of_kind(trace, "host_ops", "op"))
     if not len(rows):
         return {}
-    codes = host["name"].cat.codes.to_numpy().astype(np.int64)[rows]
-    present, group = np.unique(codes, return_inverse=True)
+    names = trace.texts("host_ops", "name")
+    codes = names.codes[rows].astype(np.int64)
+    present, group = numbered(codes)
     work, memory = _launched(trace), _memory(trace)
     tables: dict[str, Mapping[str, Any]] = {
         "operator_totals": {
-            "name": coded(present, host["name"]),
+            "name": narrow(present, names.texts),
             "count": np.bincount(group, minlength=len(present)),
             **_inclusive(trace, rows, group, len(present), work, memory, whole=True),
         }
@@ -129,10 +131,10 @@ def _memory(trace: Trace) -> Instants | None:
     """Allocations and frees; None where memory was not profiled."""
     if not trace.has("memory_ops"):
         return None
-    memory, host = trace["memory_ops"], trace["host_ops"]
-    size = memory["size_bytes"].fillna(0).to_numpy(np.int64)
-    thread, ts = memory["thread"].to_numpy(), memory["ts_ns"].to_numpy()
-    is_op = (host["kind"] == "op").to_numpy()
+    recorded = trace.nullable("memory_ops", "size_bytes")
+    size = np.where(recorded.missing, 0, recorded.values)
+    thread, ts = (trace.numbers("memory_ops", name) for name in ("thread", "ts_ns"))
+    is_op = of_kind(trace, "host_ops", "op")
     op = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
     values = (np.maximum(size, 0), np.maximum(-size, 0))
     return Instants(thread.astype(np.int64), ts, op, values)
@@ -167,11 +169,12 @@ def _by_shape(
     trace: Trace, rows: Ints, codes: Ints, work: Instants | None, memory: Instants | None
 ) -> dict[str, Any]:
     """One row a (name, dims, types); beyond the cap the rest of each op together."""
-    host, recorded, tree = trace["host_ops"], trace.derived(shapes), trace.derived(nesting)
+    names, recorded = trace.texts("host_ops", "name"), trace.derived(shapes)
+    tree = trace.derived(nesting)
     width = len(recorded.dims) + 1
     key = codes * width + recorded.number[rows] + 1
-    keys, fine = np.unique(key, return_inverse=True)
-    slot = np.full(len(host), -1, np.int64)
+    keys, fine = numbered(key)
+    slot = np.full(len(names), -1, np.int64)
     slot[rows] = fine
     weight = summed(fine, tree.self_ns[rows], len(keys))
     if work is not None:
@@ -180,14 +183,14 @@ def _by_shape(
     is_kept[np.argsort(-weight, kind="stable")[:MAX_SHAPES]] = True
     # The rest of an op goes by the key beyond all shapes of that op.
     coarse = np.where(is_kept, keys * 2, (keys // width) * width * 2 + 1)
-    last, of_fine = np.unique(coarse, return_inverse=True)
+    last, of_fine = numbered(coarse)
     group, count = of_fine[fine], len(last)
     slot[rows] = group
     number = np.where(last % 2 == 0, last // 2 % width - 1, -1)
     dims = np.array([*(text[:MAX_TEXT] for text in recorded.dims), None], object)
     types = np.array([*(t and t[:MAX_TEXT] for t in recorded.types), None], object)
     out: dict[str, Any] = {
-        "name": coded(last // 2 // width, host["name"]),
+        "name": narrow(last // 2 // width, names.texts),
         "dims": dims[number],
         "types": types[number],
         "shape_count": np.bincount(of_fine, minlength=count),
@@ -218,7 +221,7 @@ def _self(tree: Nesting, rows: Ints, group: Ints, count: int) -> Ints:
     return self_ns
 
 
-def _flops(trace: Trace, slot: Ints, count: int) -> Any:
+def _flops(trace: Trace, slot: Ints, count: int) -> Nullable:
     """FLOPs of each group; NA where no formula is known or where they are counted at an op inside."""
     recorded: Products = trace.derived(products)
     rows = np.flatnonzero(recorded.number >= 0)
@@ -228,12 +231,12 @@ def _flops(trace: Trace, slot: Ints, count: int) -> Any:
     is_known = np.zeros(count, np.bool_)
     is_known[slot[rows]] = True
     if rough is None or not len(recorded.products):
-        return pd.arrays.IntegerArray(np.zeros(count, np.int64), ~is_known)
+        return Nullable(np.zeros(count, np.int64), ~is_known)
     is_known &= rough < 2.0**62
     exact = np.array([product.flops for _, product in recorded.products], np.int64)
     chosen = rows[is_known[slot[rows]]]
     sums = summed(slot[chosen], exact[recorded.number[chosen]], count)
-    return pd.arrays.IntegerArray(sums, ~is_known)
+    return Nullable(sums, ~is_known)
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:

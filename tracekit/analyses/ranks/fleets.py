@@ -24,11 +24,12 @@ from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import Intervals, covered, gaps, intersect, union, union_all
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import at_rows, stacked
 from tracekit.model.tables.columns import DEVICE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.sound import sound_device_ops
+from tracekit.process.devices import devices
+from tracekit.process.sound import overlong
 
 BUSY_SPANS = Table(
     "busy_spans",
@@ -56,27 +57,22 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The spans in which each device does something; nothing without a device."""
     if not trace.has("device_ops"):
         return {}
-    ops = trace.derived(sound_device_ops)
-    frames = []
-    for device in ops["device"].drop_duplicates().sort_values():
-        on_device = ops["device"].isna() if pd.isna(device) else ops["device"] == device
-        rows = ops[on_device.fillna(value=False)]
-        start = rows["ts_ns"].to_numpy()
-        spans, closed = _bounded(union(start, start + rows["dur_ns"].to_numpy()))
-        frames.append(
-            pd.DataFrame(
-                {
-                    "device": pd.array([device] * len(closed), dtype="Int64"),
-                    "ts_ns": spans.start,
-                    "dur_ns": spans.end - spans.start,
-                    "closed_ns": closed,
-                }
-            )
+    of_trace, sound = trace.derived(devices), ~trace.derived(overlong)
+    start = trace.numbers("device_ops", "ts_ns")
+    end = start + trace.numbers("device_ops", "dur_ns")
+    parts: list[Mapping[str, Any]] = []
+    for number in of_trace.in_order:
+        on_device = sound & (of_trace.number == number)
+        spans, closed = _bounded(union(start[on_device], end[on_device]))
+        parts.append(
+            {
+                "device": at_rows(of_trace.ordinal, np.full(len(closed), number)),
+                "ts_ns": spans.start,
+                "dur_ns": spans.end - spans.start,
+                "closed_ns": closed,
+            }
         )
-    if not frames:
-        return {"busy_spans": {}}
-    table = pd.concat(frames, ignore_index=True)
-    return {"busy_spans": arrays_of(table)}
+    return {"busy_spans": stacked(parts)}
 
 
 def _bounded(spans: Intervals) -> tuple[Intervals, Ints]:

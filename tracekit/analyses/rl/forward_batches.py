@@ -23,6 +23,7 @@ from tracekit.model.intervals import window_at
 from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -31,7 +32,7 @@ from tracekit.process.nesting import nesting
 from tracekit.process.own_work import BACKWARD
 from tracekit.process.shapes import DIMS, TYPES, Products, products
 from tracekit.process.stage_at import stage_at, stage_names
-from tracekit.process.steps import Windows, windows
+from tracekit.process.steps import windows
 
 FORWARD_BATCHES = Table(
     "forward_batches",
@@ -63,32 +64,30 @@ _MICRO = re.compile(r"micro[_-]?batch", re.IGNORECASE)
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The micro-batches of a source, with the rows that their forward products have."""
-    recorded: Windows = trace.derived(windows)
-    ranges = recorded.stages
-    batches = ranges[is_named(ranges["stage"], _MICRO.match)].sort_values("ts_ns", kind="stable")
-    if not len(batches):
+    ranges = trace.derived(windows).stage_rows
+    is_batch = is_named(ranges.stage, _MICRO.match)
+    if not is_batch.any():
         return {}
-    start = batches["ts_ns"].to_numpy()
-    end = start + batches["dur_ns"].to_numpy()
-    outer = stage_at(trace, start)
+    batches = ranges.at(is_batch)
+    outer = stage_at(trace, batches.ts_ns)
     names = [*stage_names(trace), None]
     return {
         "forward_batches": {
-            "step": batches["step"].array,
+            "step": batches.step,
             "stage": np.array(names, object)[outer],
-            "batch": batches["stage"].array,
-            "occurrence": batches["occurrence"].to_numpy(np.int32),
-            "ts_ns": start,
-            "dur_ns": batches["dur_ns"].to_numpy(),
-            "row_count": _rows(trace, start, end),
+            "batch": batches.stage,
+            "occurrence": batches.occurrence,
+            "ts_ns": batches.ts_ns,
+            "dur_ns": batches.dur_ns,
+            "row_count": _rows(trace, batches.ts_ns, batches.end_ns),
         }
     }
 
 
-def _rows(trace: Trace, start: Ints, end: Ints) -> Any:
+def _rows(trace: Trace, start: Ints, end: Ints) -> Nullable:
     """M of the forward products with most FLOPs started in each micro-batch; NA without any."""
     count = len(start)
-    unknown = pd.arrays.IntegerArray(np.zeros(count, np.int64), np.ones(count, np.bool_))
+    unknown = Nullable(np.zeros(count, np.int64), np.ones(count, np.bool_))
     recorded: Products = trace.derived(products)
     rows = np.flatnonzero(recorded.number >= 0)
     gemm = np.array(
@@ -98,10 +97,10 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Any:
     rows = rows[gemm[recorded.number[rows]]] if len(recorded.products) else rows
     if not len(rows):
         return unknown
-    host = trace["host_ops"]
-    backward = is_named(host["name"], lambda name: name.startswith(BACKWARD))
+    names = trace.texts("host_ops", "name")
+    backward = is_named(names, lambda name: name.startswith(BACKWARD))
     rows = rows[trace.derived(nesting).nearest(backward, rows) < 0]
-    ts = host["ts_ns"].to_numpy()[rows]
+    ts = trace.numbers("host_ops", "ts_ns")[rows]
     window = window_at(start, end, ts)
     rows, window = rows[window >= 0], window[window >= 0]
     if not len(rows):
@@ -117,7 +116,7 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Any:
     out, has_rows = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     out[keys[order] // len(sizes)] = sizes[keys[order] % len(sizes)]
     has_rows[keys // len(sizes)] = True
-    return pd.arrays.IntegerArray(out, ~has_rows)
+    return Nullable(out, ~has_rows)
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

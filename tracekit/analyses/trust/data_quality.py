@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -13,13 +14,15 @@ from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, whole_or_none
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import running_max, union_totals
-from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike
+from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike, of_arrays
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Trace
 from tracekit.model.units import show
+from tracekit.process.by_name import of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.sound import overlong, sound_dur_ns
 from tracekit.process.steps import Windows, windows
@@ -48,41 +51,49 @@ _TIMELINES = ("torch", "nsys")
 _RECORDED = ("device_ops", "open_ranges", "memory_ops", "counters")
 _SHOWN_PLACES = 5
 
+Ints = npt.NDArray[np.int64]
+
 Check = tuple[int | None, int | None]
 """(count, nanoseconds); None where the check has no such number or cannot be made."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """What was recorded, and one row a check."""
-    host, device = _host_ops(trace), trace.get("device_ops")
-    start = np.concatenate((host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()))
-    end = start + np.concatenate((host["dur_ns"].to_numpy(), trace.derived(sound_dur_ns)))
+    host, device_start = _host_ops(trace), trace.numbers("device_ops", "ts_ns")
+    start = np.concatenate((trace.numbers("host_ops", "ts_ns")[host], device_start))
+    dur = (trace.numbers("host_ops", "dur_ns")[host], trace.derived(sound_dur_ns))
+    end = start + np.concatenate(dur)
     first, last = (int(start.min()), int(end.max())) if len(start) else (0, 0)
     distributed = trace.meta.get("distributedInfo")
     captures = {
-        "world_size": pd.array([trace.source.world_size], dtype="Int64"),
+        "world_size": _numbers([trace.source.world_size]),
         "ts_ns": np.array([first]),
         "dur_ns": np.array([last - first]),
         "absolute_time": np.array([bool(trace.meta.get("absolute_time"))]),
         "row_count": np.array([int(trace.meta.get("element_count", 0))]),
         "host_op_count": np.array([len(host)]),
-        "device_op_count": np.array([len(device)]),
+        "device_op_count": np.array([len(device_start)]),
         "device_name": [_device_name(trace.meta)],
         "backend": [_text(distributed.get("backend")) if isinstance(distributed, dict) else None],
     }
     checks = _checks(trace)
     quality = {
         "name": np.array(list(checks), object),
-        "count": pd.array([count for count, _ in checks.values()], dtype="Int64"),
-        "dur_ns": pd.array([dur for _, dur in checks.values()], dtype="Int64"),
+        "count": _numbers([count for count, _ in checks.values()]),
+        "dur_ns": _numbers([dur_ns for _, dur_ns in checks.values()]),
     }
     return {"captures": captures, "quality": quality}
 
 
-def _host_ops(trace: Trace) -> pd.DataFrame:
-    """The times of `host_ops` without Python functions, of which only some are read."""
-    host = trace.get("host_ops")
-    return host.loc[(host["kind"] != "python").to_numpy(), ["ts_ns", "dur_ns"]]
+def _numbers(values: list[int | None]) -> Nullable:
+    """A column of these numbers."""
+    missing = np.array([value is None for value in values], np.bool_)
+    return Nullable(np.array([value or 0 for value in values], np.int64), missing)
+
+
+def _host_ops(trace: Trace) -> Ints:
+    """The rows of `host_ops` but for Python functions, of which only some are read."""
+    return np.flatnonzero(~of_kind(trace, "host_ops", "python"))
 
 
 def _text(value: object) -> str | None:
@@ -102,22 +113,21 @@ def _device_name(meta: Mapping[str, Any]) -> str | None:
 
 def _checks(trace: Trace) -> dict[str, Check]:
     """Every check by name; checks of what was not recorded are left out."""
-    host = _host_ops(trace)
-    checks: dict[str, Check] = {"host_zero_duration": (int((host["dur_ns"] == 0).sum()), None)}
+    host_dur = trace.numbers("host_ops", "dur_ns")[_host_ops(trace)]
+    checks: dict[str, Check] = {"host_zero_duration": (int((host_dur == 0).sum()), None)}
     if trace.has("device_ops"):
-        device = trace["device_ops"]
-        dur = device["dur_ns"].to_numpy()
+        start, dur = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
         links: Launches = trace.derived(launches)
         unlinked, wrong = ~links.linked, trace.derived(overlong)
-        early = links.linked & (device["ts_ns"].to_numpy() < links.ts_ns)
+        early = links.linked & (start < links.ts_ns)
         checks |= {
-            "device_ops": (len(device), int(dur.sum())),
+            "device_ops": (len(dur), int(dur.sum())),
             "device_zero_duration": (int((dur == 0).sum()), None),
             "unlinked": (int(unlinked.sum()), int(dur[unlinked].sum())),
             "overlong": (int(wrong.sum()), int(dur[wrong].sum())),
             "starts_before_launch": (int(early.sum()), None),
-            "same_stream_overlap": _same_stream_overlap(device),
-            "collectives_without_metadata": _bare_collectives(trace, device),
+            "same_stream_overlap": _same_stream_overlap(trace),
+            "collectives_without_metadata": _bare_collectives(trace),
         }
     checks["ranges_beyond_cap"] = (_dropped(trace), None)
     return checks | {name: (count, None) for name, count in recorded_counts(trace).items()}
@@ -130,12 +140,11 @@ def recorded_counts(trace: Trace) -> dict[str, int]:
     """
     if trace.source.tool != "nsys":
         return {}
-    kinds, of_gpu = trace.get("host_ops")["kind"], trace.get("device_ops")["kind"]
     other_count = sum(len(trace.get(name)) for name in _RECORDED)
     return {
-        "recorded": int(kinds.isin(_OF_PROGRAM).sum()) + other_count,
-        "cuda_calls": int((kinds == "runtime").sum()),
-        "kernels": int(of_gpu.isin(("kernel", "collective")).sum()),
+        "recorded": int(of_kind(trace, "host_ops", *_OF_PROGRAM).sum()) + other_count,
+        "cuda_calls": int(of_kind(trace, "host_ops", "runtime").sum()),
+        "kernels": int(of_kind(trace, "device_ops", "kernel", "collective").sum()),
     }
 
 
@@ -144,12 +153,11 @@ def _dropped(trace: Trace) -> int:
     return recorded.dropped
 
 
-def _same_stream_overlap(device: pd.DataFrame) -> Check:
+def _same_stream_overlap(trace: Trace) -> Check:
     """Device ops that begin before their stream is free, and the time counted twice by adding them up."""
-    start = device["ts_ns"].to_numpy(np.int64)
-    end = start + device["dur_ns"].to_numpy(np.int64)
-    queues = device.groupby([*QUEUE], dropna=False, sort=False)
-    number = np.asarray(queues.ngroup(), np.int64)
+    start = trace.numbers("device_ops", "ts_ns")
+    end = start + trace.numbers("device_ops", "dur_ns")
+    number, _ = of_arrays([trace.nullable("device_ops", name) for name in QUEUE])
     order = by_group(number, start)
     queue, begin, finish = number[order], start[order], end[order]
     if not len(order):
@@ -159,15 +167,13 @@ def _same_stream_overlap(device: pd.DataFrame) -> Check:
     return int(busy.sum()), int((end - start).sum()) - int(own_ns.sum())
 
 
-def _bare_collectives(trace: Trace, device: pd.DataFrame) -> Check:
+def _bare_collectives(trace: Trace) -> Check:
     """Collective kernels known by name alone: their size and group are not recorded."""
-    collective = device[device["kind"] == "collective"]
-    if not len(collective):
-        return 0, 0
-    is_named = np.zeros(len(collective), np.bool_)
+    rows = np.flatnonzero(of_kind(trace, "device_ops", "collective"))
     if "Collective name" in trace.sparse:
-        is_named = np.isin(collective["id"].to_numpy(), trace.sparse["Collective name"].rows)
-    return int((~is_named).sum()), int(collective["dur_ns"].to_numpy()[~is_named].sum())
+        has_name = trace.sparse["Collective name"].rows
+        rows = rows[~np.isin(trace.numbers("device_ops", "id")[rows], has_name)]
+    return len(rows), int(trace.numbers("device_ops", "dur_ns")[rows].sum())
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:

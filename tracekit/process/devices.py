@@ -1,0 +1,39 @@
+"""The devices that a process worked on, numbered in the order in which their first ops stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.keys import of_arrays
+from tracekit.model.tables.arrays import Nullable, at_rows
+from tracekit.model.trace import Trace
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Per row of `device_ops` the `number` of its device; by that number its `ordinal` as recorded, one may be missing."""
+
+    number: Ints
+    ordinal: Nullable
+
+    def __len__(self) -> int:
+        """How many devices there are."""
+        return len(self.ordinal)
+
+    @property
+    def in_order(self) -> list[int]:
+        """The numbers of the devices by their ordinals, the unknown one last."""
+        order: list[int] = np.lexsort((self.ordinal.values, self.ordinal.missing)).tolist()
+        return order
+
+
+def devices(trace: Trace) -> Devices:
+    """The devices of a trace."""
+    ordinal = trace.nullable("device_ops", "device")
+    number, first = of_arrays([ordinal])
+    return Devices(number, at_rows(ordinal, first))
