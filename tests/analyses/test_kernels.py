@@ -14,6 +14,7 @@ import tracekit
 from tracekit.analyses import defaults
 from tracekit.analyses.ops.kernels import judge, measure, pool, summary
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements, Source, labelled
 from tracekit.pipeline.run import Options, analyze
 
@@ -47,13 +48,17 @@ def device_ops(durations, name="k", device=0, kind="kernel"):
     )
 
 
+def summed_up(device_ops):
+    return summary(Columns.of(device_ops)).frame()
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 4), st.integers(0, 1)), min_size=1)
 )
 def test_statistics_are_those_of_numpy(drawn):
     durations, names, devices = (list(column) for column in zip(*drawn, strict=True))
-    found = summary(device_ops(durations, [f"k{n}" for n in names], devices))
+    found = summed_up(device_ops(durations, [f"k{n}" for n in names], devices))
     assert len(found) == len(set(zip(names, devices, strict=True)))
     for row in found.to_dict("records"):
         mine = np.array(
@@ -73,7 +78,7 @@ def test_statistics_are_those_of_numpy(drawn):
 def test_one_kernel_worked_by_hand(tmp_path):
     """1, 2, 3 and 10 µs: mean 4, squared deviations 9 + 4 + 1 + 36 = 50; the 95th lies 0.85 of the way from 3 to 10."""
     rows = [kernel("k", 20 * i, dur) for i, dur in enumerate((3, 10, 1, 2))]
-    row = summary(load(tmp_path, rows)["device_ops"]).iloc[0]
+    row = summed_up(load(tmp_path, rows)["device_ops"]).iloc[0]
     assert row[["count", "total_ns", "mean_ns", "min_ns", "max_ns"]].tolist() == [
         4, 16_000, 4_000, 1_000, 10_000,
     ]  # fmt: skip
@@ -103,29 +108,29 @@ def test_each_of_more_than_ten_kernels_keeps_its_own_numbers(tmp_path):
 
 def test_two_gpus_are_never_one_row(tmp_path):
     rows = [kernel("k", 0, 5, device=0), kernel("k", 0, 9, device=1)]
-    found = summary(load(tmp_path, rows)["device_ops"])
+    found = summed_up(load(tmp_path, rows)["device_ops"])
     assert found[["device", "count", "total_ns"]].to_numpy().tolist() == [[1, 1, 9_000], [0, 1, 5_000]]  # fmt: skip
 
 
 def test_a_device_that_is_not_recorded_is_one_of_its_own():
-    found = summary(device_ops([4, 6, 9], device=[None, 0, None]))
+    found = summed_up(device_ops([4, 6, 9], device=[None, 0, None]))
     assert found["total_ns"].tolist() == [13, 6]
     assert found["device"].isna().tolist() == [True, False]
 
 
 def test_one_name_of_two_kinds_is_two_rows():
-    found = summary(device_ops([4, 6], "all_reduce", kind=["kernel", "collective"]))
+    found = summed_up(device_ops([4, 6], "all_reduce", kind=["kernel", "collective"]))
     assert found["kind"].tolist() == ["collective", "kernel"]
 
 
 def test_rows_come_by_total_time_and_no_ops_give_no_rows():
-    found = summary(device_ops([4, 6, 3], ["a", "b", "a"]))
+    found = summed_up(device_ops([4, 6, 3], ["a", "b", "a"]))
     assert found["name"].tolist() == ["a", "b"]
-    assert len(summary(device_ops([]))) == 0
+    assert len(summed_up(device_ops([]))) == 0
 
 
 def test_an_op_of_no_duration_counts_and_takes_no_time(tmp_path):
-    row = summary(load(tmp_path, [kernel("k", 0, 0), kernel("k", 1, 4)])["device_ops"]).iloc[0]
+    row = summed_up(load(tmp_path, [kernel("k", 0, 0), kernel("k", 1, 4)])["device_ops"]).iloc[0]
     assert row[["count", "total_ns", "min_ns"]].tolist() == [2, 4_000, 0]
 
 
@@ -139,7 +144,7 @@ def measured_of(*parts):
     frames = []
     for rank, durations in enumerate(parts):
         source = Source(Path(), f"rank{rank}", "chrome", rank=rank, pid=rank)
-        frame = summary(device_ops(durations))
+        frame = summed_up(device_ops(durations))
         columns = {str(name): frame[name].array for name in frame}
         frames.append(labelled(TABLES["kernels"], columns, source).judged())
     return pd.concat(frames, ignore_index=True)
@@ -196,7 +201,7 @@ def test_a_real_file_has_the_statistics_of_a_pandas_groupby(name):
     grouped = ops.groupby(keys, dropna=False, observed=True)["dur_ns"]
     expected = grouped.agg(["size", "sum", "mean", "std", "min", "median", "max"])
     expected.insert(6, "p95", grouped.quantile(0.95))
-    found = summary(tracekit.load(Path(REAL) / "chrome" / name)["device_ops"])
+    found = summed_up(tracekit.load(Path(REAL) / "chrome" / name)["device_ops"])
     assert len(found) == len(expected) > 10
     mine = found.set_index(keys).loc[expected.index, STATISTICS].astype(float)
     np.testing.assert_allclose(mine.to_numpy(), expected.to_numpy(float), rtol=1e-9)

@@ -13,13 +13,14 @@ import pandas as pd
 import tracekit
 from tracekit.analyses.ops.kernels import summary
 from tracekit.analyses.time.gpu_time import breakdown
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Source
 
 
 def answer(path: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The device ops of a trace, the time breakdown of its GPUs, and the summary of its kernels."""
     device_ops = tracekit.load(path)["device_ops"]
-    return device_ops, breakdown(device_ops), summary(device_ops)
+    return device_ops, breakdown(device_ops), summary(Columns.of(device_ops)).frame()
 
 
 def check_values(device_ops: pd.DataFrame, gpu_time: pd.DataFrame) -> dict[str, int]:

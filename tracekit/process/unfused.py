@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tracekit.model.trace import Trace
 from tracekit.process import flops
+from tracekit.process.by_name import is_named, named, of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import by_start
 from tracekit.process.shapes import Shapes, launch_threads, owners, shapes
@@ -47,15 +48,12 @@ class Unfused:
 
 def unfused(trace: Trace) -> Unfused:
     """The attention and the losses of a trace that are made of single operators, by their recorded shapes."""
-    host = trace.get("host_ops")
     recorded: Shapes = trace.derived(shapes)
-    names = [str(name) for name in host["name"].cat.categories]
-    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
-    is_op = (host["kind"] == "op").to_numpy() & (recorded.number >= 0)
+    names = trace.texts("host_ops", "name")
+    is_op = of_kind(trace, "host_ops", "op") & (recorded.number >= 0)
 
     def rows_of(wanted: tuple[str, ...]) -> Ints:
-        chosen = np.array([*(name in wanted for name in names), False], np.bool_)
-        return np.flatnonzero(is_op & chosen[codes])
+        return np.flatnonzero(is_op & is_named(names, wanted.__contains__))
 
     first, softmax, last = _attention(trace, recorded, rows_of(PRODUCTS), rows_of(SOFTMAX))
     losses, copies = rows_of(LOSS), rows_of((COPY,))
@@ -75,15 +73,18 @@ def unfused(trace: Trace) -> Unfused:
 
 
 def _attention(
-    trace: Trace, told: Shapes, products: Ints, softmax: Ints
+    trace: Trace, recorded: Shapes, products: Ints, softmax: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """(first product, softmax, second product) of each attention."""
-    host = trace.get("host_ops")
+    if not len(products) or not len(softmax):
+        none = np.empty(0, np.int64)
+        return none, none, none
     rows = np.concatenate((products, softmax))
     is_softmax = np.repeat([False, True], [len(products), len(softmax)])
-    start = host["ts_ns"].to_numpy()[rows]
-    thread = host["thread"].to_numpy()[rows]
-    order = by_start(thread, start, start + host["dur_ns"].to_numpy()[rows])
+    start, dur, thread = (
+        trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns", "thread")
+    )
+    order = by_start(thread, start, start + dur)
     rows, is_softmax, thread = rows[order], is_softmax[order], thread[order]
     middle = (
         np.flatnonzero(
@@ -97,25 +98,25 @@ def _attention(
         if len(rows) > 2
         else np.empty(0, np.int64)
     )
-    names = host["name"].iloc[rows].astype(object).to_numpy()
-    number = told.number[rows]
+    names = named(trace.texts("host_ops", "name"), rows)
+    number = recorded.number[rows]
     triples = np.stack((number[middle - 1], number[middle], number[middle + 1]), axis=1)
     kinds, which = np.unique(triples, axis=0, return_inverse=True)
     sample = np.zeros(len(kinds), np.int64)
     sample[which.ravel()] = middle
     fits = [
-        _fits(told, (str(names[position - 1]), str(names[position + 1])), kind)
+        _fits(recorded, (str(names[position - 1]), str(names[position + 1])), kind)
         for kind, position in zip(kinds.tolist(), sample.tolist(), strict=True)
     ]
     middle = middle[np.array(fits, np.bool_)[which.ravel()]] if len(kinds) else middle
     return rows[middle - 1], rows[middle], rows[middle + 1]
 
 
-def _fits(told: Shapes, names: tuple[str, str], kind: list[int]) -> bool:
+def _fits(recorded: Shapes, names: tuple[str, str], kind: list[int]) -> bool:
     """Whether the softmax is of the first product's result, and the second product is with the softmax."""
-    first = flops.product(names[0], told.dims[kind[0]], told.types[kind[0]])
-    last = flops.product(names[1], told.dims[kind[2]], told.types[kind[2]])
-    scores = flops.shapes(told.dims[kind[1]])
+    first = flops.product(names[0], recorded.dims[kind[0]], recorded.types[kind[0]])
+    last = flops.product(names[1], recorded.dims[kind[2]], recorded.types[kind[2]])
+    scores = flops.shapes(recorded.dims[kind[1]])
     if first is None or last is None or not scores or scores[0] is None or len(scores[0]) < 2:
         return False
     rows, row = scores[0][-2], scores[0][-1]
@@ -145,21 +146,20 @@ def _copied(dims_text: str, types_text: str | None) -> int:
 
 def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
     """Per device op, whether it was launched within an attention, its two products left out."""
-    host = trace.get("host_ops")
     links: Launches = trace.derived(launches)
     count = len(links.ts_ns)
     if not len(found.first) or not count:
         return np.zeros(count, np.bool_)
-    start = host["ts_ns"].to_numpy()
-    dur = host["dur_ns"].to_numpy()
-    thread = host["thread"].to_numpy().astype(np.int64)
+    start, dur, thread = (
+        trace.numbers("host_ops", name).astype(np.int64) for name in ("ts_ns", "dur_ns", "thread")
+    )
     order = np.lexsort((start[found.first], thread[found.first]))
     first, last = found.first[order], found.last[order]
     latest_product = _latest(thread[first], start[first], launch_threads(trace), links.ts_ns)
     inside = latest_product >= 0
     end = (start + dur)[last][latest_product]
     same = thread[first][latest_product] == launch_threads(trace)
-    products = np.zeros(len(host), np.bool_)
+    products = np.zeros(len(start), np.bool_)
     products[first] = products[last] = True
     is_owner = owners(trace, products) >= 0
     extra: npt.NDArray[np.bool_] = inside & same & (links.ts_ns < end) & links.linked & ~is_owner

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
+from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.trace import Trace
+from tracekit.process.devices import devices
 from tracekit.process.placement import Placement, placement
 from tracekit.process.sound import sound_dur_ns
-from tracekit.process.stage_at import outermost_stages, stage_at, stage_names
-from tracekit.process.steps import Windows, windows
+from tracekit.process.stage_at import outer_stages, stage_at, stage_names
+from tracekit.process.steps import Stages, Steps, windows
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -32,25 +33,24 @@ def work_stages(trace: Trace) -> Ints:
 
 def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
     """Columns stage, class, device, count, busy_ns, top, capability; a device op may be of several classes."""
-    device = trace["device_ops"]
-    stage = trace.derived(work_stages)
-    number, keys = pd.factorize(device["device"], use_na_sentinel=False)
+    stage, of_trace = trace.derived(work_stages), trace.derived(devices)
     rows = [np.flatnonzero(mask) for mask in classes.values()]
     ops = np.concatenate(rows) if rows else np.empty(0, np.int64)
     kind = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
-    start = device["ts_ns"].to_numpy()[ops]
+    start = trace.numbers("device_ops", "ts_ns")[ops]
     dur = trace.derived(sound_dur_ns)[ops]
-    width, stages = max(len(keys), 1), len(stage_names(trace)) + 1
-    key = (kind * stages + stage[ops] + 1) * width + number[ops]
+    width, stages = max(len(of_trace), 1), len(stage_names(trace)) + 1
+    key = (kind * stages + stage[ops] + 1) * width + of_trace.number[ops]
     group_keys, group = numbered(key)
-    names = device["name"].cat.categories.to_numpy(object)
+    device = at_rows(of_trace.ordinal, group_keys % width)
+    names = trace.texts("device_ops", "name")
     return {
         **_who(trace, list(classes), group_keys // width),
-        "device": pd.array(list(keys), dtype="Int64")[group_keys % width],
+        "device": device,
         "count": np.bincount(group, minlength=len(group_keys)),
         "busy_ns": union_totals(start, start + dur, group, len(group_keys)),
-        "top": _top(group, device["name"].cat.codes.to_numpy()[ops], dur, len(group_keys), names),
-        "capability": _capabilities(trace, [keys[k] for k in (group_keys % width).tolist()]),
+        "top": _top(group, names.codes[ops], dur, len(group_keys), names.texts),
+        "capability": _capabilities(trace, device),
     }
 
 
@@ -66,10 +66,10 @@ class Spans(NamedTuple):
 def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
     """The same columns for intervals on the host; `all` is the wall of each stage, of the steps without stages."""
     walls, wall_stage = _walls(trace)
-    begin = walls["ts_ns"].to_numpy()
+    begin = walls.ts_ns
     none = np.zeros(len(begin), np.int64)
     all_spans = [
-        Spans(none, begin, begin + walls["dur_ns"].to_numpy(), none - 1),
+        Spans(none, begin, walls.end_ns, none - 1),
         *classes.values(),
     ]
     start = np.concatenate([spans.start for spans in all_spans])
@@ -78,29 +78,26 @@ def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
     codes = np.concatenate([spans.name for spans in all_spans])
     kind = np.repeat(np.arange(len(all_spans)), [len(spans.start) for spans in all_spans])
     stage = np.concatenate((wall_stage, stage_at(trace, start[len(begin) :])))
-    keys, group = np.unique(kind * (len(stage_names(trace)) + 1) + stage + 1, return_inverse=True)
+    keys, group = numbered(kind * (len(stage_names(trace)) + 1) + stage + 1)
     width = int(thread.max(initial=0)) + 1
     pairs, pair = numbered(group * width + thread)
     totals = summed(pairs // width, union_totals(start, end, pair, len(pairs)), len(keys))
-    names = trace.get("host_ops")["name"].cat.categories.to_numpy(object)
-    unknown = pd.array([pd.NA] * len(keys), dtype="Int64")
+    names = trace.texts("host_ops", "name").texts
     return {
         **_who(trace, ["all", *classes], keys),
-        "device": unknown,
         "count": np.bincount(group, minlength=len(keys)),
         "busy_ns": totals,
         "top": _top(group, codes, end - start, len(keys), names),
-        "capability": unknown,
     }
 
 
-def _walls(trace: Trace) -> tuple[pd.DataFrame, Ints]:
+def _walls(trace: Trace) -> tuple[Stages | Steps, Ints]:
     """(the outermost stages, else the steps; the code of the stage of each, -1 for a step)."""
-    stages = trace.derived(outermost_stages)
+    stages = trace.derived(outer_stages)
     if len(stages):
-        return stages, stages["stage"].cat.codes.to_numpy().astype(np.int64)
-    steps_and_stages: Windows = trace.derived(windows)
-    return steps_and_stages.steps, np.full(len(steps_and_stages.steps), -1, np.int64)
+        return stages, stages.stage.codes.astype(np.int64)
+    steps = trace.derived(windows).step_rows
+    return steps, np.full(len(steps), -1, np.int64)
 
 
 def _who(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
@@ -130,8 +127,8 @@ def _top(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any
     return out
 
 
-def _capabilities(trace: Trace, devices: list[Any]) -> Any:
-    """Compute capability × 10 of each of these devices; NA where `deviceProperties` does not tell it."""
+def _capabilities(trace: Trace, device: Nullable) -> Nullable:
+    """Compute capability × 10 of each of these devices; missing where `deviceProperties` does not tell it."""
     properties = trace.meta.get("deviceProperties")
     capabilities: dict[Any, int] = {}
     for entry in properties if isinstance(properties, list) else ():
@@ -142,12 +139,13 @@ def _capabilities(trace: Trace, devices: list[Any]) -> Any:
             capabilities[entry.get("id") if isinstance(entry.get("id"), int) else None] = (
                 10 * major + minor
             )
-    if (
-        len(set(capabilities.values())) == 1
-    ):  # ordinals may not fit (renumbered devices): one model is one answer
-        same = next(iter(capabilities.values()))
-        return pd.array([same] * len(devices), dtype="Int64")
-    return pd.array([capabilities.get(device, pd.NA) for device in devices], dtype="Int64")
+    same = set(capabilities.values())
+    if len(same) == 1:  # ordinals may not fit (renumbered devices): one model is one answer
+        return Nullable(np.full(len(device), same.pop()), np.zeros(len(device), np.bool_))
+    recorded = [capabilities.get(number) for number in device.values.tolist()]
+    is_unknown = np.array([capability is None for capability in recorded], np.bool_)
+    numbers = np.array([capability or 0 for capability in recorded], np.int64)
+    return Nullable(numbers, is_unknown | device.missing)
 
 
 def _small(value: object) -> int | None:

@@ -12,13 +12,15 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import grouped, run_heading
 from tracekit.job.tables import as_headings, sheet
+from tracekit.model.keys import of_arrays
 from tracekit.model.report import Metric, Section
-from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table, coded
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table
+from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows
 from tracekit.model.tables.columns import DEVICE, NAME
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.sound import sound_device_ops
+from tracekit.process.by_name import narrow
+from tracekit.process.sound import overlong
 
 KERNELS = Table(
     "kernels",
@@ -42,22 +44,25 @@ KERNELS = Table(
 
 Floats = npt.NDArray[np.float64]
 
+READ = ("device", "kind", "name", "dur_ns")
+"""The columns of device ops that are summed up."""
 
-def summary(device_ops: pd.DataFrame) -> pd.DataFrame:
+
+def summary(device_ops: Columns) -> Columns:
     """One row a (device, kind, name), most time first: count, total, mean, std, min, p50, p95, max in ns.
 
-    std is the sample standard deviation, NA for one launch; percentiles interpolate linearly.
+    std is the sample standard deviation, missing for one launch; percentiles interpolate linearly.
     """
-    names = device_ops["name"]
-    key, devices = pd.factorize(device_ops["device"], use_na_sentinel=False)
-    width = len(names.cat.categories) + 1
+    read: Mapping[str, Any] = device_ops.arrays
+    device, kinds, names, dur = (read[name] for name in READ)
+    key, first_of_device = of_arrays([device])
+    width = len(names.texts) + 1
     # In place: of millions of launches, each array beside the others would cost as much as a column.
     key *= len(DEVICE_OP_KINDS)
-    key += device_ops["kind"].cat.codes.to_numpy()
+    key += kinds.codes
     key *= width
-    key += names.cat.codes.to_numpy()
+    key += names.codes
     key += 1
-    dur = device_ops["dur_ns"].to_numpy()
     order = np.lexsort((dur, key))
     key, dur = key[order], dur[order]
     del order
@@ -71,24 +76,24 @@ def summary(device_ops: pd.DataFrame) -> pd.DataFrame:
     square *= square
     spread = np.add.reduceat(square, first) if len(first) else mean
     std = np.sqrt(spread / np.maximum(count - 1, 1))
-    code = key % width - 1
-    frame = pd.DataFrame(
-        {
-            "device": pd.array(list(devices), dtype="Int64")[key // width // len(DEVICE_OP_KINDS)],
-            "kind": coded(key // width % len(DEVICE_OP_KINDS), device_ops["kind"]),
-            "name": coded(code, names),
-            "count": count,
-            "total_ns": total,
-            "mean_ns": pd.array(mean, dtype="Float64"),
-            "std_ns": pd.arrays.FloatingArray(std, count < 2),
-            "min_ns": dur[first],
-            "p50_ns": pd.array(_percentile(dur, first, count, 0.50), dtype="Float64"),
-            "p95_ns": pd.array(_percentile(dur, first, count, 0.95), dtype="Float64"),
-            "max_ns": dur[first + count - 1],
-        }
-    )
-    order = np.lexsort((np.arange(len(frame)), -total))
-    return frame.iloc[order].reset_index(drop=True)
+    kind_and_device, code = np.divmod(key, width)
+    row_of_device = first_of_device[kind_and_device // len(DEVICE_OP_KINDS)]
+    all_known = np.zeros(len(first), np.bool_)
+    arrays: dict[str, Array] = {
+        "device": at_rows(device, row_of_device),
+        "kind": narrow(kind_and_device % len(DEVICE_OP_KINDS), kinds.texts),
+        "name": narrow(code - 1, names.texts),
+        "count": count,
+        "total_ns": total,
+        "mean_ns": Nullable(mean, all_known),
+        "std_ns": Nullable(std, count < 2),
+        "min_ns": dur[first],
+        "p50_ns": Nullable(_percentile(dur, first, count, 0.50), all_known),
+        "p95_ns": Nullable(_percentile(dur, first, count, 0.95), all_known),
+        "max_ns": dur[first + count - 1],
+    }
+    order = np.argsort(-total, kind="stable")
+    return Columns(len(order), {name: at_rows(array, order) for name, array in arrays.items()})
 
 
 def _percentile(
@@ -108,8 +113,10 @@ def _percentile(
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The statistics of this source's kernels."""
-    frame = summary(trace.derived(sound_device_ops))
-    return {"kernels": arrays_of(frame)} if len(frame) else {}
+    wrong = trace.derived(overlong)
+    ops = Columns(len(wrong), {name: trace.array("device_ops", name) for name in READ})
+    kernels = summary(ops.where(~wrong) if wrong.any() else ops)
+    return {"kernels": kernels.arrays} if len(kernels) else {}
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:

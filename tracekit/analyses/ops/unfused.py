@@ -71,9 +71,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not sum(len(rows) for rows in calls.values()):
         return {"unfused_calls": {}, "unfused_work": {}}
     if trace.has("device_ops"):
-        losses = np.zeros(len(trace["host_ops"]), np.bool_)
+        losses = np.zeros(len(trace.numbers("host_ops", "ts_ns")), np.bool_)
         losses[recorded.loss] = losses[recorded.copies] = True
-        all_ops = np.ones(len(trace["device_ops"]), np.bool_)
+        all_ops = np.ones(len(trace.numbers("device_ops", "ts_ns")), np.bool_)
         work = on_device(
             trace,
             {
@@ -89,9 +89,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def _spans(trace: Trace, found: Unfused) -> dict[str, Spans]:
     """On the host: the time between the two products of an attention, and the calls of a loss."""
-    host = trace["host_ops"]
-    thread, start = host["thread"].to_numpy(), host["ts_ns"].to_numpy()
-    end, name = start + host["dur_ns"].to_numpy(), host["name"].cat.codes.to_numpy()
+    thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
+    end, name = start + dur, trace.texts("host_ops", "name").codes
     loss = np.concatenate((found.loss, found.copies))
     return {
         "attention": Spans(
@@ -105,7 +104,7 @@ def _calls(trace: Trace, calls: Mapping[str, Ints], found: Unfused) -> dict[str,
     """One row a (class, stage)."""
     rows = np.concatenate(list(calls.values()))
     kind = np.repeat(np.arange(len(calls)), [len(kind_rows) for kind_rows in calls.values()])
-    stage = stage_at(trace, trace["host_ops"]["ts_ns"].to_numpy()[rows])
+    stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
     names = [*stage_names(trace), None]
     keys, group = np.unique(kind * len(names) + stage + 1, return_inverse=True)
     size = np.concatenate((np.zeros(len(rows) - len(found.copies), np.int64), found.copy_bytes))
