@@ -207,7 +207,7 @@ def test_what_is_exposed_is_what_the_intervals_say_in_stages_and_between(
     rows_ += [memcpy(f"Memcpy {way}", at, dur, size, None) for way, at, dur, size in copies]
     rows_ += [kernel("k", at, dur) for at, dur in kernels]
     trace = tracekit.load(write(tmp_path_factory.mktemp("any") / "rank0.json", rows_))
-    found = trace.derived(transfers)
+    found = TABLES["transfers"].frame(trace.derived(transfers))
     ops = trace["device_ops"]
     large = ops[(ops["kind"] == "memcpy") & (ops["size_bytes"] > 64_000).fillna(value=False)]
     large = large[large["name"].astype(str).str.contains("HtoD|DtoH")]

@@ -288,8 +288,8 @@ def tables(trace, limits):
                 columns="host"
             )  # of two that begin and end together either may be inside
         frames = (
-            frame_of(idle_by_window(trace, idle)), frame_of(histogram(idle)), gaps, launch_delays(trace, idle),
-            queues(trace, idle), frame_of(stage_edges(trace, idle, stalls(trace, idle).after)),
+            frame_of(idle_by_window(trace, idle)), frame_of(histogram(idle)), gaps, frame_of(launch_delays(trace, idle)),
+            frame_of(queues(trace, idle)), frame_of(stage_edges(trace, idle, stalls(trace, idle).after)),
         )  # fmt: skip
         sums = stalls(trace, idle)
         told = [sorted(map(str, frame.to_dict("records"))) for frame in frames]

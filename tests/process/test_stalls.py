@@ -169,7 +169,7 @@ def test_delays_are_from_the_end_of_the_call_and_may_be_negative(tmp_path):
         kernel("unlinked", 200, 5),
     ]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    (row,) = launch_delays(trace, idle).to_dict("records")
+    (row,) = frame_of(launch_delays(trace, idle)).to_dict("records")
     assert (row["count"], row["negative_count"], row["max_ns"]) == (3, 1, 100_000)
     assert (row["p50_ns"], row["p95_ns"]) == (8_000, pytest.approx(90_800))
 
@@ -177,7 +177,7 @@ def test_delays_are_from_the_end_of_the_call_and_may_be_negative(tmp_path):
 def test_a_graph_counts_once_by_its_first_op(tmp_path):
     rows = [launch(0, 1, name="cudaGraphLaunch"), *(kernel("k", 10 + 20 * i, 10, 1) for i in range(5))]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    (row,) = launch_delays(trace, idle).to_dict("records")
+    (row,) = frame_of(launch_delays(trace, idle)).to_dict("records")
     assert (row["count"], row["p50_ns"]) == (1, 8_000)
 
 
@@ -188,7 +188,7 @@ def test_depth_is_what_is_launched_and_not_finished(tmp_path):
         *launched("other", 0, 0, 1, 4, stream=9),
     ]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    found = queues(trace, idle).set_index("stream")
+    found = frame_of(queues(trace, idle)).set_index("stream")
     assert found.loc[7].to_dict() == {
         "count": 3, "span_ns": 100_000, "p50_count": 1, "p95_count": 3, "max_count": 3, "full_ns": 0,
     }  # fmt: skip

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import union
-from tracekit.model.keys import numbered
+from tracekit.model.keys import numbered, of_arrays
+from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.launches import Launches, launches
-from tracekit.process.stage_at import range_at
+from tracekit.process.stage_at import range_codes_at
 
 Ints = npt.NDArray[np.int64]
 
@@ -24,54 +25,75 @@ MAX_STREAMS = 64
 """Most streams of one device that are described, those with most ops."""
 
 
-def launch_delays(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
+def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     """One row a stage, and one (stage missing) for all: from a launching call's end to its first op's start.
 
     Columns: stage, count, negative_count, p50_ns, p95_ns, max_ns. A call that launches many ops (a graph)
     counts once, by the first of them; ops known by their external id alone have no launching call.
     """
-    ops, host = trace.get("device_ops"), trace.get("host_ops")
     links: Launches = trace.derived(launches)
     rows = idle.rows[links.call[idle.rows] >= 0]
     calls, number = numbered(links.call[rows])
     begins = np.full(len(calls), np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(begins, number, ops["ts_ns"].to_numpy()[rows])
-    called = host["ts_ns"].to_numpy()[calls]
-    delay = begins - called - host["dur_ns"].to_numpy()[calls]
-    of_call = pd.Series(range_at(trace, called), dtype=object)
-    has_call = of_call.notna().to_numpy()
-    stage = np.concatenate((np.full(len(delay), None, object), of_call[has_call].to_numpy()))
-    both = np.concatenate((delay, delay[has_call]))
-    frame = pd.DataFrame(
-        {"stage": pd.Series(stage, dtype=object), "delay": both, "early": both < 0}
+    np.minimum.at(begins, number, trace.numbers("device_ops", "ts_ns")[rows])
+    called = trace.numbers("host_ops", "ts_ns")[calls]
+    delay = begins - called - trace.numbers("host_ops", "dur_ns")[calls]
+    of_call = range_codes_at(trace, called)
+    in_stage = of_call.codes >= 0
+    # All of them once more, as the last group.
+    stage = np.concatenate((of_call.codes[in_stage], np.full(len(delay), len(of_call.texts))))
+    both = np.concatenate((delay[in_stage], delay))
+    texts = np.array([*of_call.texts, None], object)
+    codes, group = numbered(stage)
+    order = np.lexsort((both, group))
+    count = np.bincount(group, minlength=len(codes))
+    first = np.cumsum(count) - count
+    negative = np.bincount(group[both < 0], minlength=len(codes))
+    known = np.zeros(len(codes), np.bool_)
+    columns = {
+        "stage": texts[codes],
+        "count": count,
+        "negative_count": negative,
+        "max_ns": both[order][first + count - 1],
+        "p50_ns": Nullable(_quantile(both[order], first, count, 0.5), known),
+        "p95_ns": Nullable(_quantile(both[order], first, count, 0.95), known),
+    }
+    names = texts[codes].tolist()
+    by_stage = sorted(
+        range(len(codes)), key=lambda place: (names[place] is None, names[place] or "")
     )
-    grouped = frame.groupby("stage", dropna=False, sort=True)
-    delays = grouped.agg(
-        count=("delay", "size"), negative_count=("early", "sum"), max_ns=("delay", "max")
-    )
-    delays["p50_ns"] = grouped["delay"].quantile(0.5)
-    delays["p95_ns"] = grouped["delay"].quantile(0.95)
-    return delays.reset_index()
+    return {name: at_rows(array, by_stage) for name, array in columns.items()}
 
 
-def queues(trace: Trace, idle: DeviceIdle) -> pd.DataFrame:
-    """One row a stream: launched and unfinished ops over time. Columns as in the measured table `queues`."""
-    ops = trace.get("device_ops")
+def _quantile(values: Ints, first: Ints, count: Ints, share: float) -> npt.NDArray[np.float64]:
+    """The quantile of each group of ascending values, by linear interpolation between neighbours."""
+    position = share * (count - 1)
+    low = np.floor(position).astype(np.int64)
+    below = values[first + low].astype(np.float64)
+    above = values[first + np.minimum(low + 1, count - 1)].astype(np.float64)
+    between: npt.NDArray[np.float64] = below + (above - below) * (position - low)
+    return between
+
+
+def queues(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
+    """One row a stream: launched and unfinished ops over time. Columns as in the measured table `queues`; {} for none."""
     links: Launches = trace.derived(launches)
     rows = idle.rows[links.linked[idle.rows]]
-    streams, keys = pd.factorize(ops["stream"].iloc[rows], sort=True, use_na_sentinel=False)
-    counts = np.bincount(streams, minlength=len(keys))
-    largest = np.argsort(-counts, kind="stable")[:MAX_STREAMS]
-    start = links.ts_ns[rows]
-    end = (ops["ts_ns"] + ops["dur_ns"]).to_numpy()[rows]
+    stream = at_rows(trace.nullable("device_ops", "stream"), rows)
+    number, row = of_arrays([stream])
+    in_order = np.lexsort((stream.values[row], stream.missing[row]))
+    counts = np.bincount(number, minlength=len(row))[in_order]
+    largest = np.sort(np.argsort(-counts, kind="stable")[:MAX_STREAMS])
+    start, op_start = links.ts_ns[rows], trace.numbers("device_ops", "ts_ns")[rows]
+    end = op_start + trace.numbers("device_ops", "dur_ns")[rows]
     by_queue = []
-    for stream in np.sort(largest).tolist():
-        in_queue = streams == stream
-        number = pd.NA if pd.isna(keys[stream]) else int(keys[stream])
-        by_queue.append({"stream": number, **_depth(start[in_queue], end[in_queue])})
-    columns = ["stream", "count", "span_ns", "p50_count", "p95_count", "max_count", "full_ns"]
-    frame = pd.DataFrame(by_queue, columns=columns)
-    return frame.astype({"stream": "Int64", **dict.fromkeys(columns[1:], "int64")})
+    for place in in_order[largest].tolist():
+        in_queue = number == place
+        by_queue.append(_depth(start[in_queue], end[in_queue]))
+    depths = {
+        name: np.array([depth[name] for depth in by_queue]) for name in next(iter(by_queue), ())
+    }
+    return {"stream": at_rows(stream, row[in_order[largest]]), **depths} if by_queue else {}
 
 
 def _depth(launched: Ints, finished: Ints) -> Mapping[str, int]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, label_headings
 from tracekit.job.idle import DAMAGED, idle_time
@@ -15,7 +13,7 @@ from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import QUEUE
 from tracekit.model.report import Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import repeated_number, stacked
 from tracekit.model.tables.columns import DEVICE, STREAM
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -57,16 +55,19 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Delays from launch to start by stage, and the depth of every stream's queue."""
     if not trace.has("device_ops"):
         return {}
-    frames: dict[str, list[pd.DataFrame]] = {"launch_delays": [], "queues": []}
+    tables: dict[str, list[Mapping[str, Any]]] = {"launch_delays": [], "queues": []}
     for idle in trace.derived(idle_time()):
-        for name, frame in (
+        for name, columns in (
             ("launch_delays", launch_delays(trace, idle)),
             ("queues", queues(trace, idle)),
         ):
-            device = pd.array([idle.device] * len(frame), dtype="Int64")
-            frames[name].append(frame.assign(device=device))
-    tables = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items() if parts}
-    return {name: arrays_of(table) for name, table in tables.items()}
+            count = len(next(iter(columns.values()), ()))
+            tables[name].append({**columns, "device": repeated_number(idle.device, count)})
+    return {
+        name: stacked([part for part in parts if len(part["device"])])
+        for name, parts in tables.items()
+        if parts
+    }
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: ARG001
