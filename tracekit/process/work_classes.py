@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
-from tracekit.model.tables.arrays import Nullable, at_rows
+from tracekit.model.tables.arrays import Nullable, at_rows, numbers_or_none
 from tracekit.model.trace import Trace
 from tracekit.process.devices import devices
 from tracekit.process.placement import Placement, placement
@@ -142,10 +142,8 @@ def _capabilities(trace: Trace, device: Nullable) -> Nullable:
     same = set(capabilities.values())
     if len(same) == 1:  # ordinals may not fit (renumbered devices): one model is one answer
         return Nullable(np.full(len(device), same.pop()), np.zeros(len(device), np.bool_))
-    recorded = [capabilities.get(number) for number in device.values.tolist()]
-    is_unknown = np.array([capability is None for capability in recorded], np.bool_)
-    numbers = np.array([capability or 0 for capability in recorded], np.int64)
-    return Nullable(numbers, is_unknown | device.missing)
+    recorded = numbers_or_none(list(map(capabilities.get, device.values.tolist())))
+    return Nullable(recorded.values, recorded.missing | device.missing)
 
 
 def _small(value: object) -> int | None:

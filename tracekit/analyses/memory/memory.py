@@ -19,7 +19,7 @@ from tracekit.model.keys import of_arrays
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import canonical
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable, at_rows, stacked
+from tracekit.model.tables.arrays import Nullable, at_rows, repeated_number, stacked
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -172,8 +172,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _whose(level: Levels, count: int) -> dict[str, Nullable]:
     """The columns that tell whose memory it is, so many times."""
     return {
-        name: Nullable(np.full(count, number or 0, np.int64), np.full(count, number is None))
-        for name, number in (("device_type", level.device_type), ("device", level.device))
+        "device_type": repeated_number(level.device_type, count),
+        "device": repeated_number(level.device, count),
     }
 
 

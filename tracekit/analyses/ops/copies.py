@@ -81,9 +81,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not len(rows):
         return {"copies": {}} if trace.has("device_ops") else {}
     names = trace.texts("device_ops", "name")
-    device, size = (
-        at_rows(trace.nullable("device_ops", name), rows) for name in ("device", "size_bytes")
-    )
+    device = at_rows(trace.nullable("device_ops", "device"), rows)
+    size = at_rows(trace.nullable("device_ops", "size_bytes"), rows)
     dur = trace.numbers("device_ops", "dur_ns")[rows]
     way = by_value(codes_at(names, rows), names.texts, direction)
     kinds = sorted(set(filter(None, way)))

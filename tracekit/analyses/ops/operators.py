@@ -114,7 +114,8 @@ def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
         return {}
     recorded = trace.nullable("memory_ops", "size_bytes")
     rows = np.flatnonzero(~recorded.missing)
-    thread, ts = (trace.numbers("memory_ops", name)[rows] for name in ("thread", "ts_ns"))
+    thread = trace.numbers("memory_ops", "thread")[rows]
+    ts = trace.numbers("memory_ops", "ts_ns")[rows]
     size, is_op = recorded.values[rows], of_kind(trace, "host_ops", "op")
     owner = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
     group = np.where(owner >= 0, slot[owner], -1)

@@ -27,7 +27,7 @@ from tracekit.model.intervals import covered
 from tracekit.model.keys import PROCESS, summed, sums_of
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Coded, Nullable
+from tracekit.model.tables.arrays import Coded, numbers_or_none
 from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -95,7 +95,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not len(rows):
         return {"optimizer_steps": {}}
     tree: Nesting = trace.derived(nesting)
-    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    start = trace.numbers("host_ops", "ts_ns")
+    dur = trace.numbers("host_ops", "dur_ns")
     slot = np.full(len(start), -1, np.int64)
     slot[rows] = np.arange(len(rows))
     inside = np.flatnonzero(side.op & (side.within_optimizer >= 0))
@@ -120,10 +121,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         names.texts[code]: _tensors(names.codes[leaves[names.codes[owner] == code]], int(calls))
         for code, calls in zip(*np.unique(names.codes[rows], return_counts=True), strict=True)
     }
-    tensor_count = [tensors[optimizer] for optimizer in name.tolist()]
-    is_unknown = np.array([count is None for count in tensor_count], np.bool_)
-    numbers = np.array([count or 0 for count in tensor_count], np.int64)
-    columns = {"name": name, "tensor_count": Nullable(numbers, is_unknown)}
+    tensor_count = numbers_or_none(list(map(tensors.__getitem__, name.tolist())))
+    columns = {"name": name, "tensor_count": tensor_count}
     return {"optimizer_steps": {**table, **columns}}
 
 

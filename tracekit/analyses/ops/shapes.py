@@ -133,7 +133,8 @@ def _memory(trace: Trace) -> Instants | None:
         return None
     recorded = trace.nullable("memory_ops", "size_bytes")
     size = np.where(recorded.missing, 0, recorded.values)
-    thread, ts = (trace.numbers("memory_ops", name) for name in ("thread", "ts_ns"))
+    thread = trace.numbers("memory_ops", "thread")
+    ts = trace.numbers("memory_ops", "ts_ns")
     is_op = of_kind(trace, "host_ops", "op")
     op = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
     values = (np.maximum(size, 0), np.maximum(-size, 0))

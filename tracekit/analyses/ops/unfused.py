@@ -89,7 +89,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def _spans(trace: Trace, found: Unfused) -> dict[str, Spans]:
     """On the host: the time between the two products of an attention, and the calls of a loss."""
-    thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
+    thread = trace.numbers("host_ops", "thread")
+    start = trace.numbers("host_ops", "ts_ns")
+    dur = trace.numbers("host_ops", "dur_ns")
     end, name = start + dur, trace.texts("host_ops", "name").codes
     loss = np.concatenate((found.loss, found.copies))
     return {

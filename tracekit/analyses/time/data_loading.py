@@ -65,7 +65,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         rows = rows[trace.numbers("host_ops", "thread")[rows] == thread]
     if not len(rows):
         return {"loader_waits": {}}
-    start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    dur = trace.numbers("host_ops", "dur_ns")[rows]
     where: HostWindows = trace.derived(host_windows)
     name = trimmed(at_rows(trace.texts("host_ops", "name"), rows))
     columns = {**where.steps_of(where.step_at(start)), "name": name}

@@ -125,7 +125,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     parts, bins = [], []
     device = trace.nullable("device_ops", "device")
     for number, rows in rows_by_device(device, ~trace.derived(overlong)):
-        start, length = (trace.numbers("device_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+        start = trace.numbers("device_ops", "ts_ns")[rows]
+        length = trace.numbers("device_ops", "dur_ns")[rows]
         state = running_of(start, length, at_rows(trace.texts("device_ops", "kind"), rows))
         pieces = by_bin(state)
         bins.append({"device": repeated_number(number, len(pieces["ts_ns"])), **pieces})

@@ -87,7 +87,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     side, where = trace.derived(host_side), trace.derived(host_windows)
     if not len(where):
         return {}
-    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    start = trace.numbers("host_ops", "ts_ns")
+    dur = trace.numbers("host_ops", "dur_ns")
     table = dict(where.columns)
     short = side.call & (dur < SHORT_NS) & (side.within_optimizer < 0)
     if (thread := trace.derived(step_thread)) is not None:

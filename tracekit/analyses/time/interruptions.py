@@ -75,7 +75,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _counted(trace: Trace, kind: str, rows: Ints) -> dict[str, Array]:
     """Calls of one kind, counted by the step and the stage they begin in, and by name."""
     where: HostWindows = trace.derived(host_windows)
-    start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    dur = trace.numbers("host_ops", "dur_ns")[rows]
     names = trace.texts("host_ops", "name")
     stage = Coded(np.append(where.stage.codes, -1)[where.stage_at(start)], where.stage.texts)
     keys: dict[str, Array] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tracekit.model.intervals import running_max, union_totals
 from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike, of_arrays
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.arrays import numbers_or_none
 from tracekit.model.tables.columns import TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Trace
@@ -66,7 +67,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     first, last = (int(start.min()), int(end.max())) if len(start) else (0, 0)
     distributed = trace.meta.get("distributedInfo")
     captures = {
-        "world_size": _numbers([trace.source.world_size]),
+        "world_size": numbers_or_none([trace.source.world_size]),
         "ts_ns": np.array([first]),
         "dur_ns": np.array([last - first]),
         "absolute_time": np.array([bool(trace.meta.get("absolute_time"))]),
@@ -79,16 +80,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     checks = _checks(trace)
     quality = {
         "name": np.array(list(checks), object),
-        "count": _numbers([count for count, _ in checks.values()]),
-        "dur_ns": _numbers([dur_ns for _, dur_ns in checks.values()]),
+        "count": numbers_or_none(list(map(itemgetter(0), checks.values()))),
+        "dur_ns": numbers_or_none(list(map(itemgetter(1), checks.values()))),
     }
     return {"captures": captures, "quality": quality}
-
-
-def _numbers(values: list[int | None]) -> Nullable:
-    """A column of these numbers."""
-    missing = np.array([value is None for value in values], np.bool_)
-    return Nullable(np.array([value or 0 for value in values], np.int64), missing)
 
 
 def _host_ops(trace: Trace) -> Ints:
@@ -116,7 +111,8 @@ def _checks(trace: Trace) -> dict[str, Check]:
     host_dur = trace.numbers("host_ops", "dur_ns")[_host_ops(trace)]
     checks: dict[str, Check] = {"host_zero_duration": (int((host_dur == 0).sum()), None)}
     if trace.has("device_ops"):
-        start, dur = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
+        start = trace.numbers("device_ops", "ts_ns")
+        dur = trace.numbers("device_ops", "dur_ns")
         links: Launches = trace.derived(launches)
         unlinked, wrong = ~links.linked, trace.derived(overlong)
         early = links.linked & (start < links.ts_ns)

@@ -210,6 +210,12 @@ def trimmed_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return columns
 
 
+def numbers_or_none(values: Sequence[int | None]) -> Nullable:
+    """A column of these numbers; None is missing."""
+    missing = np.array([value is None for value in values], np.bool_)
+    return Nullable(np.array([value or 0 for value in values], np.int64), missing)
+
+
 def repeated_number(value: int | None, length: int) -> Nullable:
     """So many rows with this number, or without one."""
     return Nullable(np.full(length, value or 0, np.int64), np.full(length, value is None))
