@@ -19,6 +19,7 @@ from chrome_builder import (
 
 import tracekit
 from tracekit.analyses.trust.data_quality import measure
+from tracekit.model.tables import TABLES
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("data-quality", "gpu-time")
@@ -29,6 +30,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 def checks(tmp_path, rows, **meta):
     """(count, ns) of every check by name."""
     found = measure(tracekit.load(write(tmp_path / "rank0.json", rows, **meta)))["quality"]
+    found = TABLES["quality"].frame(found)
     return {
         name: tuple(None if pd.isna(value) else int(value) for value in pair)
         for name, *pair in zip(found["name"], found["count"], found["dur_ns"], strict=True)
@@ -37,7 +39,8 @@ def checks(tmp_path, rows, **meta):
 
 def capture(tmp_path, rows, **meta):
     found = measure(tracekit.load(write(tmp_path / "rank0.json", rows, **meta)))["captures"]
-    return {name: next(iter(values)) for name, values in found.items()}
+    row = TABLES["captures"].frame(found).astype(object).iloc[0].to_dict()
+    return {name: None if pd.isna(value) else value for name, value in row.items()}
 
 
 def sources(path):
@@ -163,7 +166,7 @@ KNOWN = {
 def test_real_files_have_the_known_oddities(name):
     if REAL is None:
         pytest.skip("real profiles are not here")
-    found = measure(tracekit.load(Path(REAL) / "chrome" / name))["quality"]
+    found = TABLES["quality"].frame(measure(tracekit.load(Path(REAL) / "chrome" / name))["quality"])
     counts = dict(zip(found["name"], found["count"], strict=True))
     unlinked, overlapping, bare = KNOWN[name]
     assert unlinked is None or counts["unlinked"] == unlinked

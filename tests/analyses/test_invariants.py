@@ -30,6 +30,8 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.analyses.ops import kernels
 from tracekit.analyses.time import gpu_time
+from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze
 from tracekit.process import busy
 
@@ -197,7 +199,7 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
         assert row.to_dict() == alone.drop("device").to_dict()
     assert both["busy_ns"].sum() >= one["busy_ns"]
     assert both["op_count"].sum() == one["op_count"] == len(drawn)
-    split = kernels.summary(ops(drawn))
+    split = kernels.summary(Columns.of(ops(drawn))).frame()
     assert split["total_ns"].sum() == 1000 * sum(d for _, _, d, _ in drawn)
     assert not split.duplicated(["device", "kind", "name"]).any()
 
@@ -258,7 +260,7 @@ def test_parts_and_idle_are_the_window_in_every_row_of_every_real_file():
         found = gpu_time.measure(trace)
         if not found:
             continue
-        frame = pd.DataFrame({n: pd.Series(values) for n, values in found["gpu_time"].items()})
+        frame = TABLES["gpu_time"].frame(found["gpu_time"])
         parts = frame[[*busy.PARTS, "idle_ns"]]
         assert (parts >= 0).all(axis=None)
         assert (parts.sum(axis=1) == frame["window_ns"]).all()

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses.ops.operators import measure
+from tracekit.model.tables import TABLES
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("operators",)
@@ -32,8 +33,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def operators(trace):
     """The measured rows by (kind, name)."""
-    found = {n: pd.Series(values) for n, values in measure(trace)["operators"].items()}
-    return pd.DataFrame(found).astype({"kind": object, "name": object}).set_index(["kind", "name"])
+    found = TABLES["operators"].frame(measure(trace)["operators"])
+    return found.astype({"kind": object, "name": object}).set_index(["kind", "name"])
 
 
 def of(tmp_path, rows, name="rank0.json"):

@@ -15,6 +15,7 @@ import tracekit
 from tracekit.analyses.ops import operators as by_name
 from tracekit.analyses.ops import shapes as module
 from tracekit.analyses.ops.shapes import measure
+from tracekit.model.tables import TABLES
 
 QUESTIONS = ("forward-batches", "matmuls", "modules", "operators", "shapes", "unfused")
 
@@ -22,8 +23,7 @@ REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
 def table(trace, name):
-    found = {n: pd.Series(values) for n, values in measure(trace)[name].items()}
-    return pd.DataFrame(found)
+    return TABLES[name].frame(measure(trace)[name])
 
 
 def of(tmp_path, rows, name):
@@ -181,7 +181,7 @@ def test_shapes_add_up_to_the_operators_and_time_zero_does_not_matter(
         rows += [shaped(name, zero + at, dur, [[size]]), *launched("k", zero + at, zero + 200, work, number)]  # fmt: skip
     trace = tracekit.load(write(folder / "rank0.json", rows))
     fine = table(trace, "operator_shapes").astype({"name": object}).groupby("name")
-    names = pd.DataFrame({n: pd.Series(v) for n, v in by_name.measure(trace)["operators"].items()})
+    names = TABLES["operators"].frame(by_name.measure(trace)["operators"])
     names = names[names["kind"] == "op"].astype({"name": object}).set_index("name").sort_index()
     for column in ("count", "self_ns", "device_ns", "launch_count"):
         assert fine[column].sum().to_dict() == names[column].to_dict()
@@ -217,7 +217,7 @@ def test_a_real_file_adds_up_to_its_operators():
     name = "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
     trace = tracekit.load(Path(REAL) / "chrome" / name)
     fine = table(trace, "operator_shapes")
-    names = pd.DataFrame({n: pd.Series(v) for n, v in by_name.measure(trace)["operators"].items()})
+    names = TABLES["operators"].frame(by_name.measure(trace)["operators"])
     names = names[names["kind"] == "op"]
     for column in ("count", "self_ns", "device_ns", "allocated_bytes"):
         assert fine[column].sum() == names[column].sum()

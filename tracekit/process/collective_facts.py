@@ -81,10 +81,10 @@ def _by_shape(trace: Trace, ranges: Ints) -> tuple[Nullable, Objects]:
     dims, types = text(trace, "Input Dims", ranges), text(trace, "Input type", ranges)
     tensors = by_value(*_pairs(dims, types), lambda pair: message(*pair))
     missing = is_none(tensors)
-    known = tensors[~missing].tolist()
+    messages = tensors[~missing].tolist()
     size_bytes, type_ = np.zeros(len(tensors), np.int64), np.full(len(tensors), None, object)
-    size_bytes[~missing] = [size for size, _ in known]
-    type_[~missing] = [name for _, name in known]
+    size_bytes[~missing] = [size for size, _ in messages]
+    type_[~missing] = [name for _, name in messages]
     return Nullable(size_bytes, missing), type_
 
 

@@ -209,8 +209,8 @@ def _first_of(array: Array, number: Ints, first: Ints) -> Array:
 
 def _first_known(is_known: Bools, number: Ints, first: Ints) -> Ints:
     """Of each group of rows the first that is known, else the first."""
-    row, known = first.copy(), np.flatnonzero(is_known)[::-1]
-    row[number[known]] = known
+    row, with_value = first.copy(), np.flatnonzero(is_known)[::-1]
+    row[number[with_value]] = with_value
     return row
 
 

@@ -49,14 +49,14 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     count = np.bincount(group, minlength=len(codes))
     first = np.cumsum(count) - count
     negative = np.bincount(group[both < 0], minlength=len(codes))
-    known = np.zeros(len(codes), np.bool_)
+    none_missing = np.zeros(len(codes), np.bool_)
     columns = {
         "stage": texts[codes],
         "count": count,
         "negative_count": negative,
         "max_ns": both[order][first + count - 1],
-        "p50_ns": Nullable(_quantile(both[order], first, count, 0.5), known),
-        "p95_ns": Nullable(_quantile(both[order], first, count, 0.95), known),
+        "p50_ns": Nullable(_quantile(both[order], first, count, 0.5), none_missing),
+        "p95_ns": Nullable(_quantile(both[order], first, count, 0.95), none_missing),
     }
     names = texts[codes].tolist()
     by_stage = sorted(
