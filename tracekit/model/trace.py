@@ -21,7 +21,7 @@ from tracekit.model.facts import Facts
 from tracekit.model.keys import place_of
 from tracekit.model.metrics import described
 from tracekit.model.tables import KEYS, TABLES, Table
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, bare
+from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Nullable, bare
 from tracekit.model.tables.table import FEW_ROWS, Column, Dtype
 
 T = TypeVar("T")
@@ -170,9 +170,13 @@ class Trace:
 
     def __post_init__(self) -> None:
         """Check every table against its schema and freeze the mapping."""
-        for name, frame in self.tables.items():
-            TABLES[name].check(frame)
-        object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+        tables = self.tables if isinstance(self.tables, Frames) else Frames(self.tables)
+        for name, table in tables.as_given().items():
+            if isinstance(table, Columns):
+                TABLES[name].fits(table)
+            else:
+                TABLES[name].check(table)
+        object.__setattr__(self, "tables", tables)
 
     def has(self, *names: str) -> bool:
         """Whether the source recorded all of these tables."""
@@ -198,7 +202,10 @@ class Trace:
         """
         place = table, column
         if place not in self._arrays:
-            self._arrays[place] = bare(self.get(table)[column].array)
+            assert isinstance(self.tables, Frames), "a trace holds its tables so"
+            columns = self.tables.as_given().get(table, TABLES[table].no_rows())
+            array = columns[column]
+            self._arrays[place] = bare(array.array) if isinstance(array, pd.Series) else array
         return self._arrays[place]
 
     def numbers(self, table: str, column: str) -> npt.NDArray[Any]:

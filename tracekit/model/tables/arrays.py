@@ -6,7 +6,7 @@ made where a question judges, or a person looks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -118,6 +118,40 @@ class Columns:
         return Columns(
             len(frame), {str(name): bare(column.array) for name, column in frame.items()}
         )
+
+
+class Frames(Mapping[str, pd.DataFrame]):
+    """Tables as frames, each made where one is first asked for."""
+
+    def __init__(self, tables: Mapping[str, Columns | pd.DataFrame]) -> None:
+        """Of bare columns or frames."""
+        self._tables = dict(tables)
+        self._frames: dict[str, pd.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        """The frame of one table."""
+        table = self._tables[name]
+        if isinstance(table, pd.DataFrame):
+            return table
+        if name not in self._frames:
+            self._frames[name] = table.frame()
+        return self._frames[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the tables."""
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        """The number of tables."""
+        return len(self._tables)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a table of this name."""
+        return name in self._tables
+
+    def as_given(self) -> Mapping[str, Columns | pd.DataFrame]:
+        """The tables without a frame made."""
+        return self._tables
 
 
 def _objects(array: Coded) -> npt.NDArray[np.object_]:

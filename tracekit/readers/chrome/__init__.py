@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.discover import complete
 from tracekit.model.codes import NO_EVENTS, NO_TIMES, Data
 from tracekit.model.tables import HOST_OP_KINDS
+from tracekit.model.tables.arrays import Columns, Frames
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers import unpack
 from tracekit.readers.chrome import stream as chrome_stream
@@ -42,7 +42,7 @@ _BESIDES_PYTHON = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
 MODULE_CALLS = ("nn.Module: ",)
 """How the Python functions are named that are calls of a model's modules: few, and read by default."""
 
-TABLE_BUILDERS: Mapping[str, Callable[[Rows], pd.DataFrame | None]] = {
+TABLE_BUILDERS: Mapping[str, Callable[[Rows], Columns | None]] = {
     "host_ops": chrome_tables.host_ops,
     "device_ops": chrome_tables.device_ops,
     "device_ranges": chrome_tables.device_ranges,
@@ -85,10 +85,10 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     if base_is_odd:
         message = "baseTimeNanoseconds is no time: times are relative"
         notes.append(Note("warning", "base-time", message, source.name))
-    tables = {}
+    tables: dict[str, Columns] = {}
     for name, build in TABLE_BUILDERS.items():
-        if want.table(name) and (frame := build(rows)) is not None:
-            tables[name] = frame
+        if want.table(name) and (columns := build(rows)) is not None:
+            tables[name] = columns
     meta = {
         **_writable(scan.meta),
         "absolute_time": int(rows.ts_ns.max(initial=0)) > 10**17,
@@ -99,7 +99,9 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     # Where nothing can be used, why not is told once, of all events.
     useless = list(_nothing_usable(scan, rows, source.name))
     notes = [*_loss_notes(scan.losses, source.name), *(useless or notes)]
-    return [Trace(complete(source, _facts(scan, rows)), tables, tuple(notes), meta, scan.args)]
+    return [
+        Trace(complete(source, _facts(scan, rows)), Frames(tables), tuple(notes), meta, scan.args)
+    ]
 
 
 def _keep(want: Want) -> Keep:

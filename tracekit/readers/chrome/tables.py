@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS, TABLES
+from tracekit.model.tables.arrays import Coded, Columns, Nullable
 from tracekit.readers.chrome.arena import Arena
 from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_NAMES
 from tracekit.readers.chrome.scan import Codes, Scan, Sparse, smallest_type, with_zeros
@@ -50,13 +50,13 @@ class Rows:
         return np.flatnonzero(wanted.take(self.classes))
 
 
-def host_ops(rows: Rows) -> pd.DataFrame | None:
+def host_ops(rows: Rows) -> Columns | None:
     """Host intervals; None for a trace of devices alone."""
     positions = rows.of(*HOST_OP_KINDS)
     if not len(positions) and len(rows.of(*DEVICE_OP_KINDS)):
         return None
     scan = rows.scan
-    return TABLES["host_ops"].frame(
+    return TABLES["host_ops"].cast(
         {
             **_timed(rows, positions),
             "kind": _kind(rows, positions, HOST_OP_KINDS),
@@ -70,12 +70,12 @@ def host_ops(rows: Rows) -> pd.DataFrame | None:
     )
 
 
-def device_ops(rows: Rows) -> pd.DataFrame | None:
+def device_ops(rows: Rows) -> Columns | None:
     """Device work; None where there is none: the profiler saw no device, which is not an idle one."""
     positions = rows.of(*DEVICE_OP_KINDS)
     if not len(positions):
         return None
-    return TABLES["device_ops"].frame(
+    return TABLES["device_ops"].cast(
         {
             **_timed(rows, positions),
             "kind": _kind(rows, positions, DEVICE_OP_KINDS),
@@ -87,12 +87,12 @@ def device_ops(rows: Rows) -> pd.DataFrame | None:
     )
 
 
-def device_ranges(rows: Rows) -> pd.DataFrame | None:
+def device_ranges(rows: Rows) -> Columns | None:
     """Annotations that the profiler projected on a device."""
     positions = rows.of("device_range")
     if not len(positions):
         return None
-    return TABLES["device_ranges"].frame(
+    return TABLES["device_ranges"].cast(
         {
             **_timed(rows, positions),
             **_queue(rows, positions),
@@ -101,12 +101,12 @@ def device_ranges(rows: Rows) -> pd.DataFrame | None:
     )
 
 
-def syncs(rows: Rows) -> pd.DataFrame | None:
+def syncs(rows: Rows) -> Columns | None:
     """Synchronisation records of devices."""
     positions = rows.of("sync")
     if not len(positions):
         return None
-    return TABLES["syncs"].frame(
+    return TABLES["syncs"].cast(
         {
             **_timed(rows, positions),
             **_queue(rows, positions),
@@ -115,21 +115,21 @@ def syncs(rows: Rows) -> pd.DataFrame | None:
     )
 
 
-def windows(rows: Rows) -> pd.DataFrame | None:
+def windows(rows: Rows) -> Columns | None:
     """Spans that a profiler says it recorded."""
     positions = rows.of("window")
     if not len(positions):
         return None
-    return TABLES["windows"].frame(_timed(rows, positions))
+    return TABLES["windows"].cast(_timed(rows, positions))
 
 
-def memory_ops(rows: Rows) -> pd.DataFrame | None:
+def memory_ops(rows: Rows) -> Columns | None:
     """Allocations and frees; None unless memory was profiled."""
     positions = rows.of("memory")
     if not len(positions):
         return None
     scan = rows.scan
-    return TABLES["memory_ops"].frame(
+    return TABLES["memory_ops"].cast(
         {
             "id": positions.astype(np.int32),
             "ts_ns": rows.arena.take(rows.ts_ns, positions),
@@ -145,7 +145,7 @@ def memory_ops(rows: Rows) -> pd.DataFrame | None:
     )
 
 
-def counters(rows: Rows) -> pd.DataFrame | None:
+def counters(rows: Rows) -> Columns | None:
     """Counter samples; every argument of one is a series of its own, `<counter>.<argument>`."""
     positions = rows.of("counter")
     if not len(positions):
@@ -163,7 +163,7 @@ def counters(rows: Rows) -> pd.DataFrame | None:
         return None
     ids, names, values = map(np.concatenate, zip(*samples, strict=True))
     order = np.argsort(ids, kind="stable")
-    return TABLES["counters"].frame(
+    return TABLES["counters"].cast(
         {
             "id": ids[order].astype(np.int32),
             "ts_ns": rows.ts_ns[ids[order]],
@@ -173,14 +173,14 @@ def counters(rows: Rows) -> pd.DataFrame | None:
     )
 
 
-def flows(rows: Rows) -> pd.DataFrame | None:
+def flows(rows: Rows) -> Columns | None:
     """Ends of arrows between intervals."""
     positions = rows.of("flow")
     if not len(positions):
         return None
     scan = rows.scan
     phase = np.array([{"s": "start", "f": "end"}.get(str(p), "step") for p in scan.ph.values])
-    return TABLES["flows"].frame(
+    return TABLES["flows"].cast(
         {
             "id": positions.astype(np.int32),
             "ts_ns": rows.arena.take(rows.ts_ns, positions),
@@ -192,7 +192,7 @@ def flows(rows: Rows) -> pd.DataFrame | None:
     )
 
 
-def threads(rows: Rows) -> pd.DataFrame:
+def threads(rows: Rows) -> Columns:
     """Every (pid, tid) that occurs, with the names that metadata rows give; the last name counts."""
     scan = rows.scan
     pids, tids = rows.thread_ids
@@ -209,7 +209,7 @@ def threads(rows: Rows) -> pd.DataFrame:
             thread_names[rows.thread[row]] = label
         elif kind == "process_name" and label is not None:
             process_names[int(scan.pid.codes[row])] = label
-    return TABLES["threads"].frame(
+    return TABLES["threads"].cast(
         {
             "thread": np.arange(count, dtype=np.int32),
             "pid": whole(scan.pid, pids),
@@ -254,12 +254,12 @@ def _timed(rows: Rows, at: Ints) -> dict[str, Any]:
     }
 
 
-def _kind(rows: Rows, at: Ints, kinds: tuple[str, ...]) -> pd.Categorical:
+def _kind(rows: Rows, at: Ints, kinds: tuple[str, ...]) -> Coded:
     """The classes of these rows as the closed set of a table's kinds, which are consecutive classes."""
     first = CLASS_CODE[kinds[0]]
     assert CLASS_NAMES[first : first + len(kinds)] == kinds
     codes = rows.classes.take(at) - np.int8(first)
-    return pd.Categorical.from_codes(codes, categories=pd.Index(kinds, dtype="str"))
+    return Coded(codes, kinds)
 
 
 def _queue(rows: Rows, at: Ints) -> dict[str, Any]:
@@ -270,16 +270,15 @@ def _queue(rows: Rows, at: Ints) -> dict[str, Any]:
     }
 
 
-def _either(first: Any, second: Any) -> Any:
+def _either(first: Nullable, second: Nullable) -> Nullable:
     """`first` where it is known, else `second`."""
-    unknown = first.isna()
-    if unknown.any():
-        first = first.copy()
-        first[unknown] = second[unknown]
-    return first
+    if not first.missing.any():
+        return first
+    values = np.where(first.missing, second.values, first.values)
+    return Nullable(values, first.missing & second.missing)
 
 
-def category(rows: Rows, column: Codes, at: Ints) -> pd.Categorical:
+def category(rows: Rows, column: Codes, at: Ints) -> Coded:
     """The text of these rows, with only the categories that they use."""
     codes = column.codes.take(at, out=rows.scratch.code[: len(at)], mode="clip")
     used = np.zeros(len(column.values) + 1, np.bool_)
@@ -290,20 +289,21 @@ def category(rows: Rows, column: Codes, at: Ints) -> pd.Categorical:
     renumber = np.full(len(used) + 1, -1, small)
     renumber[:-1][used] = np.arange(len(texts))
     numbered = renumber.take(codes, out=rows.arena.empty(len(at), small), mode="wrap")
-    return pd.Categorical.from_codes(numbered, categories=pd.Index(texts, dtype="str"))
+    assert len(set(texts)) == len(texts), "a text has one code"
+    return Coded(numbered, tuple(texts))
 
 
-def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Any:
+def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
     """The integers that these codes of a column stand for; anything else (`"Spans"`) is missing."""
     number, missing = _as_whole(column)
-    return pd.arrays.IntegerArray(number[codes], missing[codes])
+    return Nullable(number[codes], missing[codes])
 
 
-def _whole(rows: Rows, column: Codes, at: Ints) -> Any:
+def _whole(rows: Rows, column: Codes, at: Ints) -> Nullable:
     """As `whole`, for these rows."""
     number, missing = _as_whole(column)
     codes = column.codes.take(at, out=rows.scratch.code[: len(at)], mode="clip")
-    return pd.arrays.IntegerArray(
+    return Nullable(
         number.take(codes, out=rows.arena.empty(len(at), np.int64), mode="wrap"),
         missing.take(codes, out=rows.arena.empty(len(at), np.bool_), mode="wrap"),
     )
@@ -315,24 +315,24 @@ def _as_whole(column: Codes) -> tuple[Ints, npt.NDArray[np.bool_]]:
     return number, ~is_integer
 
 
-def _argument(rows: Rows, at: Ints, *keys: str) -> Any:
+def _argument(rows: Rows, at: Ints, *keys: str) -> Nullable:
     """The integers of the first of these arguments that occurs at all, for these rows."""
     args = rows.scan.args
     column = next((args[key] for key in keys if key in args), None)
     return integers(rows, column, at)
 
 
-def integers(rows: Rows, column: Sparse | None, at: Ints) -> Any:
+def integers(rows: Rows, column: Sparse | None, at: Ints) -> Nullable:
     """A sparse column's integers for these rows, missing elsewhere; integers written as text count."""
     if column is None:
-        return pd.arrays.IntegerArray(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
+        return Nullable(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
     values, is_known = _as_int64(column)
     number, missing = rows.scratch.number, rows.scratch.missing
     number.fill(0)
     missing.fill(1)
     number[column.rows] = values
     missing[column.rows] = False if is_known is None else ~is_known
-    return pd.arrays.IntegerArray(rows.arena.take(number, at), rows.arena.take(missing, at))
+    return Nullable(rows.arena.take(number, at), rows.arena.take(missing, at))
 
 
 def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
