@@ -170,13 +170,14 @@ class Trace:
 
     def __post_init__(self) -> None:
         """Check every table against its schema and freeze the mapping."""
-        tables = self.tables if isinstance(self.tables, Frames) else Frames(self.tables)
-        for name, table in tables.as_given().items():
+        if not isinstance(self.tables, Frames):
+            object.__setattr__(self, "tables", Frames(self.tables))
+        assert isinstance(self.tables, Frames), "a trace holds its tables so"
+        for name, table in self.tables.as_given().items():
             if isinstance(table, Columns):
                 TABLES[name].fits(table)
             else:
                 TABLES[name].check(table)
-        object.__setattr__(self, "tables", tables)
 
     def has(self, *names: str) -> bool:
         """Whether the source recorded all of these tables."""
@@ -204,8 +205,7 @@ class Trace:
         if place not in self._arrays:
             assert isinstance(self.tables, Frames), "a trace holds its tables so"
             columns = self.tables.as_given().get(table, TABLES[table].no_rows())
-            array = columns[column]
-            self._arrays[place] = bare(array.array) if isinstance(array, pd.Series) else array
+            self._arrays[place] = bare(getattr(columns[column], "array", columns[column]))
         return self._arrays[place]
 
     def numbers(self, table: str, column: str) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -194,7 +194,13 @@ def dtype_of(array: Array) -> str:
         return "category"
     if isinstance(array, Nullable):
         return "Int64" if array.values.dtype.kind == "i" else "Float64"
-    return str(array.dtype)
+    return _name_of(array.dtype)
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """The name of a type of numpy."""
+    return str(dtype)
 
 
 def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:

@@ -127,6 +127,8 @@ def _nullable(column: Column, given: Any) -> Array:
         return given
     if isinstance(given, np.ndarray) and given.dtype == _NUMBERS[column.dtype]:
         return Nullable(given, np.isnan(given))
+    if str(getattr(given, "dtype", "")) == column.dtype:
+        return bare(getattr(given, "array", given))
     return bare(pd.array(given, dtype=column.dtype))
 
 
