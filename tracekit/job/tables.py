@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import pandas as pd
 
@@ -35,12 +35,13 @@ def sheet(
     """
     if ranked is not None:
         max_rows = MOST_RANKED
-    listed = frame.iloc[:max_rows]
-    columns = {
-        heading: as_python(listed[heading.name].array)
-        for heading in headings
-        if not len(frame) or frame[heading.name].notna().any()
-    }
+    listed = frame.iloc[:max_rows] if len(frame) > max_rows else frame
+    columns: dict[Heading, list[Any]] = {}
+    for heading in headings:
+        values = as_python(listed[heading.name].array)
+        is_known = not values or any(value is not None for value in values)
+        if is_known or (len(frame) > len(listed) and frame[heading.name].notna().any()):
+            columns[heading] = values
     rows = tuple(zip(*columns.values(), strict=True))
     return Sheet(name, title, tuple(columns), rows, len(frame) - len(listed), caption, ranked)
 

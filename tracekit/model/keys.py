@@ -5,6 +5,7 @@ Fast where keys lie close together, as made-up keys do, and where rows are few.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,9 @@ EXACT = 2**53
 
 PLAIN = {int, float, str, bool, type(None)}
 """The types of plain values."""
+
+NEVER_MISSING = {int, str, bool}
+"""Those of them that are always a value."""
 
 FEW = 200
 """Of so few objects each is compared by its value at once."""
@@ -112,28 +116,43 @@ def numbered_alike(by: Sequence[str], *frames: pd.DataFrame, in_order: bool = Fa
 
     They count in order of appearance; `in_order` by the text of the keys, so that the order of rows does not matter.
     """
-    keys = pd.DataFrame({name: _stacked([frame[name] for frame in frames]) for name in by})
-    number, first = of_keys(keys, by)
+    lengths = list(map(len, frames))
+    columns = [_stacked([frame[name] for frame in frames]) for name in by]
+    number, first = _combined(sum(lengths), list(map(_codes_of, columns)))
     if in_order:
-        once = keys.iloc[first]
-        order = np.lexsort([_ranked(once[name]) for name in reversed(by)])
+        order = np.lexsort([_ranked(column[first]) for column in reversed(columns)])
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         number = place[number]
-    return np.split(number, np.cumsum(list(map(len, frames)))[:-1])
+    return np.split(number, np.cumsum(lengths)[:-1])
 
 
 def _stacked(columns: Sequence[pd.Series[Any]]) -> Any:
-    """The values of columns one after the other, whatever their types."""
-    if len({column.dtype for column in columns}) == 1:
-        return pd.concat(columns, ignore_index=True).array
-    return np.concatenate([np.asarray(column, object) for column in columns])
+    """The values of columns one after the other, whatever their types, as an array of numpy or pandas."""
+    arrays = list(map(_array_of, columns))
+    if len(arrays) == 1:
+        return arrays[0]
+    kind = arrays[0].dtype
+    if any(array.dtype != kind for array in arrays[1:]):
+        return np.concatenate([np.asarray(array, object) for array in arrays])
+    if isinstance(kind, np.dtype):
+        return np.concatenate(arrays)
+    if isinstance(kind, pd.Int64Dtype):
+        values = [array.to_numpy(np.int64, na_value=0) for array in arrays]
+        missing = [np.asarray(array.isna()) for array in arrays]
+        return pd.arrays.IntegerArray(np.concatenate(values), np.concatenate(missing))
+    return pd.concat(columns, ignore_index=True).array
 
 
-def _ranked(keys: pd.Series[Any]) -> Ints:
+def _array_of(column: pd.Series[Any]) -> Any:
+    """The array of numpy of a column that has one; of others their own."""
+    return column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
+
+
+def _ranked(values: Any) -> Ints:
     """The place of each key among the distinct ones, by their text."""
-    number, first = of_keys(keys.to_frame("key"), ["key"])
-    texts = list(map(_text, keys.array[first]))
+    number, first = _combined(len(values), [_codes_of(values)])
+    texts = list(map(_text, values[first]))
     place = {text: rank for rank, text in enumerate(sorted(set(texts)))}
     return np.array([place[text] for text in texts], np.int64)[number]
 
@@ -217,7 +236,11 @@ def first_of_each(number: Ints, count: int) -> Ints:
 
 def _codes(column: pd.Series[Any]) -> tuple[Ints, int]:
     """(a number for each value of a column, below the second); missing ones have one of their own."""
-    array: Any = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
+    return _codes_of(_array_of(column))
+
+
+def _codes_of(array: Any) -> tuple[Ints, int]:
+    """The same for the values of an array of numpy or pandas."""
     if isinstance(array, pd.arrays.IntegerArray):
         distinct, codes = numbered(array.to_numpy(np.int64, na_value=0))
         missing = np.asarray(array.isna())
@@ -226,11 +249,33 @@ def _codes(column: pd.Series[Any]) -> tuple[Ints, int]:
         return np.where(missing, 0, codes + 1), len(distinct) + 1
     if isinstance(array, pd.arrays.StringArray):
         array = np.asarray(array, object)  # no copy
+    if isinstance(array, np.ndarray):
+        if array.dtype == np.int64:
+            distinct, codes = numbered(array)
+            return codes, len(distinct)
+        if array.dtype == object:
+            few = _codes_of_few(array) if len(array) <= FEW else None
+            if few is not None:
+                return few
     of_text = isinstance(array, np.ndarray) and array.dtype == object and len(array) > FEW
     # Missing ones come as -1: to ask for a number of theirs takes pandas a look at every value more.
     codes, distinct = _of_objects(array) if of_text else pd.factorize(array)
     low = int(codes.min(initial=0))
     return codes - low, len(distinct) - low
+
+
+def _codes_of_few(texts: npt.NDArray[np.object_]) -> tuple[Ints, int] | None:
+    """The same for a few objects that are texts or missing; None where there are others."""
+    place: dict[str | None, int] = {}
+    codes = []
+    for value in texts.tolist():
+        if type(value) is str:
+            codes.append(place.setdefault(value, len(place)))
+        elif value is None or (type(value) is float and math.isnan(value)):
+            codes.append(place.setdefault(None, len(place)))
+        else:
+            return None
+    return np.array(codes, np.int64), len(place)
 
 
 def _array_codes(array: Array) -> tuple[Ints, int]:
@@ -276,11 +321,14 @@ def as_python(column: Any) -> list[Any]:
     [1, None]
     """
     values = np.asarray(column, object)
+    items: list[Any] = values.tolist()
+    if set(map(type, items)) <= NEVER_MISSING:
+        return items
     missing = pd.isna(values)
     if missing.any():
         values = values.copy()
         values[missing] = None
-    items: list[Any] = values.tolist()
+        items = values.tolist()
     if set(map(type, items)) <= PLAIN:
         return items
     return [value.item() if hasattr(value, "item") else value for value in items]
@@ -298,7 +346,11 @@ def equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:
     if column.dtype == object and len(column) > FEW:
         codes, distinct = _of_objects(column.to_numpy())
         return np.append(distinct == value, False)[codes].astype(np.bool_)
-    array: Any = column.array
+    array = _array_of(column)
+    if isinstance(array, np.ndarray) and array.dtype == object:
+        return np.array([each is not pd.NA and each == value for each in array.tolist()], np.bool_)
+    if isinstance(array, np.ndarray):
+        return np.asarray(array == value, np.bool_)
     return np.asarray(pd.array(array == value, dtype="boolean").fillna(value=False), np.bool_)
 
 
