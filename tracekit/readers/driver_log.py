@@ -56,6 +56,9 @@ _PRINTED = {
 }
 """What NeMo-RL prints in words, by the name of its timer."""
 
+_MARKS = ("(TaskRunner pid=", "(main_task pid=", "======== Step ")
+"""One of these is in every driver's output: without them neither of the two is searched for."""
+
 _DRIVER = re.compile(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
 
 
@@ -71,12 +74,14 @@ def sniff(head: bytes) -> bool:
         text = _ANSI.sub("", text)
     if any(timers in text for timers in _TIMERS) and any(map(_is_step_line, text.splitlines())):
         return True
-    if text.startswith(("{", "[")):
+    if text.startswith(("{", "[")) or not any(mark in text for mark in _MARKS):
         return False
     if _DRIVER.search(text):
         return True
+    if not _HEADING.search(text):
+        return False
     bullets = filter(None, map(_BULLET.search, text.splitlines()))
-    return bool(_HEADING.search(text)) and any(bullet[1] in _PRINTED for bullet in bullets)
+    return any(bullet[1] in _PRINTED for bullet in bullets)
 
 
 def _is_step_line(line: str) -> bool:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def sniff(head: bytes) -> bool:
 
 def _tells_memory(text: str) -> bool:
     """Whether one of the first lines, or the header of a CSV, names an amount of memory and the step."""
-    first, *more = text.splitlines()[:51] or [""]
+    first, *more = "".join(islice(StringIO(text), 51)).splitlines() or [""]
     if first.startswith("{"):
         rows = map(_object, (first, *more))
         return any(row is not None and _is_row(row) for row in rows)

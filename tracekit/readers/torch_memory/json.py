@@ -31,9 +31,9 @@ _OF_TRACES = re.compile(rb'"(?:traceEvents|ph)"\s*:')
 
 def is_snapshot(head: bytes) -> bool:
     """Whether text begins like a memory snapshot, or like the list of its segments alone, as JSON."""
-    if _OWN_KEY.search(head) is None or _OF_TRACES.search(head):
+    if _FIRST_KEY.match(head) is None and _SEGMENTS.match(head) is None:
         return False
-    return _FIRST_KEY.match(head) is not None or _SEGMENTS.match(head) is not None
+    return _OWN_KEY.search(head) is not None and _OF_TRACES.search(head) is None
 
 
 def loaded(data: bytes, path: Path) -> tuple[Any, int]:
