@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tracekit.model.keys import numbered
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import of_kind
 from tracekit.process.nesting import Nesting, nesting
 
 Ints = npt.NDArray[np.int64]
@@ -27,7 +28,7 @@ _NOTHING = -2
 
 def op_paths(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """(for each of these rows of `host_ops` the number of its path, one row of every path)."""
-    codes = trace.get("host_ops")["name"].cat.codes.to_numpy().astype(np.int64) + 1
+    codes = trace.texts("host_ops", "name").codes.astype(np.int64) + 1
     width = int(codes.max(initial=0)) + 1
     key, depth = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     outermost = np.zeros(len(rows), np.int64)
@@ -47,8 +48,8 @@ def op_paths(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
 
 def path_texts(trace: Trace, rows: Ints) -> list[str]:
     """The path of each of these rows, `outer > … > inner`."""
-    column = trace.get("host_ops")["name"]
-    codes = column.cat.codes.to_numpy().astype(np.int64)
+    recorded = trace.texts("host_ops", "name")
+    codes = recorded.codes.astype(np.int64)
     parts_ = np.full((INNER, len(rows)), _NOTHING)
     outermost, depth = np.full(len(rows), _NOTHING), np.zeros(len(rows), np.int64)
     for level, (place, row) in enumerate(_levels(trace, rows)):
@@ -58,8 +59,7 @@ def path_texts(trace: Trace, rows: Ints) -> list[str]:
             parts_[level, place] = codes[row]
     used = np.unique(np.concatenate((parts_.ravel(), outermost)))
     names = {-1: "(no name)"}
-    paths = used[used >= 0]
-    names |= dict(zip(paths.tolist(), (str(n) for n in column.cat.categories[paths]), strict=True))
+    names |= {code: recorded.texts[code] for code in used[used >= 0].tolist()}
     texts = []
     for inner, top, steps in zip(
         parts_.T.tolist(), outermost.tolist(), depth.tolist(), strict=True
@@ -74,7 +74,7 @@ def path_texts(trace: Trace, rows: Ints) -> list[str]:
 def _levels(trace: Trace, rows: Ints) -> Iterator[tuple[Ints, Ints]]:
     """(positions, rows): the rows themselves, then the nearest op around each, then the one around that …"""
     tree: Nesting = trace.derived(nesting)
-    is_op = (trace.get("host_ops")["kind"] == "op").to_numpy()
+    is_op = of_kind(trace, "host_ops", "op")
     place, row = np.arange(len(rows)), rows
     for _ in range(MAX_CLIMB):
         if not len(place):
