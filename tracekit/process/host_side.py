@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, union, union_all
 from tracekit.model.keys import numbered, summed
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, trimmed
+from tracekit.model.tables.arrays import Array, Coded, Nullable, trimmed
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.host_activity import (
@@ -163,11 +163,6 @@ class HostWindows:
     def __len__(self) -> int:
         """The number of rows."""
         return len(self.step)
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The columns as a frame."""
-        return Columns(len(self), self.columns).frame()
 
     def steps_of(self, rows: Ints) -> dict[str, Array]:
         """The columns step and occurrence of these rows; -1 is in no step."""
