@@ -73,9 +73,8 @@ def test_overlaps_of_streams_take_as_many_calls_for_few_streams_as_for_many(comp
         complexity.write(folder, complexity.KINDS["bare_streams"], count)
         (path,) = folder.iterdir()
         (trace,) = chrome.read(Source(path, path.name, "chrome"), Want())
-        device = trace.get("device_ops")
-        assert device["stream"].nunique() == count
-        calls.append(calls_of(_same_stream_overlap, device))
+        assert trace["device_ops"]["stream"].nunique() == count
+        calls.append(calls_of(_same_stream_overlap, trace))
     assert calls[1] < 1.2 * calls[0] + 50
 
 
