@@ -16,6 +16,7 @@ import pandas as pd
 from measurement import measure, write_line
 
 from tracekit.analyses.ops import kernels
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Source, Want
 from tracekit.readers import nsys
 
@@ -24,7 +25,8 @@ def summaries(path: Path) -> list[pd.DataFrame]:
     """The summary of the kernels of each process of an export."""
     source = Source(path, path.name, "nsys", tool="nsys", size_bytes=path.stat().st_size)
     want = Want(tables=frozenset(kernels.ANALYSIS.reads), args=(), columns=frozenset({"device"}))
-    return [kernels.summary(trace.get("device_ops")) for trace in nsys.read(source, want, _ignore)]
+    traces = nsys.read(source, want, _ignore)
+    return [kernels.summary(Columns.of(trace.get("device_ops"))).frame() for trace in traces]
 
 
 def _ignore(_: int) -> None:
