@@ -100,3 +100,8 @@ def pid(source, advance):
 
 def environment_of(source, advance):
     return os.environ.get("TRACEKIT_TRIED"), os.environ.get(source.name)
+
+
+def with_its_batch(values):
+    """Each value with the first of those that were sent with it."""
+    return [f"{value} with {values[0]}" for value in values]

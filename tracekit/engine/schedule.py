@@ -6,8 +6,9 @@ What an engine adds is its workers, and a schedule that knows where they may run
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from typing import Any, Protocol
 
 from tracekit.engine import OnProgress, Outcome, Progress, R
 from tracekit.engine.attempts import Attempt, Workers
@@ -68,17 +69,26 @@ def outcomes_of(
     workers: Workers[R], sources: Sequence[Source], schedule: Order, tally: Tally
 ) -> Generator[Outcome[R], None, None]:
     """The outcomes of calls made by `workers`, each kept until its turn in the order has come."""
+    with closing(attempts_of(workers, sources, schedule, tally)) as attempts:
+        for source, ended in zip(sources, attempts, strict=True):
+            yield outcome(source, ended)
+
+
+def attempts_of(
+    workers: Workers[R], items: Sequence[Any], schedule: Order, tally: Tally
+) -> Generator[Attempt[R], None, None]:
+    """How the calls for these items ended, sources or what a worker takes as one, in their order."""
 
     def start_what_fits() -> None:
         while (index := schedule.next()) is not None:
             if schedule.is_retry(index):
                 workers.shrink()
-            workers.start(index, sources[index])
+            workers.start(index, items[index])
 
     ended: dict[int, Attempt[R]] = {}
     turn = 0
     try:
-        while turn < len(sources):
+        while turn < len(items):
             start_what_fits()
             for index, message in workers.wait():
                 if isinstance(message, int):
@@ -87,11 +97,11 @@ def outcomes_of(
                     tally.restart(index)
                 else:
                     schedule.end(index)
-                    tally.finish(index, failed=message.failure is not None)
+                    tally.finish(index, message)
                     ended[index] = message
             start_what_fits()  # before our caller gets to work, so that nobody waits for it
             while turn in ended:
-                yield outcome(sources[turn], ended.pop(turn))
+                yield ended.pop(turn)
                 turn += 1
     finally:
         workers.close()
@@ -174,12 +184,24 @@ class Schedule:
 
 
 class Tally:
-    """The bytes and files done, passed to `on_progress` whenever they change."""
+    """The bytes and files done, passed to `on_progress` whenever they change.
 
-    def __init__(self, sources: Sequence[Source], on_progress: OnProgress) -> None:
-        self._sizes = [source.size_bytes for source in sources]
-        self._read = [0] * len(sources)
+    Where an item is several sources, `counts` tells how many, and `failures_of` how many of them failed.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Any],
+        on_progress: OnProgress,
+        counts: Sequence[int] | None = None,
+        failures_of: Callable[[Attempt[Any]], int] = lambda ended: ended.failure is not None,
+    ) -> None:
+        self._sizes = [item.size_bytes for item in items]
+        self._counts = [1] * len(items) if counts is None else counts
+        self._failures_of = failures_of
+        self._read = [0] * len(items)
         self._bytes_done = 0
+        self._file_count, self._byte_count = sum(self._counts), sum(self._sizes)
         self._files_done = 0
         self._failure_count = 0
         self._on_progress = on_progress
@@ -195,11 +217,11 @@ class Tally:
         self._set(index, 0)
         self._tell()
 
-    def finish(self, index: int, *, failed: bool) -> None:
-        """Count a source as done, all its bytes included."""
+    def finish(self, index: int, ended: Attempt[Any]) -> None:
+        """Count an item as done, all its bytes included."""
         self._set(index, self._sizes[index])
-        self._files_done += 1
-        self._failure_count += failed
+        self._files_done += self._counts[index]
+        self._failure_count += self._failures_of(ended)
         self._tell()
 
     def _set(self, index: int, read: int) -> None:
@@ -209,8 +231,8 @@ class Tally:
     def _tell(self) -> None:
         self._on_progress(
             Progress(
-                file_count=len(self._sizes),
-                byte_count=sum(self._sizes),
+                file_count=self._file_count,
+                byte_count=self._byte_count,
                 files_done=self._files_done,
                 bytes_done=self._bytes_done,
                 failure_count=self._failure_count,

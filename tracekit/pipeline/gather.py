@@ -52,25 +52,33 @@ def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator
     """
     remaining = iter(outcomes)
     while batch := list(islice(remaining, BATCH)):
-        joining: list[Tables] = []
-        values = []
-        for outcome in batch:
-            value = []
-            for part in outcome.value or ():
-                folded: dict[str, Tables] = {}
-                for name, tables in part.tables.items():
-                    if name in folding:
-                        folded[name] = tables
-                    else:
-                        joining.append(tables)
-                value.append(replace(part, tables=folded))
-            values.append(value)
-        joined = put_together(joining)
-        first = next(filter(None, values), None)
-        if first and joined:
-            first[0] = replace(first[0], tables={"": joined, **first[0].tables})
+        values = joined([outcome.value or () for outcome in batch], folding)
         for outcome, value in zip(batch, values, strict=True):
-            yield replace(outcome, value=tuple(value)) if value else outcome
+            yield replace(outcome, value=value) if value else outcome
+
+
+def joined(
+    values: Sequence[tuple[MeasuredSource, ...]], folding: Collection[str]
+) -> list[tuple[MeasuredSource, ...]]:
+    """The same sources, their tables put together in the first process of all; what is of `folding` stays apart."""
+    joining: list[Tables] = []
+    lighter: list[list[MeasuredSource]] = []
+    for value in values:
+        parts = []
+        for part in value:
+            folded: dict[str, Tables] = {}
+            for name, tables in part.tables.items():
+                if name in folding:
+                    folded[name] = tables
+                else:
+                    joining.append(tables)
+            parts.append(replace(part, tables=folded))
+        lighter.append(parts)
+    tables_of_all = put_together(joining)
+    first = next(filter(None, lighter), None)
+    if first and tables_of_all:
+        first[0] = replace(first[0], tables={"": tables_of_all, **first[0].tables})
+    return list(map(tuple, lighter))
 
 
 def put_together(parts: Sequence[Tables]) -> Tables:

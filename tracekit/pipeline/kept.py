@@ -35,6 +35,7 @@ OFF_VARIABLE = "TRACEKIT_NO_CACHE"
 _KIND = "measured"
 _BETWEEN = "-"
 _SUFFIX = cache.KINDS[_KIND].removeprefix("*")
+_APART: Mapping[str, Any] = {"combine": None}
 _MEASURING = ("analyses", "discover", "model", "pipeline", "process", "readers")
 """The packages whose code decides what is measured."""
 
@@ -82,11 +83,11 @@ def outcomes(
     work: Work[tuple[MeasuredSource, ...]],
     sources: Sequence[Source],
     shelf: Shelf | None,
-    run: Callable[[Work[tuple[MeasuredSource, ...]], Sequence[Source]], Iterator[Measured]],
+    run: Callable[..., Iterator[Measured]],
 ) -> Iterator[Measured]:
     """What became of each source, in their order: as it was kept, or as `run` makes it of `work`, which is then kept.
 
-    Without a shelf nothing is kept.
+    `run(work, sources)` may put neighbours together, but not with `combine=None`. Without a shelf nothing is kept.
     """
     if shelf is None:
         yield from run(work, sources)
@@ -100,14 +101,15 @@ def outcomes(
     keeping = partial(_measured_and_kept, work, shelf)
     looked = list(zip(sources, entries, strict=True))
     unmeasured = [source for source, entry in looked if entry is None]
-    made = run(keeping, unmeasured)
+    # Where some are kept, neighbours among the others are none in the order of all: they stay apart.
+    made = run(keeping, unmeasured, **({} if len(unmeasured) == len(sources) else _APART))
     for source, entry in looked:
         if entry is None:
             yield next(made)
         elif (parts := _taken(entry, source)) is not None:
             yield Outcome(source, parts)
         else:
-            yield from run(keeping, [source])
+            yield from run(keeping, [source], **_APART)
     if unmeasured:
         cache.forget_oldest(shelf.limit_bytes)
 

@@ -47,6 +47,7 @@ from tracekit.pipeline.gather import (
     MeasuredSource,
     all_of,
     give_back,
+    joined,
     light_text,
     together,
 )
@@ -267,11 +268,17 @@ def measure(
     line = progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
         if cluster is None:
-            run = partial(local.run, jobs=options.jobs, on_progress=on_progress)
+            apart = folding(questions)
+            run = partial(
+                local.run,
+                jobs=options.jobs,
+                on_progress=on_progress,
+                combine=partial(joined, folding=apart),
+            )
             # What a file of the user's asks may rest on anything: it is not kept.
             shelf = kept.shelf_for(work.keywords) if options.cache and not files else None
             results = kept.outcomes(work, found.sources, shelf, run)
-            return reduce(together(results, folding(questions)), found, options)
+            return reduce(together(results, apart), found, options)
         outcomes = ray.run_folded(
             work,
             found.sources,
