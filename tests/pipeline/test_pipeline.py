@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from chrome_builder import annotation, kernel, launched, op, step, write
@@ -103,7 +104,12 @@ def test_load_limits_tables_and_arguments(profile):
 
 def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
     reader = loading.reader_named("chrome")
-    twice = replace(reader, read=lambda s, w, b: reader.read(s, w, b) * 2)
+    twice = SimpleNamespace(
+        name="chrome",
+        tool="torch",
+        claims=reader.claims,
+        read=lambda s, w, b: reader.read(s, w, b) * 2,
+    )
     monkeypatch.setattr(loading, "READERS", (twice,))
     with pytest.raises(TracekitError, match="holds 2 processes: 100, 100"):
         tracekit.load(profile / "rank0.json")

@@ -142,7 +142,7 @@ def test_a_real_gpu_timeline():
 
 
 def claims(data):
-    return [r.name for r in READERS if r.sniff(data[: 2**16])]
+    return [r.name for r in READERS if r.claims(data[: 2**16])]
 
 
 def test_timelines_are_told_by_their_numbers_whatever_they_are_called(tmp_path):

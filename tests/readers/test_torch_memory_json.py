@@ -20,7 +20,7 @@ def put(tmp_path, made, name="snapshot.json"):
 
 
 def claims(data):
-    return next((r.name for r in READERS if r.sniff(data[: 2**16])), None)
+    return next((r.name for r in READERS if r.claims(data[: 2**16])), None)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

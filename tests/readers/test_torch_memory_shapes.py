@@ -149,7 +149,7 @@ def test_snapshots_are_told_by_content():
     data = pickled(snapshot(small_program()))
     for claimed in (data, written_by_cpp(snapshot(small_program())), page(data)):
         assert torch_memory.sniff(claimed[: 2**16])
-        assert not any(r.sniff(claimed[: 2**16]) for r in READERS if r.name != "torch_memory")
+        assert not any(r.claims(claimed[: 2**16]) for r in READERS if r.name != "torch_memory")
     assert torch_memory.sniff(pickled(segments_of(small_program())))
     for other in (
         b"", b"\x80", b"\x80\x04N.", pickled({"lr": 0.1}), b"<html>segments</html>",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from tracekit.model.trace import Trace
 from tracekit.pipeline import measure as measuring
@@ -34,7 +35,7 @@ def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, 
             traces.append(replace(trace, source=replace(trace.source, pid=1000 + len(traces))))
             return traces[-1:]
 
-        return replace(chrome, read=read)
+        return SimpleNamespace(read=read)
 
     monkeypatch.setattr(measuring, "reader_named", reader)
     apart = analyze(f"run={folder}", Options(jobs=1))

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, filterfalse
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tracekit.analyses import ANALYSES, Analysis, measured_tables, thresholds_of
 from tracekit.analyses.own import described, loaded_with
@@ -23,10 +23,8 @@ from tracekit.discover import discover as find
 from tracekit.discover.arguments import split_label
 from tracekit.discover.selection import left_out
 from tracekit.discover.surveys import Survey
-from tracekit.engine import Advance, local, ray
-from tracekit.engine import ray_discover as on_nodes
+from tracekit.engine import Advance, local
 from tracekit.engine.progress import count_line, is_live, progress_line
-from tracekit.engine.ray_cluster import Cluster, connected
 from tracekit.job.device_size import parse_device_memory
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
@@ -68,6 +66,9 @@ from tracekit.pipeline.measure import (
 from tracekit.pipeline.tool_choice import one_tool
 from tracekit.process import cut
 from tracekit.readers.loading import sniff
+
+if TYPE_CHECKING:
+    from tracekit.engine.ray_cluster import Cluster
 
 __all__ = [
     "MeasuredSource",
@@ -207,6 +208,9 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
 def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
     """The measurements of what was given and is not measured yet, by the engine that was chosen."""
     if options.engine == "ray":
+        from tracekit.engine import ray_discover as on_nodes
+        from tracekit.engine.ray_cluster import connected
+
         with connected(options.ray_address) as cluster:
             elsewhere, holes = on_nodes.surveys(cluster, options.on_every_node, options.exclude)
             measured = measure(discover(profiles, options, elsewhere), options, cluster)
@@ -279,6 +283,9 @@ def measure(
             shelf = kept.shelf_for(work.keywords) if options.cache and not files else None
             results = kept.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, apart), found, options)
+        from tracekit.engine import ray
+        from tracekit.engine import ray_discover as on_nodes
+
         outcomes = ray.run_folded(
             work,
             found.sources,

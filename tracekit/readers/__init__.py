@@ -1,11 +1,16 @@
-"""Formats that can be read. A new one is a file with `sniff` and `read`, and one line in `READERS`."""
+"""Formats that can be read. A new one is a file with `sniff` and `read`, and one line in `READERS`.
+
+A file here is imported when something may be of its format: who has traces does not wait for what reads databases.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from tracekit.model.codes import Data, Reason, why_unread
 from tracekit.model.trace import Source, Tool, Trace, Want
@@ -24,33 +29,60 @@ def nothing_beside(path: Path) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One format: `sniff` tells it by its first (inflated) bytes, `read` gives its Traces.
+    """One format, and the file here that reads it.
 
-    `beside` tells the state of all else that it reads for a file; None where that may change at any time.
+    Where `hint` is said, the first bytes of every file of the format match that expression.
     """
 
     name: str
     tool: Tool
-    sniff: Callable[[bytes], bool]
-    read: Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]
-    beside: Callable[[Path], tuple[str, ...] | None] = nothing_beside
+    file: str
+    hint: bytes = b""
+
+    @property
+    def module(self) -> ModuleType:
+        """The file that reads it, imported now."""
+        return import_module(f"tracekit.readers.{self.file}")
+
+    @property
+    def sniff(self) -> Callable[[bytes], bool]:
+        """The function that tells the format by the first (inflated) bytes."""
+        function: Callable[[bytes], bool] = self.module.sniff
+        return function
+
+    @property
+    def read(self) -> Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]:
+        """The function that gives the Traces of a file."""
+        function: Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]
+        function = self.module.read
+        return function
+
+    @property
+    def beside(self) -> Callable[[Path], tuple[str, ...] | None]:
+        """The function that tells the state of all else that is read for a file; None where that may change at any time."""
+        function: Callable[[Path], tuple[str, ...] | None]
+        function = getattr(self.module, "beside", nothing_beside)
+        return function
+
+    def claims(self, start: bytes) -> bool:
+        """Whether a file that begins so is of this format."""
+        return re.match(self.hint, start) is not None and self.sniff(start)
 
 
-def _reader(name: str, tool: Tool, file: str = "") -> Reader:
-    """The format that a file of this directory reads, by default the one of that name."""
-    module = import_module(f"tracekit.readers.{file or name}")
-    beside = getattr(module, "beside", nothing_beside)
-    return Reader(name, tool, module.sniff, module.read, beside)
-
+_FIRST_KEY = (
+    rb'\s*+(?:\[\s*+)?\{\s*+"'
+    rb"(?:segment|device|host_|allocator_|external_|address|total_size|blocks)"
+)
+"""How a memory snapshot begins that is JSON, and hardly a trace."""
 
 READERS: tuple[Reader, ...] = (
-    _reader("driver_log", "log"),
-    _reader("memory_log", "log"),
-    _reader("memory_timeline", "torch_memory", "torch_memory.timeline"),
-    _reader("nsys", "nsys"),
-    _reader("nsys_rep", "nsys", "nsys.report"),
-    _reader("torch_memory", "torch_memory"),
-    _reader("chrome", "torch"),
+    Reader("driver_log", "log", "driver_log"),
+    Reader("memory_log", "log", "memory_log"),
+    Reader("memory_timeline", "torch_memory", "torch_memory.timeline", rb"\s*+\[\s*+\["),
+    Reader("nsys", "nsys", "nsys", rb"SQLite|\0"),
+    Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA"),
+    Reader("torch_memory", "torch_memory", "torch_memory", rb"\x80|\s*+<|" + _FIRST_KEY),
+    Reader("chrome", "torch", "chrome"),
 )
 
 

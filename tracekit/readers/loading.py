@@ -13,7 +13,6 @@ from tracekit.model.errors import TracekitError, refused
 from tracekit.model.trace import Trace, Want
 from tracekit.readers import READERS, Reader, foreign, form_of, head
 from tracekit.readers.no_profiles import no_profile
-from tracekit.readers.nsys import files as nsys_files
 
 _NO_FORMAT = Reason("no-format", "no format that tracekit reads")
 
@@ -69,15 +68,24 @@ def sniff(path: Path) -> Sniffed:
     if aside is not None:
         return Sniffed(None, "torch", aside)
     for reader in READERS:
-        if not reader.sniff(start):
+        if not reader.claims(start):
             continue
         if form and reader.tool == "nsys":
             return Sniffed(None, "nsys", foreign.packed_nsys(form), certain=True)
-        reason = nsys_files.export_problem(path) if reader.name == "nsys" else None
-        if reader.name == "nsys" and not nsys_files.is_claimed(path, reason):
-            return Sniffed(None, "torch", reason)
-        return Sniffed(reader.name, reader.tool, reason)
+        if reader.name == "nsys":
+            return _sniffed_export(path)
+        return Sniffed(reader.name, reader.tool)
     return Sniffed(None, "torch", problem or _NO_FORMAT)
+
+
+def _sniffed_export(path: Path) -> Sniffed:
+    """What an SQLite database is: an export of nsys, a faulty one, or none at all."""
+    from tracekit.readers.nsys import files as nsys_files
+
+    reason = nsys_files.export_problem(path)
+    if nsys_files.is_claimed(path, reason):
+        return Sniffed("nsys", "nsys", reason)
+    return Sniffed(None, "torch", reason)
 
 
 def reader_named(name: str) -> Reader:

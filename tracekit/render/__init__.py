@@ -37,24 +37,30 @@ Output = str | bytes | dict[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """One output: its name, the file suffixes it is chosen by, whether it is several files, and the library it needs.
+    """One output: its name, the file here that writes it, the suffixes it is chosen by, and the library it needs.
 
-    That library comes with the extra of the output's name.
+    `files` says whether it is several files. The library comes with the extra of the output's name.
     """
 
     name: str
+    file: str
     suffixes: tuple[str, ...]
-    render: Callable[[Report, Options], Output]
     files: bool = False
     library: str = ""
+
+    @property
+    def render(self) -> Callable[[Report, Options], Output]:
+        """The function `render_<file>` of the file, which is imported now: nobody waits for an output not asked for."""
+        module = import_module(f"tracekit.render.{self.file}")
+        function: Callable[[Report, Options], Output] = getattr(module, f"render_{self.file}")
+        return function
 
 
 def _renderer(
     name: str, file: str, *suffixes: str, files: bool = False, library: str = ""
 ) -> Renderer:
-    """The output that a file of this directory writes, with its function `render_<file>`."""
-    module = import_module(f"tracekit.render.{file}")
-    return Renderer(name, suffixes, getattr(module, f"render_{file}"), files, library)
+    """The output that a file of this directory writes."""
+    return Renderer(name, file, suffixes, files, library)
 
 
 RENDERERS: tuple[Renderer, ...] = (

@@ -18,7 +18,6 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.report import SCHEMA, Chart, Report, Sheet
-from tracekit.render.charts import problem
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
 
@@ -213,10 +212,19 @@ def _record(value: object, kind: Any, where: str) -> Any:
             if len(row) != len(record.headings):
                 cells = f"{len(record.headings)} cells"
                 _fail(f"{where}.rows[{index}]", cells, value["rows"][index])
-    if isinstance(record, Chart) and (what := problem(record)):
-        place, _, what = what.partition(" ")
-        raise _wrong(f"{where}.{place}", what)
+    if isinstance(record, Chart):
+        _refuse_undrawable(record, where)
     return record
+
+
+def _refuse_undrawable(chart: Chart, where: str) -> None:
+    """Nothing; raises if the chart cannot be drawn."""
+    from tracekit.render.charts import problem
+
+    flaw = problem(chart)
+    if flaw:
+        place, _, what = flaw.partition(" ")
+        raise _wrong(f"{where}.{place}", what)
 
 
 @cache
