@@ -35,6 +35,18 @@ def test_no_line_is_wider_than_asked_nor_ends_in_blanks_nor_holds_a_control(repo
         assert line.isprintable()
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.text("ab …·界é\u3000-", min_size=5, max_size=60), st.integers(4, 20))
+def test_lines_break_where_rich_breaks_them(sentence, width):
+    wrapped = text._wrap(sentence, width, "bold")
+    if not sentence.strip():
+        assert wrapped == []
+    elif cell_len(sentence) <= width:
+        assert wrapped == [[(sentence, "bold")]]
+    else:
+        assert wrapped == text._folded(sentence, width, "bold")
+
+
 def test_colour_adds_codes_and_changes_no_character(sample):
     plain = render(sample, "text", verbose=True)
     coloured = render(sample, "text", verbose=True, color=True)

@@ -5,6 +5,7 @@ Plain without colour: no escape codes, no box drawing, nothing at the end of a l
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from io import StringIO
@@ -318,13 +319,28 @@ def _pack(items: list[str], between: str, width: int, hang: int = 0) -> list[Lin
 
 def _wrap(text: str, width: int, style: str = "") -> list[Line]:
     """The text in lines of at most `width` cells, broken at spaces, within a word only if it is longer."""
-    from rich.console import Console
-    from rich.text import Text
-
     if not text.strip():
         return []
     if _cells(text) <= width:
         return [[(text, style)]]
+    words = re.findall(r"\s*\S+\s*", text)
+    if "\t" in text or "\n" in text or any(_cells(word.rstrip()) > width for word in words):
+        return _folded(text, width, style)
+    lines, size = [""], 0
+    for word in words:
+        if lines[-1] and size + _cells(word.rstrip()) > width:
+            lines.append("")
+            size = 0
+        lines[-1] += word
+        size += _cells(word)
+    return [[(line.rstrip(), style)] for line in lines]
+
+
+def _folded(text: str, width: int, style: str) -> list[Line]:
+    """The same of text with words that are too long for a line, or with lines of its own."""
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(file=StringIO(), width=width, _environ={})
     wrapped = Text(text).wrap(console, width)
     return [[(line.plain.rstrip(), style)] for line in wrapped]
