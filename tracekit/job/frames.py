@@ -82,7 +82,6 @@ def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) ->
     `leading` is the value of the first row of a group, known or not.
     """
     number, first = of_keys(frame, by)
-    groups = frame.groupby(number, sort=False)
     out = each_key(frame, by, first)
     for name, (column, how) in parts.items():
         if how == "size":
@@ -90,8 +89,23 @@ def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) ->
         elif how == "leading":
             out[name] = frame[column].array[first]
         else:
-            out[name] = getattr(groups[column], how)().array
+            out[name] = _reduced(frame[column], number, len(first), how)
     return framed(out, len(first))
+
+
+def _reduced(column: pd.Series[Any], number: Ints, count: int, how: str) -> Any:
+    """A value for each of so many groups, as pandas reduces them; of whole numbers in a tenth of its time."""
+    values = column.to_numpy() if column.dtype == np.int64 else None
+    if values is not None and how == "sum":
+        return grouping.summed(number, values, count)
+    if values is not None and how == "mean" and grouping.exact_sum(values):
+        sizes = np.bincount(number, minlength=count)
+        return grouping.summed(number, values, count) / sizes
+    if values is not None and how in ("max", "min"):
+        extremes = values[grouping.first_of_each(number, count)]
+        (np.maximum if how == "max" else np.minimum).at(extremes, number, values)
+        return extremes
+    return getattr(column.groupby(number, sort=False), how)().array
 
 
 def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
@@ -143,7 +157,9 @@ def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
 def units(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `part` emptied where a step number identifies the step already."""
     out = frame.copy(deep=False)
-    out["part"] = out["part"].where(out["step"].isna(), None)
+    part = out["part"]
+    parts = np.where(out["step"].isna().to_numpy(), part.to_numpy(object), None)
+    out["part"] = pd.Series(parts, part.index, object, copy=False)
     return out
 
 
@@ -411,7 +427,11 @@ def same_text(column: pd.Series[Any], value: object) -> pd.Series[Any]:
     return pd.Series(equal(column, value), column.index)
 
 
-def whole_if_exact(column: pd.Series[Any]) -> pd.Series[Any]:
-    """The column as integers if every known value is one: 192 launches, not 192.0."""
-    present = column.dropna()
-    return column.astype("Int64") if bool((present == present.round()).all()) else column
+def whole_if_exact(column: pd.Series[Any]) -> Any:
+    """The numbers of a column, as integers if every known one is one: 192 launches, not 192.0."""
+    missing = column.isna().to_numpy(np.bool_)
+    values = column.to_numpy(np.float64, na_value=np.nan)
+    present = values[~missing]
+    if bool((present == np.round(present)).all()):
+        return pd.arrays.IntegerArray(np.where(missing, 1, values).astype(np.int64), missing)
+    return pd.arrays.FloatingArray(np.where(missing, 1.0, values), missing)

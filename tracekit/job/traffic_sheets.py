@@ -60,7 +60,7 @@ def stage_sheet(measured: Measurements) -> Sheet:
     }
     counts = [max(steps[owner].count, 1) for owner in records(table, ("run", "role"))]
     for name in ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns"):
-        table[name] = whole_if_exact((table[name] / counts).astype("Float64"))
+        table[name] = whole_if_exact(table[name] / counts)
     table["stage"] = table["canonical"].where(table["canonical"].notna(), "(outside any stage)")
     headings = (
         *label_headings(measured),

@@ -369,13 +369,18 @@ def by_group(group: Ints, start: Ints) -> Ints:
     return order[np.argsort(group[order].astype(np.uint16), kind="stable")]
 
 
+def exact_sum(values: Ints) -> bool:
+    """Whether the sum of these numbers, and of any of them, is exact as a float."""
+    largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
+    return len(values) * largest < EXACT
+
+
 def summed(group: Ints, values: Ints, count: int) -> Ints:
     """Exact integer sums by group; group -1 counts nowhere."""
     counts = group >= 0
     if not counts.all():
         group, values = group[counts], values[counts]
-    largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
-    if len(values) * largest < EXACT:
+    if exact_sum(values):
         return np.bincount(group, values, count).astype(np.int64)
     out = np.zeros(count, np.int64)
     np.add.at(out, group, values)

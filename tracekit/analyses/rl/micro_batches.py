@@ -137,7 +137,7 @@ def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) 
     out["lengths"] = out["on_device"].map({True: "kernel time", False: "host time"})
     out["canonical"] = out["canonical"].astype(object).fillna("(in no stage)")
     for name in ("per", "shortest", "median", "longest"):
-        out[name] = whole_if_exact(out[name].astype("Float64"))
+        out[name] = whole_if_exact(out[name])
     out = out.sort_values(["total", "kind"], ascending=[False, True], kind="stable")
     headings = (
         *label_headings(measured),

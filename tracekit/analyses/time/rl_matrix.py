@@ -104,7 +104,7 @@ def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
     both = looked_up(both, mean, ["run"], optional=["run"])
     step_ns = both["step"].astype("Float64")
     both["share_ratio"] = both["traced_ns"].astype("Float64") / step_ns.where(step_ns > 0)
-    both["mean_ns"] = whole_if_exact(both["shown_ns"].astype("Float64"))
+    both["mean_ns"] = whole_if_exact(both["shown_ns"])
     headings = (
         *label_headings(measured),
         *as_headings("""
@@ -146,7 +146,7 @@ def _spread(
         key = f"in_{name.replace(' ', '_')}"
         is_unit = (longest["unit"] == name).to_numpy(np.bool_)
         column = pd.Series(longest["longest"].array[is_unit], row_number[is_unit]).reindex(place)
-        rows[key] = whole_if_exact(column.astype("Float64")).array
+        rows[key] = whole_if_exact(column)
         headings.append(Heading(key, name, "ns"))
     return rows, headings
 

@@ -195,8 +195,8 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> An
     stage_table["share_ratio"] = of_step(stage_table, steps)
     per = stage_table["rank_steps"]
     for name in ("launch_count", "work_ns", "work_busy_ns"):
-        stage_table[name] = whole_if_exact((stage_table[name] / per).astype("Float64"))
-    stage_table["instances"] = whole_if_exact(stage_table["instances"].astype("Float64"))
+        stage_table[name] = whole_if_exact(stage_table[name] / per)
+    stage_table["instances"] = whole_if_exact(stage_table["instances"])
     stage_table = stage_table.sort_values("wall_ns", ascending=False, kind="stable")
     headings = (
         *label_headings(measured),

@@ -164,7 +164,7 @@ def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     """The frame of these arrays of numpy or pandas, of the types they have; they are shared, not copied."""
     # Said outright for texts, whose type pandas would guess.
     typed = {
-        name: pd.Series(array, dtype=object, copy=False) if array.dtype == object else array
+        name: pd.Index(array, dtype=object, copy=False) if array.dtype == object else array
         for name, array in arrays.items()
     }
     return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=False)
