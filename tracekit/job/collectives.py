@@ -16,6 +16,7 @@ import pandas as pd
 
 from tracekit.job.frames import UNIT, units
 from tracekit.model.keys import first_of_each, numbered_alike, of_keys
+from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -67,7 +68,27 @@ def clocks(measured: Measurements) -> pd.DataFrame:
     return measured.derived(_solve).clocks
 
 
+def _nothing() -> Matching:
+    """What is known where no collective was recorded."""
+    texts, flags = np.empty(0, object), np.empty(0, np.bool_)
+    numbers = pd.arrays.IntegerArray(np.empty(0, np.int64), flags)
+    rows = {
+        **dict.fromkeys(("match", "members"), numbers),
+        "reason": texts,
+        **dict.fromkeys(("transfer_ns", "wait_ns", "skew_ns"), numbers),
+        **dict.fromkeys(("trusted", "is_last"), flags),
+    }
+    states = {
+        **dict.fromkeys(("run", "role"), texts),
+        **dict.fromkeys(("replica", "rank", "offset_ns", "uncertainty_ns", "count"), numbers),
+        "set": numbers,
+    }
+    return Matching(framed(rows, 0), framed(states, 0))
+
+
 def _solve(measured: Measurements) -> Matching:
+    if not len(measured.columns("collectives")):
+        return _nothing()
     rows = units(measured["collectives"])
     rows["on_host"] = rows["device"].isna()
     index, team, reason = _numbered(rows)

@@ -27,6 +27,14 @@ MAX_STAGES = 15
 OTHER_STAGES = "(other stages)"
 
 
+_WAITING = (
+    *(*RANK_GROUP_STEP, *MEMBER, "group", "stage", "match", "trusted", "is_last", "lost_ns"),
+    *("work_ns", "excess_ns"),
+)
+_BOOKED = (*RANK_GROUP_STEP, "rank", "stage", "late_rank", "cause")
+"""The columns of `Waits.collectives`, and what tells the rows of `Waits.booked` apart."""
+
+
 class Waits(NamedTuple):
     """`collectives`: one row a matched synchronising collective of one member; `booked`: lost time by cause.
 
@@ -53,6 +61,9 @@ def _waits(measured: Measurements) -> Waits:
     rows = pd.concat([rows, matches], axis=1)
     chosen = (rows["wait_ns"].notna() & rows["synchronising"]).to_numpy(np.bool_)
     rows = rows[chosen].reset_index(drop=True)
+    measured.has("arrivals", "segments")
+    if not len(rows):
+        return _no_waits(rows)
     work, names, blocked = _work_before(measured, rows)
     rows["stage"] = canonical_stages(rows)
     wait = rows["wait_ns"].to_numpy(np.int64)
@@ -70,9 +81,15 @@ def _waits(measured: Measurements) -> Waits:
         0,
     )
     parts = _shares(beyond, rows["excess_ns"].to_numpy(np.int64))
-    keys = [*RANK_GROUP_STEP, *MEMBER, "group", "stage", "match", "trusted", "is_last", "lost_ns"]
-    waiting_rows = rows[[*keys, "work_ns", "excess_ns"]]
-    return Waits(waiting_rows, _booked(rows, work, names), tuple(names), parts)
+    return Waits(rows[[*_WAITING]], _booked(rows, work, names), tuple(names), parts)
+
+
+def _no_waits(rows: pd.DataFrame) -> Waits:
+    """What is known where nobody can have waited."""
+    none = np.empty(0, np.int64)
+    rows = rows.assign(stage=None, cause=None, late_rank=rows["rank"])
+    rows = rows.assign(**dict.fromkeys(("lost_ns", "work_ns", "excess_ns"), none))
+    return Waits(rows[[*_WAITING]], rows[[*_BOOKED, "lost_ns"]], (), none.reshape(0, 0))
 
 
 def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -> pd.DataFrame:
@@ -95,8 +112,7 @@ def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -
     out["cause"] = np.array([*(name or None for name in names), None], object)[cause]
     out["lost_ns"] = table[entry, cause]
     assert int(out["lost_ns"].sum()) == int(lost[waiting].sum()), "every wait has its causes"
-    keys = [*RANK_GROUP_STEP, "rank", "stage", "late_rank", "cause"]
-    return summed(out, keys, ["lost_ns"])
+    return summed(out, _BOOKED, ["lost_ns"])
 
 
 def _shares(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:

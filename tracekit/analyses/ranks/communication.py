@@ -143,9 +143,9 @@ class Small(NamedTuple):
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Collectives by kind, stage and rank; findings R05, R06 and R07."""
-    rows = pooled(measured)
-    if not len(rows):
+    if not len(measured.columns("collectives")):
         return ANALYSIS.skipped("no collective was recorded")
+    rows = pooled(measured)
     small = [_small(measured, of_owner, thresholds) for of_owner in apart(rows, ["run", "role"])]
     stages = _exposures(measured, rows, [owner.rows for owner in small if owner.finding])
     exposures = [(exposure, _exposed(exposure, thresholds)) for exposure in stages]

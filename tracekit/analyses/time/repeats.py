@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.frames import UNIT
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.step_values import job_values
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.throughput import work_rates
 from tracekit.job.warm_up import LeftOut, dropped
 from tracekit.model.faults import sound_metrics, unsound_metrics
+from tracekit.model.keys import numbered_alike
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.model.report import Heading, Metric, Section, Sheet, Unit
 from tracekit.model.stats.estimate import Estimate, estimate
@@ -50,9 +53,11 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
     Ranks are reduced within a step first. What is repeated is the run where there are several, else the step.
     """
+    if _is_of_one_step(measured):
+        return ANALYSIS.skipped(NOT_REPEATED)
     kept, left_out, omitted = kept_samples(measured)
     if not any(len(values.runs) > 1 or len(values.values[0]) > 1 for values in kept.values()):
-        return ANALYSIS.skipped("a single step counts: nothing was repeated")
+        return ANALYSIS.skipped(NOT_REPEATED)
     rows = _rows(kept)
     step = kept.get((STEP_TIME, None, None))
     several = step is not None and len(step.runs) > 1
@@ -65,6 +70,16 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     return ANALYSIS.answered(
         metrics=tuple(_metrics(step)), sheets=with_rows(*sheets), caveats=caveats
     )
+
+
+NOT_REPEATED = "a single step counts: nothing was repeated"
+
+
+def _is_of_one_step(measured: Measurements) -> bool:
+    """Whether all values are of one step of one run."""
+    values = measured.derived(job_values), sound_metrics(measured)
+    steps = np.concatenate(numbered_alike(UNIT, *values))
+    return int(steps.max(initial=0)) == 0
 
 
 def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, int]:
