@@ -158,7 +158,8 @@ def units(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `part` emptied where a step number identifies the step already."""
     out = frame.copy(deep=False)
     part = out["part"]
-    parts = np.where(out["step"].isna().to_numpy(), part.to_numpy(object), None)
+    parts = part.to_numpy(object, copy=True)
+    parts[out["step"].notna().to_numpy()] = None
     out["part"] = pd.Series(parts, part.index, object, copy=False)
     return out
 
