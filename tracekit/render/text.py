@@ -324,7 +324,8 @@ def _wrap(text: str, width: int, style: str = "") -> list[Line]:
     if _cells(text) <= width:
         return [[(text, style)]]
     words = re.findall(r"\s*\S+\s*", text)
-    if "\t" in text or "\n" in text or any(_cells(word.rstrip()) > width for word in words):
+    longest = max(map(_cells, map(str.rstrip, words)))
+    if longest > width or "\t" in text or "\n" in text:
         return _folded(text, width, style)
     lines, size = [""], 0
     for word in words:
