@@ -1,6 +1,7 @@
 """The call tree against a plain stack and a plain clock."""
 
 import sys
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -10,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.process.nesting import Nesting, _nest, by_start, innermost, nesting
+from tracekit.process.nesting import (
+    Nesting,
+    _nest,
+    by_start,
+    innermost,
+    innermost_in,
+    nesting,
+    tree_of,
+)
 
 LEVELS = "tracekit.process.nesting.FEW_LEVELS"
 
@@ -25,10 +34,18 @@ def columns(rows):
     return thread, start, start + np.array([d for _, _, d in rows], np.int64)
 
 
+def nested(thread, start, end):
+    """(the parents, the own times) of rows in any order."""
+    order = by_start(thread, start, end)
+    parent, own = np.empty_like(start), np.empty_like(start)
+    parent[order], own[order] = _nest(order, thread[order], start[order], end[order])
+    return parent, own
+
+
 @given(spans)
 def test_the_parent_is_the_last_one_started_that_still_runs(rows):
     thread, start, end = columns(rows)
-    parent, _ = _nest(np.arange(len(rows)), thread, start, end)
+    parent, _ = nested(thread, start, end)
     order = by_start(thread, start, end).tolist()
     for place, row in enumerate(order):
         running = [r for r in order[:place] if thread[r] == thread[row] and end[r] > start[row]]
@@ -39,7 +56,7 @@ def test_the_parent_is_the_last_one_started_that_still_runs(rows):
 def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, few_levels):
     thread, start, end = columns(rows)
     with patch(LEVELS, few_levels):
-        _, own = _nest(np.arange(len(rows)), thread, start, end)
+        _, own = nested(thread, start, end)
     order = by_start(thread, start, end).tolist()
     counted = np.zeros(len(rows), np.int64)
     for t in range(3):
@@ -52,15 +69,36 @@ def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, f
 
 @given(spans, st.sets(st.integers(0, 29)), st.sampled_from([0, 2, 64]))
 def test_the_nearest_wanted_row_is_found_by_going_up_one_by_one(rows, chosen, few_levels):
-    parent, own = _nest(np.arange(len(rows)), *columns(rows))
+    thread, start, end = columns(rows)
+    parent, own = nested(thread, start, end)
     wanted = np.isin(np.arange(len(rows)), list(chosen))
     with patch(LEVELS, few_levels):
-        found = Nesting(parent, own).nearest(wanted, np.arange(len(rows)))
+        found = Nesting(parent, own, by_start(thread, start, end)).nearest(
+            wanted, np.arange(len(rows))
+        )
     for row in range(len(rows)):
         above = parent[row]
         while above >= 0 and not wanted[above]:
             above = parent[above]
         assert found[row] == above
+
+
+@given(
+    spans, st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 40))), st.sampled_from([0, 2, 64])
+)
+def test_at_an_instant_what_started_last_and_still_runs_is_innermost(rows, instants, few_levels):
+    thread, start, end = columns(rows)
+    order = by_start(thread, start, end)
+    trace = SimpleNamespace(
+        numbers=lambda _, name: {"ts_ns": start, "dur_ns": end - start, "thread": thread}[name]
+    )
+    at_thread = np.array([t for t, _ in instants], np.int32)
+    at = np.array([ts for _, ts in instants], np.int64)
+    with patch(LEVELS, few_levels):
+        found = innermost_in(trace, tree_of(trace, np.arange(len(rows))), at_thread, at)
+    for row, (on, now) in zip(found.tolist(), instants, strict=True):
+        running = [r for r in order.tolist() if thread[r] == on and start[r] <= now < end[r]]
+        assert row == (running[-1] if running else -1)
 
 
 def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
@@ -78,7 +116,9 @@ def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
         try:
             parent, own = _nest(np.arange(depth), np.zeros(depth, np.int32), start, end)
             none = np.zeros(depth, np.bool_)
-            assert (Nesting(parent, own).nearest(none, np.arange(depth)) == -1).all()
+            assert (
+                Nesting(parent, own, np.arange(depth)).nearest(none, np.arange(depth)) == -1
+            ).all()
         finally:
             sys.setprofile(None)
         calls.append(count)
@@ -97,7 +137,7 @@ def test_spans_too_long_for_one_axis_nest_all_the_same():
     thread = np.array([0, 0, 5, 5], np.int32)
     start = np.array([0, 10, -(2**61), 2**60], np.int64)
     end = np.array([2**61, 20, 2**61, 2**60 + 5], np.int64)
-    parent, _ = _nest(np.arange(4), thread, start, end)
+    parent, _ = nested(thread, start, end)
     assert parent.tolist() == [-1, 0, -1, 2]
 
 

@@ -14,7 +14,7 @@ from tracekit.model.tables.slots import CLASSES
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.host_side import step_thread
-from tracekit.process.nesting import innermost_of
+from tracekit.process.nesting import innermost_in, tree_of
 from tracekit.process.op_paths import op_paths
 from tracekit.process.own_work import BACKWARD
 from tracekit.process.parts import NO_OP, NONE, Parts, keyed, merged
@@ -46,7 +46,7 @@ def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
     for lane in lanes:
         free = np.flatnonzero(row < 0)
         thread = np.repeat(trace.numbers("host_ops", "thread")[lane[:1]], len(free))
-        row[free] = innermost_of(trace, lane, thread, cuts[free])
+        row[free] = innermost_in(trace, tree_of(trace, lane), thread, cuts[free])
     ops = np.concatenate(lanes)
     nothing = np.flatnonzero(row < 0)
     work = ops[~collective[ops]]

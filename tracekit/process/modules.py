@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracekit.model.keys import place_of
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import innermost_of, nesting, tree_of
+from tracekit.process.nesting import innermost_in, nesting, tree_of
 from tracekit.process.shapes import launch_threads
 
 Ints = npt.NDArray[np.int64]
@@ -99,8 +99,9 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
     thread = launch_threads(trace)
     in_thread = np.flatnonzero(thread >= 0)
     inside = np.full(len(thread), -1, np.int64)
-    inside[in_thread] = innermost_of(
-        trace, rows, thread[in_thread].astype(np.int32), links.ts_ns[in_thread]
+    tree = tree_of(trace, rows)
+    inside[in_thread] = innermost_in(
+        trace, tree, thread[in_thread].astype(np.int32), links.ts_ns[in_thread]
     )
     return Modules(
         origin,
@@ -108,7 +109,7 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
         rows,
         of_code[codes[rows]],
         codes[rows],
-        tree_of(trace, rows).self_ns[rows],
+        tree.self_ns[rows],
         np.where(inside >= 0, of_code[codes[inside]], -1) if _may_launch(trace, rows) else None,
     )
 

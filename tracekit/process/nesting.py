@@ -25,7 +25,7 @@ FEW_LEVELS = 64
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """Per row of `host_ops`: `parent` (row, -1 at the top or outside the tree) and `self_ns`.
+    """Per row of `host_ops`: `parent` (row, -1 at the top or outside the tree) and `self_ns`; and the `order` of its rows.
 
     At any instant a thread is in the op that started last and still runs; `self_ns` is the time that is
     an op's own in that sense, so that it adds up to each thread's busy time even where ops overlap
@@ -34,6 +34,8 @@ class Nesting:
 
     parent: Ints
     self_ns: Ints
+    order: Ints
+    """The rows that are in the tree, by thread, start, longest first."""
 
     def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
         """For each of `rows`, the nearest enclosing row for which `wanted` holds; -1 if there is none."""
@@ -48,6 +50,32 @@ class Nesting:
             active = active[~wanted[ancestors[active]]]
         ancestors[active] = self._wanted_above(wanted)[ancestors[active]]
         return ancestors
+
+    def running(self, rows: Ints, end: Ints, ts_ns: Ints) -> Ints:
+        """For each of `rows`, itself or the nearest enclosing row that has not ended at its instant; -1 if there is none."""
+        running = rows.copy()
+        ended = np.flatnonzero(running >= 0)
+        ended = ended[end[running[ended]] <= ts_ns[ended]]
+        for _ in range(FEW_LEVELS):
+            if not len(ended):
+                return running
+            running[ended] = self.parent[running[ended]]
+            ended = ended[running[ended] >= 0]
+            ended = ended[end[running[ended]] <= ts_ns[ended]]
+        above, latest = (
+            [self.parent],
+            [end],
+        )  # of 1, 2, 4 … rows upwards: what follows, and the latest end
+        while (above[-1] >= 0).any():
+            jump, reach = above[-1], latest[-1]
+            inside = jump >= 0
+            above.append(np.where(inside, jump[jump], -1))
+            latest.append(np.where(inside, np.maximum(reach, reach[jump]), reach))
+        for jump, reach in zip(reversed(above), reversed(latest), strict=True):
+            ended = ended[running[ended] >= 0]
+            passed = ended[reach[running[ended]] <= ts_ns[ended]]
+            running[passed] = jump[running[passed]]
+        return running
 
     def _wanted_above(self, wanted: npt.NDArray[np.bool_]) -> Ints:
         """For each row itself where it is wanted, else the nearest such row that encloses it: each look goes twice as far."""
@@ -69,32 +97,35 @@ def tree_of(trace: Trace, rows: Ints) -> Nesting:
     self_ns = trace.numbers("host_ops", "dur_ns").copy()
     if len(rows):
         end = start[rows] + self_ns[rows]
+        order = by_start(thread[rows], start[rows], end)
+        rows, end = rows[order], end[order]
         parent[rows], self_ns[rows] = _nest(rows, thread[rows], start[rows], end)
-    return Nesting(parent, self_ns)
+    return Nesting(parent, self_ns, rows)
 
 
 def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
     """For each instant on a thread, the row of `host_ops` that runs innermost then; -1 for none."""
-    rows = np.flatnonzero(of_kind(trace, "host_ops", *NESTED_KINDS))
-    return innermost_of(trace, rows, thread, ts_ns)
+    return innermost_in(trace, trace.derived(nesting), thread, ts_ns)
 
 
-def innermost_of(trace: Trace, rows: Ints, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
-    """The same among these rows of `host_ops` alone."""
-    innermost = np.full(len(ts_ns), -1, np.int64)
+def innermost_in(trace: Trace, tree: Nesting, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
+    """The same among the rows of one tree alone.
+
+    What started last before an instant, or else the nearest that encloses it and still runs: whatever runs
+    at the instant ran when that one started.
+    """
+    rows = tree.order
     if not len(rows) or not len(ts_ns):
-        return innermost
-    start = trace.numbers("host_ops", "ts_ns")[rows]
-    end = start + trace.numbers("host_ops", "dur_ns")[rows]
-    asked = np.concatenate((rows, np.full(len(ts_ns), -1, np.int64)))
-    threads = np.concatenate((trace.numbers("host_ops", "thread")[rows], thread))
-    starts, ends = np.concatenate((start, ts_ns)), np.concatenate((end, ts_ns))
-    order = by_start(threads, starts, ends)
-    up = _last_reaching(*_lift(threads[order], starts[order], ends[order]))
-    points = np.flatnonzero(order >= len(rows))
-    # An instant reaches nothing, so it is never a parent itself: what is found is an op.
-    innermost[order[points] - len(rows)] = np.where(up[points] >= 0, asked[order[up[points]]], -1)
-    return innermost
+        return np.full(len(ts_ns), -1, np.int64)
+    starts, threads = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
+    ends = starts + trace.numbers("host_ops", "dur_ns")
+    of_all = np.concatenate((threads[rows], thread))
+    times = np.concatenate((starts[rows], ts_ns))
+    lifted, _ = _lift(of_all, times, np.concatenate((ends[rows], ts_ns)))
+    place = np.searchsorted(lifted[: len(rows)], lifted[len(rows) :], side="right") - 1
+    innermost = rows[place]
+    innermost[(place < 0) | (threads[innermost] != thread)] = -1
+    return tree.running(innermost, ends, ts_ns)
 
 
 def holding(
@@ -127,16 +158,9 @@ def holding(
 
 
 def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """(parent row, own time) of each of `rows`."""
-    order = by_start(thread, start, end)
-    thread, start, end = thread[order], start[order], end[order]
-    lifted_start, lifted_end = _lift(thread, start, end)
-    up = _last_reaching(lifted_start, lifted_end)
-    own_ns = end - start - _covered_by_children(up, start, end)
-    parent, self_ns = np.empty_like(start), np.empty_like(start)
-    parent[order] = np.where(up >= 0, rows[order[up]], -1)
-    self_ns[order] = own_ns
-    return parent, self_ns
+    """(parent row, own time) of each of `rows`, which are in the order of `by_start`."""
+    up = _last_reaching(*_lift(thread, start, end))
+    return np.where(up >= 0, rows[up], -1), end - start - _covered_by_children(up, start, end)
 
 
 def by_start(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:
