@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from tracekit.model.remembered import remembered
+
 STAGES: Mapping[str, tuple[str, ...]] = {
     "gen": (
         "gen",
@@ -159,6 +161,7 @@ def is_known_stage(name: str) -> bool:
     return canonical(name) in STAGES
 
 
+@remembered
 def may_be_stage(name: str) -> bool:
     """Whether a range of this name can be a stage: not a collective, an optimizer call, an engine's iteration …
 
@@ -171,6 +174,7 @@ def may_be_stage(name: str) -> bool:
     return bool(name.strip()) and not is_other and not is_collective(name)
 
 
+@remembered
 def is_collective(name: str) -> bool:
     """Whether a host range of this name is one collective operation."""
     return _COLLECTIVE.match(name) is not None

@@ -32,10 +32,15 @@ def codes_at(names: Coded, rows: Ints) -> Ints:
 def is_named(
     column: Coded | pd.Series[Any], wanted: Callable[[str], object]
 ) -> npt.NDArray[np.bool_]:
-    """Whether the name of each row of a name column is wanted; False for a row without one."""
+    """Whether the name of each row of a name column is wanted; False for a row without one.
+
+    Where many files hold the same names, `wanted` may well remember its answers.
+    """
     names = _coded(column)
-    chosen = [*(bool(wanted(name)) for name in names.texts), False]
-    chosen_rows: npt.NDArray[np.bool_] = np.array(chosen, np.bool_)[names.codes]
+    chosen = list(map(bool, map(wanted, names.texts)))
+    if True not in chosen:
+        return np.zeros(len(names), np.bool_)
+    chosen_rows: npt.NDArray[np.bool_] = np.array([*chosen, False], np.bool_)[names.codes]
     return chosen_rows
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tracekit.model.intervals import covered, union
 from tracekit.model.keys import QUEUE, numbered, of_arrays, summed
+from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import by_value, codes_at, is_named, is_none, narrow, of_kind
@@ -57,9 +58,9 @@ _ANY_RANGE = re.compile(r"(?:gloo|mpi|ucc|nccl|rccl|hccl|xccl):(.+)")
 
 _CALL = re.compile(r"c10d::")
 
-_GROUP_END = re.compile(r"p?ncclGroupEnd\Z")
+_ends_group = remembered(re.compile(r"p?ncclGroupEnd\Z").match)
 
-_COMMS = re.compile(r"record_param_comms\Z|p?nccl[A-Z]")
+_may_tell = remembered(re.compile(r"record_param_comms\Z|p?nccl[A-Z]").match)
 """What tells of a collective beside its kernel: torch's record of it, or the call of NCCL itself."""
 
 
@@ -161,7 +162,7 @@ def _in_parts(trace: Trace, teller: Ints) -> Bools:
 
     `teller` is the row of `host_ops` that tells of each kernel, -1 for none.
     """
-    ends = np.append(is_named(trace.texts("host_ops", "name"), _GROUP_END.match), [False])
+    ends = np.append(is_named(trace.texts("host_ops", "name"), _ends_group), [False])
     several: Bools = _is_repeated(numbered(teller)[1]) & ends[teller]
     return several
 
@@ -279,16 +280,22 @@ def _issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> 
 def _outermost_calls(trace: Trace) -> Bools:
     """Which rows of `host_ops` are a call of a collective that is not made within another."""
     names = trace.texts("host_ops", "name")
-    is_call = is_named(names, lambda name: _CALL.match(name) and op_of(name) != "other")
+    is_call = is_named(names, _is_call)
     is_call &= of_kind(trace, "host_ops", "op")
     rows = np.flatnonzero(is_call)
     is_call[rows[trace.derived(nesting).nearest(is_call, rows) >= 0]] = False
     return is_call
 
 
+@remembered
+def _is_call(name: str) -> bool:
+    """Whether an op of this name is a call of a collective."""
+    return _CALL.match(name) is not None and op_of(name) != "other"
+
+
 def _comms_rows(trace: Trace) -> Bools:
     """Which rows of `host_ops` are a record or a call that tells of a collective."""
-    is_teller = is_named(trace.texts("host_ops", "name"), _COMMS.match)
+    is_teller = is_named(trace.texts("host_ops", "name"), _may_tell)
     rows = np.flatnonzero(is_teller)
     is_teller[rows] = has(trace, "Collective name", trace.numbers("host_ops", "id")[rows])
     return is_teller

@@ -12,9 +12,10 @@ import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, union, union_all
 from tracekit.model.keys import numbered, summed
+from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Coded, Nullable, trimmed
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named, of_kind
+from tracekit.process.by_name import of_kind
 from tracekit.process.host_activity import (
     HostActivity,
     SyncCalls,
@@ -41,25 +42,30 @@ PAUSE_NS = 1_000_000
 MAX_NAME = 300
 """How much of a name is looked at."""
 
-_LAUNCH = re.compile(r"(?!\w*LaunchHostFunc)(cuda|cu|hip)\w*Launch")
-_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
-_SYNC = re.compile(
-    r"(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize|(cuda|cu|hip)Memcpy(?!\w*Async)"
+_LAUNCH, _GRAPH_LAUNCH, _SYNC, _ALLOCATOR, _COMPILING, _LOADER, _OPTIMIZER, _ANNOTATION = (
+    1 << bit for bit in range(8)
 )
-_ALLOCATOR = re.compile(
-    r"(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|HostFree)(?!\w*Async)"
-    r"|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap|HostAlloc)(?!\w*Async)"
-)
-_COMPILING = re.compile(
-    r".*(\(dynamo_timed\)|compile_fx|compile_inner|TorchInductor|async_compile|CachingAutotuner"
-    r"|[Tt]riton\S{0,80}[ .:]+(compile|jit)|JITFunction|(nv|hip)rtc"
-    r"|(cuda|cu|hip)GraphInstantiate"
-    r"|(cu|cuda|hip)(Module|Library)Load|cuLink(Create|Add|Complete)|Lazy Function Loading)",
-    re.DOTALL,
-)
-_LOADER = re.compile(r"enumerate\(DataLoader\)#")
-_OPTIMIZER = re.compile(r"Optimizer\.step#")
-_ANNOTATION = re.compile(r"Optimizer\.|enumerate\(DataLoader\)|ProfilerStep")
+_PATTERNS = {
+    _LAUNCH: re.compile(r"(?!\w*LaunchHostFunc)(cuda|cu|hip)\w*Launch"),
+    _GRAPH_LAUNCH: re.compile(r"(cuda|cu|hip)GraphLaunch"),
+    _SYNC: re.compile(
+        r"(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize|(cuda|cu|hip)Memcpy(?!\w*Async)"
+    ),
+    _ALLOCATOR: re.compile(
+        r"(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|HostFree)(?!\w*Async)"
+        r"|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap|HostAlloc)(?!\w*Async)"
+    ),
+    _COMPILING: re.compile(
+        r".*(\(dynamo_timed\)|compile_fx|compile_inner|TorchInductor|async_compile|CachingAutotuner"
+        r"|[Tt]riton\S{0,80}[ .:]+(compile|jit)|JITFunction|(nv|hip)rtc"
+        r"|(cuda|cu|hip)GraphInstantiate"
+        r"|(cu|cuda|hip)(Module|Library)Load|cuLink(Create|Add|Complete)|Lazy Function Loading)",
+        re.DOTALL,
+    ),
+    _LOADER: re.compile(r"enumerate\(DataLoader\)#"),
+    _OPTIMIZER: re.compile(r"Optimizer\.step#"),
+    _ANNOTATION: re.compile(r"Optimizer\.|enumerate\(DataLoader\)|ProfilerStep"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +92,10 @@ class HostSide:
 def host_side(trace: Trace) -> HostSide:
     """What every row of `host_ops` is."""
     names = trace.texts("host_ops", "name")
+    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16)[names.codes]
     tree: Nesting = trace.derived(nesting)
     # Profilers of 2021 record annotations as ops.
-    op = of_kind(trace, "host_ops", "op") & ~_named(names, _ANNOTATION)
+    op = of_kind(trace, "host_ops", "op") & (kinds & _ANNOTATION == 0)
     rows = np.flatnonzero(op)
     above = tree.nearest(op, rows)
     leaf, call = op.copy(), op.copy()
@@ -97,8 +104,8 @@ def host_side(trace: Trace) -> HostSide:
     runtime = of_kind(trace, "host_ops", "runtime")
     timed = of_kind(trace, "host_ops", "op", "range", "runtime", "overhead")
     annotated = of_kind(trace, "host_ops", "op", "range")
-    launch = _outermost(tree, runtime & _named(names, _LAUNCH))
-    optimizer = annotated & _named(names, _OPTIMIZER)
+    launch = _outermost(tree, runtime & (kinds & _LAUNCH != 0))
+    optimizer = annotated & (kinds & _OPTIMIZER != 0)
     within = np.full(len(op), -1, np.int64)
     if optimizer.any():
         within = tree.nearest(optimizer, np.arange(len(op)))
@@ -107,19 +114,24 @@ def host_side(trace: Trace) -> HostSide:
         leaf,
         call,
         launch,
-        launch & _named(names, _GRAPH_LAUNCH),
-        _outermost(tree, runtime & _named(names, _SYNC)),
-        _outermost(tree, runtime & _named(names, _ALLOCATOR)),
-        _outermost(tree, timed & _named(names, _COMPILING)),
-        _outermost(tree, annotated & _named(names, _LOADER)),
+        launch & (kinds & _GRAPH_LAUNCH != 0),
+        _outermost(tree, runtime & (kinds & _SYNC != 0)),
+        _outermost(tree, runtime & (kinds & _ALLOCATOR != 0)),
+        _outermost(tree, timed & (kinds & _COMPILING != 0)),
+        _outermost(tree, annotated & (kinds & _LOADER != 0)),
         optimizer,
         within,
     )
 
 
-def _named(names: Coded, pattern: re.Pattern[str]) -> Mask:
-    """Which rows have a name that the pattern matches from its start; never a row without a name."""
-    return is_named(names, lambda name: pattern.match(name[:MAX_NAME]))
+@remembered
+def _kinds_of(name: str) -> int:
+    """What a call or a range of this name does, as bits: those of the patterns that match it from its start."""
+    start, kinds = name[:MAX_NAME], 0
+    for kind, pattern in _PATTERNS.items():
+        if pattern.match(start):
+            kinds |= kind
+    return kinds
 
 
 def _outermost(tree: Nesting, mask: Mask) -> Mask:

@@ -15,7 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import window_at
+from tracekit.model.remembered import remembered
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import of_kind
 from tracekit.process.nesting import nesting
 from tracekit.process.placement import Placement, placement
 from tracekit.process.sound import sound_device_ops, sound_dur_ns
@@ -48,6 +50,7 @@ _STEP = re.compile(r"step\[(\w+)((?: \w+=\d+)*)\]\Z", re.ASCII)
 _FIRST = re.compile(r"(?:sq)?(\d+)", re.ASCII)
 
 
+@remembered
 def batch(name: str) -> Batch | None:
     """What a range of this name says of its iteration; None where it is none.
 
@@ -114,26 +117,28 @@ class Iterations:
 
 def iterations(trace: Trace) -> Iterations | None:
     """The iterations that the annotations of a trace tell of; None where it has none."""
-    host = trace.get("host_ops")
-    batch_of_name = [batch(str(name)) for name in host["name"].cat.categories]
-    codes = host["name"].cat.codes.to_numpy()
+    names = trace.texts("host_ops", "name")
+    batch_of_name = list(map(batch, names.texts))
+    batches = [b for b in batch_of_name if b is not None]
+    if not batches:
+        return None
+    codes, thread = names.codes, trace.numbers("host_ops", "thread")
     named = np.array([*(b is not None for b in batch_of_name), False], np.bool_)[codes]
-    named &= (host["kind"] == "range").to_numpy()
+    named &= of_kind(trace, "host_ops", "range")
     rows = np.flatnonzero(named)
     if not len(rows):
         return None
     rows = rows[trace.derived(nesting).nearest(named, rows) < 0]
-    threads, counts = np.unique(host["thread"].to_numpy()[rows], return_counts=True)
-    on_thread = rows[host["thread"].to_numpy()[rows] == threads[counts.argmax()]]
-    on_thread = on_thread[np.argsort(host["ts_ns"].to_numpy()[on_thread], kind="stable")]
-    start = host["ts_ns"].to_numpy()[on_thread]
-    dur = host["dur_ns"].to_numpy()[on_thread]
+    threads, counts = np.unique(thread[rows], return_counts=True)
+    on_thread = rows[thread[rows] == threads[counts.argmax()]]
+    starts = trace.numbers("host_ops", "ts_ns")
+    on_thread = on_thread[np.argsort(starts[on_thread], kind="stable")]
+    start, dur = starts[on_thread], trace.numbers("host_ops", "dur_ns")[on_thread]
     busy = work_within(trace, start, start + dur)["work_busy_ns"]
     end = np.maximum(start + dur, _work_end(trace, start, start + dur))
     step, occurrence = _steps(trace, start)
     same = pd.DataFrame({"step": step, "occurrence": occurrence}).fillna(-1)
     last = same.ne(same.shift(-1)).any(axis=1).to_numpy()
-    batches = [b for b in batch_of_name if b is not None]
     place = np.cumsum([b is not None for b in batch_of_name]) - 1
     batch_row = place[codes[on_thread]]
     columns = dict(zip(Batch._fields, zip(*batches, strict=True), strict=True))

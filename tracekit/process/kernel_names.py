@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from tracekit.model.remembered import remembered
+
 Kind = Literal["tensor", "plain"]
 
 GEMM = re.compile(
@@ -36,6 +38,7 @@ PLAIN = re.compile(
 inputs that are not rounded to tf32; a Tensile kernel that names its tile and no matrix instruction."""
 
 
+@remembered
 def unit(name: str) -> Kind | None:
     """Whether a matrix kernel uses tensor cores by its name; None for other kernels and where it says nothing.
 
@@ -51,6 +54,7 @@ def unit(name: str) -> Kind | None:
     return "plain" if PLAIN.search(name) else None
 
 
+@remembered
 def is_gemm(name: str) -> bool:
     """Whether a kernel multiplies matrices by its name.
 

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.keys import place_of
+from tracekit.model.remembered import remembered
 from tracekit.model.trace import SparseColumn, Trace
+from tracekit.process.by_name import of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import innermost_in, nesting, tree_of
 from tracekit.process.shapes import launch_threads
@@ -24,6 +26,7 @@ _WRAPPER = re.compile(
 )
 
 
+@remembered
 def module_class(name: str) -> str | None:
     """The class of module, or the kind of range, that a recorded name stands for; None for any other name.
 
@@ -83,13 +86,13 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
 
     A call belongs to the module that runs when it begins: ends jitter against those of ops within.
     """
-    host = trace.get("host_ops")
-    classes_of = [module_class(str(name)) for name in host["name"].cat.categories]
+    names = trace.texts("host_ops", "name")
+    classes_of = list(map(module_class, names.texts))
     if not any(classes_of):
         return None
-    codes = host["name"].cat.codes.to_numpy().astype(np.int64)
+    codes = names.codes.astype(np.int64)
     named = np.array([*(name is not None for name in classes_of), False], np.bool_)[codes]
-    rows = np.flatnonzero(named & (host["kind"] == kind).to_numpy())
+    rows = np.flatnonzero(named & of_kind(trace, "host_ops", kind))
     if not len(rows):
         return None
     classes = sorted({str(classes_of[code]) for code in np.unique(codes[rows]).tolist()})
@@ -116,16 +119,15 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
 
 def _may_launch(trace: Trace, rows: Ints) -> bool:
     """Whether a thread of these rows recorded ops or calls at all; some profilers place them elsewhere."""
-    host = trace.get("host_ops")
-    thread = host["thread"].to_numpy()
-    return bool(np.isin(thread[rows], thread[host["kind"].isin(("op", "runtime"))]).any())
+    thread = trace.numbers("host_ops", "thread")
+    works = thread[of_kind(trace, "host_ops", "op", "runtime")]
+    return bool(np.isin(thread[rows], works).any())
 
 
 def _by_hierarchy(trace: Trace) -> Modules | None:
     """Modules that an argument of every op names."""
-    host = trace.get("host_ops")
     column: SparseColumn | None = trace.sparse.get(HIERARCHY)
-    if column is None or column.categories is None or not len(host) or not len(column.rows):
+    if column is None or column.categories is None or not len(column.rows):
         return None
     class_of_text = [
         innermost_class(text) if isinstance(text, str) else None for text in column.categories
@@ -135,10 +137,9 @@ def _by_hierarchy(trace: Trace) -> Modules | None:
     classes = sorted({name for name in class_of_text if name is not None})
     number = {name: place for place, name in enumerate(classes)}
     of_text = np.array([-1 if name is None else number[name] for name in class_of_text], np.int64)
-    ids = host["id"].to_numpy()
-    place, hit = place_of(column.rows, ids)
+    place, hit = place_of(column.rows, trace.numbers("host_ops", "id"))
     codes = column.values[place].astype(np.int64)
-    owner = np.where(hit & (host["kind"] == "op").to_numpy(), of_text[codes], -1)
+    owner = np.where(hit & of_kind(trace, "host_ops", "op"), of_text[codes], -1)
     rows = np.flatnonzero(owner >= 0)
     if not len(rows):
         return None

@@ -25,6 +25,7 @@ from tracekit.model.intervals import (
     window_at,
 )
 from tracekit.model.keys import numbered, of_arrays, summed
+from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, named, of_kind
@@ -38,7 +39,9 @@ Ints = npt.NDArray[np.int64]
 MAX_ARRIVALS = 20_000
 """Most synchronising collectives of one device that end a segment; beyond it the earliest."""
 
-_WAITS = re.compile(r"_?c10d(?:_functional)?::|record_param_comms|(?:nccl|gloo|mpi|ucc):")
+_waits = remembered(
+    re.compile(r"_?c10d(?:_functional)?::|record_param_comms|(?:nccl|gloo|mpi|ucc):").match
+)
 """Ops inside which a host waits for a collective, or queues one."""
 
 BACKWARD = "autograd::engine::evaluate_function"
@@ -130,7 +133,7 @@ def _working(trace: Trace) -> Intervals:
     if not len(rows):
         return EMPTY
     names = trace.texts("host_ops", "name")
-    waits = is_named(names, _WAITS.match)[rows]
+    waits = is_named(names, _waits)[rows]
     backward = is_named(names, lambda name: name.startswith(BACKWARD))[rows]
     start = trace.numbers("host_ops", "ts_ns")[rows]
     end = start + trace.numbers("host_ops", "dur_ns")[rows]
