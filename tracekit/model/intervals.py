@@ -152,10 +152,11 @@ def _before(a: Intervals, points: Ints) -> Ints:
     """For each point, how much of `a` lies before it."""
     if len(a.start) == 0:
         return np.zeros(len(points), np.int64)
-    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(a.end - a.start)))
+    length = a.end - a.start
+    less_start = np.cumsum(length) - length - a.start
     index = np.searchsorted(a.start, points, side="right") - 1
-    inside = np.minimum(points, a.end[index]) - a.start[index]
-    before: Ints = np.where(index >= 0, sums[index] + inside, 0)
+    before: Ints = less_start[index] + np.minimum(points, a.end[index])
+    before[index < 0] = 0
     return before
 
 

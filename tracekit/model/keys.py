@@ -387,6 +387,23 @@ def summed(group: Ints, values: Ints, count: int) -> Ints:
     return out
 
 
+def sorted_in_groups(group: Ints, values: Ints) -> Ints:
+    """The values in the order of groups, ascending within each; groups are numbers from 0 on.
+
+    >>> sorted_in_groups(np.array([1, 0, 1]), np.array([7, 9, 5])).tolist()
+    [9, 5, 7]
+    """
+    if not len(values):
+        return values
+    low = int(values.min())
+    span = int(values.max()) - low + 1
+    if span * (int(group.max()) + 1) >= 2**62:
+        return values[np.lexsort((values, group))]
+    # One array of numbers is sorted in a fraction of the time that an order by two keys takes.
+    before = group * span - low
+    return np.sort(before + values) - np.sort(before)
+
+
 def place_of(
     keys: npt.NDArray[Any], wanted: npt.NDArray[Any]
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:

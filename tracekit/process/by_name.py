@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,22 @@ def is_named(
 
 
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
-    """Which rows of a table of ops are of one of these kinds."""
-    return is_named(trace.texts(table, "kind"), kinds.__contains__)
+    """Which rows of a table of ops are of one of these kinds; one array for all who ask, not to be written to."""
+    return trace.derived(_OfKind(table, frozenset(kinds)))
+
+
+@dataclass(frozen=True, slots=True)
+class _OfKind:
+    """Use as `trace.derived(_OfKind(…))`: which rows of a table are of one of these kinds."""
+
+    table: str
+    kinds: frozenset[str]
+
+    def __call__(self, trace: Trace) -> npt.NDArray[np.bool_]:
+        """The mask of the rows."""
+        mask = is_named(trace.texts(self.table, "kind"), self.kinds.__contains__)
+        mask.setflags(write=False)
+        return mask
 
 
 def narrow(codes: Ints, texts: Sequence[str]) -> Coded:

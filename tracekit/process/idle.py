@@ -25,6 +25,7 @@ from tracekit.model.intervals import (
     union,
     union_all,
 )
+from tracekit.model.keys import summed
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.slots import CAUSES
@@ -54,7 +55,8 @@ class DeviceIdle:
     """The idle time of one device over all steps, stages and device work of its trace.
 
     `rows` are its sound ops (rows of `device_ops`), which run from `first` to `last`. Per gap: the op
-    that ended `before` it and the one that begins `after` it, -1 where there is none.
+    that ended `before` it and the one that begins `after` it, -1 where there is none. `causes` are the parts of the
+    gaps by cause, and `shares` how much of each gap is of each cause, of those that there are.
     """
 
     device: int | None
@@ -65,6 +67,7 @@ class DeviceIdle:
     before: Ints
     after: Ints
     causes: Mapping[str, Intervals]
+    shares: Mapping[str, Ints]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,12 @@ class IdleTime:
         }
         assert set(causes) == set(CAUSES)
         assert sum(map(attrgetter("total"), causes.values())) == idle.total, "causes must add up"
-        return DeviceIdle(number, rows, first, last, idle, before, after, causes)
+        shares = {
+            name: _shares(idle, of_cause)
+            for name, of_cause in causes.items()
+            if len(of_cause.start)
+        }
+        return DeviceIdle(number, rows, first, last, idle, before, after, causes, shares)
 
     def _by_host(self, trace: Trace, rows: Ints, waiting: Intervals) -> dict[str, Intervals]:
         """The time that a device waits for the host, by what the host did: the first that holds counts."""
@@ -139,6 +147,12 @@ class IdleTime:
             "host_none": subtract(nothing, silent),
             "host_silent": silent,
         }
+
+
+def _shares(idle: Intervals, part: Intervals) -> Ints:
+    """How much of each gap is in a part of all gaps."""
+    gap = np.searchsorted(idle.start, part.start, side="right") - 1
+    return summed(gap, part.end - part.start, len(idle.start))
 
 
 def top_stages(trace: Trace) -> Stages:

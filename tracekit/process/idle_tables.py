@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import Intervals, covered
+from tracekit.model.intervals import covered
 from tracekit.model.keys import sums_of
 from tracekit.model.tables.arrays import Array, Coded, at_rows, joined, repeated_number, trimmed_all
 from tracekit.model.tables.slots import CAUSES
@@ -62,10 +62,10 @@ def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, 
     total = covered(idle.gaps, start, end)
     none = np.empty(0, np.int64)
     parts = [(none, none, none, none)]
-    for cause, part in _causes(idle):
-        inside = covered(part, start, end)
+    for cause, name in _causes(idle):
+        inside = covered(idle.causes[name], start, end)
         total = total - inside
-        having = covered(part, idle.gaps.start, idle.gaps.end) > 0
+        having = idle.shares[name] > 0
         begins, ends = idle.gaps.start[having], idle.gaps.end[having]
         before_end = np.searchsorted(begins, end, side="left")
         count = np.maximum(before_end - np.searchsorted(ends, start, side="right"), 0)
@@ -76,21 +76,21 @@ def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, 
     return cause_of, place, gap_count, idle_ns
 
 
-def _causes(idle: DeviceIdle) -> Iterator[tuple[int, Intervals]]:
-    """(index into `CAUSES`, the idle time) of every cause that there is."""
+def _causes(idle: DeviceIdle) -> Iterator[tuple[int, str]]:
+    """(index into `CAUSES`, name) of every cause that there is."""
     for cause, name in enumerate(CAUSES):
-        if len(idle.causes[name].start):
-            yield cause, idle.causes[name]
+        if name in idle.shares:
+            yield cause, name
 
 
 def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
     """(index into `CAUSES` of each gap's largest part, that part); the first of equal ones."""
     cause = np.zeros(len(idle.gaps.start), np.int64)
     longest_ns = np.zeros(len(idle.gaps.start), np.int64)
-    for number, of_cause in _causes(idle):
-        part = covered(of_cause, idle.gaps.start, idle.gaps.end)
-        larger = part > longest_ns
-        cause[larger], longest_ns[larger] = number, part[larger]
+    for number, name in _causes(idle):
+        share = idle.shares[name]
+        larger = share > longest_ns
+        cause[larger], longest_ns[larger] = number, share[larger]
     return cause, longest_ns
 
 
@@ -105,9 +105,11 @@ def histogram(idle: DeviceIdle) -> dict[str, Array]:
     count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     np.add.at(count, (main[between], place[between]), 1)
-    for number, of_cause in _causes(idle):
-        part = covered(of_cause, start, end)
-        np.add.at(total[number], place[between], part[between])
+    cut = np.flatnonzero((start > idle.gaps.start) | (end < idle.gaps.end))
+    for number, name in _causes(idle):
+        share = idle.shares[name].copy()
+        share[cut] = covered(idle.causes[name], start[cut], end[cut])
+        np.add.at(total[number], place[between], share[between])
     cause, bin_ = np.nonzero(count + total)
     return {
         "cause": narrow(cause, CAUSES),

@@ -23,7 +23,7 @@ from tracekit.job.frames import (
 from tracekit.job.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
 from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import summed
+from tracekit.model.keys import sorted_in_groups, summed
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, joined, trimmed
@@ -140,8 +140,7 @@ def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, A
     size = len(where)
     count = np.bincount(slot, minlength=size)
     total = summed(slot, dur_ns[positions], size)
-    order = np.lexsort((dur_ns[positions], slot))
-    values = dur_ns[positions][order].astype(np.float64)
+    values = sorted_in_groups(slot, dur_ns[positions]).astype(np.float64)
     first = np.cumsum(count) - count
     is_counted = count > 0
     median = np.zeros(size)
