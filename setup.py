@@ -1,16 +1,23 @@
-"""Builds the optional C scanner; without a compiler the package works, with its pure-Python scanner."""
+"""Builds the optional parts in C; without a compiler the package works, with its pure-Python scanner and SQLite alone."""
 
 from setuptools import Extension, setup
 
+PYTHON = {
+    "define_macros": [("Py_LIMITED_API", "0x030b0000")],
+    "py_limited_api": True,
+    "optional": True,
+}
+HEADERS = [
+    f"tracekit/readers/chrome/_scan_{part}.h" for part in ("block", "columns", "core", "text")
+]
 SCANNER = Extension(
     "tracekit.readers.chrome._scan",
     [f"tracekit/readers/chrome/_scan{part}.c" for part in ("", "_core", "_passes", "_setup")],
-    depends=[
-        f"tracekit/readers/chrome/_scan_{part}.h" for part in ("block", "columns", "core", "text")
-    ],
-    define_macros=[("Py_LIMITED_API", "0x030b0000")],
-    py_limited_api=True,
-    optional=True,
+    depends=HEADERS,
+    **PYTHON,
+)
+PAGES = Extension(
+    "tracekit.readers.nsys._pages", ["tracekit/readers/nsys/_pages.c"], depends=HEADERS, **PYTHON
 )
 
-setup(ext_modules=[SCANNER], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+setup(ext_modules=[SCANNER, PAGES], options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -317,3 +317,12 @@ def test_real_operators_of_two_processes_are_counted_as_recorded():
     assert sum(int((rows.kind != ops).sum()) for rows in mine) == 462 + 66 + 68
     assert sum(rows.name.tolist().count("aten::copy_") for rows in mine) == 2840
     assert sum(len(rows.args["op_id"].rows) for rows in mine) == 19118 - 462
+
+
+def test_a_range_may_have_the_name_of_an_operator(tmp_path):
+    rows = [nvtx("scope, seq = 5", 0, 10), nvtx("scope", 20, 30)]
+    path = write(tmp_path / "x.sqlite", rows, duration_ns=100_000)
+    (trace,) = nsys.read(Source(path, "x", "nsys", "nsys"), Want())
+    host = trace["host_ops"]
+    assert host["name"].tolist() == ["scope", "scope"]
+    assert host["kind"].tolist() == ["op", "range"]

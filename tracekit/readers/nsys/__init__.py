@@ -32,6 +32,7 @@ from tracekit.readers.nsys.gather import UNKNOWN, pid_or_none, same, whole_numbe
 from tracekit.readers.nsys.memory import MemoryOps
 from tracekit.readers.nsys.nvtx import HostRows
 from tracekit.readers.nsys.opening import MAGIC
+from tracekit.readers.nsys.pages import DamagedPagesError
 
 WINDOW = "nsys capture"
 
@@ -66,12 +67,23 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         if on_bytes is not None:
             on_bytes(int(source.size_bytes * share))
 
-    with opened(Path(source.path)) as db:
+    try:
+        traces = _read(source, want, advance, with_pages=True)
+    except DamagedPagesError:
+        traces = _read(source, want, advance, with_pages=False)
+    advance(1)
+    return traces
+
+
+def _read(
+    source: Source, want: Want, advance: Callable[[float], None], *, with_pages: bool
+) -> list[Trace]:
+    """The Traces of the file. Raises `DamagedPagesError` where its pages are read and do not fit together."""
+    with opened(Path(source.path), with_pages=with_pages) as db:
         file_contents = contents(db, want, advance)
         traces = [_trace(db, file_contents, pid, source, want) for pid in file_contents.pids]
         of_file = [replace(note, source=source.name) for note in file_contents.notes]
         of_file += damage_notes(db, source.name)
-    advance(1)
     first, *following = _without_repeats(traces)
     return [replace(first, notes=(*of_file, *first.notes)), *following]
 

@@ -22,12 +22,12 @@ from tracekit.readers.nsys.connection import (
     quoted,
     row_id,
 )
+from tracekit.readers.nsys.expressions import MISSING
+from tracekit.readers.nsys.pages import NameCodes, PageRows
 
 Ints = npt.NDArray[np.int64]
 
 BLOCK_ROWS = 16_384
-MISSING = -(2**63)
-"""Stands for NULL, and for what is no integer."""
 
 
 def blocks(
@@ -38,17 +38,18 @@ def blocks(
     where: str = "",
     parameters: Sequence[int | str] = (),
     expressions: Mapping[str, str] | None = None,
+    names: NameCodes | None = None,
 ) -> Iterator[dict[str, Ints]]:
     """The rows of a table in blocks of columns, `MISSING` where a value is NULL or no integer.
 
-    Where a page is damaged, the rows before it and after it come all the same, and `db.lost` tells.
+    With `names` a block has the column `pages.CODES` too, where its rows came from the pages themselves. Where a page is damaged, the rows before it and after it come all the same, and `db.lost` tells.
     """
     present = db.columns.get(table)
     if present is None:
         return
     sql = {name: quoted(name) if name in present else "NULL" for name in columns}
     sql |= expressions or {}
-    scan = _Scan(db, table, row_id(present), sql, where, tuple(parameters))
+    scan = _Scan(db, table, row_id(present), sql, where, tuple(parameters), names)
     row_limit, seen, last = most_rows(db), 0, MISSING
     try:
         for block, last in _forward(scan):  # noqa: B007 - the last row id is where to stop on the way back
@@ -83,6 +84,7 @@ class _Scan:
     sql: Mapping[str, str]
     where: str
     parameters: tuple[int | str, ...]
+    names: NameCodes | None = None
 
 
 def at_most(seen: int, most: int) -> None:
@@ -94,6 +96,12 @@ def at_most(seen: int, most: int) -> None:
 def _forward(scan: _Scan) -> Iterator[tuple[dict[str, Ints], int]]:
     """(block, its last row id) in the order of row ids; at damage first what lies right before it."""
     last, size, gapless = MISSING, BLOCK_ROWS, not scan.where
+    if not scan.where:
+        page_rows = PageRows(scan.db, scan.table, scan.sql, scan.names)
+        for plain, last in page_rows.blocks(BLOCK_ROWS):
+            yield plain, last
+        if page_rows.ended:
+            return
     while True:
         try:
             if gapless and last != MISSING and size == BLOCK_ROWS:

@@ -68,6 +68,8 @@ class Database:
     looked: dict[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
     """Per (table, columns) whether any of them has a value, where a whole table was looked through for it."""
     quick: Any = None
+    plain: Path | None = None
+    """The file, where it holds all that there is and nobody writes to it: no log or journal has a say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,11 @@ class Lost:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Database]:
-    """The database at `path`, read-only. Every error of SQLite in the body becomes a `TraceFormatError`."""
+def opened(path: Path, *, with_pages: bool = False) -> Iterator[Database]:
+    """The database at `path`, read-only. Every error of SQLite in the body becomes a `TraceFormatError`.
+
+    `with_pages`: rows may come from the pages of the file themselves, which may raise `pages.DamagedPagesError`.
+    """
     with opening(path) as source:
         try:
             connection = sqlite3.connect(source.uri, uri=True, isolation_level=None, timeout=2)
@@ -91,7 +96,8 @@ def opened(path: Path) -> Iterator[Database]:
             try:
                 stop = _bound(source.size_bytes)
                 database = _described(path, connection, source, stop)
-                yield replace(database, quick=_quick(source, stop, stack))
+                plain = source.plain if with_pages else None
+                yield replace(database, quick=_quick(source, stop, stack), plain=plain)
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 # SQLite's words hold names of the file, which may be no text at all.
                 raise _refused(path, error, source) from error

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.readers.nsys.blocks import MISSING, Endless, Ints, at_most, blocks
+from tracekit.readers.nsys.blocks import Endless, Ints, at_most, blocks
 from tracekit.readers.nsys.connection import (
     Database,
     damage_notes,
@@ -21,6 +21,7 @@ from tracekit.readers.nsys.connection import (
     opened,
     quoted,
 )
+from tracekit.readers.nsys.expressions import MISSING
 
 __all__ = ["MISSING", "Database", "Ints", "Numbers", "blocks", "damage_notes", "has", "integers"]
 __all__ += ["opened", "quoted", "rows", "take_missing", "texts", "tolerant"]

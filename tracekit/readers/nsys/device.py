@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from tracekit.model.tables import DEVICE_OP_KINDS, TABLES
 from tracekit.model.trace import Want
 from tracekit.readers.chrome.classes import COMMUNICATION
 from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.nsys.blocks import BLOCK_ROWS
 from tracekit.readers.nsys.content import Clock
-from tracekit.readers.nsys.database import MISSING, Database, Ints, has, rows, tolerant
+from tracekit.readers.nsys.database import MISSING, Database, Ints, has, quoted, rows, tolerant
 from tracekit.readers.nsys.gather import (
     UNKNOWN,
     ByProcess,
@@ -33,6 +35,8 @@ from tracekit.readers.nsys.gather import (
     wanted,
     whole_numbers,
 )
+from tracekit.readers.nsys.numbering import distinct_rows
+from tracekit.readers.nsys.pages import PageRows
 
 KERNEL, MEMCPY, MEMSET, GRAPH, SYNC = (
     f"CUPTI_ACTIVITY_KIND_{name}"
@@ -207,14 +211,29 @@ def devices_of_contexts(db: Database) -> dict[tuple[int, int], int]:
     for table in (KERNEL, MEMCPY, MEMSET):
         if not has(db, table, "contextId", "deviceId"):
             continue
-        pid = process_of(db, table)
+        for process, context, device in _distinct_contexts(db, table):
+            pairs.setdefault((UNKNOWN if process is None else process, context), device)
+    return pairs
+
+
+def _distinct_contexts(db: Database, table: str) -> list[tuple[Any, ...]]:
+    """Each (process, context, device) of a table of device work once, in the order of their first rows."""
+    pid = process_of(db, table)
+    cells = {"process": pid, "context": quoted("contextId"), "device": quoted("deviceId")}
+    page_rows = PageRows(db, table, cells, None)
+    parts = [distinct_rows(list(block.values())) for block, _ in page_rows.blocks(BLOCK_ROWS)]
+    if not page_rows.ended:
         sql = (
             f"SELECT DISTINCT {pid}, contextId, deviceId FROM {table} NOT INDEXED"
             " WHERE typeof(contextId) = 'integer' AND typeof(deviceId) = 'integer' LIMIT 10000"
         )
-        for process, context, device in tolerant(db, table, sql):
-            pairs.setdefault((UNKNOWN if process is None else process, context), device)
-    return pairs
+        return tolerant(db, table, sql)
+    triples = dict.fromkeys(chain.from_iterable(parts))
+    return [
+        (None if process == MISSING else process, context, device)
+        for process, context, device in triples
+        if MISSING not in (context, device)
+    ]
 
 
 def _changer(

@@ -28,6 +28,7 @@ from tracekit.readers.nsys.database import (
     quoted,
     texts,
 )
+from tracekit.readers.nsys.numbering import Numbers
 
 UNKNOWN = -1
 """The process or thread of a row that does not say."""
@@ -65,16 +66,21 @@ def pid_or_none(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that occur: a code for every (what kind of key, key), in the order of first use."""
+    """The names that occur: a code for every (what kind of key, key)."""
 
     codes: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    numbers: dict[str, tuple[Numbers, list[int]]] = field(
+        default_factory=dict[str, tuple[Numbers, list[int]]]
+    )
+    """For each kind of key the numbers of its keys, and the codes of those."""
 
     def coded(self, kind: str, keys: Ints) -> npt.NDArray[np.int32]:
         """The codes of these keys."""
-        used, inverse = np.unique(keys, return_inverse=True)
-        codes = self.codes
-        table = [codes.setdefault((kind, key), len(codes)) for key in used.tolist()]
-        return np.array(table, np.int32)[inverse]
+        numbers, codes = self.numbers.setdefault(kind, (Numbers(), []))
+        number = numbers.coded(keys)
+        for key in numbers.values[len(codes) :].tolist():
+            codes.append(self.codes.setdefault((kind, key), len(self.codes)))
+        return np.array(codes, np.int32)[number]
 
     def labels(self, db: Database, others: Mapping[str, Callable[[int], str]]) -> list[str | None]:
         """The text of every code: of StringIds for keys of kind `string`, else as `others` say; None if unknown."""
@@ -130,12 +136,16 @@ def gather(
         columns = change(block)
         start[lost] = 0
         columns |= {"ts_ns": start + clock.base_ns, "dur_ns": dur}
-        complete = int(pid.min()) == int(pid.max()) and not lost.any()
-        for owner in np.unique(pid).tolist():
+        any_odd = {what for what, which in odd.items() if which.any()}
+        is_of_one = int(pid.min()) == int(pid.max())
+        complete = is_of_one and "no-time" not in any_odd
+        for owner in pid[:1].tolist() if is_of_one else np.unique(pid).tolist():
             selected = pid == owner
             process = into.setdefault(owner, Process())
             for what, which in odd.items():
-                process.odd[what] += int(np.count_nonzero(which & selected))
+                process.odd[what] += 0
+                if what in any_odd:
+                    process.odd[what] += int(np.count_nonzero(which & selected))
             is_kept = None if complete else selected & ~lost
             for name, values in columns.items():
                 process.parts[name].append(_narrow(values, is_kept))

@@ -66,7 +66,7 @@ def read_cuda(db: Database, clock: Clock) -> Calls:
     names, processes = Names(), ByProcess()
     if RUNTIME in db.columns:
         driver = (
-            f"iif({column(db, RUNTIME, 'eventClass')} = {_DRIVER_CLASS}, {_DRIVER}, {_RUNTIME})"
+            f"iif({column(db, RUNTIME, 'eventClass')} is {_DRIVER_CLASS}, {_DRIVER}, {_RUNTIME})"
         )
         sql = {"correlation": f"nullif({column(db, RUNTIME, 'correlationId')}, 0)", "cat": driver}
         _gather(db, RUNTIME, sql, processes, clock, names, _RUNTIME)

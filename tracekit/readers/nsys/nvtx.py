@@ -268,9 +268,12 @@ def _categorical(codes: Codes, names: list[str]) -> pd.Categorical:
     used = np.zeros(len(names) + 1, np.bool_)
     used[codes] = True  # -1, no name, marks the last place
     used_codes = np.flatnonzero(used[:-1])
-    renumber = np.full(len(names) + 1, -1, smallest_type(len(used_codes)))
-    renumber[used_codes] = np.arange(len(used_codes))
-    texts = pd.Index([names[code] for code in used_codes.tolist()], dtype="str")
+    # An operator's name and that of another range may be one text.
+    place: dict[str, int] = {}
+    places = [place.setdefault(names[code], len(place)) for code in used_codes.tolist()]
+    renumber = np.full(len(names) + 1, -1, smallest_type(len(place)))
+    renumber[used_codes] = places
+    texts = pd.Index(list(place), dtype="str")
     numbered: npt.NDArray[Any] = renumber[codes]
     return pd.Categorical.from_codes(numbered, categories=texts)
 

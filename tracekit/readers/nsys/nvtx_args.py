@@ -48,7 +48,7 @@ def any_wanted(db: Database, args: Collection[str] | None) -> bool:
     """Whether any argument that the file may hold is wanted; None wants all."""
     if args is None:
         return True
-    return bool({*ARGS} & {*args}) or (nsys_payloads.recorded(db) and nsys_payloads.wanted(args))
+    return bool({*ARGS} & {*args}) or (nsys_payloads.wanted(args) and nsys_payloads.may_hold(db))
 
 
 def read(
@@ -126,7 +126,7 @@ def _pairs(db: Database, value: str, condition: str) -> tuple[Ints, Ints]:
 
 def _dims(db: Database, where: Places) -> Sparse | None:
     """Recorded shapes as Kineto writes them; the texts that differ are few and read once."""
-    if not has(db, TABLE, "text"):
+    if not has(db, TABLE, "text") or db.looked.get((TABLE, "text", SIZES)) is False:
         return None
     row = row_id(db.columns[TABLE])
     begin = f"instr(text, '{SIZES}') + {len(SIZES) - 1}"

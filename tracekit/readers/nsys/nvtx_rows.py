@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 from tracekit.readers.nsys.connection import one_row, row_id
 from tracekit.readers.nsys.database import MISSING, Database, blocks, texts
+from tracekit.readers.nsys.numbering import Numbers
+from tracekit.readers.nsys.pages import CODES, SHAPES, NameCodes
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
@@ -31,6 +33,8 @@ MAX_NAME = 8192
 """Characters of a name that are read; the rest says nothing more."""
 
 _COLUMNS = ("start", "end", "eventType", "textId", "globalTid", "domainId")
+_LOOKED = ("jsonText", "jsonTextId", "binaryData", "category", "endGlobalTid")
+"""Columns that few files have anything in; who reads them wants to know."""
 _SEPARATOR = "\x1f"
 _NONE = b"0"
 """What stands for a row without text: an empty name without a tail."""
@@ -66,15 +70,21 @@ class Rows:
 def read(db: Database, *, with_rows: bool) -> Rows:
     """The rows of the table, in the order in which they are stored, which means nothing."""
     keys: defaultdict[bytes, int] = defaultdict(count().__next__)
-    threads: defaultdict[int, int] = defaultdict(count().__next__)
-    domains: defaultdict[int, int] = defaultdict(count().__next__)
+    threads, domains = Numbers(), Numbers()
     parts: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
-    for block in blocks(db, TABLE, _COLUMNS, expressions={"row": row_id(db.columns[TABLE])}):
+    names_of_rows = None
+    if "text" in db.columns[TABLE]:
+        looked = tuple(sorted(db.columns[TABLE].intersection(_LOOKED)))
+        names_of_rows = NameCodes("text", keys, looked)
+    row_sql = {"row": row_id(db.columns[TABLE])}
+    for block in blocks(db, TABLE, _COLUMNS, expressions=row_sql, names=names_of_rows):
         row = block["row"]
         registered = block["textId"]
         # One number for both kinds of names: from 0 on the inline ones, from -2 down the registered ones.
-        inline: Codes | int = -1
-        if (registered == MISSING).any():
+        inline: Codes | Ints | int = -1
+        if CODES in block:
+            inline = block[CODES]
+        elif (registered == MISSING).any():
             inline = _inline(db, row, keys)
         usable = (registered >= 0) & (registered < 2**31 - 2)
         label = np.where(usable, -2 - registered, inline)
@@ -82,11 +92,16 @@ def read(db: Database, *, with_rows: bool) -> Rows:
         parts["start"].append(block["start"])
         parts["end"].append(block["end"])
         parts["type"].append(np.where((type_ > 0) & (type_ < 2**15), type_, 0).astype(np.int16))
-        parts["thread"].append(_numbered(block["globalTid"], threads))
-        parts["domain"].append(_numbered(block["domainId"], domains))
+        parts["thread"].append(threads.coded(np.maximum(block["globalTid"], -1)))
+        parts["domain"].append(domains.coded(np.maximum(block["domainId"], -1)))
         parts["label"].append(label.astype(np.int32))
         if with_rows:
             parts["row"].append(row)
+    if names_of_rows is not None:
+        facts = dict(names_of_rows.facts)
+        if SHAPES in facts:
+            db.looked[TABLE, "text", SIZES] = facts.pop(SHAPES)
+        db.looked.update({(TABLE, name): has_value for name, has_value in facts.items()})
     label = _joined(parts, "label", np.int32)
     names, is_op, codes = _names(db, label, list(keys))
     return Rows(
@@ -97,8 +112,8 @@ def read(db: Database, *, with_rows: bool) -> Rows:
         _joined(parts, "domain", np.int32),
         codes,
         _joined(parts, "row", np.int64) if with_rows else None,
-        np.array(list(threads), np.int64),
-        np.array(list(domains), np.int64),
+        threads.values,
+        domains.values,
         names,
         is_op,
     )
@@ -181,13 +196,6 @@ def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
     if len(split) == length:
         return iter(split)
     return map(itemgetter(0), db.connection.execute(sql, (low, high)))
-
-
-def _numbered(values: Ints, numbers: defaultdict[int, int]) -> Codes:
-    """The numbers of these values, few of which differ; every negative one is -1."""
-    distinct, inverse = np.unique(np.maximum(values, -1), return_inverse=True)
-    codes = list(map(numbers.__getitem__, distinct.tolist()))
-    return np.array(codes, np.int32)[inverse]
 
 
 def _joined(

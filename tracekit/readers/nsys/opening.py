@@ -38,11 +38,15 @@ _INTERRUPTED = Warned(
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How to open a file: the URI, the size that it should have, and what the user should know."""
+    """How to open a file: the URI, the size that it should have, and what the user should know.
+
+    `plain` is the file where that alone is read; None for a copy, or one with a journal beside it.
+    """
 
     uri: str
     size_bytes: int
     warnings: tuple[Warned, ...] = ()
+    plain: Path | None = None
 
 
 _EMPTY = Reason(
@@ -104,7 +108,8 @@ def opening(path: Path) -> Iterator[Opening]:
     if not logged:
         wal = None
     if wal is None and journal is None and full_bytes <= size:
-        yield Opening(_uri(path, "mode=ro&immutable=1"), size, (_NO_LOG,) if logged else ())
+        without_log = (_NO_LOG,) if logged else ()
+        yield Opening(_uri(path, "mode=ro&immutable=1"), size, without_log, path)
         return
     with _private(path) as copy:
         warnings = _completed(path, copy, wal, journal, full_bytes)

@@ -58,7 +58,9 @@ def recorded(db: Database, columns: Sequence[str] = COLUMNS) -> bool:
         return False
     key = (TABLE, *present)
     if key not in db.looked:
-        db.looked[key] = _any_value(db, present)
+        # Who reads the rows may have looked at each column by itself.
+        has_value = [db.looked.get((TABLE, name)) for name in present]
+        db.looked[key] = _any_value(db, present) if None in has_value else any(has_value)
     return db.looked[key]
 
 

@@ -85,6 +85,11 @@ def recorded(db: Database) -> bool:
     return nsys_payload_texts.recorded(db, (*binary, *nsys_payload_texts.COLUMNS))
 
 
+def may_hold(db: Database) -> bool:
+    """Whether the file has columns for payloads that can be read, be they empty."""
+    return _has_blobs(db) or any(has(db, TABLE, name) for name in nsys_payload_texts.COLUMNS)
+
+
 def _has_blobs(db: Database) -> bool:
     """Whether the file may hold binary payloads and says how to read them."""
     return has(db, TABLE, "binaryData") and has(db, ENTRIES, "schemaId", "type", "name", "offset")

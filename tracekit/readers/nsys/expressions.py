@@ -1,0 +1,136 @@
+"""What an SQL expression over integer columns is, worked out on arrays as SQLite would.
+
+The few forms that the readers use are Python's grammar too, which is how they are taken apart here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+MISSING = -(2**63)
+"""Stands for NULL."""
+
+ROW_IDS = ("rowid", "_rowid_", "oid")
+_LIMIT = 2**62
+"""Sums of what lies below it do not overflow."""
+
+_BITS: Mapping[type[ast.operator], Callable[[Ints, Ints], Ints]] = {
+    ast.BitAnd: np.bitwise_and,
+    ast.BitOr: np.bitwise_or,
+    ast.LShift: np.left_shift,
+    ast.RShift: np.right_shift,
+}
+_SUMS: Mapping[type[ast.operator], Callable[[Ints, Ints], Ints]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+}
+
+
+class NotPlainError(Exception):
+    """An expression, or a value in it, that SQLite has to work out."""
+
+
+@lru_cache(1024)
+def parsed(sql: str) -> ast.expr:
+    """The tree of an expression. Raises `NotPlainError` for one that is not understood."""
+    if "\\" in sql or not sql.isprintable():
+        raise NotPlainError
+    try:
+        tree = ast.parse(sql, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise NotPlainError from error
+    for node in ast.walk(tree):
+        _admit(node)
+    return tree
+
+
+def columns_of(tree: ast.expr) -> frozenset[str]:
+    """The columns that an expression names."""
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return frozenset(name for name in constants if isinstance(name, str))
+
+
+def worked_out(tree: ast.expr, columns: Mapping[str, Ints], row: Ints) -> Ints:
+    """The values of an expression of which these are the columns, and the row ids."""
+    if isinstance(tree, ast.Constant):
+        if isinstance(tree.value, str):
+            return columns[tree.value]
+        return np.broadcast_to(np.int64(_number(tree)), len(row))
+    if isinstance(tree, ast.Name):
+        return row if tree.id in ROW_IDS else np.broadcast_to(np.int64(MISSING), len(row))
+    if isinstance(tree, ast.BinOp):
+        left, right = (worked_out(side, columns, row) for side in (tree.left, tree.right))
+        return _combined(type(tree.op), left, right)
+    assert isinstance(tree, ast.Call), "other forms are not let in"
+    return _called(tree, columns, row)
+
+
+def _admit(node: ast.AST) -> None:
+    """Nothing; raises `NotPlainError` for a part that has no meaning here."""
+    if isinstance(node, ast.Constant):
+        admitted = type(node.value) in (int, str) and node.value != MISSING
+    elif isinstance(node, ast.Name):
+        admitted = node.id in (*ROW_IDS, "NULL", "nullif", "coalesce", "iif")
+    elif isinstance(node, ast.Call):
+        admitted = isinstance(node.func, ast.Name) and len(node.args) == _ARGUMENTS.get(
+            node.func.id, -1
+        )
+        admitted = admitted or (isinstance(node.func, ast.Name) and node.func.id == "coalesce")
+    elif isinstance(node, ast.Compare):
+        admitted = len(node.ops) == 1 and isinstance(node.ops[0], ast.Is)
+    elif isinstance(node, ast.BinOp):
+        admitted = type(node.op) in _BITS or type(node.op) in _SUMS
+    else:
+        admitted = isinstance(node, ast.operator | ast.expr_context | ast.Is)
+    if not admitted:
+        raise NotPlainError
+
+
+_ARGUMENTS = {"nullif": 2, "iif": 3}
+
+
+def _number(tree: ast.expr) -> int:
+    """The number that an expression is. Raises `NotPlainError` for any other."""
+    if isinstance(tree, ast.Constant) and type(tree.value) is int and abs(tree.value) < _LIMIT:
+        return tree.value
+    raise NotPlainError
+
+
+def _combined(operator: type[ast.operator], left: Ints, right: Ints) -> Ints:
+    """Two sides of an operator: missing where either is. Raises `NotPlainError` where a sum may overflow."""
+    missing = (left == MISSING) | (right == MISSING)
+    if operator in _BITS:
+        values = _BITS[operator](left, right)
+    else:
+        for side in (left, right):
+            sound = side if not missing.any() else side[~missing]
+            if len(sound) and (int(sound.min()) <= -_LIMIT or int(sound.max()) >= _LIMIT):
+                raise NotPlainError
+        values = _SUMS[operator](left, right)
+    return np.where(missing, MISSING, values) if missing.any() else values
+
+
+def _called(call: ast.Call, columns: Mapping[str, Ints], row: Ints) -> Ints:
+    """The values of `nullif`, `coalesce` or `iif`."""
+    assert isinstance(call.func, ast.Name), "admitted"
+    if call.func.id == "iif":
+        condition = call.args[0]
+        if not isinstance(condition, ast.Compare):
+            raise NotPlainError
+        left = worked_out(condition.left, columns, row)
+        is_same = left == _number(condition.comparators[0])
+        return np.where(is_same, *(worked_out(arm, columns, row) for arm in call.args[1:]))
+    arguments = [worked_out(argument, columns, row) for argument in call.args]
+    values = arguments[0]
+    if call.func.id == "nullif":
+        return np.where(values == arguments[1], MISSING, values)
+    for fallback in arguments[1:]:
+        values = np.where(values == MISSING, fallback, values)
+    return values

@@ -1,0 +1,68 @@
+"""Numbers for the values of columns that come block by block, few of which differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+
+
+def _nothing() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class Numbers:
+    """Values with a number each: those of a block in ascending order after those of the blocks before it."""
+
+    values: Ints = field(default_factory=_nothing)
+    """By number."""
+    _ascending: Ints = field(default_factory=_nothing)
+    _numbers: Codes = field(default_factory=lambda: np.empty(0, np.int32))
+
+    def coded(self, block: Ints) -> Codes:
+        """The number of each value; one that was not there before gets the next."""
+        place = self._places(block)
+        if place is None:
+            self._add(block)
+            place = np.searchsorted(self._ascending, block)
+        return self._numbers[place]
+
+    def _places(self, block: Ints) -> Ints | None:
+        """The place of each value among the ascending ones, None where one is new."""
+        if not len(self._ascending):
+            return None if len(block) else _nothing()
+        if len(self._ascending) == 1:
+            is_same = bool((block == self._ascending[0]).all())
+            return np.zeros(len(block), np.int64) if is_same else None
+        place = np.minimum(np.searchsorted(self._ascending, block), len(self._ascending) - 1)
+        return place if np.array_equal(self._ascending[place], block) else None
+
+    def _add(self, block: Ints) -> None:
+        """Give numbers to what is new in a block."""
+        fresh = np.setdiff1d(block, self._ascending)
+        numbers = np.arange(len(self.values), len(self.values) + len(fresh), dtype=np.int32)
+        self.values = np.concatenate((self.values, fresh))
+        ascending = np.concatenate((self._ascending, fresh))
+        order = np.argsort(ascending)
+        self._ascending = ascending[order]
+        self._numbers = np.concatenate((self._numbers, numbers))[order]
+
+
+def distinct_rows(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
+    """The rows of these columns, each of which is there once, in the order of their first.
+
+    >>> distinct_rows([np.array([7, 7, 1]), np.array([2, 2, 2])])
+    [(7, 2), (1, 2)]
+    """
+    is_new = np.zeros(len(columns[0]), np.bool_)
+    is_new[:1] = True
+    for column in columns:
+        is_new[1:] |= column[1:] != column[:-1]
+    runs = np.flatnonzero(is_new)
+    return list(dict.fromkeys(zip(*(column[runs].tolist() for column in columns), strict=True)))

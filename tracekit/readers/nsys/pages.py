@@ -1,0 +1,170 @@
+"""The rows of a table from the pages of its file themselves, which takes a fraction of what SQLite takes.
+
+Only as far as they are as plain as exporters write them; whoever reads on asks SQLite for what follows.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.readers.nsys.connection import Database, quoted
+from tracekit.readers.nsys.expressions import (
+    NotPlainError,
+    columns_of,
+    parsed,
+    worked_out,
+)
+
+Ints = npt.NDArray[np.int64]
+
+
+def _installed() -> Any:
+    """The reader that is written in C; None where it could not be built."""
+    try:
+        return import_module("tracekit.readers.nsys._pages")
+    except ImportError:
+        return None
+
+
+native = _installed()
+
+_UTF8 = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NameCodes:
+    """The names of rows as `nvtx_rows` takes them apart: a column of this name gets their codes into `keys`."""
+
+    column: str
+    keys: dict[bytes, int]
+    looked: tuple[str, ...] = ()
+    """Columns of which it is to be known whether they have any value."""
+    facts: dict[str, bool] = field(default_factory=dict[str, bool])
+    """After the last row: by column whether it has any value, by `SHAPES` whether any name has shapes behind it."""
+
+
+class DamagedPagesError(Exception):
+    """Pages that do not fit together: SQLite comes by what can be had of the file in its own way, from the first row on."""
+
+
+SHAPES = "shapes"
+CODES = "codes of names"
+"""The column of a block that holds the codes of names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """How a table lies in its file."""
+
+    page_size: int
+    usable: int
+    page_count: int
+    root: int
+    columns: Mapping[str, tuple[int, str]]
+    """The place of each column in a record, and its declared type."""
+
+    def fields(self, names: Iterable[str], type_: str) -> tuple[int, ...]:
+        """The places of columns that are declared so. Raises `NotPlainError` where one is not."""
+        declared = [self.columns.get(name, (-1, "")) for name in names]
+        if any(place < 0 or type_ not in type_name for place, type_name in declared):
+            raise NotPlainError
+        return tuple(place for place, _ in declared)
+
+
+@dataclass(slots=True)
+class PageRows:
+    """The rows of a table in blocks, in order of row ids; `ended` once that were all."""
+
+    db: Database
+    table: str
+    sql: Mapping[str, str]
+    names: NameCodes | None
+    ended: bool = False
+
+    def blocks(self, size: int) -> Iterator[tuple[dict[str, Ints], int]]:
+        """(block, its last row id) as long as there is nothing unusual. Raises `DamagedPagesError`."""
+        if native is None or self.db.plain is None:
+            return
+        try:
+            trees = {name: parsed(sql) for name, sql in self.sql.items()}
+            columns = sorted(frozenset[str]().union(*map(columns_of, trees.values())))
+            with self.db.plain.open("rb", buffering=0) as file:
+                table = _described(self.db, self.table, file.read(100))
+                places = table.fields(columns, "INT")
+                looked = table.fields(() if self.names is None else self.names.looked, "")
+                names = -1
+                if self.names is not None:
+                    (names,) = table.fields((self.names.column,), "TEXT")
+                layout = (table.page_size, table.usable, table.page_count, table.root)
+                pages = native.Pages(file.fileno(), *layout, places, looked, names)
+                yield from self._taken(pages, trees, columns, size)
+                self.ended = pages.ended
+        except (NotPlainError, OSError):
+            return
+        if self.ended and self.names is not None:
+            has_value = map(pages.has_value, looked)
+            self.names.facts.update(zip(self.names.looked, has_value, strict=True))
+            self.names.facts[SHAPES] = pages.with_shapes
+
+    def _taken(
+        self, pages: Any, trees: Mapping[str, ast.expr], columns: list[str], size: int
+    ) -> Iterator[tuple[dict[str, Ints], int]]:
+        """(block, its last row id) until the pages hold something unusual. Raises `NotPlainError` for a value."""
+        numbers = np.empty(0, np.int32)
+        while not pages.stopped:
+            id_bytes, *parts, codes = pages.take(size)
+            if pages.damaged:
+                raise DamagedPagesError
+            row = np.frombuffer(id_bytes, np.int64)
+            if not len(row):
+                return
+            values = dict(zip(columns, map(_integers, parts), strict=True))
+            block = {name: _own(worked_out(tree, values, row)) for name, tree in trees.items()}
+            if self.names is not None:
+                numbers = _numbered(numbers, pages.names(len(numbers)), self.names.keys)
+                block[CODES] = numbers[np.frombuffer(codes, np.int32)].astype(np.int64)
+            yield block, int(row[-1])
+
+
+def _integers(column: bytearray) -> Ints:
+    return np.frombuffer(column, np.int64)
+
+
+def _own(values: Ints) -> Ints:
+    """The values in memory that no other column shares and that may be changed."""
+    return values if values.flags.owndata else values.copy()
+
+
+def _numbered(
+    numbers: npt.NDArray[np.int32], fresh: Sequence[bytes], keys: Mapping[bytes, int]
+) -> npt.NDArray[np.int32]:
+    """The numbers that `keys` has for the names, of which the last are `fresh`."""
+    if not fresh:
+        return numbers
+    return np.append(numbers, np.array([keys[name] for name in fresh], np.int32))
+
+
+def _described(db: Database, table: str, head: bytes) -> _Table:
+    """How the table lies in the file that begins so. Raises `NotPlainError` where it is not plain."""
+    page_size = int.from_bytes(head[16:18], "big")
+    page_size = 65536 if page_size == 1 else page_size
+    if len(head) < 100 or not 512 <= page_size <= 65536 or page_size & (page_size - 1):
+        raise NotPlainError
+    if int.from_bytes(head[56:60], "big") != _UTF8 or page_size - head[20] < 480:
+        raise NotPlainError
+    query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+    roots = db.connection.execute(query, (table,)).fetchall()
+    listed = db.connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
+    # A key of integers is the row id itself; generated columns are not stored.
+    if len(roots) != 1 or any(is_key or hidden for *_, is_key, hidden in listed):
+        raise NotPlainError
+    columns = {str(row[1]): (int(row[0]), str(row[2]).upper()) for row in listed}
+    page_count = min(db.size_bytes // page_size, 2**32 - 2)
+    return _Table(page_size, page_size - head[20], page_count, int(roots[0][0]), columns)
