@@ -95,13 +95,19 @@ def at_most(seen: int, most: int) -> None:
 
 def _forward(scan: _Scan) -> Iterator[tuple[dict[str, Ints], int]]:
     """(block, its last row id) in the order of row ids; at damage first what lies right before it."""
-    last, size, gapless = MISSING, BLOCK_ROWS, not scan.where
+    last = MISSING
     if not scan.where:
         page_rows = PageRows(scan.db, scan.table, scan.sql, scan.names)
         for plain, last in page_rows.blocks(BLOCK_ROWS):
             yield plain, last
         if page_rows.ended:
             return
+    yield from _by_sqlite(scan, last)
+
+
+def _by_sqlite(scan: _Scan, last: int) -> Iterator[tuple[dict[str, Ints], int]]:
+    """The same as SQLite reads it behind the row id `last`, `MISSING` for all."""
+    size, gapless = BLOCK_ROWS, not scan.where
     while True:
         try:
             if gapless and last != MISSING and size == BLOCK_ROWS:
