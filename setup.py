@@ -19,5 +19,6 @@ SCANNER = Extension(
 PAGES = Extension(
     "tracekit.readers.nsys._pages", ["tracekit/readers/nsys/_pages.c"], depends=HEADERS, **PYTHON
 )
+SWEEPS = Extension("tracekit.model._sweeps", ["tracekit/model/_sweeps.c"], **PYTHON)
 
-setup(ext_modules=[SCANNER, PAGES], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+setup(ext_modules=[SCANNER, PAGES, SWEEPS], options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.keys import by_group
 
 Ints = npt.NDArray[np.int64]
@@ -45,6 +46,11 @@ def union(start: Ints, end: Ints) -> Intervals:
     >>> union(np.array([5, 0, 1, 9]), np.array([6, 2, 3, 9]))
     Intervals(start=array([0, 5]), end=array([3, 6]))
     """
+    if len(start) == 0:
+        return EMPTY
+    joined = None if sweeps.native is None else sweeps.joined(start, end)
+    if joined is not None:
+        return Intervals(*joined)
     solid = end > start
     if not solid.all():
         start, end = start[solid], end[solid]
@@ -53,6 +59,8 @@ def union(start: Ints, end: Ints) -> Intervals:
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
+        if sweeps.native is not None:
+            return union(start, end)
     reach = np.maximum.accumulate(end)
     opens = np.flatnonzero(start[1:] > reach[:-1]) + 1
     first = np.concatenate(([0], opens))
@@ -89,6 +97,9 @@ def gaps(a: Intervals, start: int, end: int) -> Intervals:
 
 def _where(a: Intervals, b: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals:
     """The points whose state (in a) + 2·(in b) is kept; at one point ends are counted with starts."""
+    if sweeps.native is not None:
+        states = sum(1 << state for state in np.flatnonzero(keep).tolist())
+        return Intervals(*sweeps.combined(a, b, states))
     times = np.concatenate((a.start, a.end, b.start, b.end))
     step = np.repeat(
         np.array([1, -1, 2, -2], np.int8), [len(a.start), len(a.end), len(b.start), len(b.end)]
@@ -144,7 +155,7 @@ def window_at(start: Ints, end: Ints, points: Ints) -> Ints:
     """
     if not len(start):
         return np.full(len(points), -1, np.int64)
-    window = np.searchsorted(start, points, side="right") - 1
+    window = sweeps.places(start, points, right=True) - 1
     return np.where((window >= 0) & (points < end[window]), window, -1)
 
 
@@ -152,6 +163,8 @@ def _before(a: Intervals, points: Ints) -> Ints:
     """For each point, how much of `a` lies before it."""
     if len(a.start) == 0:
         return np.zeros(len(points), np.int64)
+    if sweeps.native is not None:
+        return sweeps.covered_before(a.start, a.end, points)
     length = a.end - a.start
     less_start = np.cumsum(length) - length - a.start
     index = np.searchsorted(a.start, points, side="right") - 1
@@ -172,6 +185,11 @@ def exclusive(sets: Sequence[Intervals]) -> list[Intervals]:
 
 def union_totals(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
     """For each group 0 … count-1, the length of the union of its intervals."""
+    if sweeps.native is not None:
+        if len(start) > 1 and (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end, group = start[order], end[order], group[order]
+        return sweeps.united(start, end, group, count)
     totals = np.zeros(count, np.int64)
     solid = end > start
     start, end, group = start[solid], end[solid], group[solid]

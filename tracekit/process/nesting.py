@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 
@@ -195,6 +196,8 @@ def _last_reaching(start: Ints, end: Ints) -> Ints:
 
     A search in a pyramid of block maxima: all i climb and descend it together, level by level.
     """
+    if sweeps.native is not None:
+        return sweeps.last_reaching(start, end)
     count = len(start)
     reaching = np.full(count, -1, np.int64)
     direct = np.flatnonzero(end[:-1] > start[1:]) + 1
@@ -249,6 +252,8 @@ def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
     A child starts only after everything started within its elder siblings has ended, so the spans
     [start, latest end of the subtree) of siblings are disjoint and can be added.
     """
+    if sweeps.native is not None:
+        return sweeps.covered_by_children(up, start, end)
     reach = end.copy()
     late = np.flatnonzero(up >= 0)
     late = late[reach[late] > reach[up[late]]]

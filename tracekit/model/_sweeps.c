@@ -1,0 +1,294 @@
+/* tracekit.model._sweeps: passes over times in order, one step an interval, for Python.
+ *
+ * `_sweeps.pyi` describes what Python sees. All arrays are of int64; results go to arrays that Python has made.
+ */
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define MOST 6
+
+/* The arrays of one call: all are read but for the last ones, which are written to. */
+typedef struct {
+    Py_buffer views[MOST];
+    int64_t *values[MOST];
+    size_t size[MOST];
+    int count;
+} arrays;
+
+static void release(arrays *of)
+{
+    for (int i = 0; i < of->count; i++) PyBuffer_Release(&of->views[i]);
+}
+
+/* Takes so many arrays, the last `written` of which are written to; 0 with an exception set where they are none. */
+static int take(PyObject *args, int count, int written, arrays *of)
+{
+    of->count = 0;
+    if (PyTuple_Size(args) != count) {
+        PyErr_SetString(PyExc_TypeError, "a number of arrays that it does not take");
+        return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        int flags = i < count - written ? PyBUF_SIMPLE : PyBUF_WRITABLE;
+        if (PyObject_GetBuffer(PyTuple_GetItem(args, i), &of->views[i], flags) < 0) {
+            release(of);
+            return 0;
+        }
+        of->values[i] = of->views[i].buf;
+        of->size[i] = (size_t)of->views[i].len / sizeof(int64_t);
+        of->count++;
+    }
+    return 1;
+}
+
+/* Nothing for Python, after all is given back; with a text the ValueError that it says. */
+static PyObject *done(arrays *of, const char *problem)
+{
+    release(of);
+    if (problem) {
+        PyErr_SetString(PyExc_ValueError, problem);
+        return NULL;
+    }
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *counted(arrays *of, int64_t number)
+{
+    release(of);
+    return PyLong_FromLongLong(number);
+}
+
+static PyObject *no_memory(arrays *of)
+{
+    release(of);
+    return PyErr_NoMemory();
+}
+
+/* How many of the ascending values are at most x (`right`), or below it: looked for from `hint` on, farther each time. */
+static size_t place(const int64_t *values, size_t count, int64_t x, int right, size_t hint)
+{
+#define BEFORE(i) (right ? values[i] <= x : values[i] < x)
+    size_t low = hint, high = hint, step = 1;
+    if (hint < count && BEFORE(hint)) {
+        while (high < count && BEFORE(high)) {
+            low = high + 1;
+            high = step < count - high ? high + step : count;
+            step *= 2;
+        }
+    } else {
+        while (low > 0 && !BEFORE(low - 1)) {
+            high = low - 1;
+            low = step < low ? low - step : 0;
+            step *= 2;
+        }
+    }
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (BEFORE(middle))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+#undef BEFORE
+}
+
+static PyObject *covered_before(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 4, 1, &of)) return NULL;
+    const int64_t *start = of.values[0], *end = of.values[1], *points = of.values[2];
+    size_t count = of.size[0], asked = of.size[2], hint = 0;
+    if (of.size[1] != count || of.size[3] != asked) return done(&of, "the arrays differ in length");
+    int64_t *sums = malloc((count + 1) * sizeof *sums), *out = of.values[3];
+    if (!sums) return no_memory(&of);
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        sums[i] = (int64_t)sum;
+        sum += (uint64_t)end[i] - (uint64_t)start[i];
+    }
+    for (size_t i = 0; i < asked; i++) {
+        hint = place(start, count, points[i], 1, hint);
+        out[i] = 0;
+        if (!hint) continue;
+        int64_t until = points[i] < end[hint - 1] ? points[i] : end[hint - 1];
+        out[i] = (int64_t)((uint64_t)sums[hint - 1] + (uint64_t)until - (uint64_t)start[hint - 1]);
+    }
+    free(sums);
+    return done(&of, NULL);
+}
+
+static PyObject *places(PyObject *args, int right)
+{
+    arrays of;
+    if (!take(args, 3, 1, &of)) return NULL;
+    if (of.size[1] != of.size[2]) return done(&of, "the arrays differ in length");
+    size_t hint = 0;
+    for (size_t i = 0; i < of.size[1]; i++) {
+        hint = place(of.values[0], of.size[0], of.values[1][i], right, hint);
+        of.values[2][i] = (int64_t)hint;
+    }
+    return done(&of, NULL);
+}
+
+static PyObject *places_left(PyObject *module, PyObject *args) { return (void)module, places(args, 0); }
+static PyObject *places_right(PyObject *module, PyObject *args) { return (void)module, places(args, 1); }
+
+/* Adds [low, high) behind intervals of which none begins later; what touches the last one joins it. */
+static size_t add_interval(int64_t *start, int64_t *end, size_t count, int64_t low, int64_t high)
+{
+    if (count && low <= end[count - 1]) {
+        if (high > end[count - 1]) end[count - 1] = high;
+        return count;
+    }
+    start[count] = low;
+    end[count] = high;
+    return count + 1;
+}
+
+static PyObject *join(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 4, 2, &of)) return NULL;
+    const int64_t *start = of.values[0], *end = of.values[1];
+    size_t size = of.size[0], count = 0;
+    if (of.size[1] != size || of.size[2] < size || of.size[3] < size) return done(&of, "the arrays differ in length");
+    int64_t latest = INT64_MIN;
+    for (size_t i = 0; i < size; i++) {
+        if (end[i] <= start[i]) continue;
+        if (start[i] < latest) return counted(&of, -1);
+        latest = start[i];
+        count = add_interval(of.values[2], of.values[3], count, start[i], end[i]);
+    }
+    return counted(&of, (int64_t)count);
+}
+
+static PyObject *combine(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 6, 2, &of)) return NULL;
+    size_t first = of.size[0], second = of.size[2], i = 0, j = 0, count = 0;
+    if (of.size[1] != first || of.size[3] != second) return done(&of, "the arrays differ in length");
+    /* The last item of the first result says which states are kept; there is room for all edges besides. */
+    if (of.size[4] < 2 * (first + second) + 1 || of.size[5] < of.size[4]) return done(&of, "there is no room");
+    int64_t *low = of.values[4], *high = of.values[5], kept = low[of.size[4] - 1], time = 0;
+    int state = 0;
+    while (i < 2 * first || j < 2 * second) {
+        int64_t a = i < 2 * first ? of.values[i & 1][i / 2] : INT64_MAX;
+        int64_t b = j < 2 * second ? of.values[2 + (j & 1)][j / 2] : INT64_MAX;
+        int64_t next = j == 2 * second || (i < 2 * first && a <= b) ? a : b;
+        if (kept >> state & 1 && next > time) count = add_interval(low, high, count, time, next);
+        if (i < 2 * first && a == next) i++, state ^= 1;
+        if (j < 2 * second && b == next) j++, state ^= 2;
+        time = next;
+    }
+    return counted(&of, (int64_t)count);
+}
+
+static PyObject *united(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 5, 2, &of)) return NULL;
+    const int64_t *start = of.values[0], *end = of.values[1], *group = of.values[2];
+    int64_t *reach = of.values[3], *totals = of.values[4], latest = INT64_MIN;
+    size_t size = of.size[0], groups = of.size[4];
+    if (of.size[1] != size || of.size[2] != size || of.size[3] != groups) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < size; i++) {
+        if (end[i] <= start[i]) continue;
+        if (group[i] < 0 || (uint64_t)group[i] >= groups) return done(&of, "no such group");
+        if (start[i] < latest) return done(&of, "the intervals are not in order");
+        latest = start[i];
+        int64_t *until = &reach[group[i]], from = start[i] > *until ? start[i] : *until;
+        if (end[i] <= from) continue;
+        totals[group[i]] += end[i] - from;
+        *until = end[i];
+    }
+    return done(&of, NULL);
+}
+
+static PyObject *last_reaching(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 3, 1, &of)) return NULL;
+    const int64_t *start = of.values[0], *end = of.values[1];
+    size_t size = of.size[0], room = 1024, depth = 0;
+    if (of.size[1] != size || of.size[2] != size) return done(&of, "the arrays differ in length");
+    /* Those that none after them outlasts: the earlier one ends later. */
+    size_t *open = malloc(room * sizeof *open);
+    for (size_t i = 0; open && i < size; i++) {
+        size_t low = 0, high = depth;
+        if (depth && end[open[depth - 1]] > start[i]) low = depth;
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            if (end[open[middle]] > start[i])
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        of.values[2][i] = low ? (int64_t)open[low - 1] : -1;
+        while (depth && end[open[depth - 1]] <= end[i]) depth--;
+        if (depth == room) {
+            size_t *larger = realloc(open, 2 * room * sizeof *open);
+            if (!larger) free(open);
+            open = larger;
+            room *= 2;
+        }
+        if (open) open[depth++] = i;
+    }
+    if (!open) return no_memory(&of);
+    free(open);
+    return done(&of, NULL);
+}
+
+static PyObject *covered_by_children(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 5, 2, &of)) return NULL;
+    const int64_t *up = of.values[0], *start = of.values[1], *end = of.values[2];
+    int64_t *reach = of.values[3], *covered = of.values[4];
+    for (int i = 1; i < 5; i++)
+        if (of.size[i] != of.size[0]) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[0]; i++) {
+        if (up[i] >= (int64_t)i || up[i] < -1) return done(&of, "an op stands before what encloses it");
+        reach[i] = end[i];
+        covered[i] = 0;
+    }
+    for (size_t i = of.size[0]; i-- > 0;) {
+        if (up[i] < 0) continue;
+        int64_t last = reach[i] < end[up[i]] ? reach[i] : end[up[i]];
+        covered[up[i]] += last - start[i];
+        if (reach[i] > reach[up[i]]) reach[up[i]] = reach[i];
+    }
+    return done(&of, NULL);
+}
+
+static PyMethodDef functions[] = {
+    {"covered_before", covered_before, METH_VARARGS, "How much of intervals lies before each point."},
+    {"places_left", places_left, METH_VARARGS, "How many of ascending values are below each."},
+    {"places_right", places_right, METH_VARARGS, "How many of ascending values are not above each."},
+    {"join", join, METH_VARARGS, "The union of intervals in order; -1 where they are not."},
+    {"combine", combine, METH_VARARGS, "The points of two sets of intervals whose state is kept."},
+    {"united", united, METH_VARARGS, "The length of the union of the intervals of each group."},
+    {"last_reaching", last_reaching, METH_VARARGS, "The last interval before each that ends after it begins."},
+    {"covered_by_children", covered_by_children, METH_VARARGS, "How much of each interval those in it cover."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot module_slots[] = {{0, NULL}};
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_sweeps",
+    .m_doc = "Passes over times in order.",
+    .m_methods = functions,
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC PyInit__sweeps(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,34 @@
+# What the passes over times show to `sweeps.py`: arrays of int64 in one piece; the last ones are written to.
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+# How much of disjoint intervals in order lies before each point.
+def covered_before(start: Ints, end: Ints, points: Ints, before: Ints, /) -> None: ...
+
+# How many of ascending values are below each point, or not above it.
+def places_left(values: Ints, points: Ints, place: Ints, /) -> None: ...
+def places_right(values: Ints, points: Ints, place: Ints, /) -> None: ...
+
+# The union of intervals in order of start, and how many intervals it has; -1 where they are in another order.
+def join(start: Ints, end: Ints, low: Ints, high: Ints, /) -> int: ...
+
+# The points of two sets whose state (in a) + 2 * (in b) is kept: its bit is set in the last item of `low`.
+def combine(
+    a_start: Ints, a_end: Ints, b_start: Ints, b_end: Ints, low: Ints, high: Ints, /
+) -> int: ...
+
+# The length of the union of the intervals of each group, in order of start; `reach` is the least number at first.
+def united(start: Ints, end: Ints, group: Ints, reach: Ints, totals: Ints, /) -> None: ...
+
+# For each the last one before it that ends after it begins, -1 for none.
+def last_reaching(start: Ints, end: Ints, last: Ints, /) -> None: ...
+
+# How much of each interval those in it cover, by the place of what encloses each; `reach` is room to work in.
+def covered_by_children(
+    up: Ints, start: Ints, end: Ints, reach: Ints, covered: Ints, /
+) -> None: ...

@@ -1,0 +1,91 @@
+"""Passes over times in order, in C where it could be built: what one step an interval finds.
+
+`native` is None without it; those who ask for a pass have another way then, with the same results.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+_LEAST = np.iinfo(np.int64).min
+
+
+def _installed() -> Any:
+    """The passes that are written in C; None where they could not be built."""
+    try:
+        return import_module("tracekit.model._sweeps")
+    except ImportError:
+        return None
+
+
+native = _installed()
+
+
+def covered_before(start: Ints, end: Ints, points: Ints) -> Ints:
+    """How much of disjoint intervals in order lies before each point."""
+    before = np.empty(len(points), np.int64)
+    native.covered_before(plain(start), plain(end), plain(points), before)
+    return before
+
+
+def places(values: Ints, points: Ints, *, right: bool = False) -> Ints:
+    """How many of ascending values are below each point (`right`: not above it); quick where points are nearly in order."""
+    if native is None or values.dtype != np.int64 or points.dtype != np.int64:
+        return np.searchsorted(values, points, side="right" if right else "left")
+    place = np.empty(len(points), np.int64)
+    find = native.places_right if right else native.places_left
+    find(plain(values), plain(points), place)
+    return place
+
+
+def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
+    """The union of intervals in order of start as disjoint ones; None where they are in another order."""
+    low, high = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
+    count = native.join(plain(start), plain(end), low, high)
+    return None if count < 0 else (_cut(low, count), _cut(high, count))
+
+
+def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:
+    """The points of two sets of disjoint intervals whose state (in a) + 2 · (in b) is a bit of `states`."""
+    room = 2 * (len(a[0]) + len(b[0])) + 1
+    low, high = np.empty(room, np.int64), np.empty(room, np.int64)
+    low[-1] = states
+    count = native.combine(*map(plain, (*a, *b)), low, high)
+    return _cut(low, count), _cut(high, count)
+
+
+def united(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
+    """For each group 0 … count-1 the length of the union of its intervals, which are in order of start."""
+    totals, reach = np.zeros(count, np.int64), np.full(count, _LEAST)
+    native.united(plain(start), plain(end), plain(group), reach, totals)
+    return totals
+
+
+def last_reaching(start: Ints, end: Ints) -> Ints:
+    """For each interval the last one before it that ends after it begins, -1 for none."""
+    last = np.empty(len(start), np.int64)
+    native.last_reaching(plain(start), plain(end), last)
+    return last
+
+
+def covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
+    """How much of each interval those in it cover; `up` is the place of what encloses each."""
+    reach, covered = np.empty(len(up), np.int64), np.empty(len(up), np.int64)
+    native.covered_by_children(plain(up), plain(start), plain(end), reach, covered)
+    return covered
+
+
+def plain(values: Ints) -> Ints:
+    """The values as int64 in one piece."""
+    return np.ascontiguousarray(values, np.int64)
+
+
+def _cut(values: Ints, count: int) -> Ints:
+    """The first of the values, in memory of their own where most of it would be of no use."""
+    return values[:count] if 2 * count > len(values) else values[:count].copy()
