@@ -41,11 +41,13 @@ from tracekit.pipeline import first_screen as overview
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline.first_sheet import what_fills_memory
 from tracekit.pipeline.gather import (
+    LARGE_FILE_BYTES,
     Measured,
     MeasuredSource,
     all_of,
     give_back,
     joined,
+    keep_memory,
     light_text,
     together,
 )
@@ -331,6 +333,8 @@ def measure_source(
     if questions is not None:
         analyses = tuple(analysis for analysis in analyses if analysis.id in questions)
     source = with_content(source)
+    if source.size_bytes >= LARGE_FILE_BYTES:
+        keep_memory()
     with light_text():
         on_read = by_parts(advance, READING_SHARE)
         want = wanted(analyses)
@@ -340,7 +344,9 @@ def measure_source(
         on_bytes = by_parts(advance, (1 - READING_SHARE) / max(1, len(parts) * len(analyses)))
         on_question = partial(on_bytes, source.size_bytes)
         sources: list[MeasuredSource] = []
-        for trace, part in parts:
+        while parts:
+            # A trace and all that was derived of it are let go of before the next is measured.
+            trace, part = parts.pop(0)
             if any(chosen.values()):
                 stages = chosen["stages"]
                 sources.append(measured_part(trace, part, analyses, stages, on_question))

@@ -126,7 +126,9 @@ def launching_threads(trace: Trace, rows: Ints) -> Mask:
     links: Launches = trace.derived(launches)
     launched_by = np.where(links.call[rows] >= 0, links.call[rows], links.op[rows])
     thread = trace.numbers("host_ops", "thread")
-    return np.isin(thread, np.unique(thread[launched_by[launched_by >= 0]]))
+    launches_work = np.zeros(int(thread.max(initial=-1)) + 1, np.bool_)
+    launches_work[thread[launched_by[launched_by >= 0]]] = True
+    return launches_work[thread]
 
 
 def _union(trace: Trace, chosen: Mask) -> Intervals:

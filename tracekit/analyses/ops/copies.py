@@ -15,7 +15,7 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, number_or_none, run_heading, same_text, share_of
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import of_arrays, summed
+from tracekit.model.keys import numbered, of_arrays, summed
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, at_rows
@@ -84,10 +84,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     device = at_rows(trace.nullable("device_ops", "device"), rows)
     size = at_rows(trace.nullable("device_ops", "size_bytes"), rows)
     dur = trace.numbers("device_ops", "dur_ns")[rows]
-    way = by_value(codes_at(names, rows), names.texts, direction)
-    kinds = sorted(set(filter(None, way)))
+    codes, number = numbered(codes_at(names, rows))
+    ways = by_value(codes, names.texts, direction).tolist()
+    kinds = sorted(set(filter(None, ways)))
     place = {kind: number for number, kind in enumerate(kinds)}
-    kind = np.fromiter((place.get(pair, len(kinds)) for pair in way.tolist()), np.int64, len(way))
+    kind = np.array([place.get(way, len(kinds)) for way in ways], np.int64)[number]
     group, first = of_arrays([device, kind])
     order = np.lexsort((kind[first], device.values[first], device.missing[first]))
     group, first = np.argsort(order)[group], first[order]
