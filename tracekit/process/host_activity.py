@@ -128,7 +128,8 @@ def launching_threads(trace: Trace, rows: Ints) -> Mask:
     thread = trace.numbers("host_ops", "thread")
     launches_work = np.zeros(int(thread.max(initial=-1)) + 1, np.bool_)
     launches_work[thread[launched_by[launched_by >= 0]]] = True
-    return launches_work[thread]
+    on_launching: Mask = launches_work[thread]
+    return on_launching
 
 
 def _union(trace: Trace, chosen: Mask) -> Intervals:
