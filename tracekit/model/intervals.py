@@ -48,8 +48,7 @@ def union(start: Ints, end: Ints) -> Intervals:
     """
     if len(start) == 0:
         return EMPTY
-    joined = None if sweeps.native is None else sweeps.joined(start, end)
-    if joined is not None:
+    if sweeps.native is not None and (joined := sweeps.joined(start, end)) is not None:
         return Intervals(*joined)
     solid = end > start
     if not solid.all():

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model import sweeps
 from tracekit.model.tables.arrays import Array, Coded, Nullable, all_at_rows
 
 Ints = npt.NDArray[np.int64]
@@ -408,7 +409,7 @@ def place_of(
     keys: npt.NDArray[Any], wanted: npt.NDArray[Any]
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """(for each wanted number its place in the ascending keys, whether it is there); any place where not."""
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    place = np.minimum(sweeps.places(keys, wanted), len(keys) - 1)
     return place, keys[place] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
 
 

@@ -39,8 +39,7 @@ def places(values: Ints, points: Ints, *, right: bool = False) -> Ints:
     if native is None or values.dtype != np.int64 or points.dtype != np.int64:
         return np.searchsorted(values, points, side="right" if right else "left")
     place = np.empty(len(points), np.int64)
-    find = native.places_right if right else native.places_left
-    find(plain(values), plain(points), place)
+    (native.places_left, native.places_right)[right](plain(values), plain(points), place)
     return place
 
 
@@ -48,7 +47,9 @@ def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
     """The union of intervals in order of start as disjoint ones; None where they are in another order."""
     low, high = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
     count = native.join(plain(start), plain(end), low, high)
-    return None if count < 0 else (_cut(low, count), _cut(high, count))
+    if count < 0:
+        return None
+    return _cut(low, count), _cut(high, count)
 
 
 def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:
@@ -88,4 +89,6 @@ def plain(values: Ints) -> Ints:
 
 def _cut(values: Ints, count: int) -> Ints:
     """The first of the values, in memory of their own where most of it would be of no use."""
-    return values[:count] if 2 * count > len(values) else values[:count].copy()
+    if 2 * count > len(values):
+        return values[:count]
+    return values[:count].copy()

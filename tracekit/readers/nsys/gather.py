@@ -28,7 +28,7 @@ from tracekit.readers.nsys.database import (
     quoted,
     texts,
 )
-from tracekit.readers.nsys.numbering import Numbers
+from tracekit.readers.nsys.numbering import Numbers, distinct_values
 
 UNKNOWN = -1
 """The process or thread of a row that does not say."""
@@ -137,9 +137,9 @@ def gather(
         start[lost] = 0
         columns |= {"ts_ns": start + clock.base_ns, "dur_ns": dur}
         any_odd = {what for what, which in odd.items() if which.any()}
-        is_of_one = int(pid.min()) == int(pid.max())
-        complete = is_of_one and "no-time" not in any_odd
-        for owner in pid[:1].tolist() if is_of_one else np.unique(pid).tolist():
+        owners = distinct_values(pid)
+        complete = len(owners) == 1 and "no-time" not in any_odd
+        for owner in owners:
             selected = pid == owner
             process = into.setdefault(owner, Process())
             for what, which in odd.items():

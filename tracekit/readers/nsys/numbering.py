@@ -54,6 +54,25 @@ class Numbers:
         self._numbers = np.concatenate((self._numbers, numbers))[order]
 
 
+_FEW = 8
+"""So many values are looked for one by one before all are sorted."""
+
+
+def distinct_values(values: Ints) -> list[int]:
+    """The values, each of which is there once, ascending.
+
+    >>> distinct_values(np.array([7, 3, 7]))
+    [3, 7]
+    """
+    distinct: list[int] = []
+    while len(values):
+        if len(distinct) == _FEW:
+            return sorted({*distinct, *np.unique(values).tolist()})
+        distinct.append(int(values[0]))
+        values = values[values != values[0]]
+    return sorted(distinct)
+
+
 def distinct_rows(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
     """The rows of these columns, each of which is there once, in the order of their first.
 

@@ -57,14 +57,18 @@ def read(
     """The wanted arguments of the rows `at`, by position there; those that no row has are left out."""
     if found.row is None or not len(at):
         return {}
+    with_payloads = args is None or nsys_payloads.wanted(args)
+    with_payloads = with_payloads and nsys_payloads.recorded(db)
+    keys = _keys(db, args)
+    if not keys and not with_payloads:
+        return {}
     where = places(found, at)
     arguments: dict[str, Sparse] = {}
-    for key in ARGS:
-        if wanted(args, key):
-            argument = _argument(db, key, where, found, at)
-            if argument is not None and len(argument.rows):
-                arguments[key] = argument
-    if nsys_payloads.recorded(db) and (args is None or nsys_payloads.wanted(args)):
+    for key in keys:
+        argument = _argument(db, key, where, found, at)
+        if argument is not None and len(argument.rows):
+            arguments[key] = argument
+    if with_payloads:
         for key, argument in nsys_payloads.collectives(db, found, at, where).items():
             if wanted(args, key):
                 arguments[key] = argument
@@ -124,10 +128,21 @@ def _pairs(db: Database, value: str, condition: str) -> tuple[Ints, Ints]:
     return row[is_known], values[is_known]
 
 
+def _keys(db: Database, args: Collection[str] | None) -> list[str]:
+    """Those of `ARGS` that are wanted and that the file may hold."""
+    keys = [key for key in ARGS if wanted(args, key)]
+    if "Input Dims" in keys and not may_have_shapes(db):
+        keys.remove("Input Dims")
+    return keys
+
+
+def may_have_shapes(db: Database) -> bool:
+    """Whether any name may have shapes behind it; known for sure where the names were read from the pages."""
+    return has(db, TABLE, "text") and db.looked.get((TABLE, "text", SIZES)) is not False
+
+
 def _dims(db: Database, where: Places) -> Sparse | None:
     """Recorded shapes as Kineto writes them; the texts that differ are few and read once."""
-    if not has(db, TABLE, "text") or db.looked.get((TABLE, "text", SIZES)) is False:
-        return None
     row = row_id(db.columns[TABLE])
     begin = f"instr(text, '{SIZES}') + {len(SIZES) - 1}"
     sql = (

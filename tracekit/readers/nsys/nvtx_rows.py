@@ -22,6 +22,7 @@ from tracekit.readers.nsys.connection import one_row, row_id
 from tracekit.readers.nsys.database import MISSING, Database, blocks, texts
 from tracekit.readers.nsys.numbering import Numbers
 from tracekit.readers.nsys.pages import CODES, SHAPES, NameCodes
+from tracekit.readers.nsys.parts import Parts
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
@@ -71,7 +72,7 @@ def read(db: Database, *, with_rows: bool) -> Rows:
     """The rows of the table, in the order in which they are stored, which means nothing."""
     keys: defaultdict[bytes, int] = defaultdict(count().__next__)
     threads, domains = Numbers(), Numbers()
-    parts: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
+    parts: dict[str, Parts] = defaultdict(Parts)
     names_of_rows = None
     if "text" in db.columns[TABLE]:
         looked = tuple(sorted(db.columns[TABLE].intersection(_LOOKED)))
@@ -198,11 +199,9 @@ def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
     return map(itemgetter(0), db.connection.execute(sql, (low, high)))
 
 
-def _joined(
-    parts: dict[str, list[npt.NDArray[Any]]], name: str, dtype: type[Any]
-) -> npt.NDArray[Any]:
+def _joined(parts: dict[str, Parts], name: str, dtype: type[Any]) -> npt.NDArray[Any]:
     """The blocks of a column as one array; they are given up."""
-    return np.concatenate([np.empty(0, dtype), *parts.pop(name, [])])
+    return parts.pop(name, Parts()).joined(dtype)
 
 
 def _names(db: Database, label: Codes, keys: list[bytes]) -> tuple[list[str], Bools, Codes]:
