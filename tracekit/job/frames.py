@@ -5,7 +5,7 @@ A *unit* is one step of one run; where steps have no number, a repeated capture 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +20,15 @@ from tracekit.model.keys import (
     IN_RUN,
     PROCESS,
     Ints,
+    as_python,
     equal,
     is_among,
     numbered_alike,
     of_keys,
-    records,
 )
 from tracekit.model.report import Heading
 from tracekit.model.stages import canonical, scope_stage, stage_name
-from tracekit.model.tables.arrays import framed
+from tracekit.model.tables.arrays import Nullable, bare, for_pandas, framed
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
@@ -67,11 +67,8 @@ def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd
     """Sums of `columns` per distinct `by`, missing keys being a key like any other; in order of keys."""
     number, first = of_keys(frame, by)
     out = each_key(frame, by, first)
-    inexact = [name for name in columns if str(frame[name].dtype) not in ("int64", "Int64")]
-    # What is no whole number pandas adds up, and that costs more than all the others together.
-    sums = frame[inexact].groupby(number, sort=False).sum(min_count=1) if inexact else frame
     for name in columns:
-        out[name] = sums[name].array if name in inexact else _sums(frame[name], number, len(first))
+        out[name] = _sums(frame[name], number, len(first))
     return framed(out, len(first))
 
 
@@ -95,17 +92,59 @@ def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) ->
 
 def _reduced(column: pd.Series[Any], number: Ints, count: int, how: str) -> Any:
     """A value for each of so many groups, as pandas reduces them; of whole numbers in a tenth of its time."""
-    values = column.to_numpy() if column.dtype == np.int64 else None
-    if values is not None and how == "sum":
-        return grouping.summed(number, values, count)
-    if values is not None and how == "mean" and grouping.exact_sum(values):
-        sizes = np.bincount(number, minlength=count)
-        return grouping.summed(number, values, count) / sizes
-    if values is not None and how in ("max", "min"):
-        extremes = values[grouping.first_of_each(number, count)]
-        (np.maximum if how == "max" else np.minimum).at(extremes, number, values)
-        return extremes
+    array = bare(column.array)
+    numbers = array.values if isinstance(array, Nullable) else array
+    if isinstance(numbers, np.ndarray) and _is_reduced_here(numbers, how):
+        is_known = ~array.missing if isinstance(array, Nullable) else np.ones(len(array), np.bool_)
+        numbers, number = numbers[is_known], number[is_known]
+        if how != "mean" or grouping.exact_sum(numbers):
+            values = _REDUCTIONS[how](number, numbers, count)
+            if not isinstance(array, Nullable):
+                return values
+            is_missing = np.bincount(number, minlength=count) == 0
+            return for_pandas(Nullable(values, is_missing & (how != "sum")))
     return getattr(column.groupby(number, sort=False), how)().array
+
+
+def _is_reduced_here(numbers: npt.NDArray[Any], how: str) -> bool:
+    """Whether numpy reduces such numbers so as pandas does."""
+    if numbers.dtype == np.float64:
+        return how in ("max", "min") and not np.isnan(numbers).any()
+    return numbers.dtype == np.int64 and how in _REDUCTIONS
+
+
+_LAST = 2**62
+"""Beyond any time."""
+
+
+def _means(number: Ints, values: Ints, count: int) -> npt.NDArray[np.float64]:
+    """The mean of each group."""
+    sizes = np.bincount(number, minlength=count)
+    means: npt.NDArray[np.float64] = grouping.summed(number, values, count) / np.maximum(sizes, 1)
+    return means
+
+
+def _most(number: Ints, values: Ints, count: int) -> Ints:
+    """The largest of each group."""
+    highest = np.full(count, values.min(initial=_LAST), values.dtype)
+    np.maximum.at(highest, number, values)
+    return highest
+
+
+def _least(number: Ints, values: Ints, count: int) -> Ints:
+    """The smallest of each group."""
+    lowest = np.full(count, values.max(initial=-_LAST), values.dtype)
+    np.minimum.at(lowest, number, values)
+    return lowest
+
+
+_REDUCTIONS: Mapping[str, Callable[[Ints, Ints, int], npt.NDArray[Any]]] = {
+    "sum": grouping.summed,
+    "mean": _means,
+    "max": _most,
+    "min": _least,
+}
+"""How whole numbers are reduced: by the group of each, for so many groups."""
 
 
 def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
@@ -117,6 +156,12 @@ def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
         ends = np.cumsum(np.bincount(number))
         for rows in np.split(np.argsort(number, kind="stable"), ends[:-1]):
             yield frame.iloc[rows]
+
+
+def each_run(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """(the run, its rows) for each run, in order of appearance."""
+    for rows in apart(frame, ["run"]):
+        yield rows["run"].iloc[0], rows
 
 
 def each_key(frame: pd.DataFrame, by: Sequence[str], first: Ints) -> dict[str, Any]:
@@ -135,14 +180,21 @@ def count_distinct(frame: pd.DataFrame, by: Sequence[str]) -> int:
 
 
 def _sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
-    """Sums of whole numbers by group; NA where no row of a group has one."""
-    if isinstance(column.dtype, np.dtype):
-        return grouping.summed(number, column.to_numpy(), count)
-    is_present = column.notna().to_numpy(np.bool_)
-    sums = grouping.summed(
-        number[is_present], column.to_numpy(np.int64, na_value=0)[is_present], count
-    )
-    return pd.arrays.IntegerArray(sums, np.bincount(number[is_present], minlength=count) == 0)
+    """Sums by group; NA where no row of a group has a number, 0 of whole ones that cannot be missing."""
+    array = bare(column.array)
+    if isinstance(array, np.ndarray) and array.dtype == np.int64:
+        return grouping.summed(number, array, count)
+    if not isinstance(array, Nullable) or np.isnan(array.values).any():
+        return column.groupby(number, sort=False).sum(min_count=1).array
+    is_present = ~array.missing
+    values, group = array.values[is_present], number[is_present]
+    is_missing = np.bincount(group, minlength=count) == 0
+    whole = values.astype(np.int64)
+    if not ((values == whole).all() and (values.dtype == np.int64 or grouping.exact_sum(whole))):
+        # What is no whole number pandas adds up.
+        return column.groupby(number, sort=False).sum(min_count=1).array
+    sums = grouping.summed(group, whole, count).astype(values.dtype)
+    return for_pandas(Nullable(sums, is_missing))
 
 
 def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
@@ -281,7 +333,8 @@ def canonical_stages(
     by = [column, "role", "scope"]
     number, first = of_keys(rows, by)
     names = []
-    for recorded, role, scope in records(rows[by].iloc[first], by):
+    firsts = [as_python(rows[name].array[first]) for name in by]
+    for recorded, role, scope in zip(*firsts, strict=True):
         name = None
         if recorded is None:
             if in_file:
@@ -389,6 +442,10 @@ def _run_heading(measured: Measurements) -> tuple[Heading, ...]:
 
 def label_headings(measured: Measurements) -> tuple[Heading, ...]:
     """Columns for run and role, as far as they tell rows apart or are known at all."""
+    return measured.derived(_label_headings)
+
+
+def _label_headings(measured: Measurements) -> tuple[Heading, ...]:
     has_role = bool(measured["captures"]["role"].notna().any())
     return (*run_heading(measured), *((Heading("role", "role"),) if has_role else ()))
 

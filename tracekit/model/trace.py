@@ -401,6 +401,10 @@ class Measurements:
         self._look((name,))
         return self.tables[name] if name in self.tables else TABLES[name].no_rows()
 
+    def row_count(self, name: str) -> int:
+        """How many rows a table has, none where no source filled it: asked before a frame of none is made."""
+        return len(self.columns(name))
+
     def derived(self, function: Callable[[Measurements], T]) -> T:
         """`function(self)`, computed once: what several judgements share; not to be changed in place."""
         if function not in self._derived:

@@ -93,14 +93,12 @@ class Columns:
 
     def frame(self) -> pd.DataFrame:
         """A pandas frame of these rows; it shares the arrays where pandas can. Texts are categories."""
-        return framed(
-            {name: _for_pandas(array) for name, array in self.arrays.items()}, self.length
-        )
+        return framed({name: for_pandas(array) for name, array in self.arrays.items()}, self.length)
 
     def judged(self) -> pd.DataFrame:
         """The frame that questions judge: texts are objects, NaN where one is missing, so that missing keys group too."""
         columns = {
-            name: _objects(array) if isinstance(array, Coded) else _for_pandas(array)
+            name: _objects(array) if isinstance(array, Coded) else for_pandas(array)
             for name, array in self.arrays.items()
         }
         return framed(columns, self.length)
@@ -283,7 +281,7 @@ def _dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa
     return pd.CategoricalDtype(as_text(texts))
 
 
-def _for_pandas(array: Array) -> Any:
+def for_pandas(array: Array) -> Any:
     """An array of the type that its column has in a frame."""
     if isinstance(array, Coded):
         if len(array.texts) <= FEW_TEXTS:
