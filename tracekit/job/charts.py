@@ -69,7 +69,7 @@ def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
     if not len(stages):
         return ()
     chosen: list[tuple[pd.Series[Any], str]] = []
-    for _, of_run in walls.groupby("run", dropna=False, sort=False):
+    for of_run in apart(walls, ["run"]):
         by_wall = of_run.sort_values(["wall_ns", "ts_ns"], kind="stable")
         slowest, median = by_wall.iloc[-1], by_wall.iloc[(len(of_run) - 1) // 2]
         chosen.append((slowest, ", the slowest step" if len(of_run) > 1 else ""))

@@ -71,6 +71,8 @@ def logs(measured: Measurements) -> dict[Any, Logged]:
 
 
 def _logs(measured: Measurements) -> dict[Any, Logged]:
+    if not measured.row_count("logged"):
+        return {}
     rows = measured["logged"]
     rows = rows[rows["step"].notna()]
     by_run: dict[Any, Logged] = {}

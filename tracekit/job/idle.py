@@ -23,7 +23,7 @@ from tracekit.job.stage_windows import (
     step_sums,
     whole,
 )
-from tracekit.model.keys import of_keys, records
+from tracekit.model.keys import of_keys, records, row_dicts
 from tracekit.model.thresholds import shared
 from tracekit.model.trace import Measurements
 from tracekit.process.idle import IdleTime
@@ -56,7 +56,7 @@ def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncB
     columns = ("count", "stall_count", "call_ns", "idle_ns")
     if not len(rows):
         return []
-    sums = {keyed(row): row for row in summed(rows, WHERE, columns).to_dict("records")}
+    sums = {keyed(row): row for row in row_dicts(summed(rows, WHERE, columns))}
     held_up = []
     for window in stage_windows(measured):
         if (row := sums.get(window.key)) is None or not window.window_ns:
@@ -81,7 +81,7 @@ def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
     if not len(rows):
         return {}
     sums = summed(rows, [*WHERE, "cause"], ["idle_ns"])
-    return {(*keyed(r), r["cause"]): int(r["idle_ns"]) for r in sums.to_dict("records")}
+    return {(*keyed(r), r["cause"]): int(r["idle_ns"]) for r in row_dicts(sums)}
 
 
 def idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:

@@ -21,6 +21,7 @@ from tracekit.job.idle import (
 from tracekit.job.launching import of_many_kernels, pooled, waiting_for_launches
 from tracekit.job.loader_waits import by_rank, long_waits
 from tracekit.job.stage_windows import WHERE, keyed, placed, stage_windows
+from tracekit.model.keys import row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
@@ -71,7 +72,7 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
     waits = summed(rows, WHERE, ["launch_gap_ns"]).dropna(subset="launch_gap_ns")
     return {
         key: int(row["launch_gap_ns"])
-        for row in waits.to_dict("records")
+        for row in row_dicts(waits)
         if (key := keyed(row)) in bound or (*key[:2], None) in bound
     }
 
@@ -80,7 +81,7 @@ def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     if not measured.has("loader_waits") or not len(measured["loader_waits"]):
         return {}
     waits = long_waits(by_rank(measured), thresholds.of("data-loader-wait"))
-    owners = {keyed({**row, "canonical": None})[:2] for row in waits.to_dict("records")}
+    owners = {keyed({**row, "canonical": None})[:2] for row in row_dicts(waits)}
     return _caused(measured, "host_loader", owners)
 
 
@@ -114,7 +115,5 @@ def _at_edges(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     owners = idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
     sums = summed(rows.assign(canonical=rows["next_canonical"]), WHERE, ["inside_ns"])
     return {
-        key: int(row["inside_ns"])
-        for row in sums.to_dict("records")
-        if (key := keyed(row))[:2] in owners
+        key: int(row["inside_ns"]) for row in row_dicts(sums) if (key := keyed(row))[:2] in owners
     }

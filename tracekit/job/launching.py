@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import each_key, staged, units
+from tracekit.job.frames import each_key, stacked, staged, units
 from tracekit.job.stage_windows import occurrence_of_unit
-from tracekit.model.keys import PROCESS, of_keys, summed
+from tracekit.model.keys import PROCESS, of_keys, row_dicts, summed
+from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -47,8 +48,8 @@ def pooled(measured: Measurements) -> pd.DataFrame:
 def _pooled(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["host_counts"])
     stages = staged(rows[rows["window"] == "stage"])
-    parts = [_pool(rows[rows["window"] == "step"], None), _pool(stages, "canonical")]
-    return pd.concat(parts).reset_index(drop=True)
+    steps = rows[rows["window"] == "step"]
+    return stacked([_pool(steps, None), _pool(stages, "canonical")])
 
 
 def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
@@ -68,18 +69,26 @@ def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
     walls = (_whole(rows["wall_ns"]) * _whole(rows["device_count"]))[on_device]
     sums = summed(number[on_device], walls, count)
     table["device_wall_ns"] = pd.arrays.IntegerArray(sums, ~recorded)
-    process_steps = of_keys(rows.assign(occurrence=occurrence_of_unit(rows)), [*by, *PROCESS_STEP])[
-        1
-    ]
+    rows_of_unit = rows.assign(occurrence=occurrence_of_unit(rows))
+    process_steps = of_keys(rows_of_unit, [*by, *PROCESS_STEP])[1]
     table["process_steps"] = np.bincount(number[process_steps], minlength=count)
     for name in ("call_p50_ns", "kernel_p50_ns"):
-        medians = rows[name].astype("Float64").groupby(number, sort=False).median()
-        table[name] = medians.array
-    return pd.DataFrame(table, columns=list(_COLUMNS)).astype(object)
+        table[name] = _medians(rows[name].astype("Float64"), number, count)
+    columns = {name: np.asarray(table[name], object) for name in _COLUMNS}
+    return framed(columns, count)
+
+
+def _medians(column: pd.Series[Any], number: Ints, count: int) -> Any:
+    """The median of each group; NA where none of its values is known."""
+    if not column.notna().any():
+        return np.full(count, pd.NA, object)
+    return column.groupby(number, sort=False).median().array
 
 
 def _whole(column: pd.Series[Any]) -> Ints:
     """Whole numbers, 0 where one is missing."""
+    if column.dtype == np.int64:
+        return column.to_numpy(np.int64)
     return np.asarray(column.astype("Int64").to_numpy(np.int64, na_value=0), np.int64)
 
 
@@ -90,13 +99,13 @@ def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list
     """
     staged = rows[rows["canonical"].notna()]
     judged = staged if len(staged) else rows
-    return [row for row in judged.to_dict("records") if _is_launch_bound(row, limit)]
+    return [row for row in row_dicts(judged) if _is_launch_bound(row, limit)]
 
 
 def of_many_kernels(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
     """Of the pooled rows of one run, the steps of very many kernels that are short on average."""
     steps = rows[rows["canonical"].isna()]
-    return [row for row in steps.to_dict("records") if _many_kernels(row, limit)]
+    return [row for row in row_dicts(steps) if _many_kernels(row, limit)]
 
 
 def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:

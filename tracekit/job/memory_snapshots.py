@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import text_or_none, whole_or_none
-from tracekit.model.keys import equal
+from tracekit.model.keys import equal, row_dicts
 from tracekit.model.labels import called, phrase
 from tracekit.model.trace import Measurements
 
@@ -38,7 +38,7 @@ def _snapshot_levels(measured: Measurements) -> pd.DataFrame:
     rows = rows.assign(on_host=rows["memory"] == "host")
     by = ["on_host", "peak_bytes", "source"]
     rows = rows.sort_values(by, ascending=[True, False, True], kind="stable", ignore_index=True)
-    return rows.assign(who=list(map(who, rows.to_dict("records"))))
+    return rows.assign(who=list(map(who, row_dicts(rows))))
 
 
 def who(row: Any) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from tracekit.job.frames import apart, from_epoch, share_of, units, whole_or_none
 from tracekit.job.samples import missing_last
-from tracekit.model.keys import CAPTURE, records
+from tracekit.model.keys import CAPTURE, records, row_dicts
 from tracekit.model.labels import called
 from tracekit.model.trace import Measurements
 
@@ -98,15 +98,15 @@ def generations(measured: Measurements) -> list[Generation]:
 
 
 def _generations(measured: Measurements) -> list[Generation]:
-    rows = units(measured["generations"])
-    if not len(rows):
+    if not measured.row_count("generations"):
         return []
+    rows = units(measured["generations"])
     parts = measured.derived(_parts)
     engines: list[Generation] = []
     for of_engine in apart(rows, [*UNIT, "replica"]):
         by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
         in_order = of_engine.sort_values(["rank", *CAPTURE], kind="stable")
-        for key, record in zip(records(in_order, _KEY), in_order.to_dict("records"), strict=True):
+        for key, record in zip(records(in_order, _KEY), row_dicts(in_order), strict=True):
             row, part = {str(name): value for name, value in record.items()}, parts.get(key)
             by_work.setdefault(_signature(row, part), []).append((row, part))
         several = len(by_work) > 1

@@ -14,13 +14,13 @@ from tracekit.job.frames import (
     job,
     same_text,
     stage_rows,
-    summed,
     text_or_none,
     units,
 )
 from tracekit.model.intervals import covered, side_by_side, union
 from tracekit.model.keys import CAPTURE, IN_RUN, is_among, looked_up, numbered_alike
 from tracekit.model.stages import RL_STAGES
+from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 
 MAX_STAGES = 100
@@ -104,10 +104,9 @@ def _run_cells(
     walls: pd.DataFrame, seen: pd.DataFrame, log: Logged | None, run: object
 ) -> pd.DataFrame:
     """The cells of one run: every stage of it in every unit of it."""
-    totals = seen.groupby(["role", "canonical"], dropna=False, sort=False)["wall_ns"].sum()
-    totals = totals.sort_values(ascending=False, kind="stable").iloc[:MAX_STAGES]
-    stages = totals.reset_index()[["role", "canonical"]]
-    only = pd.DataFrame(columns=["role", "canonical"])
+    totals = grouped(seen, ["role", "canonical"], wall_ns=("wall_ns", "sum"))
+    longest = np.argsort(-totals["wall_ns"].to_numpy(np.int64), kind="stable")[:MAX_STAGES]
+    stages = totals[["role", "canonical"]].iloc[longest]
     if log is not None:
         names = sorted(set(log.stages["canonical"]) - set(stages["canonical"]))
         only = pd.DataFrame({"role": [None] * len(names), "canonical": names}, dtype=object)
@@ -120,14 +119,9 @@ def _run_cells(
         absent_rows = pd.DataFrame(
             {"role": [None] * len(absent), "canonical": absent}, dtype=object
         )
-        only = pd.concat([only, absent_rows], ignore_index=True)
-    all_stages = pd.concat([stages.astype(object), only], ignore_index=True)
-    grid = walls[list(UNIT)].merge(all_stages, how="cross")
-    texts = dict.fromkeys(("part", "role", "canonical"), object)
-    grid = grid.astype({"step": "Int64", **texts})
-    seen = seen.astype({"step": "Int64", **texts}).drop(columns="run")
+        stages = pd.concat([stages.astype(object), only, absent_rows], ignore_index=True)
     keys = ["step", "part", "role", "canonical"]
-    out = looked_up(grid, seen, keys, optional=keys)
+    out = looked_up(_grid(walls, stages), seen.drop(columns="run"), keys, optional=keys)
     logged, has_step = _from_log(out, log, walls)
     measured_here = out["wall_ns"].notna().to_numpy()
     out["logged_ns"] = logged
@@ -137,6 +131,20 @@ def _run_cells(
         "missing",
     )
     return out
+
+
+def _grid(walls: pd.DataFrame, stages: pd.DataFrame) -> pd.DataFrame:
+    """A row for each unit and stage."""
+    unit = np.repeat(np.arange(len(walls)), len(stages))
+    stage = np.tile(np.arange(len(stages)), len(walls))
+    columns = {
+        "run": walls["run"].to_numpy(object)[unit],
+        "step": walls["step"].astype("Int64").array[unit],
+        "part": walls["part"].to_numpy(object)[unit],
+        "role": stages["role"].to_numpy(object)[stage],
+        "canonical": stages["canonical"].to_numpy(object)[stage],
+    }
+    return framed(columns, len(unit))
 
 
 def _from_log(
@@ -167,6 +175,8 @@ def residuals(measured: Measurements) -> pd.DataFrame:
     steps = units(measured["steps"])
     steps = steps[(steps["origin"] != "stage").to_numpy()]
     ranges = stage_rows(measured)
+    if not len(steps) or not len(ranges):
+        return steps[[*UNIT, *IN_RUN]].iloc[:0].assign(wall_ns=0, residual_ns=0)
     number, number_of_stage = numbered_alike(CAPTURE, steps, ranges)
     out = steps[[*UNIT, *IN_RUN]].assign(wall_ns=steps["dur_ns"])
     staged = np.isin(number, number_of_stage)
@@ -193,24 +203,16 @@ def by_rank(measured: Measurements) -> pd.DataFrame:
 
     What no stage covers is a row of its own per role and rank, its `canonical` missing.
     """
-    rows = stage_rows(measured)
     by = ["run", "role", "canonical", "rank"]
-    process = ["host", "pid"]
-    per_step = summed(rows, [*by, *process, "step", "part"], ["dur_ns"])
-    means = per_step.groupby([*by, *process], dropna=False, sort=False)["dur_ns"].mean()
-    walls = means.reset_index().rename(columns={"dur_ns": "wall_ns"})
-    outside = residuals(measured)
-    mean_outside = outside.groupby(["run", "role", "rank", *process], dropna=False, sort=False)[
-        "residual_ns"
-    ].mean()
-    walls = pd.concat(
-        [
-            walls,
-            mean_outside.reset_index()
-            .rename(columns={"residual_ns": "wall_ns"})
-            .assign(canonical=None),
-        ],
-        ignore_index=True,
+    per_step = grouped(
+        stage_rows(measured), [*by, "host", "pid", "step", "part"], wall_ns=("dur_ns", "sum")
     )
-    longest = walls.groupby(by, dropna=False, sort=False)["wall_ns"].max().reset_index()
+    walls = grouped(per_step, [*by, "host", "pid"], wall_ns=("wall_ns", "mean"))
+    outside = residuals(measured)
+    if len(outside):
+        means = grouped(
+            outside, ["run", "role", "rank", "host", "pid"], wall_ns=("residual_ns", "mean")
+        )
+        walls = pd.concat([walls, means.assign(canonical=None)], ignore_index=True)
+    longest = grouped(walls, by, wall_ns=("wall_ns", "max"))
     return longest.astype({"rank": "Int64", "wall_ns": "Float64"})

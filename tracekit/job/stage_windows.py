@@ -28,7 +28,17 @@ from tracekit.job.frames import (
 )
 from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.model import keys as grouping
-from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, Ints, is_among, joined, of_keys, places_of
+from tracekit.model.keys import (
+    CAPTURE,
+    IN_RUN,
+    PROCESS,
+    Ints,
+    is_among,
+    joined,
+    of_keys,
+    places_of,
+    row_dicts,
+)
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
@@ -304,9 +314,9 @@ def _stage_windows(measured: Measurements) -> list[StageWindow]:
     sums["origin"] = origins["origin"]
     existing = gpu_steps(measured)
     launched = summed(stage_rows(measured), WHERE, ("launch_count",)).dropna(subset="launch_count")
-    idle_by_design = {keyed(r) for r in launched.to_dict("records") if r["launch_count"] == 0}
+    idle_by_design = {keyed(r) for r in row_dicts(launched) if r["launch_count"] == 0}
     windows = []
-    for row in sums.sort_values("window_ns", ascending=False, kind="stable").to_dict("records"):
+    for row in row_dicts(sums.sort_values("window_ns", ascending=False, kind="stable")):
         role, stage = text_or_none(row["role"]), text_or_none(row["canonical"])
         windows.append(
             StageWindow(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.driver_log import logs, same_steps
 from tracekit.job.frames import UNIT, distinct, grouped, job, same_text, stacked, stage_rows, units
 from tracekit.model import faults
-from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, is_among, records
+from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, as_python, is_among, records
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     OUT_OF_MEMORY,
@@ -22,6 +24,7 @@ from tracekit.model.metrics import (
     WINDOW,
 )
 from tracekit.model.stages import STAGES
+from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 
 NAMES = (
@@ -62,19 +65,18 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     walls = job(measured).walls
     unmarked = walls[_unmarked(walls)]
     walls = walls[[*UNIT, "wall_ns"]]
-    walls = pd.concat([walls[~_among(walls, repeated)].astype(object), repeated], ignore_index=True)
-    is_window = _is_unit(walls, unmarked)
-    steps = walls[[*UNIT]].assign(role=None, stage=None, name=STEP_TIME, value=walls["wall_ns"])
-    steps["name"] = steps["name"].mask(is_window, WINDOW)
+    if len(repeated):
+        once = walls[~_among(walls, repeated)].astype(object)
+        walls = pd.concat([once, repeated], ignore_index=True)
+    is_window = is_among(walls, unmarked, UNIT)
+    kind = np.array([STEP_TIME, WINDOW], object)[is_window.astype(np.int64)]
+    steps = walls[[*UNIT]].assign(role=None, stage=None, name=kind, value=walls["wall_ns"])
     rows = _apart(stage_rows(measured), measured["stages"], repeated)
-    in_window = _is_unit(rows, unmarked)
-    per_rank = (
-        rows[~in_window]
-        .groupby([*UNIT, "canonical", *IN_RUN], dropna=False, sort=False)["dur_ns"]
-        .sum()
-    )
-    longest = per_rank.groupby([*UNIT, "role", "canonical"], dropna=False, sort=False).max()
-    stages = longest.reset_index().rename(columns={"canonical": "stage", "dur_ns": "value"})
+    in_window = is_among(rows, unmarked, UNIT)
+    per_rank = grouped(
+        rows[~in_window], [*UNIT, "canonical", *IN_RUN], value=("dur_ns", "sum")
+    ).rename(columns={"canonical": "stage"})
+    stages = grouped(per_rank, [*UNIT, "role", "stage"], value=("value", "max"))
     stages["name"] = STAGE_TIME
     columns = [*UNIT, "role", "stage", "name", "value"]
     parts = [
@@ -85,27 +87,41 @@ def job_values(measured: Measurements) -> pd.DataFrame:
         _compiling(measured, repeated),
         faults.sound(measured, _failed_requests, _NO_ROWS),
     ]
-    out = stacked([part.reindex(columns=columns).astype(object) for part in parts])
-    out["part"] = pd.Series(_parts(measured, out), index=out.index, dtype=object)
+    values = _objects(parts, columns)
+    values["part"] = np.array([*_parts(measured, values), None], object)[:-1]
     if len(unmarked):
-        windows = [_each_time(rows[in_window]), _cadences(measured)]
-        windows = [part.reindex(columns=columns).astype(object) for part in windows]
-        out = stacked([out, *windows])
-    timed = out["name"].isin([STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE])
-    out["unit"] = timed.map({True: "ns", False: "count"})
-    out["better"] = timed.map({True: "lower", False: "neither"})
-    return out
+        windows = _objects([_each_time(rows[in_window]), _cadences(measured)], columns)
+        values = {name: np.concatenate([values[name], windows[name]]) for name in columns}
+    is_time = [1 if name in _TIMES else 0 for name in values["name"]]
+    values["unit"] = np.array(["count", "ns"], object)[is_time]
+    values["better"] = np.array(["neither", "lower"], object)[is_time]
+    return framed(values, len(is_time))
+
+
+_TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE})
+
+
+def _objects(
+    parts: Sequence[pd.DataFrame], columns: Sequence[str]
+) -> dict[str, npt.NDArray[np.object_]]:
+    """These columns of all parts, one after the other; NaN where a part lacks one."""
+    some = [part for part in parts if len(part)]
+    values: dict[str, npt.NDArray[np.object_]] = {}
+    for name in columns:
+        missing = (part.get(name, np.nan) for part in some)
+        arrays = [
+            np.full(len(part), column, object)
+            if isinstance(column, float)
+            else column.to_numpy(object)
+            for part, column in zip(some, missing, strict=True)
+        ]
+        values[name] = np.concatenate([np.empty(0, object), *arrays])
+    return values
 
 
 def _unmarked(walls: pd.DataFrame) -> pd.Series[Any]:
     """Which units are windows that nothing marks as a step: neither a number nor a capture range of the program."""
-    captured = walls["part"].astype(object).map(lambda part: bool(_CAPTURED.match(str(part))))
-    return (walls["origin"] == "file") & walls["step"].isna() & ~captured.astype(bool)
-
-
-def _is_unit(rows: pd.DataFrame, some: pd.DataFrame) -> pd.Series[Any]:
-    """Which rows are of one of these units, none of which has a step number."""
-    return pd.Series(is_among(rows, some, UNIT), rows.index)
+    return (walls["origin"] == "file") & walls["step"].isna() & ~_is_captured(walls)
 
 
 _COUNTS_CALLS = re.compile(r"\d")
@@ -150,13 +166,19 @@ def _again(measured: Measurements) -> pd.DataFrame:
     Every capture may count its steps anew: then equal numbers are other steps, not pieces of one.
     """
     steps = measured["steps"]
-    captured = steps["part"].astype(object).map(lambda part: bool(_CAPTURED.match(str(part))))
-    steps = steps[(steps["origin"] == "profiler") & steps["step"].notna() & captured.astype(bool)]
+    steps = steps[_is_captured(steps)]
+    steps = steps[(steps["origin"] == "profiler") & steps["step"].notna()]
     if not len(steps):
         return pd.DataFrame(columns=[*UNIT, "wall_ns"], dtype=object)
     each = steps.groupby([*UNIT], sort=False)["dur_ns"].max().reset_index(name="wall_ns")
     repeated = each.groupby(["run", "step"], sort=False)["part"].transform("size") > 1
     return each[repeated].astype(object)
+
+
+def _is_captured(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which rows are of a process that was captured several times, by their part."""
+    parts = map(str, rows["part"].to_numpy(object))
+    return np.array([_CAPTURED.match(part) is not None for part in parts], np.bool_)
 
 
 def _among(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series[Any]:
@@ -172,13 +194,13 @@ def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> p
     return rows.assign(part=rows["part"].where(~_among(rows, again), part))
 
 
-def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
-    """The part of each row: its own, else the one part that all sources of its step share."""
+def _parts(measured: Measurements, values: Mapping[str, npt.NDArray[np.object_]]) -> list[object]:
+    """The part of each value: its own, else the one part that all sources of its step share."""
     parts_of: dict[tuple[object, object], set[object]] = {}
     for run, step, part in records(distinct(measured["steps"], UNIT), UNIT):
         parts_of.setdefault((run, step), set()).add(part)
     parts: list[object] = []
-    for run, step, part in records(rows, UNIT):
+    for run, step, part in zip(*(as_python(values[name]) for name in UNIT), strict=True):
         shared = parts_of.get((run, step), set())
         only = next(iter(shared)) if len(shared) == 1 else None
         parts.append(only if part is None else part)
@@ -187,14 +209,14 @@ def _parts(measured: Measurements, rows: pd.DataFrame) -> list[object]:
 
 def _work(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
     """How much work each step holds: as given, else as logged: run, step, part, name, value."""
-    counts = [pd.DataFrame(columns=[*UNIT, "name", "value"])]
+    counts = [_NO_ROWS]
     for name in PER_WORK:
         count = measured.facts.work.get(name, 0)
         if count > 0:
             counts.append(walls[[*UNIT]].assign(name=name, value=float(count)))
         elif measured.has("logged"):
             counts += _logged(measured, name)
-    return stacked([part.astype(object) for part in counts])
+    return stacked([part.astype(object) for part in counts]) if len(counts) > 1 else _NO_ROWS
 
 
 def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
@@ -212,7 +234,9 @@ def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
 def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
     """The first of several profiler steps of each source: run, step, part, name, value 1."""
     steps = _apart(units(measured["steps"]), measured["steps"], again)
-    steps = steps[steps["origin"] == "profiler"]
+    steps = steps[(steps["origin"] == "profiler").to_numpy()]
+    if not len(steps):
+        return steps
     windows = steps.groupby([*CAPTURE], dropna=False, sort=False)
     first = steps[
         (windows["ts_ns"].rank(method="first") == 1) & (windows["ts_ns"].transform("size") > 1)
@@ -223,10 +247,13 @@ def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFram
 
 def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
     """How often code was compiled or loaded, in the steps in which it was: run, step, part, name, value."""
-    if not measured.has("interruptions"):
+    if not measured.row_count("interruptions"):
         return pd.DataFrame(columns=[*UNIT, "name", "value"])
     rows = _apart(units(measured["interruptions"]), measured["interruptions"], again)
-    rows = rows[(rows["kind"] == "compilation") & rows["step"].notna()]
+    is_compilation = (rows["kind"] == "compilation").to_numpy()
+    rows = rows[is_compilation & rows["step"].notna().to_numpy()]
+    if not len(rows):
+        return rows
     return grouped(rows, UNIT, value=("count", "sum")).assign(name="compilations")
 
 

@@ -7,7 +7,7 @@ collective of the same group that the waiting rank did not do as long.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from tracekit.job.collectives import matched, middles
 from tracekit.job.frames import canonical_stages, summed, text_or_none, units
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, of_others, staged_segments
 from tracekit.model.keys import numbered_alike, of_keys, places_of
+from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -57,13 +58,15 @@ def waits(measured: Measurements) -> Waits:
 
 
 def _waits(measured: Measurements) -> Waits:
+    measured.has("arrivals", "segments")
+    if not measured.row_count("collectives"):
+        return _no_waits()
     rows, matches = units(measured["collectives"]), matched(measured)
     rows = pd.concat([rows, matches], axis=1)
     chosen = (rows["wait_ns"].notna() & rows["synchronising"]).to_numpy(np.bool_)
     rows = rows[chosen].reset_index(drop=True)
-    measured.has("arrivals", "segments")
     if not len(rows):
-        return _no_waits(rows)
+        return _no_waits()
     work, names, blocked = _work_before(measured, rows)
     rows["stage"] = canonical_stages(rows)
     wait = rows["wait_ns"].to_numpy(np.int64)
@@ -84,12 +87,20 @@ def _waits(measured: Measurements) -> Waits:
     return Waits(rows[[*_WAITING]], _booked(rows, work, names), tuple(names), parts)
 
 
-def _no_waits(rows: pd.DataFrame) -> Waits:
+def _no_waits() -> Waits:
     """What is known where nobody can have waited."""
-    none = np.empty(0, np.int64)
-    rows = rows.assign(stage=None, cause=None, late_rank=rows["rank"])
-    rows = rows.assign(**dict.fromkeys(("lost_ns", "work_ns", "excess_ns"), none))
-    return Waits(rows[[*_WAITING]], rows[[*_BOOKED, "lost_ns"]], (), none.reshape(0, 0))
+    texts, flags, times = np.empty(0, object), np.empty(0, np.bool_), np.empty(0, np.int64)
+    kinds: dict[str, Any] = {
+        **dict.fromkeys((*_WAITING, *_BOOKED), pd.arrays.IntegerArray(times, flags)),
+        **dict.fromkeys(("run", "part", "role", "group", "stage", "cause"), texts),
+        **dict.fromkeys(("trusted", "is_last"), flags),
+        **dict.fromkeys(("lost_ns", "work_ns", "excess_ns"), times),
+    }
+    waiting, booked = (
+        framed({name: kinds[name] for name in names}, 0)
+        for names in (_WAITING, (*_BOOKED, "lost_ns"))
+    )
+    return Waits(waiting, booked, (), times.reshape(0, 0))
 
 
 def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, run_heading, text_or_none, whole_or_none
+from tracekit.job.frames import each_run, in_run, run_heading, text_or_none, whole_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import joined, looked_up
@@ -128,7 +128,7 @@ def _calls(
 ) -> Iterator[Finding | Verdict]:
     """R21: the allocator still gets memory from the driver, or gives it back, in steady steps."""
     limit = thresholds.of("allocator-calls")
-    for run, of_run in steps.groupby("run", dropna=False, sort=False):
+    for run, of_run in each_run(steps):
         where = in_run(measured, run)
         late = of_run[(of_run["step"] > limit["first_steps"]).fillna(value=False).to_numpy(bool)]
         if not len(late):

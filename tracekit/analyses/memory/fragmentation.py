@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, run_heading, text_or_none, whole_or_none
+from tracekit.job.frames import each_run, in_run, run_heading, text_or_none, whole_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up
@@ -305,7 +305,7 @@ def _fragmented(
     keys = [*SNAPSHOT_KEYS]
     sums = calls.groupby(keys, dropna=False, sort=False)["needless_count"].sum(min_count=1)
     rows = looked_up(totals[totals["memory"] == "device"], sums.reset_index(), keys, optional=keys)
-    for run, of_run in rows.groupby("run", dropna=False, sort=False):
+    for run, of_run in each_run(rows):
         where = in_run(measured, run)
         grown = of_run[of_run["moment"] != "end"]
         if not len(grown):

@@ -12,10 +12,10 @@ from tracekit.analyses import Analysis
 from tracekit.job.charts import memory_lines
 from tracekit.job.device_size import UNKNOWN, device_sizes
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import grouped, in_run, run_heading, text_or_none
+from tracekit.job.frames import each_run, grouped, in_run, run_heading, text_or_none
 from tracekit.job.memory_trend import Allocator, allocators, stages, steps
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import of_arrays
+from tracekit.model.keys import of_arrays, row_dicts
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import canonical
 from tracekit.model.tables import KEYS, Column, Table
@@ -246,10 +246,10 @@ def _metrics(
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Peaks, levels by step and stage, of every allocator; findings R20, R23."""
-    peaks = _peaks(measured)
-    if not len(peaks):
+    if not measured.row_count("memory_peaks"):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
         return ANALYSIS.skipped(reason)
+    peaks = _peaks(measured)
     judged: list[Finding | Verdict] = [
         *_near_limit(measured, peaks, thresholds),
         *_imbalance(measured, peaks, thresholds),
@@ -341,7 +341,7 @@ def _near_limit(
 ) -> Iterator[Finding | Verdict]:
     """R20: what a process reserves comes near all that its GPU has."""
     limit = thresholds.of("memory-near-limit")
-    for run, of_run in peaks.groupby("run", dropna=False, sort=False):
+    for run, of_run in each_run(peaks):
         sized = of_run[of_run["card_bytes"].notna() & of_run["reserved_peak_bytes"].notna()]
         where = in_run(measured, run)
         if not len(sized):
@@ -388,7 +388,7 @@ def _near_limit(
                     source=row["reserved_source"],
                     stage=text_or_none(row["reserved_stage"]),
                 )
-                for row in near.iloc[:MAX_PLACES].to_dict("records")
+                for row in row_dicts(near.iloc[:MAX_PLACES])
             ),
             caveats=(
                 "other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine are not in it",

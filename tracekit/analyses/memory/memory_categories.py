@@ -14,7 +14,7 @@ from tracekit.job.frames import from_epoch, run_heading, stage_rows, text_or_non
 from tracekit.job.memory_trend import Allocator
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import window_at
-from tracekit.model.keys import CAPTURE, PROCESS, joined
+from tracekit.model.keys import CAPTURE, PROCESS, joined, row_dicts
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import TS
@@ -127,9 +127,9 @@ def _named(codes: Any) -> pd.Categorical:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     """The categories at the peak of every timeline; None where none was read."""
-    peaks = _peaks(measured)
-    if not len(peaks):
+    if not measured.row_count("category_peaks"):
         return None
+    peaks = _peaks(measured)
     levels = _levels(measured, peaks)
     top = peaks.iloc[0]
     sheets = (
@@ -150,9 +150,9 @@ def _peaks(measured: Measurements) -> pd.DataFrame:
     rows = measured["category_peaks"]
     order = ["peak_bytes", "source"]
     rows = rows.sort_values(order, ascending=[False, True], kind="stable", ignore_index=True)
-    places = [_place(measured, row) for row in rows.to_dict("records")]
+    places = [_place(measured, row) for row in row_dicts(rows)]
     return rows.assign(
-        who=[_process(row) for row in rows.to_dict("records")],
+        who=[_process(row) for row in row_dicts(rows)],
         stage=np.array([stage for stage, _ in places], object),
         step=pd.array([step for _, step in places], dtype="Int64"),
     )
@@ -192,7 +192,7 @@ def _of_process(
     for name in ("rank", "role", "replica"):
         if not pd.isna(row[name]):
             of_process = of_process[of_process[name].eq(row[name]).fillna(value=False)]
-    keys = [{name: row[name] for name in CAPTURE}, *of_process[[*CAPTURE]].to_dict("records")]
+    keys = [{name: row[name] for name in CAPTURE}, *row_dicts(of_process[[*CAPTURE]])]
     if not from_epoch(measured, pd.DataFrame(keys, dtype=object)):
         of_process = of_process.iloc[:0]
     return of_process.sort_values("ts_ns", kind="stable")
@@ -287,7 +287,7 @@ def _stage_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
     """What each stage holds when it holds most, as far as the points of the curve tell."""
     stretches = dict(iter(measured["category_curve"].groupby("source", sort=False)))
     parts = []
-    for row in peaks.to_dict("records"):
+    for row in row_dicts(peaks):
         stages = _of_process(measured, stage_rows(measured), row)
         if row["source"] not in stretches or not len(stages):
             continue

@@ -70,7 +70,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """The slope of every allocator's levels over steps; finding R19."""
-    if not measured.has("memory_steps") and not len(measured["step_levels"]):
+    if not measured.has("memory_steps") and not measured.row_count("step_levels"):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
         return ANALYSIS.skipped(reason)
     limits = _limits(thresholds)

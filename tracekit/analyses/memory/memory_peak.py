@@ -208,9 +208,9 @@ def _frames(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     """Peaks by process, and who holds what at the highest of them; None where no snapshot was read."""
-    rows = with_cards(measured, snapshot_levels(measured))
-    if not len(rows):
+    if not measured.row_count("snapshot_levels"):
         return None
+    rows = with_cards(measured, snapshot_levels(measured))
     top = rows.iloc[0]
     sites = of_snapshot(measured["live_sites"], top)
     at_peak, at_end = (sites[sites["moment"] == moment] for moment in ("peak", "end"))

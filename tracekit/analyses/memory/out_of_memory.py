@@ -18,7 +18,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import looked_up
+from tracekit.model.keys import looked_up, row_dicts
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.columns import STAGE, STEP
@@ -121,7 +121,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     outside = rows["card_bytes"] - rows["reserved_bytes"] - rows["device_free_bytes"]
     # A card smaller than what it holds was told wrong.
     rows["outside_bytes"] = outside.mask(outside < 0)
-    rows["cause"] = [_cause(row, limit["outside_ratio"]) for row in rows.to_dict("records")]
+    rows["cause"] = [_cause(row, limit["outside_ratio"]) for row in row_dicts(rows)]
     rows["stage"] = canonical_stages(rows, any_range=True)
     last = rows.iloc[-1]
     sheets = (_sheet(measured, rows), _last_sheet(measured, last))

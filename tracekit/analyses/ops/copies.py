@@ -15,7 +15,7 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, number_or_none, run_heading, same_text, share_of
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import numbered, of_arrays, summed
+from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, at_rows
@@ -184,7 +184,7 @@ def _pageable(
     is_pageable = pooled["memory"].str.contains("pageable", case=False) & pooled["direction"].isin(
         ("HtoD", "DtoH")
     )
-    for row in pooled[is_pageable].to_dict("records"):
+    for row in row_dicts(pooled[is_pageable]):
         steps = steps_of(measured, rows[same_text(rows["run"], row["run"])])
         size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
         count, dur = row["count"], row["dur_ns"]

@@ -121,10 +121,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Kernels of all processes pooled by name; percentiles only where one process and device ran it."""
-    rows = measured["kernels"]
-    if not len(rows):
+    if not measured.row_count("kernels"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    kernels = pool(rows)
+    kernels = pool(measured["kernels"])
     busy = int(kernels["total_ns"].sum())
     kernels["share_ratio"] = kernels["total_ns"] / busy if busy else None
     headings = (

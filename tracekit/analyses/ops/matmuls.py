@@ -24,7 +24,7 @@ from tracekit.job.stage_windows import Owner
 from tracekit.job.stage_work import StageWork, by_stage, of_run
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model import keys as grouping
-from tracekit.model.keys import of_keys
+from tracekit.model.keys import of_keys, row_dicts
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
@@ -207,8 +207,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         findings += _plain_units(measured, thresholds)
     if "unaligned-gemm" not in silent:
         findings += _unaligned_sizes(measured, thresholds)
-    rows = measured["matrix_products"]
-    if len(rows):
+    if measured.row_count("matrix_products"):
+        rows = measured["matrix_products"]
         numbers, sheets = _products(measured, rows)
         return ANALYSIS.answered(
             metrics=numbers, sheets=sheets, findings=tuple(findings), verdicts=verdicts
@@ -294,8 +294,8 @@ def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def _abstained(measured: Measurements) -> Iterator[Verdict]:
     """Why a rule says nothing of any run."""
-    rows = measured["work_classes"]
-    if not rows["device"].notna().any() and not (rows["class"] == "gemm").any():
+    rows = measured["work_classes"] if measured.row_count("work_classes") else None
+    if rows is None or not (rows["device"].notna() | (rows["class"] == "gemm")).any():
         for rule in ANALYSIS.rules:
             yield Verdict(rule, "not applicable", "no GPU activity was recorded")
         return
@@ -408,10 +408,10 @@ def _excess(rows: pd.DataFrame) -> tuple[float | None, list[dict[Any, Any]]]:
             gain += float(np.maximum(busy - flops / rate, 0.0)[same & odd].sum())
             compared = True
     worst = sized[odd].assign(time=busy[odd])
-    worst["label"] = [_label(row) for row in worst.to_dict("records")]
+    worst["label"] = [_label(row) for row in row_dicts(worst)]
     worst = worst.sort_values(["time", "label"], ascending=[False, True], kind="stable")
     worst = worst.drop_duplicates(["canonical", "label"])
-    return (gain if compared else None), worst.head(3).to_dict("records")
+    return (gain if compared else None), row_dicts(worst.head(3))
 
 
 def _label(row: Mapping[Any, Any]) -> str:

@@ -95,13 +95,13 @@ def _measured(trace: Trace, recorded: Modules) -> dict[str, Any]:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Modules of all processes pooled by class."""
-    rows = measured["modules"]
-    if not len(rows):
+    if not measured.row_count("modules"):
         reason = (
             "no module is recorded or annotated: profile with with_stack=True (verl: put stack among the"
             " profiler's contents), which records every call of an nn.Module"
         )
         return ANALYSIS.skipped(reason)
+    rows = measured["modules"]
     grouped = rows.groupby(["run", "origin", "module"], dropna=False, sort=False)
     pooled = grouped[["count", "self_ns"]].sum()
     pooled["instance_count"] = grouped["instance_count"].max()

@@ -12,6 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
+    each_run,
     in_run,
     label_headings,
     number_or_none,
@@ -24,7 +25,7 @@ from tracekit.job.frames import (
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import covered
-from tracekit.model.keys import PROCESS, summed, sums_of
+from tracekit.model.keys import PROCESS, row_dicts, summed, sums_of
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, numbers_or_none
@@ -181,9 +182,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Optimizers of all ranks and steps pooled by name; finding R26."""
     if not measured.has("optimizer_steps"):
         return ANALYSIS.skipped("no host activity was recorded")
-    rows = units(measured["optimizer_steps"])
-    if not len(rows):
+    if not measured.row_count("optimizer_steps"):
         return ANALYSIS.skipped(NO_OPTIMIZER)
+    rows = units(measured["optimizer_steps"])
     pooled = _pool(measured, rows)
     return ANALYSIS.answered(
         sheets=(_sheet(measured, pooled),),
@@ -262,7 +263,7 @@ def _abstains(
     for run in units(measured["steps"])["run"].drop_duplicates():
         if not same_text(rows["run"], run).any():
             yield Verdict(ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + in_run(measured, run))
-    for run, of_run in pooled.groupby("run", dropna=False, sort=False):
+    for run, of_run in each_run(pooled):
         if of_run["kernel_count"].eq(0).fillna(value=False).all():
             reason = "Optimizer.step launches no kernel: the optimizer works on the host"
             yield Verdict(ANALYSIS.rules[0], "not applicable", reason + in_run(measured, run))
@@ -273,7 +274,7 @@ def _unfused(
 ) -> Iterator[Finding]:
     """R26: optimizers that update tensor by tensor, in several kernels (without a GPU: ops) each."""
     limit = thresholds.of("unfused-optimizer")
-    for row in pooled.to_dict("records"):
+    for row in row_dicts(pooled):
         on_device = not pd.isna(row["kernel_count"])
         has_many = (
             not pd.isna(row["per_tensor"]) and row["per_tensor"] >= limit["kernels_per_tensor"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import run_heading
+from tracekit.job.frames import count_distinct, run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import numbered, summed
 from tracekit.model.report import Metric, Section
@@ -242,18 +242,19 @@ def _flops(trace: Trace, slot: Ints, count: int) -> Nullable:
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Operators of all processes pooled, by input shape and with all that runs inside them."""
-    totals, by_shape = measured["operator_totals"], measured["operator_shapes"]
-    if not len(totals):
+    if not measured.row_count("operator_totals"):
         return ANALYSIS.skipped("no host op was recorded")
+    totals = measured["operator_totals"]
     on_device = bool(totals["device_total_ns"].notna().any())
     has_memory = bool(totals["allocated_total_bytes"].notna().any())
-    if not (len(by_shape) or on_device or has_memory):
+    if not (measured.row_count("operator_shapes") or on_device or has_memory):
         return ANALYSIS.skipped(NOT_RECORDED)
+    by_shape = measured["operator_shapes"]
     sheets = (
         _shape_sheet(measured, by_shape, on_device),
         _total_sheet(measured, totals, on_device),
     )
-    distinct = len(by_shape[["run", "name", "dims", "types"]].drop_duplicates())
+    distinct = count_distinct(by_shape, ["run", "name", "dims", "types"])
     metrics = (Metric("operator_shapes", distinct, "count", label="operators by input shape"),)
     return ANALYSIS.answered(
         metrics=metrics if distinct else (),

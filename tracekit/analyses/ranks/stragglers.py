@@ -119,7 +119,7 @@ def _nothing(measured: Measurements) -> str:
         return "no step or stage of a known rank was recorded"
     if max(rank_group.members for rank_group in groups) < 2:
         return "only one rank was recorded: there is nobody to compare it with"
-    if not len(measured["collectives"]):
+    if not measured.row_count("collectives"):
         return "no collective was recorded"
     return "no collective could be matched between ranks"
 

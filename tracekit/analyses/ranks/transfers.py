@@ -305,8 +305,6 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     Columns: the keys, size_bytes, count, busy_ns, exposed_ns, gb_per_s, max_gb_per_s, share_ratio (exposed, of
     the step). A device of a process counts in every step of its own.
     """
-    rows = measured["transfers"]
-    rows = rows[rows["direction"].isin(("HtoD", "DtoH", "any"))]
     keys = ["run", "role", "canonical", "direction", "memory"]
     columns = [
         *keys,
@@ -319,6 +317,10 @@ def _moved(measured: Measurements) -> pd.DataFrame:
         "share_ratio",
         "step_ns",
     ]
+    if not measured.row_count("transfers"):
+        return pd.DataFrame(columns=columns)
+    rows = measured["transfers"]
+    rows = rows[rows["direction"].isin(("HtoD", "DtoH", "any"))]
     if not len(rows):
         return pd.DataFrame(columns=columns)
     rows = rows.assign(canonical=canonical_stages(rows, any_range=True))

@@ -13,6 +13,8 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     canonical_stages,
+    distinct,
+    grouped,
     in_run,
     label_headings,
     same_text,
@@ -20,7 +22,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import window_at
-from tracekit.model.keys import CAPTURE
+from tracekit.model.keys import CAPTURE, row_dicts
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
@@ -148,31 +150,25 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """One row a (run, role, stage), longest first."""
-    sized = rows.assign(row_count=rows["row_count"].astype("Float64"))
-    pooled = (
-        sized.groupby(keys, dropna=False, sort=False)
-        .agg(
-            count=("dur_ns", "size"),
-            median=("row_count", "median"),
-            least=("row_count", "min"),
-            most=("row_count", "max"),
-            mean_ns=("dur_ns", "mean"),
-            total_ns=("dur_ns", "sum"),
-        )
-        .reset_index()
+    pooled = grouped(
+        rows.assign(row_count=rows["row_count"].astype("Int64")),
+        keys,
+        count=("dur_ns", "size"),
+        median=("row_count", "median"),
+        least=("row_count", "min"),
+        most=("row_count", "max"),
+        mean_ns=("dur_ns", "mean"),
+        total_ns=("dur_ns", "sum"),
     )
-    passes = rows[[*keys, "step", "part", *CAPTURE]].drop_duplicates()
-    each = passes.groupby(keys, dropna=False, sort=False).size().to_numpy()
-    pooled["each"] = pooled["count"] / each
-    for name in ("least", "most"):
-        pooled[name] = pooled[name].astype("Int64")
+    passes = distinct(rows, [*keys, "step", "part", *CAPTURE])
+    pooled["each"] = pooled["count"] / grouped(passes, keys, count=("step", "size"))["count"]
     return pooled.sort_values(["total_ns", "canonical"], ascending=[False, True], kind="stable")
 
 
 def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
     """Each forward-only stage with the training stage of its role, else of its run."""
     training = pooled[pooled["canonical"].isin(TRAINING)]
-    for row in pooled[pooled["canonical"].isin(FORWARD_ONLY)].to_dict("records"):
+    for row in row_dicts(pooled[pooled["canonical"].isin(FORWARD_ONLY)]):
         same = training[same_text(training["run"], row["run"])]
         wanted = "update_critic" if row["canonical"] == "values" else "update_actor"
         of_role = same[same_text(same["role"], row["role"])]

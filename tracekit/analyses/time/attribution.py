@@ -139,10 +139,10 @@ GRAPH_LAUNCH = re.compile(r"Graph_?Launch", re.IGNORECASE)
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """How much of the GPU's work is linked, and which stages and calls launched it."""
+    if not measured.row_count("launches"):
+        return ANALYSIS.skipped("no GPU activity was recorded")
     rows = measured["launches"]
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
-    if not len(rows):
-        return ANALYSIS.skipped("no GPU activity was recorded")
     all_ns, count = int(rows["dur_ns"].sum()), int(rows["count"].sum())
     unlinked = rows[rows["link"] == "unlinked"]
     metrics = (

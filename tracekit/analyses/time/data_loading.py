@@ -87,9 +87,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Waits per loader and rank, without the first step of each process; finding R04."""
     if not measured.has("loader_waits"):
         return ANALYSIS.skipped("no host activity was recorded")
-    rows = units(measured["loader_waits"])
-    if not len(rows):
+    if not measured.row_count("loader_waits"):
         return ANALYSIS.skipped(NO_LOADER)
+    rows = units(measured["loader_waits"])
     waits = by_rank(measured)
     return ANALYSIS.answered(
         sheets=with_rows(_sheet(measured, waits)),

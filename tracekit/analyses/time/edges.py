@@ -14,7 +14,7 @@ from tracekit.job.frames import in_run, label_headings, same_text, summed, text_
 from tracekit.job.idle import DAMAGED, edge_rows, idle_at_edges, idle_time
 from tracekit.job.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import sums_of
+from tracekit.model.keys import row_dicts, sums_of
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, repeated_number, stacked, trimmed_all
@@ -133,7 +133,7 @@ def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
         of_owner = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
         by_edge = summed(of_owner, PAIR, ["claimed_ns"])
         by_edge = by_edge.sort_values("claimed_ns", ascending=False, kind="stable").head(3)
-        tops = by_edge.to_dict("records")
+        tops = row_dicts(by_edge)
         first = tops[0]
         unseen = steps.mean(int(of_owner["unseen_ns"].sum()))
         findings.append(

@@ -12,6 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
+    each_run,
     in_run,
     label_headings,
     number_or_none,
@@ -23,7 +24,7 @@ from tracekit.job.frames import (
 from tracekit.job.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
 from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import sorted_in_groups, summed
+from tracekit.model.keys import row_dicts, sorted_in_groups, summed
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, joined, trimmed
@@ -243,7 +244,7 @@ def _number(column: pd.Series) -> pd.Series[Any]:
 
 def _abstains(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
     """Runs in which nothing that R03 counts was recorded."""
-    for run, of_run in table.groupby("run", dropna=False, sort=False):
+    for run, of_run in each_run(table):
         if not of_run["leaf_count"].sum() and not of_run["kernel_count"].dropna().sum():
             reason = "neither host ops nor kernels launched one by one were recorded"
             yield Verdict("launch-bound", "not applicable", reason + in_run(measured, run))
@@ -255,7 +256,7 @@ def _launch_bound(
     """R03: stages whose GPUs wait for launches of short kernels; else steps of very many short ones."""
     limit = thresholds.of("launch-bound")
     counts = measured["host_counts"]
-    for run, of_run in table.groupby("run", dropna=False, sort=False):
+    for run, of_run in each_run(table):
         name = in_run(measured, run)
         bound_rows = waiting_for_launches(of_run, limit)
         for row in bound_rows or of_many_kernels(of_run, limit):
@@ -265,7 +266,7 @@ def _launch_bound(
         if bound_rows:
             continue
         staged = of_run[of_run["canonical"].notna()]
-        for row in of_run[of_run["canonical"].isna()].to_dict("records"):
+        for row in row_dicts(of_run[of_run["canonical"].isna()]):
             same = counts[same_text(counts["run"], run) & same_text(counts["role"], row["role"])]
             if not same["device_count"].notna().any() and _many_ops(row, limit):
                 yield _ops_finding(row, staged, thresholds, steps_of(measured, same), name)

@@ -32,7 +32,7 @@ from tracekit.job.stage_windows import (
     whole,
 )
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import sums_of
+from tracekit.model.keys import row_dicts, sums_of
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -174,7 +174,7 @@ def _by_place(measured: Measurements) -> pd.DataFrame:
     for window, (rows, table) in (("judged", judged), ("capture", captures)):
         sums = summed(rows, WHERE, ["window_ns", "idle_ns"]).assign(window=window)
         sums_by_cause = by_cause(table)
-        keys = [keyed(row) for row in sums.to_dict("records")]
+        keys = [keyed(row) for row in row_dicts(sums)]
         for cause in CAUSES:
             sums[cause] = [sums_by_cause.get((*key, cause), 0) for key in keys]
         assert (sums[[*CAUSES]].sum(axis=1) == sums["idle_ns"]).all(), (
@@ -297,7 +297,7 @@ def _gap_chart(measured: Measurements) -> Chart:
     series = [cause for cause in CAUSES if len(sums) and (sums["cause"] == cause).any()]
     marks = tuple(
         (series.index(r["cause"]), int(r["low_ns"]), 2 * int(r["low_ns"]), int(r["idle_ns"]))
-        for r in sums.sort_values(["cause", "low_ns"]).to_dict("records")
+        for r in row_dicts(sums.sort_values(["cause", "low_ns"]))
         if r["idle_ns"]
     )
     return Chart(
@@ -343,7 +343,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                         "longest pause",
                     ),
                 ),
-                tuple(_place(row) for row in gaps.head(3).to_dict("records"))
+                tuple(_place(row) for row in row_dicts(gaps.head(3)))
                 or tuple(window.place for window in lost.windows[:3]),
                 round(total),
                 ratio,

@@ -14,6 +14,7 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     Job,
     canonical_stages,
+    count_distinct,
     in_run,
     job,
     run_heading,
@@ -148,8 +149,8 @@ def _steady(measured: Measurements, run: object, first: int) -> Job:
     number = walls["step"]
     steady_walls = walls[(number > first).fillna(value=False).astype(bool) | number.isna()]
     mean = float(steady_walls["wall_ns"].mean()) if len(steady_walls) else None
-    count = late[[*PROCESS, "step", "part", "occurrence"]].drop_duplicates()
-    return Job(steady_walls, mean, len(count))
+    count = count_distinct(late, [*PROCESS, "step", "part", "occurrence"])
+    return Job(steady_walls, mean, count)
 
 
 def _allocator(

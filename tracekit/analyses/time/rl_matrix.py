@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,17 +13,19 @@ from tracekit.analyses import Analysis
 from tracekit.job.drawn_ranks import drawn
 from tracekit.job.driver_log import logs, same_steps
 from tracekit.job.frames import (
+    apart,
     grouped,
     in_run,
     label_headings,
     same_text,
+    stacked,
     stage_rows,
     text_or_none,
     whole_if_exact,
 )
 from tracekit.job.stage_matrix import by_rank, cells, timed_units
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import looked_up, numbered_alike
+from tracekit.model.keys import looked_up, numbered_alike, of_keys
 from tracekit.model.report import Chart, Heading, Metric, Section, Sheet
 from tracekit.model.stages import VALIDATION
 from tracekit.model.thresholds import Thresholds
@@ -48,11 +51,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     if not len(stage_rows(measured)) and not known_logs:
         return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
     all_cells = cells(measured)
-    sheets = [
-        _matrix(measured, all_cells, walls),
-        _by_rank(measured),
-        _not_measured(measured, all_cells),
-    ]
+    sheets = [_matrix(measured, all_cells, walls), _by_rank(measured)]
+    if (all_cells["state"] != "measured").any():
+        sheets.append(_not_measured(measured, all_cells))
     return ANALYSIS.answered(
         metrics=tuple(_metrics(all_cells, walls)),
         sheets=with_rows(*sheets),
@@ -87,20 +88,21 @@ _STAGE = ["run", "role", "canonical"]
 def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
     """Stages by step, the longest first; logged times stand in rows of which no trace holds anything."""
     all_cells, rest_cells = _with_unit(all_cells), _rest(walls)
-    in_trace = all_cells.groupby(_STAGE, dropna=False, sort=False)["wall_ns"].transform("count") > 0
+    stage, first = of_keys(all_cells, _STAGE)
+    in_trace = np.isin(stage, stage[all_cells["wall_ns"].notna().to_numpy()])
     all_cells["shown_ns"] = all_cells["wall_ns"].where(in_trace, all_cells["logged_ns"])
     all_cells["traced_ns"] = all_cells["wall_ns"]
-    grouped = all_cells.groupby(_STAGE, dropna=False, sort=False)
-    matrix = grouped[["shown_ns", "traced_ns"]].mean().reset_index()
-    matrix["state"] = [_state(group) for _, group in grouped]
-    grouped = rest_cells.groupby(_STAGE, dropna=False, sort=False)
-    residual = grouped[["shown_ns", "traced_ns"]].mean().reset_index()
-    residual["state"] = [_rest_state(group) for _, group in grouped]
-    both = pd.concat([matrix.assign(last=False), residual.assign(last=True)], ignore_index=True)
+    counts: list[Counter[str]] = [Counter() for _ in first]
+    for number, state in zip(stage.tolist(), all_cells["state"], strict=True):
+        counts[number][state] += 1
+    states = list(map(_state, counts, all_cells["canonical"].array[first]))
+    rest_states = list(map(_rest_state, apart(rest_cells, _STAGE)))
+    matrix = _means(all_cells).assign(state=states, last=False)
+    both = stacked([matrix, _means(rest_cells).assign(state=rest_states, last=True)])
     columns, caption = _columns(walls, all_cells)
     cut = pd.concat([frame[[*_STAGE, "unit", "shown_ns"]] for frame in (all_cells, rest_cells)])
     both, chosen = _spread(both, cut, "shown_ns", columns)
-    mean = walls.groupby("run", dropna=False, sort=False)["wall_ns"].mean().reset_index(name="step")
+    mean = grouped(walls, ["run"], step=("wall_ns", "mean"))
     both = looked_up(both, mean, ["run"], optional=["run"])
     step_ns = both["step"].astype("Float64")
     both["share_ratio"] = both["traced_ns"].astype("Float64") / step_ns.where(step_ns > 0)
@@ -116,6 +118,12 @@ def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
         Heading("state", "known from"),
     )
     return sheet("matrix", "Stages by step", headings, _ordered(both, "shown_ns"), caption=caption)
+
+
+def _means(rows: pd.DataFrame) -> pd.DataFrame:
+    """The mean times of every stage."""
+    times = {name: (name, "mean") for name in ("shown_ns", "traced_ns")}
+    return grouped(rows, _STAGE, **times)
 
 
 def _with_unit(frame: pd.DataFrame) -> pd.DataFrame:
@@ -141,21 +149,23 @@ def _spread(
     headings, rows = [], rows.copy(deep=False)
     of_columns = cells_of[cells_of["unit"].isin(columns)]
     longest = grouped(of_columns, [*_STAGE, "unit"], longest=(value, "max"))
-    place, row_number = numbered_alike(_STAGE, rows, longest)
+    of_row, of_longest = numbered_alike(_STAGE, rows, longest)
     for name in columns:
         key = f"in_{name.replace(' ', '_')}"
-        is_unit = (longest["unit"] == name).to_numpy(np.bool_)
-        column = pd.Series(longest["longest"].array[is_unit], row_number[is_unit]).reindex(place)
-        rows[key] = whole_if_exact(column)
+        of_unit = np.flatnonzero((longest["unit"] == name).to_numpy(np.bool_))
+        place = np.full(int(max(of_row.max(initial=0), of_longest.max(initial=0))) + 1, -1)
+        place[of_longest[of_unit]] = of_unit
+        values = longest["longest"].array.take(place[of_row], allow_fill=True)
+        rows[key] = whole_if_exact(pd.Series(values, copy=False))
         headings.append(Heading(key, name, "ns"))
     return rows, headings
 
 
 def _ordered(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     """The rows run by run, the longest first, what no stage covers last."""
-    rows = rows.assign(run_at=pd.factorize(rows["run"], use_na_sentinel=False)[0])
-    keys, ascending = ["run_at", "last", by], [True, True, False]
-    return rows.sort_values(keys, ascending=ascending, kind="stable", na_position="last")
+    value = rows[by].to_numpy(np.float64, na_value=-np.inf)
+    is_last = rows["last"].to_numpy(np.bool_)
+    return rows.iloc[np.lexsort((-value, is_last, of_keys(rows, ["run"])[0]))]
 
 
 def _columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
@@ -171,15 +181,13 @@ def _columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
     return chosen[:MAX_COLUMNS], f"{caption} {more}"
 
 
-def _state(group: pd.DataFrame) -> str:
+def _state(counts: Counter[str], stage: object) -> str:
     """How one stage is known over all units of its run."""
-    count = group["state"].value_counts()
-    states = [
-        word if n == len(group) else f"{n} of {len(group)} {word}"
-        for state, word in STATES.items()
-        if (n := int(count.get(state, 0)))
-    ]
-    stage = str(group["canonical"].iloc[0])
+    total = counts.total()
+    states = []
+    for state, word in STATES.items():
+        if counts[state]:
+            states.append(word if counts[state] == total else f"{counts[state]} of {total} {word}")
     return "; ".join(states) + (
         " (validation, no part of a training step)" if stage == VALIDATION else ""
     )
@@ -209,8 +217,7 @@ def _by_rank(measured: Measurements) -> Sheet:
     )
     if len(by_total) > MAX_COLUMNS:
         caption += f" The {MAX_COLUMNS} of {len(by_total)} ranks with most time."
-    grouped = walls.groupby([*_STAGE, "last"], dropna=False, sort=False)
-    out = grouped["wall_ns"].max().reset_index()
+    out = grouped(walls, [*_STAGE, "last"], wall_ns=("wall_ns", "max"))
     out, headings = _spread(out, walls, "wall_ns", chosen)
     out["wall_ns"] = whole_if_exact(out["wall_ns"])
     by_rank_rows = (
@@ -232,7 +239,7 @@ def _charts(measured: Measurements) -> list[Chart]:
     walls["canonical"] = walls["canonical"].astype(object).fillna(RESIDUAL)
     several = len(walls["run"].unique()) > 1
     walls["bar"] = [
-        _bar(run if several else None, role, rank)
+        _bar(run if several else None, role, rank).strip()
         for run, role, rank in zip(walls["run"], walls["role"], walls["rank"], strict=True)
     ]
     by_stage = walls.groupby("canonical", sort=False)["wall_ns"].sum()
@@ -241,14 +248,14 @@ def _charts(measured: Measurements) -> list[Chart]:
         *by_stage.index[:MAX_SERIES],
         *([RESIDUAL] if (walls["canonical"] == RESIDUAL).any() else []),
     ]
-    bars = list(dict.fromkeys(name.strip() for name in walls["bar"]))
-    total = walls.groupby(walls["bar"].str.strip(), sort=False)["wall_ns"].sum()
+    bars = list(dict.fromkeys(walls["bar"]))
+    total = walls.groupby("bar", sort=False)["wall_ns"].sum()
     chosen = drawn({str(bar): float(ns) for bar, ns in total.items()}, "the time of all stages")
     bars = [bar for bar in bars if bar in chosen.rows]
     place = {bar: number for number, bar in enumerate(bars)}
-    drawn_walls = walls[walls["canonical"].isin(series) & walls["bar"].str.strip().isin(bars)]
+    drawn_walls = walls[walls["canonical"].isin(series) & walls["bar"].isin(bars)]
     marks = tuple(
-        (place[bar.strip()], series.index(stage), round(wall))
+        (place[bar], series.index(stage), round(wall))
         for bar, stage, wall in zip(
             drawn_walls["bar"], drawn_walls["canonical"], drawn_walls["wall_ns"], strict=True
         )

@@ -13,6 +13,7 @@ from tracekit.job.charts import stage_gantts, step_strips
 from tracekit.job.frames import (
     STEP_BOUNDS,
     Job,
+    each_run,
     grouped,
     in_run,
     job,
@@ -248,7 +249,7 @@ def _too_few(
     """Runs with fewer steps than R30 asks for."""
     need = int(thresholds.of("step-variance")["min_steps"])
     several = bool(run_heading(measured))
-    for run, of_run in walls.groupby("run", dropna=False, sort=False):
+    for run, of_run in each_run(walls):
         if len(of_run) < need:
             reason = f"{len(of_run)} of at least {need} steps"
             named = text_or_none(run) if several else None
@@ -259,7 +260,7 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
     """R30: steps that differ so much that a mean hides something."""
     limit = thresholds.of("step-variance")
     findings = []
-    for run, of_run in walls.groupby("run", dropna=False, sort=False):
+    for run, of_run in each_run(walls):
         wall = of_run["wall_ns"].to_numpy(float)
         if len(wall) < limit["min_steps"]:
             continue

@@ -14,7 +14,7 @@ from tracekit.job.frames import label_headings, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import sorted_rows, sums_of
+from tracekit.model.keys import row_dicts, sorted_rows, sums_of
 from tracekit.model.report import Finding, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -186,7 +186,7 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
             text_or_none(r["op"]) or text_or_none(r["call"]) or "calls of other kinds",
             text_or_none(r["call"]),
         )
-        for r in by_op.to_dict("records")
+        for r in row_dicts(by_op)
     ]
     share = window.share(one.idle_ns)
     return Finding(

@@ -10,7 +10,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import run_heading, stage_rows
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import joined
+from tracekit.model.keys import joined, row_dicts
 from tracekit.model.report import Heading, Metric, Section
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -63,7 +63,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
             "neither",
             label=f"step, {tools[1]} against {tools[0]}",
         )
-        for row in step.to_dict("records")
+        for row in row_dicts(step)
     )
     table = sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame)
     return ANALYSIS.answered(metrics=metrics, sheets=(table,), caveats=(caveat,) if differs else ())

@@ -15,7 +15,7 @@ from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, whole_or_none
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import running_max, union_totals
-from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike, of_arrays
+from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike, of_arrays, row_dicts
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import numbers_or_none
@@ -179,12 +179,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no source could be read")
     quality = measured["quality"]
     number, quality["process"] = numbered_alike(CAPTURE, captures, quality)
-    counts = quality.pivot_table(
-        index="process", columns="name", values="count", aggfunc="first", dropna=False
-    )
-    times = quality.pivot_table(
-        index="process", columns="name", values="dur_ns", aggfunc="first", dropna=False
-    )
+    checks = quality["name"].to_numpy(object), quality["process"].to_numpy(np.int64)
+    counts, times = (*checks, quality["count"]), (*checks, quality["dur_ns"])
     by_source = captures.set_index(number)
     gpu_ns = _column(times, "device_ops", by_source.index)
     by_source["unlinked"] = _column(counts, "unlinked", by_source.index)
@@ -235,11 +231,18 @@ GPU_HEADINGS = as_headings("""
 """)
 
 
-def _column(table: pd.DataFrame, name: str, index: Any) -> pd.Series[Any]:
+Checks = tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], pd.Series]
+"""The name of each check, the number of its process, and its result."""
+
+
+def _column(checks: Checks, name: str, index: pd.Index[Any]) -> pd.Series[Any]:
     """One check by process, NA where it was not made."""
-    if name not in table:
-        return pd.Series(pd.NA, index=index, dtype="Int64")
-    return table[name].reindex(index).astype("Int64")
+    names, process, values = checks
+    rows = np.flatnonzero((names == name) & values.notna().to_numpy())
+    room = int(max(process.max(initial=0), index.max())) + 1
+    results = pd.array([None] * room, dtype="Int64")
+    results[process[rows[::-1]]] = values.array[rows[::-1]].astype("Int64")
+    return pd.Series(results[index.to_numpy()], index, copy=False)
 
 
 def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
@@ -278,7 +281,7 @@ def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source
     steps_by_process = {
         _process(str(s), pid): frozenset(numbers.tolist()) for (s, pid), numbers in numbered
     }
-    rows = {_process(row["source"], row["pid"]): row for row in captures.to_dict("records")}
+    rows = {_process(row["source"], row["pid"]): row for row in row_dicts(captures)}
     keys = [(source, _process(source.name, source.pid)) for source in measured.sources]
     return [
         (
