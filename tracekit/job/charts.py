@@ -15,24 +15,26 @@ from tracekit.job.alignment import Correction, corrections
 from tracekit.job.collectives import CLOCK
 from tracekit.job.drawn_ranks import MAX_ROWS, bars_of, drawn
 from tracekit.job.frames import (
-    UNIT,
     apart,
     count_distinct,
+    distinct,
     from_epoch,
     in_run,
     job,
+    ordered,
     run_heading,
-    same_text,
     stage_rows,
+    summed,
     text_or_none,
     undamaged,
     whole_or_none,
 )
 from tracekit.job.memory_trend import Allocator, by_allocator
 from tracekit.job.rank_groups import own_work
-from tracekit.model.keys import PROCESS, as_python, of_keys, records
+from tracekit.model.keys import PROCESS, as_python, equal, of_keys, records
 from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart
+from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 from tracekit.process.busy import PARTS
@@ -89,11 +91,11 @@ def _gantt(
     in_step = _of_unit(stages, unit)
     in_step = in_step.assign(who=_processes(in_step))
     in_step, clocks = _on_one_clock(measured, in_step)
-    in_step = in_step.sort_values(["who", "begin", "canonical"], kind="stable")
+    in_step = ordered(in_step, who=True, begin=True, canonical=True)
     ranks = drawn(*_work(measured, in_step, unit))
     lines = list(ranks.rows)
     in_step = in_step[in_step["who"].isin(lines)]
-    by_start = in_step.sort_values("begin", kind="stable")
+    by_start = ordered(in_step, begin=True)
     series = list(dict.fromkeys(by_start["canonical"].astype(str)))
     bars, cut = _largest(in_step, "dur_ns")
     marks = [
@@ -101,7 +103,7 @@ def _gantt(
         for who, stage, begin, length in records(bars, ("who", "canonical", "begin", "dur_ns"))
     ]
     step = called(" step", whole_or_none(unit["step"])) or " step"
-    first = in_step.drop_duplicates("who").set_index("who").loc[lines]
+    first = distinct(in_step, ["who"], "role", "rank").set_index("who").loc[lines]
     return Chart(
         name,
         f"Stages of{step}{what}{in_run(measured, unit['run'])}",
@@ -120,9 +122,8 @@ def _gantt(
 
 def _of_unit(rows: pd.DataFrame, unit: pd.Series[Any]) -> pd.DataFrame:
     """The rows of one step."""
-    for key in UNIT:
-        rows = rows[same_text(rows[key], unit[key])]
-    return rows
+    step, run, part = (equal(rows[key], unit[key]) for key in ("step", "run", "part"))
+    return rows[step & run & part]
 
 
 def _work(
@@ -130,11 +131,18 @@ def _work(
 ) -> tuple[dict[str, float], str]:
     """(what tells the processes of a step apart, in words): their own work, else how long their stages are."""
     own_rows = _of_unit(own_work(measured), unit)
-    own_ns = _by_name(own_rows.assign(who=_processes(own_rows)).groupby("who")["own_ns"].sum())
-    length = _by_name(stages.groupby("who")["dur_ns"].sum())
+    own_ns = _sums(_processes(own_rows), own_rows["own_ns"])
+    length = _sums(stages["who"].to_numpy(object), stages["dur_ns"])
     if length.keys() <= own_ns.keys():
         return {who: own_ns[who] for who in length}, "own work"
     return length, "the time of all stages"
+
+
+def _sums(names: npt.NDArray[np.object_], values: pd.Series[Any]) -> dict[str, float]:
+    """The sum of the values of each name, in order of names."""
+    rows = {"name": names, "value": values.to_numpy(np.int64)}
+    sums = summed(framed(rows, len(names)), ["name"], ["value"])
+    return {name: float(value) for name, value in sorted(records(sums, ["name", "value"]))}
 
 
 def _by_name(values: pd.Series[Any]) -> dict[str, float]:

@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.job.frames import each_key, stacked, staged, units
 from tracekit.job.stage_windows import occurrence_of_unit
 from tracekit.model.keys import PROCESS, of_keys, row_dicts, summed
-from tracekit.model.tables.arrays import framed
+from tracekit.model.tables.arrays import Nullable, bare, framed
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -87,9 +87,10 @@ def _medians(column: pd.Series[Any], number: Ints, count: int) -> Any:
 
 def _whole(column: pd.Series[Any]) -> Ints:
     """Whole numbers, 0 where one is missing."""
-    if column.dtype == np.int64:
-        return column.to_numpy(np.int64)
-    return np.asarray(column.astype("Int64").to_numpy(np.int64, na_value=0), np.int64)
+    array = bare(column.array)
+    if isinstance(array, Nullable):
+        return np.where(array.missing, 0, array.values).astype(np.int64)
+    return np.asarray(array, np.int64)
 
 
 def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import canonical_stages, in_run, same_text, share_of, text_or_none
+from tracekit.job.frames import (
+    apart,
+    canonical_stages,
+    in_run,
+    ordered,
+    same_text,
+    share_of,
+    summed,
+    text_or_none,
+)
 from tracekit.job.stage_windows import StageWindow, steps_of
+from tracekit.model.keys import records
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
@@ -47,35 +57,46 @@ def by_stage(
     measured: Measurements, kind: str, of: str = "all", table: str = "work_classes"
 ) -> list[StageWork]:
     """The work of class `kind` of every (run, role, stage) that has any, with that of class `of` as its whole."""
-    rows = measured[table]
-    rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     works = []
-    for (run, role), of_owner in rows.groupby(["run", "role"], dropna=False, sort=False):
-        steps = steps_of(measured, of_owner)
-        anywhere = bool(of_owner["canonical"].notna().any())
-        for stage, part in of_owner.groupby("canonical", dropna=False, sort=False):
-            chosen = part[part["class"] == kind]
-            if not len(chosen):
-                continue
-            canonical = text_or_none(stage)
-            name = canonical or ("the rest" if anywhere else "the step")
-            works.append(
-                StageWork(
-                    StageWindow(
-                        text_or_none(run),
-                        text_or_none(role),
-                        canonical,
-                        name + in_run(measured, run),
-                        steps,
-                    ),
-                    int(chosen["busy_ns"].sum()),
-                    int(part.loc[part["class"] == of, "busy_ns"].sum()),
-                    int(chosen["count"].sum()),
-                    bool(chosen["device"].notna().any()),
-                    _top(chosen),
-                )
+    for window, part in measured.derived(_Parts(table)):
+        classes = part["class"].to_numpy(object)
+        is_kind = classes == kind
+        if not is_kind.any():
+            continue
+        chosen, busy_ns = part[is_kind], part["busy_ns"].to_numpy(np.int64)
+        works.append(
+            StageWork(
+                window,
+                int(busy_ns[is_kind].sum()),
+                int(busy_ns[classes == of].sum()),
+                int(chosen["count"].sum()),
+                bool(chosen["device"].notna().any()),
+                _top(chosen),
             )
+        )
     return works
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A function of measurements, equal to any other of the same table: so that each is computed once."""
+
+    table: str
+
+    def __call__(self, measured: Measurements) -> list[tuple[StageWindow, pd.DataFrame]]:
+        """The rows of the table in every (run, role, stage)."""
+        rows = measured[self.table]
+        rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
+        parts = []
+        for of_owner in apart(rows, ["run", "role"]):
+            (run, role) = next(records(of_owner, ["run", "role"]))
+            steps = steps_of(measured, of_owner)
+            rest = "the rest" if of_owner["canonical"].notna().any() else "the step"
+            for part in apart(of_owner, ["canonical"]):
+                canonical = text_or_none(part["canonical"].iloc[0])
+                name = (canonical or rest) + in_run(measured, run)
+                parts.append((StageWindow(run, role, canonical, name, steps), part))
+        return parts
 
 
 def _top(rows: pd.DataFrame) -> str | None:
@@ -83,8 +104,8 @@ def _top(rows: pd.DataFrame) -> str | None:
     named = rows[rows["top"].notna()]
     if not len(named):
         return None
-    sums: Any = named.groupby("top", sort=True)["busy_ns"].sum()
-    return str(sums.idxmax())
+    sums = summed(named, ["top"], ["busy_ns"])
+    return str(ordered(sums, busy_ns=False, top=True)["top"].iloc[0])
 
 
 def of_run(measured: Measurements, table: str, run: object) -> pd.DataFrame:

@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.collectives import matched
-from tracekit.job.frames import canonical_stages, grouped, summed
+from tracekit.job.frames import canonical_stages, grouped, ordered, summed
 from tracekit.job.stage_windows import whole
 from tracekit.model.intervals import covered, side_by_side, union, union_totals
-from tracekit.model.keys import CAPTURE, PROCESS, joined, of_keys, records
+from tracekit.model.keys import CAPTURE, PROCESS, joined, numbered_alike, of_keys, records
+from tracekit.model.tables.arrays import Nullable, for_pandas, framed
+from tracekit.model.tables.arrays import joined as join
 from tracekit.model.trace import Measurements
 
 WHO = (*PROCESS, "device")
@@ -116,7 +118,7 @@ def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         out[name] = (out[top] / out[bottom]).astype("Float64")
     total_ns = out["dur_ns"].where(out["dur_ns"] > 0).astype("Float64")
     out["hidden_ratio"] = (1 - out["exposed_ns"] / total_ns).astype("Float64")
-    return out.sort_values(["dur_ns", *keys], ascending=[False, *[True] * len(keys)], kind="stable")
+    return ordered(out, dur_ns=False, **dict.fromkeys(keys, True))
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
@@ -160,25 +162,34 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
         "wire_bytes",
         "wired_ns",
     )
-    long = pd.concat(
-        [frame.reindex(columns=[*WHO, *columns]).astype(_TYPES) for frame in frames],
-        ignore_index=True,
-    )
-    out = summed(long, WHO, columns)
+    out = summed(_one_after_another(frames, columns), WHO, columns)
     window = out["window_ns"].where(out["window_ns"] > 0).astype("Float64")
     out["comm_ratio"] = out["comm_ns"] / window
     out["exposed_ratio"] = out["exposed_ns"] / window
     wired_ns = out["wired_ns"].where(out["wired_ns"] > 0).astype("Float64")
     out["wire_gb_per_s"] = out["wire_bytes"] / wired_ns
-    return out[out["count"].notna()].sort_values(list(WHO), kind="stable", ignore_index=True)
+    out = ordered(out[out["count"].notna()], **dict.fromkeys(WHO, True))
+    return out.reset_index(drop=True)
 
 
-_TYPES = {
-    **dict.fromkeys(("run", "role", "host"), "object"),
-    **dict.fromkeys(("rank", "pid", "device", "window_ns", "comm_ns", "exposed_ns"), "Int64"),
-    **dict.fromkeys(("wait_ns", "count", "size_bytes", "wired_ns"), "Int64"),
-    "wire_bytes": "Float64",
-}
+def _one_after_another(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """The rows of all frames with the columns of `WHO` and these, missing where a frame lacks one."""
+    stacked: dict[str, Any] = {}
+    for name in (*WHO, *columns):
+        if name in ("run", "role", "host"):
+            stacked[name] = np.concatenate([frame[name].to_numpy(object) for frame in frames])
+        else:
+            stacked[name] = for_pandas(join([_numbers(frame, name) for frame in frames]))
+    return framed(stacked, sum(map(len, frames)))
+
+
+def _numbers(frame: pd.DataFrame, name: str) -> Nullable:
+    """The numbers of a column, all missing where the frame lacks it."""
+    kind = np.float64 if name == "wire_bytes" else np.int64
+    if name not in frame:
+        return Nullable(np.zeros(len(frame), kind), np.ones(len(frame), np.bool_))
+    column = frame[name]
+    return Nullable(column.to_numpy(kind, na_value=0), column.isna().to_numpy(np.bool_))
 
 
 def united(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series[Any]:
@@ -221,8 +232,7 @@ def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
 
     NA where there is none.
     """
-    keys = pd.concat([_keyed(intervals), _keyed(windows)], ignore_index=True)
-    line, _ = of_keys(keys, [*CAPTURE, "device"])
+    line = np.concatenate(numbered_alike([*CAPTURE, "device"], intervals, windows))
     count = len(intervals)
     start = np.concatenate([frame["ts_ns"].to_numpy(np.int64) for frame in (intervals, windows)])
     length = [intervals["dur_ns"].to_numpy(np.int64), windows["window_ns"].to_numpy(np.int64)]
@@ -234,12 +244,6 @@ def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
         busy = union(begin[:busy_count], until[:busy_count])
         inside_ns[chosen[count:]] = covered(busy, begin[busy_count:], until[busy_count:])
     return pd.arrays.IntegerArray(inside_ns, ~np.isin(line[count:], line[:count]))
-
-
-def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The source, pid and device of each row, of the same types whatever the frame."""
-    types = {"source": "object", "pid": "Int64", "device": "Int64"}
-    return frame[[*CAPTURE, "device"]].astype(types)
 
 
 def exposed_within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:

@@ -353,11 +353,14 @@ def row_dicts(frame: pd.DataFrame) -> list[dict[Any, Any]]:
 
 
 def _plain(column: pd.Series[Any]) -> list[Any]:
-    """The values of a column, of numpy's own types none."""
+    """The values of a column as Python has them; of numbers that may be missing None where one is."""
     values: list[Any] = column.tolist()
-    if column.dtype == object:
-        return [value.item() if isinstance(value, np.generic) else value for value in values]
-    return values
+    if isinstance(column.dtype, np.dtype) and column.dtype != object:
+        return values
+    plain = []
+    for value in values:
+        plain.append(value.item() if isinstance(value, np.generic) else value)
+    return [None if value is pd.NA else value for value in plain]
 
 
 def equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:

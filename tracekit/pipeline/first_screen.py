@@ -351,6 +351,8 @@ def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], 
     slowest: dict[tuple[object, str | None, object], tuple[float, str]] = {}
     steps = job(measured)
     for rank_group in rank_groups(measured):
+        if rank_group.members < 2:
+            continue
         worth_ns = WORTH_OF_STEP * (steps.of(rank_group.run).step_ns or 0.0)
         ranks = _most_own_work(rank_group, worth_ns)
         for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):

@@ -15,6 +15,7 @@ from tracekit.job.frames import (
     canonical_stages,
     in_run,
     number_or_none,
+    ordered,
     run_heading,
     same_text,
     summed,
@@ -289,7 +290,7 @@ def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     all_ns = float(time.sum())
     sums["share_ratio"] = time / all_ns if all_ns else None
     sums["tflop_per_s"] = sums["rated"] / time.where(time > 0) / 1e3
-    return sums.sort_values(["time_ns", *by], ascending=[False, *[True] * len(by)], kind="stable")
+    return ordered(sums, time_ns=False, **dict.fromkeys(by, True))
 
 
 def _abstained(measured: Measurements) -> Iterator[Verdict]:

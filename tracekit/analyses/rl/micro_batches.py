@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -24,7 +25,7 @@ from tracekit.job.frames import (
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import CAPTURE, PROCESS
+from tracekit.model.keys import CAPTURE, PROCESS, of_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
@@ -98,8 +99,9 @@ def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
     `empty_ratio` of the median), small_ns, on_device.
     """
     by = [*PROCESS, *(name for name in _INSTANCE if name != "pid")]
-    median = rows.groupby(by, dropna=False, sort=False)["length_ns"].transform("median")
-    small = rows["length_ns"] < empty_ratio * median
+    number, _ = of_keys(rows, by)
+    medians = rows["length_ns"].groupby(number, sort=False).median().to_numpy(np.float64)
+    small = rows["length_ns"] < empty_ratio * medians[number]
     rows = rows.assign(small=small.astype(int), small_ns=rows["length_ns"].where(small, 0.0))
     out = grouped(
         rows,

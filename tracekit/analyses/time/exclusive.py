@@ -9,14 +9,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
     canonical_stages,
+    grouped,
     job,
     label_headings,
+    ordered,
     summed,
     text_or_none,
     units,
@@ -24,7 +27,7 @@ from tracekit.job.frames import (
 from tracekit.job.idle import idle_time
 from tracekit.job.stage_windows import whole
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike, places_of
+from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike, of_keys, places_of
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.model.thresholds import Thresholds
@@ -76,17 +79,25 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     # of a step belong together.
     rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
     rows["whole_in"] = rows["source"].where(rows["origin"] == "profiler", None)
-    (rows["lane"],) = numbered_alike([*_LANE, "again", "whole_in"], rows)
+    (lane,) = numbered_alike([*_LANE, "again", "whole_in"], rows)
     (rows["owner"],) = numbered_alike(["run", "role"], rows)
-    lanes = rows.groupby(["owner", "unit"])["lane"].transform("nunique")
-    share = 1 / (lanes * rows.groupby("owner")["unit"].transform("nunique"))
-    mean_walls = rows.drop_duplicates(["owner", "unit"]).groupby("owner")["wall_ns"].mean()
+    owner = rows["owner"].to_numpy(np.int64)
+    owner_unit, first = of_keys(rows, ["owner", "unit"])
+    lanes, units_of_owner = _distinct(owner_unit, lane), _distinct(owner, owner_unit)
+    share = 1 / (lanes * units_of_owner)
+    mean_walls = grouped(rows.iloc[first], ["owner"], wall_ns=("wall_ns", "mean"))["wall_ns"]
     return rows.assign(
         each_ns=rows["exclusive_ns"] * share,
         each_count=rows["count"] * share,
-        wall_ns=rows["owner"].map(mean_walls).astype(float),
+        wall_ns=mean_walls.to_numpy(np.float64)[owner],
         stage=rows["canonical"].where(rows["canonical"].notna(), _OUTSIDE),
     )
+
+
+def _distinct(group: npt.NDArray[np.int64], value: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many different values the group of each row has."""
+    room = int(value.max(initial=0)) + 1
+    return np.bincount(np.unique(group * room + value) // room)[group]
 
 
 def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
@@ -157,9 +168,7 @@ def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     by = ["run", "role", "stage", "what", "shown", "wall_ns"]
     table = summed(rows, by, ["each_ns", "each_count"])
     table["share_ratio"] = table["each_ns"] / table["wall_ns"].where(table["wall_ns"] > 0)
-    table = table.sort_values(
-        ["each_ns", "stage", "what"], ascending=[False, True, True], kind="stable"
-    )
+    table = ordered(table, each_ns=False, stage=True, what=True)
     headings = (
         *label_headings(measured),
         *as_headings("""
