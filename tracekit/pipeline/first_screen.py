@@ -266,6 +266,8 @@ _PARTS: tuple[tuple[str, str, Better], ...] = (
 
 def _gpu_shares(measured: Measurements) -> list[Metric]:
     """What GPUs did during the steps, Σ over devices; of the whole capture where no step is known."""
+    if not measured.row_count("gpu_time"):
+        return []
     rows = whole(measured, "gpu_time")
     if not len(rows):
         return []
@@ -421,9 +423,9 @@ _TYPE_SHARE = 0.05
 
 def _number_types(measured: Measurements) -> str:
     """The number types of its matrix products, where the operands of ops were recorded."""
-    rows = measured["matrix_products"]
-    if not len(rows):
+    if not measured.row_count("matrix_products"):
         return ""
+    rows = measured["matrix_products"]
     rows = rows[rows["type"].notna() & (rows["flop_count"] > 0).fillna(value=False)]
     flops = rows["flop_count"].astype("float64").groupby(rows["type"].astype(str)).sum()
     return ", ".join(sorted(flops.index[flops >= _TYPE_SHARE * flops.sum()]))

@@ -96,9 +96,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     """Calls of the driver by step, churn and lifetimes, and finding R21; None where no snapshot was read."""
-    levels = snapshot_levels(measured)
-    if not len(levels):
+    if not measured.row_count("snapshot_levels"):
         return None
+    levels = snapshot_levels(measured)
     rows = measured["allocator_steps"]
     if not len(rows):
         return ANALYSIS.skipped("no history of allocations was recorded")

@@ -254,9 +254,9 @@ def _map(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     """What is in use and free by pool, and finding R22; None where no snapshot was read."""
-    levels = snapshot_levels(measured)
-    if not len(levels):
+    if not measured.row_count("snapshot_levels"):
         return None
+    levels = snapshot_levels(measured)
     if not measured.has("free_space") or not len(measured["free_space"]):
         return ANALYSIS.skipped("no segments were recorded")
     space = measured["free_space"]

@@ -143,9 +143,9 @@ def _owners(trace: Trace, replay: Replay, which: Ints) -> tuple[Ints, pd.DataFra
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     """What the places of the process with the highest peak hold step by step; None where no snapshot was read."""
-    levels = snapshot_levels(measured)
-    if not len(levels):
+    if not measured.row_count("snapshot_levels"):
         return None
+    levels = snapshot_levels(measured)
     top = levels.iloc[0]
     rows = _of_process(measured["live_steps"], top)
     ends = _in_order(rows)

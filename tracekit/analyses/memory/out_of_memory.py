@@ -102,9 +102,9 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     """Every failed request and why, finding R33; None where no snapshot was read."""
-    levels = snapshot_levels(measured)
-    if not len(levels):
+    if not measured.row_count("snapshot_levels"):
         return None
+    levels = snapshot_levels(measured)
     rows = measured["out_of_memory"]
     if not len(rows):
         has_history = bool((levels["entry_count"] > 0).any())

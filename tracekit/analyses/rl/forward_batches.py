@@ -168,6 +168,8 @@ def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
     """Each forward-only stage with the training stage of its role, else of its run."""
     training = pooled[pooled["canonical"].isin(TRAINING)]
+    if not len(training):
+        return
     for row in row_dicts(pooled[pooled["canonical"].isin(FORWARD_ONLY)]):
         same = training[same_text(training["run"], row["run"])]
         wanted = "update_critic" if row["canonical"] == "values" else "update_actor"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from statistics import NormalDist
 
 EXACT = 1e-15
 """Changes below this part of a value are rounding."""
@@ -44,6 +43,8 @@ def student_quantile(probability: float, df: float) -> float:
 
 def _expanded(above: float, df: float) -> float:
     """The quantile by powers of 1/df around the normal one (Abramowitz and Stegun 26.7.5)."""
+    from statistics import NormalDist
+
     z = -NormalDist().inv_cdf(above)
     w = z * z
     terms = (
