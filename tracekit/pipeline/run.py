@@ -210,11 +210,10 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
 def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
     """The measurements of what was given and is not measured yet, by the engine that was chosen."""
     if options.engine == "ray":
-        from tracekit.engine import ray_discover as on_nodes
-        from tracekit.engine.ray_cluster import connected
+        from tracekit.engine import ray_cluster, ray_discover
 
-        with connected(options.ray_address) as cluster:
-            elsewhere, holes = on_nodes.surveys(cluster, options.on_every_node, options.exclude)
+        with ray_cluster.connected(options.ray_address) as cluster:
+            elsewhere, holes = ray_discover.surveys(cluster, options.on_every_node, options.exclude)
             measured = measure(discover(profiles, options, elsewhere), options, cluster)
             return replace(measured, failures=(*holes, *measured.failures))
     if options.on_every_node or options.ray_address:
@@ -273,8 +272,8 @@ def measure(
     )
     line = progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
     with line as on_progress:
+        apart = folding(questions)
         if cluster is None:
-            apart = folding(questions)
             run = partial(
                 local.run,
                 jobs=options.jobs,
@@ -285,8 +284,7 @@ def measure(
             shelf = kept.shelf_for(work.keywords) if options.cache and not files else None
             results = kept.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, apart), found, options)
-        from tracekit.engine import ray
-        from tracekit.engine import ray_discover as on_nodes
+        from tracekit.engine import ray, ray_discover
 
         outcomes = ray.run_folded(
             work,
@@ -296,10 +294,9 @@ def measure(
             jobs=options.jobs,
             on_progress=on_progress if options.progress and is_live(sys.stderr) else None,
             cluster=cluster,
-            seen_by=on_nodes.places(cluster, found.sources, found.seen_by),
+            seen_by=ray_discover.places(cluster, found.sources, found.seen_by),
         )
-        outcomes = together(outcomes, folding(questions))
-        reduced = reduce(outcomes, found, options, already_folded=True)
+        reduced = reduce(together(outcomes, apart), found, options, already_folded=True)
     count = len(cluster.nodes)
     engine = f"read by Ray on {count} {plural(count, 'node')}"
     return replace(reduced, facts=replace(reduced.facts, engine=engine))
