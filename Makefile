@@ -112,6 +112,7 @@ mutate: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python tests/benchmarks/run.py
+	$(BIN)/python tests/benchmarks/analyze_run.py
 
 # Reports of all examples, into build/reports/; the two samples of reports/ are replaced too.
 reports: $(VENV)/.dev
