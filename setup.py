@@ -19,6 +19,14 @@ SCANNER = Extension(
 PAGES = Extension(
     "tracekit.readers.nsys._pages", ["tracekit/readers/nsys/_pages.c"], depends=HEADERS, **PYTHON
 )
+HARMLESS = Extension(
+    "tracekit.readers.torch_memory._harmless",
+    ["tracekit/readers/torch_memory/_harmless.c"],
+    **PYTHON,
+)
 SWEEPS = Extension("tracekit.model._sweeps", ["tracekit/model/_sweeps.c"], **PYTHON)
 
-setup(ext_modules=[SCANNER, PAGES, SWEEPS], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+setup(
+    ext_modules=[SCANNER, PAGES, HARMLESS, SWEEPS],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

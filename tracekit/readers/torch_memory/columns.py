@@ -28,6 +28,9 @@ MAX_NAME = 4096
 
 _CHUNK = 2**16
 
+_FEW_KEYS = 64
+"""So many keys a dictionary are few; the largest of PyTorch has some twenty."""
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 NameOf = Callable[[int], str]
@@ -100,8 +103,12 @@ def keys_of(of: Records) -> set[str]:
     """Every key that any of the dictionaries has."""
     keys: set[str] = set()
     for start in range(0, len(of.rows), _CHUNK):
-        rows = {id(row): row for row in of.rows[start : start + _CHUNK]}
-        keys.update(*rows.values())  # one with many keys may stand in many places
+        rows = of.rows[start : start + _CHUNK]
+        if sum(map(len, rows)) > _FEW_KEYS * len(
+            rows
+        ):  # one with many keys may stand in many places
+            rows = list({id(row): row for row in rows}.values())
+        keys.update(*rows)
     odd = next((key for key in keys if type(key) is not str), "")
     if odd != "":
         row = next(i for i, value in enumerate(of.rows) if odd in value)

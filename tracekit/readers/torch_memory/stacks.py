@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ _MOST_KEYS, _LONGEST_KEY = 20, 100
 """How many different keys that are not understood are counted one by one, and how much of each is kept."""
 
 _DIGEST_BYTES = 8
+
+_ID_BYTES = np.dtype(object).itemsize
+_AT_ONCE = 10_000
+"""Lists whose frames are looked at together."""
 
 Frame = tuple[str | None, str | None, int | None]
 Codes = npt.NDArray[np.int32]
@@ -100,17 +105,33 @@ def frames_table(stacks: Stacks) -> pd.DataFrame:
 
 def _hashes(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
     """The hash of the content of each list, 0 for None; stacks that are new are added."""
-    hashes = np.zeros(len(lists), np.int64)
-    hash_of: dict[bytes, int] = {}
-    for place, frames in enumerate(lists):
-        if frames is None:
-            continue
-        # Frames are shared objects: lists of the same ones are told apart faster than by content.
-        identities = np.fromiter(map(id, frames), np.int64, len(frames)).tobytes()
-        if identities not in hash_of:
-            hash_of[identities] = _hash(stacks, frames, where)
-        hashes[place] = hash_of[identities]
-    return hashes
+    hashes: list[int] = []
+    hash_of: dict[bytes | None, int] = {None: 0}
+    for start in range(0, len(lists), _AT_ONCE):
+        some = lists[start : start + _AT_ONCE]
+        identities = _identities(some)
+        for key, frames in dict(zip(identities, some, strict=True)).items():
+            if key not in hash_of:
+                hash_of[key] = _hash(stacks, frames, where)
+        hashes.extend(map(hash_of.__getitem__, identities))
+    return np.array(hashes, np.int64)
+
+
+def _identities(lists: Sequence[Any]) -> list[bytes | None]:
+    """What tells each list by the objects in it; None for None.
+
+    Frames are shared objects: lists of the same ones are told apart faster than by content.
+    """
+    lengths = [-1 if frames is None else len(frames) for frames in lists]
+    frames_of_all = chain.from_iterable(filter(None, lists))
+    filled = np.maximum(lengths, 0)
+    # An array of objects holds where they lie in memory, which is what `id` tells.
+    data = np.fromiter(frames_of_all, object, int(filled.sum())).tobytes()
+    ends = (_ID_BYTES * np.cumsum(filled)).tolist()
+    return [
+        None if length < 0 else data[end - _ID_BYTES * length : end]
+        for length, end in zip(lengths, ends, strict=True)
+    ]
 
 
 def _hash(stacks: Stacks, frames: list[Any], where: str) -> int:
