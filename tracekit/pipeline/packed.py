@@ -189,7 +189,7 @@ def _block(array: np.ndarray[Any, Any], blocks: list[bytes]) -> str:
         raise TypeError(f"an array of {array.dtype} cannot be kept")
     data = array.tobytes()
     blocks += (data, bytes(-len(data) % _ALIGNED_BYTES))
-    return array.dtype.str
+    return str(array.dtype.str)
 
 
 class _Blocks:
