@@ -204,8 +204,18 @@ def _take(line: str, number: int, log: _Log) -> None:
         log.add(number, log.heading, f"timing/{kind}/{name}", float(bullet[2]))
 
 
+_JSON_SPACE = " \t\r\n"
+
+
 def json_object(line: str) -> dict[str, Any] | None:
-    """The object of a JSON line, None for anything else."""
+    """The object of a JSON line, None for anything else.
+
+    >>> json_object(' {"step": 1} '), json_object('{"step": 1},'), json_object('"traceEvents": [')
+    ({'step': 1}, None, None)
+    """
+    text = line.strip(_JSON_SPACE)
+    if not (text.startswith("{") and text.endswith("}")):
+        return None
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
