@@ -1,6 +1,8 @@
 """What was measured of a source as bytes, and back: numbers as they lie in memory behind a JSON head that says where.
 
-    magic, then compressed:  length of the head (8 bytes), head, the arrays of all tables, each begun at a multiple of 8
+    magic, then compressed:  length of the head (8 bytes), head, the arrays of all tables
+
+Arrays of one type lie one after the other; each type begins at a multiple of 8 bytes.
 
 The bytes are our own and lie in a directory of ours; that they are whole and of this form is checked all the same,
 and whatever is wrong with them is a `ValueError`.
@@ -23,7 +25,7 @@ from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable
 from tracekit.model.trace import Note, Source
 from tracekit.pipeline.gather import MeasuredSource
 
-_MAGIC = b"tracekit measured 1\n"
+_MAGIC = b"tracekit measured 2\n"
 _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
@@ -32,15 +34,24 @@ _SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
 """What a source says besides where it lies now."""
 
 _CODES, _NULLABLE, _NUMBERS = "codes", "nullable", "numbers"
+_TRUTH = np.dtype(np.bool_).str
+
+Arrays = dict[str, list[np.ndarray[Any, Any]]]
+"""The arrays of all tables in their order, by type."""
 
 
 def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
     """What was measured of `source`, as bytes. Raises `TypeError` for what JSON cannot hold."""
-    blocks: list[bytes] = []
-    head = json.dumps([_part_json(part, source, blocks) for part in parts]).encode("ascii")
+    arrays: Arrays = {}
+    records = [_part_json(part, source, arrays) for part in parts]
+    lengths = {dtype: sum(map(len, of_type)) for dtype, of_type in arrays.items()}
+    head = json.dumps([records, lengths]).encode("ascii")
     padded = head + b" " * (-len(head) % _ALIGNED_BYTES)
-    length = len(padded).to_bytes(_HEAD_LENGTH_BYTES, "little")
-    return _MAGIC + zlib.compress(b"".join((length, padded, *blocks)), _FASTEST)
+    content = [len(padded).to_bytes(_HEAD_LENGTH_BYTES, "little"), padded]
+    for of_type in arrays.values():
+        data = np.concatenate(of_type).tobytes()
+        content += (data, bytes(-len(data) % _ALIGNED_BYTES))
+    return _MAGIC + zlib.compress(b"".join(content), _FASTEST)
 
 
 def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
@@ -51,18 +62,18 @@ def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
         # A bytearray: arrays that share it may be written to, as those that were measured now.
         content = bytearray(zlib.decompress(data[len(_MAGIC) :]))
         head_end = _HEAD_LENGTH_BYTES + int.from_bytes(content[:_HEAD_LENGTH_BYTES], "little")
-        blocks = _Blocks(content, head_end)
-        parts = json.loads(content[_HEAD_LENGTH_BYTES:head_end])
-        return tuple(_part(part, source, blocks) for part in parts)
+        records, lengths = json.loads(content[_HEAD_LENGTH_BYTES:head_end])
+        blocks = _Blocks(content, head_end, lengths)
+        return tuple(_part(record, source, blocks) for record in records)
     except (zlib.error, ArithmeticError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {error}") from error
 
 
-def _part_json(part: MeasuredSource, source: Source, blocks: list[bytes]) -> dict[str, Any]:
-    """One process as its head has it; its arrays are added to the blocks."""
+def _part_json(part: MeasuredSource, source: Source, arrays: Arrays) -> dict[str, Any]:
+    """One process as its head has it; its arrays are added."""
     return {
         "source": _changes(part.source, source),
-        "tables": _each(part.tables, lambda _, columns: _columns_json(columns, blocks)),
+        "tables": _each(part.tables, lambda _, columns: _columns_json(columns, arrays)),
         "notes": _notes_json(part.notes),
         "versions": dict(part.versions),
         "simulated": part.simulated,
@@ -150,9 +161,9 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
     return Holding(**{**record, "steps": steps, "stages": stages})
 
 
-def _columns_json(columns: Columns, blocks: list[bytes]) -> list[Any]:
+def _columns_json(columns: Columns, arrays: Arrays) -> list[Any]:
     """[rows, the kind of each column]; the names of the columns are those of the table."""
-    return [len(columns), [_array_json(array, blocks) for array in columns.arrays.values()]]
+    return [len(columns), [_array_json(array, arrays) for array in columns.arrays.values()]]
 
 
 def _columns(name: str, record: Sequence[Any], blocks: _Blocks) -> Columns:
@@ -162,14 +173,14 @@ def _columns(name: str, record: Sequence[Any], blocks: _Blocks) -> Columns:
     return Columns(length, dict(zip(TABLES[name].columns, arrays, strict=True)))
 
 
-def _array_json(array: Array, blocks: list[bytes]) -> list[Any]:
-    """[kind, type, texts if there are any] of one column, its numbers added to the blocks."""
+def _array_json(array: Array, arrays: Arrays) -> list[Any]:
+    """[kind, type, texts if there are any] of one column, its numbers added to the arrays."""
     if isinstance(array, Coded):
-        return [_CODES, _block(array.codes, blocks), array.texts]
+        return [_CODES, _added(array.codes, arrays), array.texts]
     if isinstance(array, Nullable):
-        _block(array.missing, blocks)
-        return [_NULLABLE, _block(array.values, blocks)]
-    return [_NUMBERS, _block(array, blocks)]
+        _added(array.missing, arrays)
+        return [_NULLABLE, _added(array.values, arrays)]
+    return [_NUMBERS, _added(array, arrays)]
 
 
 def _array(record: Sequence[Any], length: int, blocks: _Blocks) -> Array:
@@ -178,29 +189,36 @@ def _array(record: Sequence[Any], length: int, blocks: _Blocks) -> Array:
     if kind == _CODES:
         return Coded(blocks.next(dtype, length), tuple(record[2]))
     if kind == _NULLABLE:
-        missing = blocks.next("bool", length)
+        missing = blocks.next(_TRUTH, length)
         return Nullable(blocks.next(dtype, length), missing)
     return blocks.next(dtype, length)
 
 
-def _block(array: np.ndarray[Any, Any], blocks: list[bytes]) -> str:
-    """The type of an array, of which the bytes are added to the blocks."""
+def _added(array: np.ndarray[Any, Any], arrays: Arrays) -> str:
+    """The type of an array, which is added to those of its type. Raises `TypeError` for one that cannot be kept."""
     if array.dtype.kind not in "biuf":
         raise TypeError(f"an array of {array.dtype} cannot be kept")
-    data = array.tobytes()
-    blocks += (data, bytes(-len(data) % _ALIGNED_BYTES))
-    return str(array.dtype.str)
+    dtype = str(array.dtype.str)
+    arrays.setdefault(dtype, []).append(array)
+    return dtype
 
 
 class _Blocks:
-    """The arrays of all tables, one after the other."""
+    """The arrays of all tables, those of one type one after the other."""
 
-    def __init__(self, content: bytearray, start: int) -> None:
-        self._content = content
-        self._start = start
+    def __init__(self, content: bytearray, start: int, lengths: Mapping[str, int]) -> None:
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._places = dict.fromkeys(lengths, 0)
+        for dtype, length in lengths.items():
+            array = np.frombuffer(content, dtype, length, start)
+            start += array.nbytes + -array.nbytes % _ALIGNED_BYTES
+            self._arrays[dtype] = array
 
     def next(self, dtype: str, length: int) -> np.ndarray[Any, Any]:
-        """The next array; it shares the memory of all. Raises `ValueError` behind the end."""
-        array = np.frombuffer(self._content, dtype, length, self._start)
-        self._start += array.nbytes + -array.nbytes % _ALIGNED_BYTES
+        """The next array of a type; it shares the memory of all. Raises `ValueError` behind the last."""
+        start = self._places[dtype]
+        self._places[dtype] = end = start + length
+        array = self._arrays[dtype][start:end]
+        if len(array) != length:
+            raise ValueError("damaged: an array behind the last one")
         return array
