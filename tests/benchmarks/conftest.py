@@ -10,4 +10,5 @@ collect_ignore_glob = [
     "nsys_run.py",
     "nsys_questions.py",
     "scale_*.py",
+    "analyze_run.py",
 ]

@@ -29,8 +29,9 @@ from tracekit.job.frames import (
     undamaged,
     whole_or_none,
 )
-from tracekit.job.memory_trend import Allocator, by_allocator
+from tracekit.job.memory_trend import Allocator, allocators, rows_by_number
 from tracekit.job.rank_groups import own_work
+from tracekit.model.intervals import Ints
 from tracekit.model.keys import PROCESS, as_python, equal, of_keys, records
 from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart
@@ -349,21 +350,23 @@ def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
 
 def memory_lines(measured: Measurements) -> Iterator[Chart]:
     """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
-    by_kind: dict[str, dict[Allocator, pd.DataFrame]] = {}
-    for owner, rows in by_allocator(measured["memory_curve"]).items():
+    curve = measured["memory_curve"]
+    owners, number = allocators(curve)
+    by_kind: dict[str, dict[Allocator, Ints]] = {}
+    for owner, rows in zip(owners, rows_by_number(number, len(owners)), strict=False):
         by_kind.setdefault(owner.kind, {})[owner] = rows
     for kind, by_owner in by_kind.items():
-        yield _memory_chart(measured, kind, by_owner)
+        yield _memory_chart(measured, kind, curve, by_owner)
 
 
 def _memory_chart(
-    measured: Measurements, kind: str, by_owner: Mapping[Allocator, pd.DataFrame]
+    measured: Measurements, kind: str, curve: pd.DataFrame, by_owner: Mapping[Allocator, Ints]
 ) -> Chart:
-    """The levels of all memories of one kind."""
+    """The levels of all memories of one kind, of which each has these rows of the curve."""
     owners = list(by_owner)
+    allocated = curve["allocated_bytes"].to_numpy()
     peaks = {
-        str(number): float(rows["allocated_bytes"].max())
-        for number, rows in enumerate(by_owner.values())
+        str(number): float(allocated[rows].max()) for number, rows in enumerate(by_owner.values())
     }
     lines = drawn(peaks, "peak", MAX_LINES)
     left_out = sum(map(len, by_owner.values()))
@@ -372,7 +375,7 @@ def _memory_chart(
     for number, text in lines.rows.items():
         owner = owners[int(number)]
         left_out -= len(by_owner[owner])
-        levels.append(_of_one_file(owner, by_owner[owner]))
+        levels.append(_of_one_file(owner, curve.iloc[by_owner[owner]]))
         run = f"{owner.run} " if several else ""
         _, comma, likeness = text.partition(",")
         names.append(f"{run}{owner.process} {owner.memory}{comma}{likeness}")

@@ -105,11 +105,11 @@ class Series:
 def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
     """The rows of each allocator, in the order of their first rows."""
     owners, number = allocators(frame)
-    rows_of_each = _rows_of_each(number, len(owners))
+    rows_of_each = rows_by_number(number, len(owners))
     return {owner: frame.iloc[rows] for owner, rows in zip(owners, rows_of_each, strict=False)}
 
 
-def _rows_of_each(number: Ints, count: int) -> list[Ints]:
+def rows_by_number(number: Ints, count: int) -> list[Ints]:
     """The rows of every one of `count` numbers, in order."""
     ends = np.cumsum(np.bincount(number, minlength=count))
     return np.split(np.argsort(number, kind="stable"), ends[:-1])
@@ -146,7 +146,7 @@ def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
         levels["step"].to_numpy(float, na_value=0),
     )
     points = levels["point"].to_numpy(np.int64)
-    for owner, rows in zip(owners, _rows_of_each(number, len(owners)), strict=False):
+    for owner, rows in zip(owners, rows_by_number(number, len(owners)), strict=False):
         if owner.device_type == SNAPSHOT or owner not in most_taken:
             continue
         relative = bool(is_relative[rows].any())
@@ -183,10 +183,19 @@ _POINT = [*Allocator._fields, "step", "part"]
 
 def _taken_by(rows: pd.DataFrame) -> Mapping[Allocator, tuple[int, bool]]:
     """What `_taken` tells, of every allocator."""
-    return {
-        owner: _taken(levels, "peak_bytes", "reserved_peak_bytes")
-        for owner, levels in by_allocator(rows).items()
-    }
+    owners, number = allocators(rows)
+    in_use = _largest(rows["peak_bytes"], number, len(owners))
+    reserved = _largest(rows["reserved_peak_bytes"], number, len(owners))
+    is_counted = reserved >= 0
+    most = np.maximum(in_use, reserved).tolist()
+    return dict(zip(owners, zip(most, is_counted.tolist(), strict=True), strict=False))
+
+
+def _largest(sizes: pd.Series, number: Ints, count: int) -> Ints:
+    """The largest of the sizes with each of `count` numbers; -1 where all are missing."""
+    largest = np.full(count, -1, np.int64)
+    np.maximum.at(largest, number, sizes.to_numpy(np.int64, na_value=-1))
+    return largest
 
 
 def _card(sizes: DeviceSizes, owner: Allocator) -> DeviceSize | None:
@@ -335,7 +344,7 @@ def _ends_by_allocator(
     owners, number = allocators(levels)
     canonical, ts = levels["canonical"].to_numpy(object), levels["ts_ns"].to_numpy(np.int64)
     level, ends = levels["end_bytes"].to_numpy(float), {}
-    for owner, rows in zip(owners, _rows_of_each(number, len(owners)), strict=False):
+    for owner, rows in zip(owners, rows_by_number(number, len(owners)), strict=False):
         ends[owner] = _Ends(canonical[rows], ts[rows], point[rows], level[rows])
     return ends
 
