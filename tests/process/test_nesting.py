@@ -101,6 +101,15 @@ def test_at_an_instant_what_started_last_and_still_runs_is_innermost(rows, insta
         assert row == (running[-1] if running else -1)
 
 
+def test_nothing_is_innermost_where_the_tree_has_no_rows():
+    none = np.empty(0, np.int64)
+    tree = Nesting(none, none, none)
+    thread = np.zeros(2, np.int32)
+    trace = SimpleNamespace(numbers=lambda *_: none)
+    assert innermost_in(trace, tree, thread, np.array([5, 7])).tolist() == [-1, -1]
+    assert innermost_in(trace, tree, thread[:0], none).tolist() == []
+
+
 def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
     calls = []
     for depth in (200, 3200):
