@@ -148,7 +148,7 @@ def test_copies_both_ways_at_once_count_once(tmp_path):
     ]  # fmt: skip
     trace = tracekit.load(write(tmp_path / "rank0.json", rows_))
     found = TABLES["transfers"].frame(trace.derived(transfers))
-    exposed = found.groupby("direction")["exposed_ns"].sum()
+    exposed = found.groupby("direction", observed=True)["exposed_ns"].sum()
     assert exposed.to_dict() == {"HtoD": 40_000, "DtoH": 30_000, "any": 50_000}
     mine = (
         found[found["direction"] == "HtoD"]

@@ -101,7 +101,7 @@ def check_sums(trace):
             frame["device"].isna() if idle.device is None else frame["device"] == idle.device
         ]
         expected = frame_of(idle_by_window(trace, idle)).query("window == 'step'")
-        sums = expected.groupby("cause")["idle_ns"].sum()
+        sums = expected.groupby("cause", observed=True)["idle_ns"].sum()
         got = mine.groupby("cause", observed=True)["exclusive_ns"].sum()
         assert got[got > 0].to_dict() == sums[sums > 0].to_dict()
 
