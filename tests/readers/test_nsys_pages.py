@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+from contextlib import closing
 
 import nsys_builder as nsys
 import numpy as np
@@ -168,7 +169,7 @@ def test_damaged_pages_are_read_as_sqlite_reads_them(tmp_path, monkeypatch, seed
 
 def test_a_loop_of_pages_ends(tmp_path, monkeypatch):
     path = export(tmp_path / "x.sqlite")
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         query = "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_RUNTIME'"
         (root,) = connection.execute(query).fetchone()
     content = bytearray(path.read_bytes())
@@ -202,7 +203,7 @@ VALUES = (0, 1, -1, 5, 1023, -(2**40), 2**40 + 7, None)
 ])  # fmt: skip
 def test_expressions_are_worked_out_as_sqlite_does(sql):
     pairs = [(a, b) for a in VALUES for b in VALUES]
-    with sqlite3.connect(":memory:") as connection:
+    with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE t (a INTEGER, b INTEGER)")
         connection.executemany("INSERT INTO t VALUES (?, ?)", pairs)
         expected = [row[0] for row in connection.execute(f"SELECT {sql} FROM t ORDER BY rowid")]
