@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracekit.process.kernel_names import is_gemm, unit
+from tracekit.process.kernel_names import is_gemm, is_plain_convolution, loaded_elements, unit
 
 TENSOR = (
     "volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn",
@@ -76,3 +76,37 @@ def test_other_kernels_are_no_matrix_products(name):
 @pytest.mark.parametrize("name", [*TENSOR, *PLAIN, *SILENT])
 def test_matrix_products_are_told_by_name(name):
     assert is_gemm(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudnn_train_volta_scudnn_128x128_stridedB_splitK_medium_nn_v1",
+        "volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1",
+        "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)",
+        "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)",
+    ],
+)
+def test_convolutions_in_32_bits_are_told(name):
+    assert is_plain_convolution(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "volta_fp16_s884cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1",
+        "sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16",
+        "void cudnn::cnn::reduce_wgrad_nchw_helper<float, float>(void*)",
+        "void cudnn::cnn::wgrad2d_grouped_direct_kernel<__half, __half>(int)",
+        "volta_sgemm_128x64_nn",
+    ],
+)
+def test_other_kernels_are_no_convolution_in_32_bits(name):
+    assert not is_plain_convolution(name)
+
+
+def test_how_much_a_kernel_loads_is_the_least_that_it_names():
+    assert loaded_elements("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_nn") == 8
+    assert loaded_elements("sm80_xmma_gemm_f32f32_ffma_aligna4_alignc2_execute_kernel") == 2
+    assert loaded_elements("sm90_xmma_gemm_bf16bf16_tn_n_tilesize64x128x64") is None
+    assert loaded_elements("gemm_align" + "9" * 400) is None

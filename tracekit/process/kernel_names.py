@@ -1,4 +1,4 @@
-"""What a kernel's name tells of the unit it multiplies matrices on.
+"""What a kernel's name tells of the unit it multiplies matrices on, and of how it loads them.
 
 Names as cuBLAS, cuBLASLt, cuDNN, CUTLASS (its profiler documents them), Tensile, hipBLASLt and Composable
 Kernel make them. A name that says nothing, such as a generated one, is of unknown kind: rules leave it out.
@@ -37,6 +37,21 @@ PLAIN = re.compile(
 """Other cores: `sgemm` and `hgemm` without such a size, CUTLASS' `simt`, fused multiply-add (`ffma`), 32-bit
 inputs that are not rounded to tf32; a Tensile kernel that names its tile and no matrix instruction."""
 
+PLAIN_CONVOLUTION = re.compile(
+    r"(?<![a-z])scudnn|(?<!reduce_)(?:dgrad|wgrad)\w*<(?:int, )?float", re.IGNORECASE
+)
+"""Convolutions in 32 bits on other cores than the tensor cores: cuDNN's `scudnn` family, and its engines for
+gradients (`dgrad_engine<float`, `wgrad_alg0_engine<float`). Those that say `gemm` are told by the patterns above."""
+
+NARROW = re.compile(r"_(?:align[abc]?|ldg)(\d+)(?![0-9])", re.IGNORECASE)
+"""How many elements a kernel loads at once (`align8`, `aligna4_alignc4`, `ldg8`)."""
+
+ALWAYS_WIDE = re.compile(r"nvjet|warpgroupsize", re.IGNORECASE)
+"""Kernels whose unit of copying takes nothing but rows that begin at multiples of 16 bytes."""
+
+TWO_BYTES = re.compile(r"bf16|f16|fp16|(?<![a-z])h\d+gemm", re.IGNORECASE)
+"""Names that say that what is multiplied has 16 bits."""
+
 
 @remembered
 def unit(name: str) -> Kind | None:
@@ -62,6 +77,53 @@ def is_gemm(name: str) -> bool:
     (True, False, False)
     """
     return GEMM.search(name) is not None and not is_reduction(name)
+
+
+@remembered
+def is_plain_convolution(name: str) -> bool:
+    """Whether a kernel convolves in 32 bits without tensor cores, by its name.
+
+    >>> is_plain_convolution("cudnn_infer_volta_scudnn_128x64_relu_small_nn_v1")
+    True
+    >>> is_plain_convolution("void cudnn::cnn::reduce_wgrad_nchw_helper<float, float>(void*)")
+    False
+    """
+    return PLAIN_CONVOLUTION.search(name) is not None and unit(name) != "tensor"
+
+
+@remembered
+def loaded_elements(name: str) -> int | None:
+    """How many elements a matrix kernel loads at once by its name, the fewest it names; None where it says nothing.
+
+    >>> loaded_elements("cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_tn_align1")
+    1
+    >>> loaded_elements("nvjet_tst_128x256") is None
+    True
+    """
+    counts = [int(count) for count in NARROW.findall(name) if len(count) < 4]
+    return min(counts, default=None)
+
+
+@remembered
+def is_always_wide(name: str) -> bool:
+    """Whether a matrix kernel is of a kind that no unaligned product can use.
+
+    >>> is_always_wide("nvjet_tst_128x256"), is_always_wide("ampere_sgemm_32x128_tn")
+    (True, False)
+    """
+    return ALWAYS_WIDE.search(name) is not None
+
+
+@remembered
+def named_bytes(name: str) -> int:
+    """The bytes of an element that a matrix kernel on tensor cores multiplies, by its name; 4 where it says nothing.
+
+    >>> named_bytes("cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_tn_align1")
+    2
+    >>> named_bytes("cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1")
+    4
+    """
+    return 2 if TWO_BYTES.search(name) else 4
 
 
 def is_reduction(name: str) -> bool:

@@ -34,14 +34,14 @@ def on_units(plain):
 
 
 def sized(odd):
-    """Gemm time of 1,000: a product with M = 25 takes `odd`, one with M, N, K of multiples of 8 the rest.
+    """Gemm time of 1,000: a product with N = 25 takes `odd`, one with M, N, K of multiples of 8 the rest.
 
     The aligned one does 2·(8·rest)·8·8 FLOPs in `rest` µs, 1,024 a µs; the odd one does 2·25·8·64 = 25,600.
     """
     rest = 1000 - odd
     rows = update(
-        shaped("aten::mm", 0, 10, [[25, 64], [64, 8]]),
-        *launched("nvjet_tst_64x8", 1, 0, odd, 1),
+        shaped("aten::mm", 0, 10, [[8, 64], [64, 25]]),
+        *launched("sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tensor16x8x16", 1, 0, odd, 1),
         shaped("aten::mm", 20, 10, [[8 * rest, 8], [8, 8]]),
         *launched("nvjet_tst_128x8", 21, odd, rest, 2),
     )
@@ -90,7 +90,7 @@ FIRES: dict[str, Firing] = {
     # 50 of 1,000; 25,600 FLOPs at 1,024 a µs are 25 µs: 25 of 50 are lost.
     "unaligned-gemm": Firing(
         sized(50),
-        "5.0 % of the time of matrix products goes to sizes that are no multiple of 8",
+        "5.0 % of the time of matrix products goes to unaligned sizes: aten::mm 8×25×64 BFloat16 most of all",
         "low", 25_000, 0.025,
         {"unaligned_ratio": 0.05, "unaligned_ns": 50_000},
     ),
