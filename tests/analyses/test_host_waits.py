@@ -110,6 +110,23 @@ def test_a_step_whose_number_is_higher_is_steady_even_if_it_is_the_first_recorde
     assert found.recoverable_ns == 15_000
 
 
+def test_one_long_call_a_step_counts_by_its_time(tmp_path):
+    """cudaFree of 88 µs in steps of 1,000 µs: 8.8 % of every step, far less often than five times; 29 µs: not."""
+    (found,) = on(tmp_path, asking(50, 50, 1, 1, dur=88), "allocator-calls")
+    assert (found.recoverable_ns, found.recoverable_ratio) == (88_000, pytest.approx(0.088))
+    assert found.claim == "steady steps ask the driver for memory 1.0 times each"
+    assert on(tmp_path / "short", asking(50, 50, 1, 1, dur=29), "allocator-calls") == []
+
+
+@pytest.mark.parametrize(
+    "call", ["hipGraphInstantiate", "cuGraphInstantiateWithFlags", "cudaStreamEndCapture"]
+)
+def test_a_graph_that_is_made_ready_is_no_compilation(tmp_path, call):
+    rows = [step(3, 0, 1000), launch(10, 1, 30, name=call)]
+    (found,) = on(tmp_path, rows)
+    assert (found.rule, found.recoverable_ns) == ("graph-capture", 30_000)
+
+
 @pytest.mark.parametrize(("stage", "severity"), [("gen", "low"), ("update_actor", "high")])
 def test_what_is_emptied_on_purpose_around_the_rollout_is_low(tmp_path, stage, severity):
     """Five calls of 30 µs in a step of 1000: 15 %."""

@@ -42,8 +42,8 @@ PAUSE_NS = 1_000_000
 MAX_NAME = 300
 """How much of a name is looked at."""
 
-_LAUNCH, _GRAPH_LAUNCH, _SYNC, _ALLOCATOR, _COMPILING, _LOADER, _OPTIMIZER, _ANNOTATION = (
-    1 << bit for bit in range(8)
+_LAUNCH, _GRAPH_LAUNCH, _SYNC, _ALLOCATOR, _COMPILING, _LOADER, _OPTIMIZER, _ANNOTATION, _GRAPH = (
+    1 << bit for bit in range(9)
 )
 _PATTERNS = {
     _LAUNCH: re.compile(r"(?!\w*LaunchHostFunc)(cuda|cu|hip)\w*Launch"),
@@ -58,10 +58,10 @@ _PATTERNS = {
     _COMPILING: re.compile(
         r".*(\(dynamo_timed\)|compile_fx|compile_inner|TorchInductor|async_compile|CachingAutotuner"
         r"|[Tt]riton\S{0,80}[ .:]+(compile|jit)|JITFunction|(nv|hip)rtc"
-        r"|(cuda|cu|hip)GraphInstantiate"
         r"|(cu|cuda|hip)(Module|Library)Load|cuLink(Create|Add|Complete)|Lazy Function Loading)",
         re.DOTALL,
     ),
+    _GRAPH: re.compile(r"(cuda|cu|hip)(GraphInstantiate|StreamBeginCapture|StreamEndCapture)"),
     _LOADER: re.compile(r"enumerate\(DataLoader\)#"),
     _OPTIMIZER: re.compile(r"Optimizer\.step#"),
     _ANNOTATION: re.compile(r"Optimizer\.|enumerate\(DataLoader\)|ProfilerStep"),
@@ -73,7 +73,7 @@ class HostSide:
     """Per row of `host_ops`, what it is; `within_optimizer` is the nearest Optimizer.step around it, or -1.
 
     `leaf`: an op without an op inside it; `call`: an op that no op encloses; `launch`, `sync`, `allocator`,
-    `compiling`, `loader`: the outermost of their like, so that a driver call within a runtime call counts once.
+    `compiling`, `graph_capture`, `loader`: the outermost of their like, so that a driver call within a runtime call counts once.
     """
 
     op: Mask
@@ -84,6 +84,7 @@ class HostSide:
     sync: Mask
     allocator: Mask
     compiling: Mask
+    graph_capture: Mask
     loader: Mask
     optimizer: Mask
     within_optimizer: Ints
@@ -118,6 +119,7 @@ def host_side(trace: Trace) -> HostSide:
         _outermost(tree, runtime & (kinds & _SYNC != 0)),
         _outermost(tree, runtime & (kinds & _ALLOCATOR != 0)),
         _outermost(tree, timed & (kinds & _COMPILING != 0)),
+        _outermost(tree, runtime & (kinds & _GRAPH != 0)),
         _outermost(tree, annotated & (kinds & _LOADER != 0)),
         optimizer,
         within,
@@ -259,7 +261,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
 
     A gap before a kernel whose launch began after the device ran dry. Not counted: gaps longer than
     `PAUSE_NS`, before a graph, within Optimizer.step, before the first op of a stage that follows another
-    one, or with a synchronising, loading, collecting, compiling or allocating call in them or returning
+    one, or with a synchronising, loading, collecting, compiling, capturing or allocating call in them or returning
     as they begin: those have causes, and rules, of their own.
     """
     if not trace.has("device_ops", "host_ops"):
@@ -303,7 +305,8 @@ def _elsewhere(trace: Trace, side: HostSide) -> Intervals:
     syncs: SyncCalls = trace.derived(sync_calls)
     waits = side.sync.copy()
     waits[syncs.row] = True
-    rows = np.flatnonzero((waits | side.allocator | side.compiling | side.loader) & feeding)
+    setting_up = side.allocator | side.compiling | side.graph_capture | side.loader
+    rows = np.flatnonzero((waits | setting_up) & feeding)
     start = host_start[rows]
     length = np.maximum(host_dur[rows], 1)
     # A gap that begins just as such a call returns follows it.

@@ -51,6 +51,16 @@ def compiling(*durations, whole=1000):
     return rows
 
 
+def capturing(*durations, whole=1000):
+    """Steps 1, 2, … of `whole`, each making a graph ready for so long."""
+    rows = []
+    for index, dur in enumerate(durations):
+        rows.append(step(index + 1, index * whole, whole))
+        if dur:
+            rows.append(launch(index * whole + 10, index, dur, name="cudaGraphInstantiate"))
+    return rows
+
+
 def updating(names, tensors=8, dur=2, wall=100, whole=1000):
     """A step with an Optimizer.step of `wall` that runs each op once for every tensor."""
     rows = [step(1, 0, whole), annotation("Optimizer.step#AdamW.step", 10, wall)]
@@ -90,6 +100,11 @@ FIRES: dict[str, Firing] = {
         compiling(500, 300, 20, 0), "code is still compiled or loaded in 1 of 2 steady steps", "low", 10_000, 0.01,
         {"compilations": 0.5, "dur_ns": 10_000},
     ),
+    # After two steps, 20 µs in one of two steps of 1000: 10 µs a step.
+    "graph-capture": Firing(
+        capturing(500, 300, 20, 0), "graphs are still captured in 1 of 2 steady steps", "low", 10_000, 0.01,
+        {"captures": 0.5, "dur_ns": 10_000},
+    ),
 }  # fmt: skip
 
 NEAR_MISSES: dict[str, Sources] = {
@@ -103,4 +118,6 @@ NEAR_MISSES: dict[str, Sources] = {
     "unfused-optimizer": updating(ADAM[:3]),
     # 19 µs in two steps: 0.95 %.
     "recompilation": compiling(500, 300, 19, 0),
+    # As long.
+    "graph-capture": capturing(500, 300, 19, 0),
 }

@@ -1,4 +1,4 @@
-"""What interrupts steady steps? Compiling, loading modules, and asking the driver for memory."""
+"""What interrupts steady steps? Compiling, loading modules, capturing graphs, and asking the driver for memory."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
 
+KINDS = ("compilation", "allocator", "graph")
+"""What an interruption does: it compiles or loads code, asks the driver for memory, captures a graph."""
+
 INTERRUPTIONS = Table(
     "interruptions",
-    "the calls of one name that compile code, load modules or ask the driver for memory, in one place",
+    "the calls of one name that compile code, load modules, make graphs or ask the driver for memory, in one place",
     {
         **KEYS,
-        "kind": Column("category", "compilation | allocator.", ("compilation", "allocator")),
+        "kind": Column("category", "compilation | allocator | graph.", KINDS),
         **PLACE,
         "stage": STAGE,
         "name": Column("category", "Name as recorded; `(others)` beyond a cap."),
@@ -61,13 +64,15 @@ BY_DESIGN = ("gen", "update_weights")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Compilation and allocator calls by step, stage and name."""
+    """Calls of every kind by step, stage and name."""
     if not trace.has("host_ops"):
         return {}
     side: HostSide = trace.derived(host_side)
     parts = [
         _counted(trace, kind, np.flatnonzero(mask))
-        for kind, mask in (("compilation", side.compiling), ("allocator", side.allocator))
+        for kind, mask in zip(
+            KINDS, (side.compiling, side.allocator, side.graph_capture), strict=True
+        )
         if mask.any()
     ]
     return {"interruptions": trimmed_all(stacked(parts))}
@@ -101,7 +106,7 @@ def _largest(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Interruptions by name, in the first steps and after; findings R21 and R28."""
+    """Interruptions by name, in the first steps and after; findings R21, R28 and R34."""
     if not measured.has("interruptions"):
         return ANALYSIS.skipped("no host activity was recorded")
     rows = units(measured["interruptions"])
@@ -111,6 +116,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     for rule, kind, judged in (
         ("allocator-calls", "allocator", _allocator),
         ("recompilation", "compilation", _recompilation),
+        ("graph-capture", "graph", _graph_capture),
     ):
         first = int(thresholds.of(rule)["first_steps"])
         for run in units(measured["steps"])["run"].drop_duplicates():
@@ -131,7 +137,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _total(count: int) -> Metric:
-    return Metric("interruptions", count, "count", "lower", label="compilations, allocator calls")
+    return Metric(
+        "interruptions",
+        count,
+        "count",
+        "lower",
+        label="compilations, graph captures, allocator calls",
+    )
 
 
 def _is_late(rows: pd.DataFrame, first: int) -> pd.Series[Any]:
@@ -160,7 +172,9 @@ def _allocator(
     limit = thresholds.of("allocator-calls")
     calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
     ratio = share_of(dur, steady.step_ns)
-    if calls < limit["calls_per_step"] or (ratio or 0.0) < limit["time_ratio"]:
+    is_often = calls >= limit["calls_per_step"]
+    least_ratio = limit["time_ratio"] if is_often else limit["few_calls_time_ratio"]
+    if not calls or (ratio or 0.0) < least_ratio:
         return
     run = late["run"].iloc[0]
     staged = late["canonical"].notna()
@@ -198,11 +212,10 @@ def _recompilation(
     ratio = share_of(dur, steady.step_ns)
     if not calls or (ratio or 0.0) < limit["time_ratio"]:
         return
-    steps = late["step"].nunique() + int(late["step"].isna().any())
     yield Finding(
         "recompilation",
         thresholds.severity(ratio),
-        f"code is still compiled or loaded in {steps:,} of {len(steady.walls):,} steady steps"
+        f"code is still compiled or loaded in {_steps_with(late, steady)}"
         + in_run(measured, late["run"].iloc[0]),
         "find what changes from step to step (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
         (
@@ -216,6 +229,38 @@ def _recompilation(
         ratio,
         ("a step number says which steps are the first: a resumed run compiles anew",),
     )
+
+
+def _graph_capture(
+    measured: Measurements, late: pd.DataFrame, steady: Job, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R34: steady steps in which graphs are captured and made ready."""
+    limit = thresholds.of("graph-capture")
+    calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
+    ratio = share_of(dur, steady.step_ns)
+    if not calls or (ratio or 0.0) < limit["time_ratio"]:
+        return
+    yield Finding(
+        "graph-capture",
+        thresholds.severity(ratio),
+        f"graphs are still captured in {_steps_with(late, steady)}"
+        + in_run(measured, late["run"].iloc[0]),
+        "capture every batch size once, before the loop (capture sizes of the engine), and keep the graphs between steps",
+        (
+            Metric("captures", float(calls), "count", "lower", label="calls per step and process"),
+            evidence("dur_ns", round(dur), "time per step"),
+        ),
+        _places(late),
+        round(dur),
+        ratio,
+        ("an engine that gives its memory back between steps may have to capture anew",),
+    )
+
+
+def _steps_with(late: pd.DataFrame, steady: Job) -> str:
+    """In how many steady steps that was, in words."""
+    steps = late["step"].nunique() + int(late["step"].isna().any())
+    return f"{steps:,} of {len(steady.walls):,} steady steps"
 
 
 def _places(late: pd.DataFrame) -> tuple[Place, ...]:
@@ -268,7 +313,9 @@ def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
         ),
         Heading("early_ns", "first time", "ns"),
     )
-    return sheet("interruptions", "Compilation and allocator calls", headings, pooled)
+    return sheet(
+        "interruptions", "Compilation, graph captures and allocator calls", headings, pooled
+    )
 
 
 ANALYSIS = Analysis(
@@ -276,12 +323,18 @@ ANALYSIS = Analysis(
     title="What interrupts steady steps?",
     reads=("host_ops",),
     writes=(INTERRUPTIONS,),
-    rules=("allocator-calls", "recompilation"),
+    rules=("allocator-calls", "recompilation", "graph-capture"),
     thresholds={
         "recompilation": {
             # Steps that warm up: those of a number up to this one are not judged.
             "first_steps": 2,
             # Compiling and loading of code after them, as a share of the step.
+            "time_ratio": 0.01,
+        },
+        "graph-capture": {
+            # Steps that warm up, as above.
+            "first_steps": 2,
+            # Captures and instantiations of graphs in steady steps, as a share of the step.
             "time_ratio": 0.01,
         },
     },
