@@ -179,6 +179,15 @@ def test_small_copies_and_copies_behind_compute_are_not_exposed(tmp_path):
     assert findings(tmp_path / "b", hidden, "offload") == []
 
 
+@pytest.mark.parametrize(
+    ("memory", "start"),
+    [("Pinned", "the memory is pinned already"), ("Pageable", "use pinned host memory and")],
+)
+def test_pinned_memory_is_advised_only_where_copies_are_not_pinned(tmp_path, memory, start):
+    (found,) = findings(tmp_path, offload_of(5_000, memory=memory), "offload")
+    assert found.advice.startswith(start)
+
+
 def test_one_way_alone_may_be_input_and_is_said_to_be(tmp_path):
     (found,) = findings(tmp_path, offload_of(5_000)[:-2], "offload")
     assert any("input" in text for text in found.caveats)

@@ -409,7 +409,7 @@ def _offload(
             thresholds.severity(ratio),
             f"copies between GPU and host memory stand alone for {show(ratio, 'ratio')} of the step"
             + in_run(measured, run),
-            "use pinned host memory and non_blocking copies, prefetch the next stage's state while this one computes, or keep it on the GPU",
+            _remedy(of_owner),
             (
                 evidence("exposed_ns", round(exposed), "per step and GPU"),
                 *(
@@ -431,6 +431,21 @@ def _offload(
             ratio,
             tuple(caveats),
         )
+
+
+def _remedy(copies: pd.DataFrame) -> str:
+    """What to try, by the memory that most bytes were copied from or to."""
+    prefetch = "prefetch the next stage's state while this one computes, or keep it on the GPU"
+    memory = copies["memory"].astype(str).str.lower()
+    size = copies["size_bytes"].astype("Float64").fillna(0)
+    pageable, pinned = (
+        float(size[memory.str.contains(kind)].sum()) for kind in ("pageable", "pinned")
+    )
+    if pageable > pinned:
+        return f"use pinned host memory and non_blocking copies, {prefetch}"
+    if pinned:
+        return f"the memory is pinned already: copy on a stream of its own beside kernels, {prefetch}"
+    return f"copy on a stream of its own beside kernels, from pinned memory, {prefetch}"
 
 
 def _rate(rows: pd.DataFrame) -> float | None:
