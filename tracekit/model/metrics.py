@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.errors import SchemaError
+from tracekit.model.kernel_labels import short_kernel
 from tracekit.model.report import Better, Unit
 from tracekit.model.tables.arrays import Coded, trimmed
 
@@ -183,13 +184,12 @@ def titled(name: str, stage: str | None) -> str:
     >>> titled("step_time", None), titled("stage_time", "gen"), titled("unprofiled_stage_time", "gen")
     ('step', 'gen', 'gen, un-profiled')
     >>> titled("launch_cadence", "void flash::flash_fwd_kernel<Traits<128>>(Params)")
-    'launch of flash::flash_fwd_kernel'
+    'launch of attention (flash_fwd_kernel)'
     """
     if stage is not None and name == RANGE_CADENCE:
         return f"range {stage}"
     if stage is not None and name == LAUNCH_CADENCE:
-        kernel = stage.partition("<")[0].partition("(")[0].removeprefix("void ").strip()
-        return f"launch of {kernel or stage}"
+        return f"launch of {short_kernel(stage)}"
     if stage is None or name not in STEP_AND_STAGES:
         return METRICS[name].title
     return f"{stage}, un-profiled" if name == UNPROFILED_STAGE else stage

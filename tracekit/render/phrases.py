@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from operator import attrgetter
 
+from tracekit.model.kernel_labels import is_template, short_kernel
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet
 from tracekit.model.units import (
     UNKNOWN,
@@ -74,7 +75,10 @@ def place_phrase(place: Place) -> str:
     parts = [printable(place.source or "", 160), printable(place.role or "", 80)]
     ids = {"rank": place.rank, "device": place.device, "step": place.step}
     parts += [f"{name} {show(id_, 'id')}" for name, id_ in ids.items() if id_ is not None]
-    parts += [printable(place.stage or "", 80), printable(place.name or "", 160), _when(place)]
+    name = place.name or ""
+    if is_template(name):
+        name = short_kernel(name)
+    parts += [printable(place.stage or "", 80), printable(name, 160), _when(place)]
     return " · ".join(filter(None, parts)) or "everywhere"
 
 

@@ -12,6 +12,7 @@ from io import StringIO
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from tracekit.model.kernel_labels import is_template, short_kernel
 from tracekit.model.report import Finding, Report, Section, Severity
 from tracekit.render import phrases
 from tracekit.render.escape import printable, shorten
@@ -360,6 +361,9 @@ def _pad(text: str, width: int, right: bool = False) -> str:
     """The text in exactly `width` cells: both ends stay where it is too long."""
     size = _cells(text)
     if size > width:
+        if is_template(text):
+            text = short_kernel(text)
+            size = _cells(text)
         keep = width
         while size > width:
             text = shorten(text, keep)

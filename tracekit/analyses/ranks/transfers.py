@@ -444,7 +444,9 @@ def _remedy(copies: pd.DataFrame) -> str:
     if pageable > pinned:
         return f"use pinned host memory and non_blocking copies, {prefetch}"
     if pinned:
-        return f"the memory is pinned already: copy on a stream of its own beside kernels, {prefetch}"
+        return (
+            f"the memory is pinned already: copy on a stream of its own beside kernels, {prefetch}"
+        )
     return f"copy on a stream of its own beside kernels, from pinned memory, {prefetch}"
 
 

@@ -1,0 +1,149 @@
+"""What people call a kernel: a short form of the long names that compilers give to templates."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.model.remembered import remembered
+
+MAX_READ = 2_000
+"""Characters of a name that are looked at."""
+
+MAX_FUNCTION = 48
+"""Characters of the name of the function that are shown."""
+
+KINDS: tuple[tuple[str, str], ...] = (
+    (r"nccl\w*(?:Kernel|Dev)\w*?_AllReduce", "all_reduce"),
+    (r"nccl\w*(?:Kernel|Dev)\w*?_AllGather", "all_gather"),
+    (r"nccl\w*(?:Kernel|Dev)\w*?_ReduceScatter", "reduce_scatter"),
+    (r"nccl\w*(?:Kernel|Dev)\w*?_Broadcast", "broadcast"),
+    (r"nccl\w*(?:Kernel|Dev)\w*?_SendRecv", "send and receive"),
+    (r"log_?soft_?max", "log softmax"),
+    (r"soft_?max", "softmax"),
+    (r"flash_bwd|fmha\w*bwd|attention\w*backward", "attention backward"),
+    (r"flash_fwd|flash_attn|fmha|attention", "attention"),
+    (r"bn_bw|batch_?norm\w*backward", "batch norm backward"),
+    (r"bn_fw|batch_?norm", "batch norm"),
+    (r"layer_?norm\w*(?:grad|backward)|GammaBetaBackward", "layer norm backward"),
+    (r"layer_?norm", "layer norm"),
+    (r"rms_?norm", "RMS norm"),
+    (r"group_?norm", "group norm"),
+    (r"dgrad", "convolution, gradient of data"),
+    (r"wgrad", "convolution, gradient of weights"),
+    (r"scudnn|fprop|implicit_convolve|conv_?fwd|winograd|conv2d|igemm_fwd", "convolution"),
+    (r"split_?k_?reduce", "split matrix product, sum"),
+    (r"(?<!fb)gemm|nvjet|Cijk_|(?<![a-z])bmm_|gemv", "matrix product"),
+    (r"rotary", "rotary embedding"),
+    (r"embedding\w*backward", "embedding backward"),
+    (r"embedding", "embedding"),
+    (r"RadixSort|(?<![a-z])sort", "sort"),
+    (r"DeviceScan|(?<![a-z])scan", "scan"),
+    (r"top_?k", "top-k"),
+    (r"CatArray", "concatenate"),
+    (r"scatter_gather|index_elementwise|indexing_|gpu_index", "index"),
+    (r"multi_tensor_apply", "foreach"),
+)
+"""Patterns of a name, and what its kernel does; the first that is found decides."""
+
+_KINDS = tuple((re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in KINDS)
+
+_TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"[bB][fF](?:loat)?16|DF16b", "bf16"),
+        (r"[hH]alf|(?<![a-z])[fF]p?16", "fp16"),
+        (r"tf32", "tf32"),
+        (r"[eE]4m3|[eE]5m2|[fF][pP]8", "fp8"),
+        (r"(?<![a-z])float|f32f32|(?<![a-z])s(?:gemm|cudnn)", "fp32"),
+        (r"(?<![a-z])double|(?<![a-z])dgemm", "fp64"),
+        (r"(?<![a-z])long", "int64"),
+        (r"(?<![a-z])int(?![a-z])", "int32"),
+    )
+)
+"""What a name holds of the type that is computed in; the first that is found decides."""
+
+_ELEMENTWISE = re.compile(r"elementwise|reduce_kernel|multi_tensor_apply")
+_FUNCTOR = re.compile(
+    r"CUDAFunctor(?:OnSelf)?_(\w+?)<|(\w+?)_?[fF]unctor[<>,]|(\w+?)_kernel_(?:cuda|impl)|(\w+?)_kernel[(<]"
+    r"|launch_(\w+?)_scalar|(Mean|Welford|Norm|ArgMax|ArgMin|Min|Max)Ops<"
+)
+_WRAPPERS = frozenset(
+    "Binary AUnary BUnary Unary elementwise reduce gpu index func_wrapper".split()
+)
+_WORDS = {"direct_copy": "copy", "Welford": "variance", "bfloat16_copy": "copy"}
+_FUSED = re.compile(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")
+_DROPPED = re.compile(r"\(anonymous namespace\)::|^void |^std::enable_if<.*?>::type ")
+_CUTLASS = re.compile(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
+
+
+@remembered
+def short_kernel(name: str) -> str:
+    """What people call a kernel, with its function and type: `softmax (cunn_SoftMaxForward, bf16)`; else the name.
+
+    >>> short_kernel("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float>(c10::BFloat16*)")
+    'softmax (cunn_SoftMaxForward, bf16)'
+    >>> short_kernel("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, int>(int)")
+    'add (vectorized_elementwise_kernel, fp32)'
+    >>> short_kernel("my_kernel")
+    'my_kernel'
+    """
+    text = name[:MAX_READ]
+    function = _function(text)
+    kind = _kind(text, function)
+    if kind is None:
+        return function if is_template(text) else name
+    if kind == function:
+        return name
+    if len(function) > MAX_FUNCTION:
+        function = f"{function[: MAX_FUNCTION - 1]}…"
+    return f"{kind} ({', '.join(filter(None, (function, _type(text))))})"
+
+
+def is_template(text: str) -> bool:
+    """Whether a name is that of a C++ function with its arguments, not a plain word."""
+    return "::" in text or "<" in text
+
+
+def _function(text: str) -> str:
+    """The name of the function alone: without its result, namespaces, template and arguments."""
+    cutlass = _CUTLASS.search(text)
+    if cutlass:
+        return cutlass[1]
+    plain = _DROPPED.sub("", text)
+    return re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2].strip() or text
+
+
+def _kind(text: str, function: str) -> str | None:
+    """What the kernel does; None where its name does not tell."""
+    fused = _FUSED.match(text)
+    if fused:
+        return f"fused {_first_ops(fused[1])}"
+    if _ELEMENTWISE.search(function):
+        return _functor(text)
+    for pattern, kind in _KINDS:
+        if pattern.search(function if is_template(text) else text):
+            return kind
+    return None
+
+
+def _first_ops(joined: str) -> str:
+    """The first three words of names joined by `_`, `…` for more."""
+    ops = list(filter(None, joined.split("_")))
+    return " ".join([*ops[:3], "…"] if len(ops) > 3 else ops)
+
+
+def _functor(text: str) -> str | None:
+    """What is done to each element, or how they are reduced; None where the name does not tell."""
+    for groups in _FUNCTOR.findall(text):
+        word = next(filter(None, groups), "")
+        if word and word not in _WRAPPERS and not _ELEMENTWISE.search(f"{word}_kernel"):
+            return _WORDS.get(word, word).lower()
+    return None
+
+
+def _type(text: str) -> str:
+    """The type that is computed in; empty where the name does not tell."""
+    for pattern, kind in _TYPES:
+        if pattern.search(text):
+            return kind
+    return ""
