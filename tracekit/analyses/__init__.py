@@ -105,6 +105,7 @@ QUESTIONS = (
     "time.syncs",
     "time.launch_queues",
     "ranks.communication",
+    "ranks.links",
     "ranks.transfers",
     "ranks.fleets",
     "rl.micro_batches",

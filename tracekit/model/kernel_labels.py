@@ -68,7 +68,7 @@ _FUNCTOR = re.compile(
     r"|launch_(\w+?)_scalar|(Mean|Welford|Norm|ArgMax|ArgMin|Min|Max)Ops<"
 )
 _WRAPPERS = frozenset(
-    "Binary AUnary BUnary Unary elementwise reduce gpu index func_wrapper".split()
+    ["Binary", "AUnary", "BUnary", "Unary", "elementwise", "reduce", "gpu", "index", "func_wrapper"]
 )
 _WORDS = {"direct_copy": "copy", "Welford": "variance", "bfloat16_copy": "copy"}
 _FUSED = re.compile(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")

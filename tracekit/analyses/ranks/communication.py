@@ -12,6 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import apart, in_run, same_text, text_or_none, whole_or_none
+from tracekit.job.slow_links import lost_rows, slow_links
 from tracekit.job.stage_windows import (
     WHERE,
     StageWindow,
@@ -114,7 +115,7 @@ TOLD = [
 
 
 class Exposure(NamedTuple):
-    """Exposed communication of a stage: `rest_ns` is neither waiting nor small collectives (R07)."""
+    """Exposed communication of a stage: `rest_ns` is neither waiting, nor small collectives (R07), nor a slow link (R35)."""
 
     window: StageWindow
     rows: pd.DataFrame
@@ -147,7 +148,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no collective was recorded")
     rows = pooled(measured)
     small = [_small(measured, of_owner, thresholds) for of_owner in apart(rows, ["run", "role"])]
-    stages = _exposures(measured, rows, [owner.rows for owner in small if owner.finding])
+    told_elsewhere = [owner.rows for owner in small if owner.finding]
+    told_elsewhere.append(
+        lost_rows(measured, slow_links(measured, thresholds.of("slow-link")))[[*rows]]
+    )
+    stages = _exposures(measured, rows, told_elsewhere)
     exposures = [(exposure, _exposed(exposure, thresholds)) for exposure in stages]
     hidden = [exposure for exposure, finding in exposures if finding is None]
     return ANALYSIS.answered(
