@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracekit.model.report import Report
     from tracekit.model.trace import Measurements, Trace
     from tracekit.pipeline import analyze, compare
-    from tracekit.pipeline.run import Options
+    from tracekit.pipeline.options import Options
     from tracekit.readers.loading import load
     from tracekit.render import render
 
@@ -34,7 +34,7 @@ _LAZY = {
     "load": "tracekit.readers.loading",
     "render": "tracekit.render",
     "Comparison": "tracekit.compare.comparison",
-    "Options": "tracekit.pipeline.run",
+    "Options": "tracekit.pipeline.options",
     "Report": "tracekit.model.report",
     "Trace": "tracekit.model.trace",
     "Measurements": "tracekit.model.trace",

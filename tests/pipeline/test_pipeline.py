@@ -13,6 +13,7 @@ import pytest
 from chrome_builder import annotation, kernel, launched, op, step, write
 
 import tracekit
+from tracekit import readers
 from tracekit.engine import local
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
@@ -110,7 +111,8 @@ def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
         claims=reader.claims,
         read=lambda s, w, b: reader.read(s, w, b) * 2,
     )
-    monkeypatch.setattr(loading, "READERS", (twice,))
+    for module in (readers, loading):
+        monkeypatch.setattr(module, "READERS", (twice,))
     with pytest.raises(TracekitError, match="holds 2 processes: 100, 100"):
         tracekit.load(profile / "rank0.json")
     assert len(analyze(profile / "rank0.json").measurements.sources) == 2

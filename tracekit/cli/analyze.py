@@ -14,8 +14,8 @@ from tracekit.model.labels import plural
 if TYPE_CHECKING:
     from tracekit.cli.outputs import Target
     from tracekit.model.report import Report
-    from tracekit.model.trace import Measurements
-    from tracekit.pipeline.run import Options
+    from tracekit.model.sources import Read
+    from tracekit.pipeline.options import Options
 
 
 @click.command(name="analyze", short_help="Report where the time went, and what to do about it.")
@@ -66,8 +66,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     """
     from tracekit.cli import outputs as out
     from tracekit.model import files
-    from tracekit.pipeline import run as pipeline
-    from tracekit.pipeline import saved
+    from tracekit.pipeline import again
 
     opt.need_paths(paths, options.on_every_node, "PATH")
     targets = [*map(out.file_target, outputs), *map(out.export_target, exports)]
@@ -78,23 +77,24 @@ def command(  # noqa: PLR0913 - what is given, one by one
         out.refuse_plots(plots)
 
     started = time.monotonic()
-    result = pipeline.analyze(paths, options=options)
+    result = again.analyze(paths, options)
     elapsed_s = time.monotonic() - started
 
     if save:  # first: it is what cannot be had again without reading everything
+        from tracekit.pipeline import saved
+
         saved.save(result.measurements, save)
     for target in targets:
         out.write(result.report, target, top=top, verbose=verbose)
     image_count = 0 if plots is None else out.write_plots(result.report, plots)
-    terminal.tell_failures(result.measurements.failures, where_all="; the report names them")
+    terminal.tell_failures(result.failures, where_all="; the report names them")
     if not quiet:
-        _tell_work(result.measurements, elapsed_s)
+        _tell_work(result.read, elapsed_s)
         _tell_targets(targets, save)
         if plots is not None:
             terminal.tell(f"wrote {image_count:,} images to {plots}")
-    read_none = not result.measurements.sources
     failed = result.failed or not _all_read(result.report)
-    return 2 if read_none or (strict and failed) else 0
+    return 2 if not result.read.count or (strict and failed) else 0
 
 
 def _all_read(report: Report) -> bool:
@@ -102,14 +102,12 @@ def _all_read(report: Report) -> bool:
     return not {"refused", "unreadable"} & dict(report.files).keys()
 
 
-def _tell_work(measurements: Measurements, elapsed_s: float) -> None:
+def _tell_work(read: Read, elapsed_s: float) -> None:
     """Nothing; says how much was read."""
     from tracekit.model.units import show
 
-    sizes = {source.name: source.size_bytes for source in measurements.sources}
-    count, size = len(sizes), show(sum(sizes.values()), "bytes")
-    duration = show(round(elapsed_s * 1e9), "ns")
-    terminal.tell(f"read {count:,} {plural(count, 'file')}, {size} in {duration}")
+    size, duration = show(read.size_bytes, "bytes"), show(round(elapsed_s * 1e9), "ns")
+    terminal.tell(f"read {read.count:,} {plural(read.count, 'file')}, {size} in {duration}")
 
 
 def _tell_targets(targets: list[Target], save: str | None) -> None:

@@ -17,6 +17,7 @@ from tracekit.model.units import show
 _WHAT = {
     "measured": "what was measured of profiles",
     "nsys": "exports of .nsys-rep files",
+    "reports": "reports",
 }
 
 

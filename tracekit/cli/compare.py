@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracekit.compare.gate_file import GateFile
     from tracekit.compare.gate_rules import Rules
     from tracekit.pipeline.comparing import Compared
-    from tracekit.pipeline.run import Options
+    from tracekit.pipeline.options import Options
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tracekit.model.labels import plural
 if TYPE_CHECKING:
     from tracekit.health.checks import Diagnosis
     from tracekit.pipeline.doctor import Examination
-    from tracekit.pipeline.run import Options
+    from tracekit.pipeline.options import Options
 
 _SHOWN, _SHOWN_PLACES, _LONGEST, _LONGEST_PLACE = 12, 3, 300, 80
 _MARKS = {

@@ -11,7 +11,7 @@ from tracekit.cli import terminal
 from tracekit.model.labels import plural
 
 if TYPE_CHECKING:
-    from tracekit.pipeline.run import Options
+    from tracekit.pipeline.options import Options
     from tracekit.pipeline.timeline.document import Exported
 
 _SHOWN_CLOCKS = 10

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracekit.compare.sides import Side
     from tracekit.compare.slowed import SelfTest
     from tracekit.model.report import Gate, Report, Section
-    from tracekit.pipeline.run import Options
+    from tracekit.pipeline.options import Options
 
 
 @click.command(name="gate", short_help="Hold a profile to its budgets, or test the gate itself.")

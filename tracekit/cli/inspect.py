@@ -16,7 +16,7 @@ from tracekit.model.labels import plural
 
 if TYPE_CHECKING:
     from tracekit.discover import Discovery
-    from tracekit.pipeline.run import Options
+    from tracekit.pipeline.options import Options
 
 _SHOWN_IGNORED = 20
 

@@ -11,7 +11,7 @@ from tracekit.cli import terminal
 
 if TYPE_CHECKING:
     from tracekit.compare.changes import Choices
-    from tracekit.pipeline.run import Options
+    from tracekit.pipeline.options import Options
 
 
 @click.command(name="noise", short_help="Measure how much equal runs differ.")

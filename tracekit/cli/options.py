@@ -16,7 +16,7 @@ from tracekit.cli import terminal
 
 if TYPE_CHECKING:
     from tracekit.compare.changes import Choices
-    from tracekit.pipeline.run import Options
+    from tracekit.pipeline.options import Options
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -251,13 +251,13 @@ _STATISTICS = ("drop_first", "min_effect", "level", "paired", "assume_independen
 
 def _options(given: Mapping[str, Any]) -> Options:
     """What to read, and how; progress is shown by a command that can be quiet and is not."""
-    from tracekit.pipeline import run as pipeline
+    from tracekit.pipeline.options import options_of
 
     counts = {name: given[name] for name in _WORK if given.get(name) is not None}
     # What was not given at all is None, also of what can be given several times.
     stated = {name: given.get(name) for name in _READING if given.get(name) != ()}
     shows_progress = not given.get("quiet", True)
-    return pipeline.options_of({**stated, "work": counts, "progress": shows_progress})
+    return options_of({**stated, "work": counts, "progress": shows_progress})
 
 
 def _choices(given: Mapping[str, Any]) -> Choices:

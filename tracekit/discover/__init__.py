@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.discover import nsys_files as nsys_pairs
-from tracekit.discover import sampling
 from tracekit.discover.arguments import Argument, Found, Ignored, State, read_arguments
 from tracekit.discover.copies import Counted, counted_once, without_copied_logs
 from tracekit.discover.manifests import (
@@ -55,7 +54,7 @@ from tracekit.discover.surveys import (
 from tracekit.model.codes import MISSED, UNREADABLE, Data, Reason
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
-from tracekit.model.trace import Account, Note, NoteSeverity, Recorded, Source
+from tracekit.model.sources import Account, Note, NoteSeverity, Recorded, Source
 
 __all__ = [
     "Discovery",
@@ -159,6 +158,8 @@ def discover(  # noqa: PLR0913 - one per option
         _named(sources, names), ranks=ranks, steps=steps, stages=stages
     )
     if sample is not None:
+        from tracekit.discover import sampling
+
         chosen, sample_notes = sampling.sample(chosen, sample)
         left_out += sample_notes
     return Discovery(

@@ -17,7 +17,7 @@ from typing import Literal
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, plural, shown
-from tracekit.model.trace import Note
+from tracekit.model.sources import Note
 
 _MAGIC = frozenset("*?[")
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".swp", "~", ".crdownload")

@@ -71,13 +71,13 @@ def _suspects(same_length: list[tuple[Path, bytes | None]]) -> list[Path]:
     by_sign: dict[bytes, list[Path]] = {}
     for path, checksum in same_length:
         with contextlib.suppress(OSError):
-            sign = checksum or (_checksum(path) if any_gzip else _ends(path))
+            sign = checksum or (_checksum(path) if any_gzip else ends_digest(path))
             by_sign.setdefault(sign, []).append(path)
     return [path for same in by_sign.values() if len(same) > 1 for path in same]
 
 
-def _ends(path: Path) -> bytes:
-    """A digest of both ends of a file."""
+def ends_digest(path: Path) -> bytes:
+    """A digest of both ends of a file; raises `OSError` where they cannot be read."""
     with path.open("rb", buffering=0) as stream:
         digest = hashlib.sha256(stream.read(_ENDS_BYTES))
         stream.seek(-min(_ENDS_BYTES, os.fstat(stream.fileno()).st_size), os.SEEK_END)

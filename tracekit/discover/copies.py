@@ -13,7 +13,7 @@ from tracekit.discover.arguments import Argument, Ignored
 from tracekit.discover.runs import Placed, groups
 from tracekit.model.codes import Reason
 from tracekit.model.labels import natural, shown
-from tracekit.model.trace import Note, Source
+from tracekit.model.sources import Note, Source
 
 SAME_CONTENT = "same-content"
 """The code of notes on files that hold what another holds."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 from tracekit.discover.arguments import Argument, Found
 from tracekit.model.codes import Data
 from tracekit.model.labels import natural, shown
-from tracekit.model.trace import Note
+from tracekit.model.sources import Note
 
 T = TypeVar("T")
 

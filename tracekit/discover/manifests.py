@@ -17,7 +17,7 @@ from typing import Any
 
 from tracekit.model.codes import Data
 from tracekit.model.labels import called, first_few, phrase, shown, words
-from tracekit.model.trace import Account, Note, Recorded, Source
+from tracekit.model.sources import Account, Note, Recorded, Source
 
 SCHEMAS = ("capture/1", "capture/2")
 _SUFFIXES = (".json", ".manifest")

@@ -16,7 +16,7 @@ from typing import TypeVar
 from tracekit.discover.names import HOST_FOLDER, NameFacts, says_something
 from tracekit.model.codes import Data
 from tracekit.model.labels import first_few, natural, words
-from tracekit.model.trace import NoteSeverity, Source
+from tracekit.model.sources import NoteSeverity, Source
 
 T = TypeVar("T")
 Key = tuple[Hashable, ...]

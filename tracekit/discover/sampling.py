@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
-from tracekit.model.trace import Note, Source
+from tracekit.model.sources import Note, Source
 
 SAMPLED = "sampled"
 """The code of the note that tells what a sample left out."""

@@ -14,8 +14,8 @@ from tracekit.discover.names import WHOLE_STEP
 from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import first_few, natural, shown, words
+from tracekit.model.sources import Note, Source
 from tracekit.model.stages import scope_stage, stage_filter
-from tracekit.model.trace import Note, Source
 from tracekit.model.units import numbers
 
 T = TypeVar("T")

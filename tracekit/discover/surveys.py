@@ -19,7 +19,7 @@ from tracekit.discover.manifests import Manifest, is_manifest, read_manifest
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.labels import shown
-from tracekit.model.trace import Note, Tool
+from tracekit.model.sources import Note, Tool
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_LIMIT_BYTES = 1024

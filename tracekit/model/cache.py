@@ -17,16 +17,24 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.units import parse_size
 
 CACHE_VARIABLE = "TRACEKIT_CACHE"
+OFF_VARIABLE = "TRACEKIT_NO_CACHE"
+"""With this in the environment nothing of profiles is kept, and nothing that was kept is used."""
+
 LIMIT_VARIABLE = "TRACEKIT_CACHE_LIMIT"
 LIMIT_BYTES = 20_000_000_000
 
-KINDS = {"measured": "*.measured", "nsys": "*.sqlite"}
+KINDS = {"measured": "*.measured", "nsys": "*.sqlite", "reports": "*.report"}
 """The directory of each kind of thing that is kept, and how its files are called."""
 
 PARTIAL = "partial-"
 """What is still being written begins with this, and is never taken for the thing itself."""
 
 _ABANDONED_S = 86_400.0
+
+
+def is_off() -> bool:
+    """Whether nothing of profiles is to be kept, and nothing that was kept to be used."""
+    return bool(os.environ.get(OFF_VARIABLE))
 
 
 def above() -> Path | None:
@@ -55,6 +63,19 @@ def folder(kind: str) -> Path | None:
         return None
     is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
     return of_kind if is_ours and os.access(of_kind, os.R_OK | os.W_OK | os.X_OK) else None
+
+
+def put(path: Path, data: bytes) -> None:
+    """Nothing; afterwards the file at `path` is whole, for its owner alone, and holds `data`, unless it cannot be written."""
+    temporary = path.with_name(f"{PARTIAL}{os.urandom(8).hex()}")
+    with contextlib.suppress(OSError):
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def limit_bytes() -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tracekit.model.report import Report
-from tracekit.pipeline import run as pipeline
+from tracekit.pipeline import again
+from tracekit.pipeline.options import options_of
 
 if TYPE_CHECKING:
     from tracekit.compare.comparison import Comparison
@@ -63,7 +64,7 @@ def analyze(  # noqa: PLR0913 - one per option
         "question_files": question_files,
         "cache": cache,
     }
-    return pipeline.analyze(path, pipeline.options_of(chosen)).report
+    return again.analyze(path, options_of(chosen)).report
 
 
 def compare(  # noqa: PLR0913 - one per option
@@ -114,5 +115,5 @@ def compare(  # noqa: PLR0913 - one per option
         "sample": sample,
         "cache": cache,
     }
-    options = pipeline.options_of(reading)
+    options = options_of(reading)
     return comparing.compare_paths(before, after, options, choices, work=work).comparison

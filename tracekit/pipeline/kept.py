@@ -27,10 +27,7 @@ from tracekit.model.trace import Source
 from tracekit.pipeline.gather import Measured, MeasuredSource
 from tracekit.pipeline.measure import with_content
 from tracekit.pipeline.packed import packed, unpacked
-from tracekit.readers.loading import reader_named
-
-OFF_VARIABLE = "TRACEKIT_NO_CACHE"
-"""With this in the environment nothing that was measured is kept, and nothing that was kept is used."""
+from tracekit.readers import reader_named
 
 _KIND = "measured"
 _BETWEEN = "-"
@@ -54,7 +51,7 @@ def shelf_for(chosen: Mapping[str, Any]) -> Shelf | None:
 
     Raises `TracekitError` where the limit that the environment sets is no size.
     """
-    if os.environ.get(OFF_VARIABLE) or (folder := cache.folder(_KIND)) is None:
+    if cache.is_off() or (folder := cache.folder(_KIND)) is None:
         return None
     said = [(name, _in_order(chosen[name])) for name in sorted(chosen)]
     libraries = platform.python_version(), np.__version__, pd.__version__
@@ -172,13 +169,5 @@ def _taken(entry: Path, source: Source) -> tuple[MeasuredSource, ...] | None:
 
 def _put(entry: Path, parts: Sequence[MeasuredSource], source: Source) -> None:
     """Nothing; afterwards the entry is kept, whole, unless it cannot be."""
-    temporary = entry.with_name(f"{cache.PARTIAL}{os.urandom(8).hex()}")
-    with contextlib.suppress(OSError, TypeError):
-        try:
-            data = packed(parts, source)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            temporary.replace(entry)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with contextlib.suppress(TypeError):
+        cache.put(entry, packed(parts, source))

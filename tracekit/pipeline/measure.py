@@ -24,7 +24,7 @@ from tracekit.model.tables import TABLES
 from tracekit.model.trace import Fault, Source, Trace, Want, labelled
 from tracekit.pipeline.gather import MeasuredSource, all_of, light_text, put_together
 from tracekit.process.cut import cut, stages_of, steps_of
-from tracekit.readers.loading import reader_named
+from tracekit.readers import reader_named
 
 RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
 """Options of a profiler that a trace names."""

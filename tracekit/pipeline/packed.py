@@ -11,9 +11,9 @@ and whatever is wrong with them is a `ValueError`.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import cache as once
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,13 @@ from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable
 from tracekit.model.trace import Note, Source
 from tracekit.pipeline.gather import MeasuredSource
 
-_MAGIC = b"tracekit measured 2\n"
+deflate: Any
+try:
+    from isal import isal_zlib as deflate
+except ImportError:
+    import zlib as deflate
+
+_MAGIC = b"tracekit measured 3\n"
 _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
@@ -33,7 +39,9 @@ _FASTEST = 1
 _SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
 """What a source says besides where it lies now."""
 
-_CODES, _NULLABLE, _NUMBERS = "codes", "nullable", "numbers"
+_MISSING = "?"
+"""What stands before the type of a column that rows may lack."""
+
 _TRUTH = np.dtype(np.bool_).str
 
 Arrays = dict[str, list[np.ndarray[Any, Any]]]
@@ -51,7 +59,8 @@ def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
     for of_type in arrays.values():
         data = np.concatenate(of_type).tobytes()
         content += (data, bytes(-len(data) % _ALIGNED_BYTES))
-    return _MAGIC + zlib.compress(b"".join(content), _FASTEST)
+    compressed: bytes = deflate.compress(b"".join(content), _FASTEST)
+    return _MAGIC + compressed
 
 
 def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
@@ -60,12 +69,12 @@ def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
         raise ValueError("another form")
     try:
         # A bytearray: arrays that share it may be written to, as those that were measured now.
-        content = bytearray(zlib.decompress(data[len(_MAGIC) :]))
+        content = bytearray(deflate.decompress(data[len(_MAGIC) :]))
         head_end = _HEAD_LENGTH_BYTES + int.from_bytes(content[:_HEAD_LENGTH_BYTES], "little")
         records, lengths = json.loads(content[_HEAD_LENGTH_BYTES:head_end])
         blocks = _Blocks(content, head_end, lengths)
         return tuple(_part(record, source, blocks) for record in records)
-    except (zlib.error, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+    except (deflate.error, ArithmeticError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {error}") from error
 
 
@@ -162,45 +171,55 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
 
 
 def _columns_json(columns: Columns, arrays: Arrays) -> list[Any]:
-    """[rows, the kind of each column]; the names of the columns are those of the table."""
-    return [len(columns), [_array_json(array, arrays) for array in columns.arrays.values()]]
+    """[rows, the form of each column]; the names of the columns are those of the table."""
+    forms = [_form(array, arrays) for array in columns.arrays.values()]
+    return [len(columns), forms]
 
 
 def _columns(name: str, record: Sequence[Any], blocks: _Blocks) -> Columns:
     """The rows of one table."""
-    length, kinds = record
-    arrays = [_array(kind, length, blocks) for kind in kinds]
+    length, forms = record
+    arrays = [_array(form, length, blocks) for form in forms]
     return Columns(length, dict(zip(TABLES[name].columns, arrays, strict=True)))
 
 
-def _array_json(array: Array, arrays: Arrays) -> list[Any]:
-    """[kind, type, texts if there are any] of one column, its numbers added to the arrays."""
+def _form(array: Array, arrays: Arrays) -> str | list[str]:
+    """The type of one column, its numbers added to the arrays: of codes a list with the texts, with a mark where values are missing."""
     if isinstance(array, Coded):
-        return [_CODES, _added(array.codes, arrays), array.texts]
+        return [_added(array.codes, arrays), *array.texts]
     if isinstance(array, Nullable):
         _added(array.missing, arrays)
-        return [_NULLABLE, _added(array.values, arrays)]
-    return [_NUMBERS, _added(array, arrays)]
+        return _MISSING + _added(array.values, arrays)
+    return _added(array, arrays)
 
 
-def _array(record: Sequence[Any], length: int, blocks: _Blocks) -> Array:
+def _array(form: str | list[str], length: int, blocks: _Blocks) -> Array:
     """One column of so many rows."""
-    kind, dtype = record[:2]
-    if kind == _CODES:
-        return Coded(blocks.next(dtype, length), tuple(record[2]))
-    if kind == _NULLABLE:
+    if not isinstance(form, str):
+        dtype, *texts = form
+        return Coded(blocks.next(dtype, length), tuple(texts))
+    if form.startswith(_MISSING):
         missing = blocks.next(_TRUTH, length)
-        return Nullable(blocks.next(dtype, length), missing)
-    return blocks.next(dtype, length)
+        return Nullable(blocks.next(form.removeprefix(_MISSING), length), missing)
+    return blocks.next(form, length)
 
 
 def _added(array: np.ndarray[Any, Any], arrays: Arrays) -> str:
     """The type of an array, which is added to those of its type. Raises `TypeError` for one that cannot be kept."""
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"an array of {array.dtype} cannot be kept")
-    dtype = str(array.dtype.str)
-    arrays.setdefault(dtype, []).append(array)
+    dtype = _type_name(array.dtype)
+    if dtype in arrays:
+        arrays[dtype].append(array)
+    else:
+        arrays[dtype] = [array]
     return dtype
+
+
+@once
+def _type_name(dtype: np.dtype[Any]) -> str:
+    """The name of a type; raises `TypeError` for one that cannot be kept."""
+    if dtype.kind not in "biuf":
+        raise TypeError(f"an array of {dtype} cannot be kept")
+    return str(dtype.str)
 
 
 class _Blocks:

@@ -8,29 +8,28 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, filterfalse
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracekit.analyses import ANALYSES, Analysis, measured_tables, thresholds_of
 from tracekit.analyses.own import described, loaded_with
 from tracekit.analyses.rules import checked
-from tracekit.discover import Discovery, parse_numbers
-from tracekit.discover import discover as find
+from tracekit.discover import Discovery
 from tracekit.discover.arguments import split_label
 from tracekit.discover.selection import left_out
 from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import count_line, is_live, progress_line
-from tracekit.job.device_size import parse_device_memory
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.labels import plural
 from tracekit.model.report import Metric, Remark, Report, Section, Sheet
+from tracekit.model.sources import Read
 from tracekit.model.tables import concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
@@ -65,6 +64,8 @@ from tracekit.pipeline.measure import (
     read_source,
     with_content,
 )
+from tracekit.pipeline.options import Options, numbers_of, options_of
+from tracekit.pipeline.seen_files import discovered
 from tracekit.pipeline.tool_choice import one_tool
 from tracekit.process import cut
 from tracekit.readers.loading import sniff
@@ -88,61 +89,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-EngineName = Literal["local", "ray"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What to leave out and how to run; the defaults read everything on all cores.
-
-    `work` is how many tokens, samples or images every step holds, `device_memory` how many bytes each
-    GPU has, where a person tells; `sample` how many ranks are to be read. With the engine "ray" sources are read on the nodes of the cluster at
-    `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
-    Of the `questions` (ids; None: all) those in `skip` are left out; of what no question asks only `tables` are measured.
-    `question_files` are Python files of the user, each with a question that is asked as well. With `cache` what is
-    measured of a file is kept, and what was kept of it is used.
-    """
-
-    ranks: str | None = None
-    steps: str | None = None
-    stages: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    jobs: int | None = None
-    progress: bool = False
-    work: Mapping[str, float] = field(default_factory=dict[str, float])
-    device_memory: int | None = None
-    sample: int | None = None
-    engine: EngineName = "local"
-    ray_address: str | None = None
-    on_every_node: tuple[str, ...] = ()
-    questions: tuple[str, ...] | None = None
-    skip: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-    question_files: tuple[str, ...] = ()
-    cache: bool = True
-
-    @property
-    def cuts(self) -> bool:
-        """Whether less is asked for than the profile holds."""
-        return bool(self.ranks or self.steps or self.stages or self.sample)
-
-
-def options_of(given: Mapping[str, Any]) -> Options:
-    """The options that were given by name, as a person says them: one pattern or several, a size as `80GiB`.
-
-    What is None was not said.
-    """
-    stated = {name: value for name, value in given.items() if value is not None}
-    for name in ("stages", "exclude", "on_every_node", "questions", "skip", "question_files"):
-        if name not in stated:
-            continue
-        patterns = stated[name]
-        stated[name] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    if "device_memory" in stated:
-        stated["device_memory"] = parse_device_memory(stated["device_memory"])
-    return Options(**stated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +105,39 @@ class Result:
         """Whether a source could not be read, or tracekit made an error with what was read."""
         return bool(self.measurements.failures) or any(map(faults.is_of, self.report.remarks))
 
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The sources that could not be read."""
+        return self.measurements.failures
 
-def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options()) -> Result:
-    """The report on files, directories or globs, and the measurements behind it.
+    @property
+    def read(self) -> Read:
+        """How many files were read, and their bytes."""
+        sizes = {source.name: source.size_bytes for source in self.measurements.sources}
+        return Read(len(sizes), sum(sizes.values()))
 
+
+def analyze(
+    paths: str | Path | Sequence[str | Path],
+    options: Options = Options(),
+    found: Discovery | None = None,
+) -> Result:
+    """The report on files, directories or globs, and the measurements behind it, made now; see `again.analyze`.
+
+    `found` is what discovery found already among those paths that are not saved measurements.
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
+    measured = measured_all(paths, options, found)
+    files = options.question_files
+    return Result(judge(measured, progress=options.progress, question_files=files), measured)
+
+
+def measured_all(
+    paths: str | Path | Sequence[str | Path],
+    options: Options = Options(),
+    found: Discovery | None = None,
+) -> Measurements:
+    """All that was measured of files, directories or globs, or saved before; for the rest see `analyze`."""
     questions = every_question(options.question_files)
     ids = asked.chosen(options.questions, options.skip, questions)
     if isinstance(paths, str | Path):
@@ -192,7 +167,7 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
         labels.append(name)
     ids = asked.as_saved(ids, options.tables, saved_parts, questions)
     if profiles or options.on_every_node or not parts:
-        parts.append(_read(profiles, replace(options, questions=ids, skip=())))
+        parts.append(_read(profiles, replace(options, questions=ids, skip=()), found))
     measured = merging.merge(parts, labels)
     if ids is not None:
         # What several nodes saved of one run is one part by now, which no longer says what was asked.
@@ -203,11 +178,12 @@ def analyze(paths: str | Path | Sequence[str | Path], options: Options = Options
     if options.device_memory is not None:
         facts = replace(measured.facts, device_memory=options.device_memory)
         measured = replace(measured, facts=facts)
-    files = options.question_files
-    return Result(judge(measured, progress=options.progress, question_files=files), measured)
+    return measured
 
 
-def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
+def _read(
+    profiles: Sequence[str | Path], options: Options, found: Discovery | None
+) -> Measurements:
     """The measurements of what was given and is not measured yet, by the engine that was chosen."""
     if options.engine == "ray":
         from tracekit.engine import ray_cluster, ray_discover
@@ -221,7 +197,7 @@ def _read(profiles: Sequence[str | Path], options: Options) -> Measurements:
             "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
             "add --engine ray",
         )
-    return measure(discover(profiles, options), options)
+    return measure(found or discover(profiles, options), options)
 
 
 def discover(
@@ -233,16 +209,7 @@ def discover(
 
     `elsewhere` is what nodes of a cluster have seen.
     """
-    return find(
-        paths,
-        exclude=options.exclude,
-        ranks=_numbers(options.ranks),
-        steps=_numbers(options.steps),
-        stages=options.stages,
-        sample=options.sample,
-        sniff=sniff,
-        elsewhere=elsewhere,
-    )
+    return discovered(paths, options, sniff, elsewhere)
 
 
 MEASURING_SHARE = 0.8
@@ -266,8 +233,8 @@ def measure(
         measure_source,
         questions=ids,
         question_files=files,
-        ranks=_numbers(options.ranks),
-        steps=_numbers(options.steps),
+        ranks=numbers_of(options.ranks),
+        steps=numbers_of(options.steps),
         stages=options.stages,
     )
     line = progress_line(sys.stderr, "measuring", share=MEASURING_SHARE, enabled=options.progress)
@@ -434,7 +401,7 @@ def _left_out(parts: Sequence[MeasuredSource], found: Discovery, options: Option
     """The notes on what holds nothing of the ranks, steps and stages that were asked for."""
     originals = filterfalse(attrgetter("original"), parts)
     holdings = list(filter(None, map(attrgetter("holding"), originals)))
-    cuts = _numbers(options.ranks), _numbers(options.steps), options.stages
+    cuts = numbers_of(options.ranks), numbers_of(options.steps), options.stages
     return left_out(holdings, found.left_out, *cuts)
 
 
@@ -594,7 +561,3 @@ def _arises(analysis: Analysis, measured: Measurements, thresholds: Thresholds) 
         return analysis.judge(measured, thresholds) is not None
     except Exception:  # noqa: BLE001 - of measurements that are not whole
         return True
-
-
-def _numbers(spec: str | None) -> frozenset[int] | None:
-    return None if spec is None else parse_numbers(spec)

@@ -21,7 +21,7 @@ from dataclasses import asdict, fields
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn, TypeVar, get_args
+from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 
 import numpy as np
 
@@ -33,14 +33,27 @@ from tracekit.model.files import write_atomically
 from tracekit.model.tables import RAW, TABLES, Column, Table
 from tracekit.model.tables.arrays import Coded, Columns, Nullable
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
+from tracekit.pipeline.saved_form import (
+    HEAD_BYTES,
+    MANIFEST,
+    SCHEMA,
+    SavedForm,
+    is_saved,
+    saved_form,
+)
+
+__all__ = [
+    "HEAD_BYTES",
+    "MAX_BYTES",
+    "SCHEMA",
+    "SavedForm",
+    "is_saved",
+    "load",
+    "save",
+    "saved_form",
+]
 
 T = TypeVar("T")
-
-SavedForm = Literal["measurements", "report"]
-"""What `--save` and `-o x.json` write."""
-
-SCHEMA = "tracekit.measurements/1"
-"""Version of the form: additions keep it, a change of meaning raises it."""
 
 MAX_BYTES = 8 << 30
 """What the tables of one file may take in memory."""
@@ -49,11 +62,6 @@ _MAX_GROWTH, _MAX_GROWTH_BASE = 200, 256 << 20
 _JSON_GROWTH = 24
 """The objects made of JSON take up to this many times its size."""
 
-_FAMILY = SCHEMA.rpartition("/")[0]
-_MANIFEST = "manifest.json"
-_HEAD = f'{{"schema": "{_FAMILY}/'.encode()
-_SNIFFED_BYTES = 4096
-HEAD_BYTES = 30 + len(_MANIFEST) + len(_HEAD)
 _MADE = (1980, 1, 1, 0, 0, 0)
 _HINT = "save it again with --save, from the profiles"
 
@@ -62,32 +70,6 @@ _WIDTHS = {"int32": 4, "int64": 8, "Int64": 9, "Float64": 9, "bool": 1, "categor
 _SOURCE_TEXTS = ("name", "reader", "tool", "run")
 _SOURCE_MAYBE_TEXTS = ("role", "scope", "topology", "part", "host", "content")
 _SOURCE_MAYBE_NUMBERS = ("step", "rank", "world_size", "replica", "pid")
-
-
-def saved_form(path: Path) -> SavedForm | None:
-    """What a file holds that tracekit saved, by its first bytes; None for any other, and where none can be read."""
-    try:
-        if not path.is_file():  # a pipe would wait
-            return None
-        with path.open("rb") as file:
-            head = file.read(_SNIFFED_BYTES)
-    except (OSError, ValueError):
-        return None
-    if is_saved(head):
-        return "measurements"
-    if head.lstrip()[:1] == b"{" and b'"title"' in head[:200] and b'"tool_version"' in head:
-        return "report"
-    return None
-
-
-def is_saved(head: bytes) -> bool:
-    """Whether a file that begins with `head` (`HEAD_BYTES` of it) holds saved measurements of any version."""
-    name = _MANIFEST.encode()
-    return (
-        head.startswith(b"PK\x03\x04")
-        and head[30 : 30 + len(name)] == name
-        and head[30 + len(name) :].startswith(_HEAD)
-    )
 
 
 # --- saving ---------------------------------------------------------------------------------------
@@ -114,7 +96,7 @@ def save(measurements: Measurements, path: Path | str) -> None:
         manifest["faults"] = list(map(asdict, measurements.faults))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        _put(archive, _MANIFEST, _json_bytes(manifest), zipfile.ZIP_STORED)
+        _put(archive, MANIFEST, _json_bytes(manifest), zipfile.ZIP_STORED)
         for name, rows in tables.items():
             for column, kind, data in _blocks(TABLES[name], rows):
                 _put(archive, f"{name}/{column}.{kind}", data, zipfile.ZIP_DEFLATED)
@@ -294,7 +276,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _measurements(archive: _Archive) -> Measurements:
     """The measurements in an archive."""
-    manifest = _as_object(archive.json(_MANIFEST), "the manifest")
+    manifest = _as_object(archive.json(MANIFEST), "the manifest")
     version = _as_text(manifest.get("schema"), "schema")
     if version != SCHEMA:
         raise _Bad(

@@ -11,10 +11,14 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tracekit.model.codes import Data, Reason, why_unread
-from tracekit.model.trace import Source, Tool, Trace, Want
+from tracekit.model.sources import Source, Tool, Want
 from tracekit.readers import unpack
+
+if TYPE_CHECKING:
+    from tracekit.model.trace import Trace
 
 _MAGIC_BYTES = 16
 HEAD_BYTES = 2**16
@@ -31,13 +35,15 @@ def nothing_beside(path: Path) -> tuple[str, ...] | None:
 class Reader:
     """One format, and the file here that reads it.
 
-    Where `hint` is said, the first bytes of every file of the format match that expression.
+    Where `hint` is said, the first bytes of every file of the format match that expression. `looks_beside`
+    says that its file has a function `beside`: what it reads is not in the file alone.
     """
 
     name: str
     tool: Tool
     file: str
     hint: bytes = b""
+    looks_beside: bool = False
 
     @property
     def module(self) -> ModuleType:
@@ -60,8 +66,9 @@ class Reader:
     @property
     def beside(self) -> Callable[[Path], tuple[str, ...] | None]:
         """The function that tells the state of all else that is read for a file; None where that may change at any time."""
-        function: Callable[[Path], tuple[str, ...] | None]
-        function = getattr(self.module, "beside", nothing_beside)
+        if not self.looks_beside:
+            return nothing_beside
+        function: Callable[[Path], tuple[str, ...] | None] = self.module.beside
         return function
 
     def claims(self, start: bytes) -> bool:
@@ -79,8 +86,8 @@ READERS: tuple[Reader, ...] = (
     Reader("driver_log", "log", "driver_log"),
     Reader("memory_log", "log", "memory_log"),
     Reader("memory_timeline", "torch_memory", "torch_memory.timeline", rb"\s*+\[\s*+\["),
-    Reader("nsys", "nsys", "nsys", rb"SQLite|\0"),
-    Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA"),
+    Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True),
+    Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
     Reader("torch_memory", "torch_memory", "torch_memory", rb"\x80|\s*+<|" + _FIRST_KEY),
     Reader("chrome", "torch", "chrome"),
 )
@@ -111,6 +118,11 @@ def _no_text(path: Path) -> Reason:
         return Reason("no-text", "the file holds no text")
     text = f"the file holds no text: its {form} stream is empty, cut off or damaged"
     return Reason("cut-stream", text, Data(form=form))
+
+
+def reader_named(name: str) -> Reader:
+    """The reader of that name."""
+    return next(reader for reader in READERS if reader.name == name)
 
 
 def form_of(path: Path) -> str:

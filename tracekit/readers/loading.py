@@ -11,7 +11,7 @@ from tracekit.discover import discover as find
 from tracekit.model.codes import Reason
 from tracekit.model.errors import TracekitError, refused
 from tracekit.model.trace import Trace, Want
-from tracekit.readers import READERS, Reader, foreign, form_of, head
+from tracekit.readers import READERS, foreign, form_of, head, reader_named
 from tracekit.readers.no_profiles import no_profile
 
 _NO_FORMAT = Reason("no-format", "no format that tracekit reads")
@@ -86,8 +86,3 @@ def _sniffed_export(path: Path) -> Sniffed:
     if nsys_files.is_claimed(path, reason):
         return Sniffed("nsys", "nsys", reason)
     return Sniffed(None, "torch", reason)
-
-
-def reader_named(name: str) -> Reader:
-    """The reader of that name."""
-    return next(reader for reader in READERS if reader.name == name)

@@ -35,7 +35,9 @@ def _field(value: Cell) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return _text(value) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    return float.__repr__(value) if isinstance(value, float) else repr(value)
 
 
 def _text(text: str) -> str:

@@ -344,7 +344,9 @@ def _metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
     timed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
     if len(timed):
         rest_ns = (timed["wall_ns"].astype("Int64") - timed["attributed_ns"]).astype(float)
-        low, high = (rest_ns.min(), rest_ns.max()) if len(rest_ns) > 1 else (None, None)
+        low = high = None
+        if len(rest_ns) > 1:
+            low, high = float(rest_ns.min()), float(rest_ns.max())
         out.append(
             Metric(
                 "residual", float(rest_ns.mean()), "ns", "lower", low, high, "in no stage, per step"

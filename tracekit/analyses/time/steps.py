@@ -267,8 +267,9 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
         median = float(np.median(wall))
         if not median:
             continue
-        over, first = wall.max() / median, wall[0] / median
-        variation = wall.std(ddof=1) / wall.mean()
+        over, first = float(wall.max()) / median, float(wall[0]) / median
+        mean = float(wall.mean())
+        variation = float(wall.std(ddof=1)) / mean
         reasons = []
         if over > limit["max_over_median"]:
             reasons.append(f"the longest step takes {over:.2f} times the median")
@@ -285,7 +286,7 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
         findings.append(
             Finding(
                 "step-variance",
-                thresholds.severity(excess / wall.mean()),
+                thresholds.severity(excess / mean),
                 reasons[0] + in_run(measured, run),
                 "profile after warm-up; compare the longest step with a median one (recompilation, garbage collection, longer sequences)",
                 (
@@ -300,7 +301,7 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
                 ),
                 (Place(source=None, step=whole_or_none(worst["step"])),),
                 round(excess),
-                excess / wall.mean(),
+                excess / mean,
                 tuple(reasons[1:]),
             )
         )

@@ -24,7 +24,7 @@ from tracekit.model.files import refuse_unwritable, unwritable, write_all, write
 from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.run import Options
+from tracekit.pipeline.options import Options
 from tracekit.pipeline.timeline.annotations import Annotations, annotate
 from tracekit.pipeline.timeline.lanes import Lane, Plan, lane_of, plan
 from tracekit.pipeline.timeline.rows import rows

@@ -1,0 +1,99 @@
+"""A report as bytes, and back, with a head that can be read without it.
+
+    magic, SHA-256 of all that follows, length of the head (8 bytes), head as JSON, the report as JSON, compressed
+
+A dataclass is an object of one key, its name, with the values of its fields in their order. The bytes are our own and
+lie in a directory of ours; that they are whole and of this form is checked all the same, and whatever is wrong with
+them is a `ValueError`.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from tracekit.model import report as nouns
+from tracekit.model.report import Report
+
+_MAGIC = b"tracekit report 1\n"
+_DIGEST_BYTES = 32
+_LENGTH_BYTES = 8
+_FASTEST = 1
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        *(nouns.Metric, nouns.Place, nouns.Finding, nouns.Verdict, nouns.Gate, nouns.Heading),
+        *(nouns.Ranked, nouns.Sheet, nouns.Chart, nouns.Section, nouns.Remark, nouns.Report),
+    )
+}
+_ROWS = {"Sheet": "rows", "Chart": "marks"}
+"""The fields of many rows that hold plain values alone."""
+
+
+def packed(report: Report, head: Any) -> bytes:
+    """The report and its head as bytes. Raises `TypeError` or `ValueError` for what JSON cannot hold."""
+    head_bytes = json.dumps(head).encode("ascii")
+    text = json.dumps(report, default=_as_object, separators=(",", ":"), check_circular=False)
+    body = zlib.compress(text.encode("ascii"), _FASTEST)
+    content = len(head_bytes).to_bytes(_LENGTH_BYTES, "little") + head_bytes + body
+    return _MAGIC + hashlib.sha256(content).digest() + content
+
+
+def unpacked(data: bytes) -> tuple[Any, Callable[[], Report]]:
+    """(the head, the function that gives the report); both raise `ValueError` for what `packed` did not write."""
+    start = len(_MAGIC) + _DIGEST_BYTES
+    content = data[start:]
+    if data[:start] != _MAGIC + hashlib.sha256(content).digest():
+        raise ValueError("damaged, or of another form")
+    head_end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    head = json.loads(content[_LENGTH_BYTES:head_end])
+    return head, lambda: _report(content[head_end:])
+
+
+def _as_object(value: Any) -> dict[str, list[Any]]:
+    """A dataclass as JSON has it. Raises `TypeError` for what is none of a report."""
+    kind = type(value)
+    if not is_dataclass(kind) or kind.__name__ not in _KINDS:
+        raise TypeError(f"{kind.__name__} is nothing of a report")
+    return {kind.__name__: [getattr(value, field.name) for field in fields(kind)]}
+
+
+def _report(body: bytes) -> Report:
+    """The report of a compressed JSON text."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # a hundred thousand rows, none of which is garbage
+    try:
+        report = json.loads(zlib.decompress(body), object_hook=_of_object)
+    except (zlib.error, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"damaged: {error}") from error
+    finally:
+        if was_enabled:
+            gc.enable()
+    if isinstance(report, Report):
+        return report
+    raise ValueError("no report")
+
+
+def _of_object(value: dict[str, Any]) -> Any:
+    """The dataclass of an object."""
+    ((name, values),) = value.items()
+    kind = _KINDS[name]
+    parts = dict(zip([field.name for field in fields(kind)], values, strict=True))
+    rows = _ROWS.get(name)
+    for field, part in parts.items():
+        if field == rows:
+            parts[field] = tuple(map(tuple, part))
+        elif type(part) is list:
+            parts[field] = _as_tuple(part)
+    return kind(**parts)
+
+
+def _as_tuple(values: list[Any]) -> tuple[Any, ...]:
+    """The list as the tuple that it was, at any depth."""
+    return tuple(_as_tuple(value) if type(value) is list else value for value in values)

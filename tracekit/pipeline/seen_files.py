@@ -1,0 +1,172 @@
+"""Files as discovery meets them: what each of them is and holds, as far as an earlier look is still true of it.
+
+What a file is, is told by its content alone, so that what was told of a content is true of it wherever it lies. A
+file of up to `WHOLE_BYTES` is read for its digest at every look. Of a larger one the digest of before holds while
+device, inode, size, time of change and time of its inode's change are the same, to the nanosecond, and so are both
+ends: no program can set the last of these times, where there is one (not on Windows). A file that was touched
+moments before the look at it is read as a whole at the next one: times are not as fine as they are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracekit.discover import Discovery, Sniffed, discover
+from tracekit.discover.contents import content_digest, ends_digest
+from tracekit.discover.surveys import Sniff, Survey
+from tracekit.model.codes import Data, Reason
+from tracekit.pipeline.options import Options, numbers_of
+
+WHOLE_BYTES = 1 << 20
+"""Files up to this size are known by all their bytes."""
+
+_MOMENTS_NS = 2_000_000_000
+_SIZE = 2
+
+Sign = tuple[int, int, int, int, int]
+"""Device, inode, size, and the times of change of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What an earlier look told of a file: the digest of what it held, what that is, and how its digest may be known again."""
+
+    content: str
+    verdict: Sniffed
+    sign: Sign | None = None
+    ends: str = ""
+
+    def as_json(self) -> list[Any]:
+        """The record as a list."""
+        reason = self.verdict.reason
+        told = None if reason is None else [reason.code, reason.text, dict(reason.data)]
+        verdict = [self.verdict.reader, self.verdict.tool, told, self.verdict.certain]
+        return [self.content, verdict, self.sign, self.ends]
+
+    @classmethod
+    def of_json(cls, value: list[Any]) -> Record:
+        """The record of such a list; raises `ValueError` or `TypeError` for another."""
+        content, (reader, tool, told, certain), sign, ends = value
+        reason = None if told is None else Reason(told[0], told[1], _data(told[2]))
+        verdict = Sniffed(reader, tool, reason, certain)
+        return cls(content, verdict, None if sign is None else tuple(sign), ends)
+
+
+def _data(record: Mapping[str, Any]) -> Data:
+    """The data of a reason; lists in it were tuples."""
+    values: dict[str, Any] = {}
+    for name, value in record.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return Data(**values)
+
+
+class SeenFiles:
+    """The files that one discovery meets, beside the records of an earlier one, by path."""
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._records = records
+        self._contents: dict[Path, str] = {}
+        self._signs: dict[Path, Sign] = {}
+        self._verdicts: dict[Path, Sniffed] = {}
+        self._start_ns = time.time_ns()
+
+    def sniff(self, path: Path) -> Sniffed:
+        """What a file is, as `readers.loading.sniff` tells: of a content that was looked at before, as it was told."""
+        self._signs[path] = _sign(path)
+        verdict = self._as_before(path) or _sniffed(path)
+        # What a database is, its journal tells too; what no reader takes, nobody else will read.
+        if verdict.tool != "nsys" and (verdict.reader is not None or self._is_small(path)):
+            self._verdicts[path] = verdict
+        return verdict
+
+    def _as_before(self, path: Path) -> Sniffed | None:
+        """What an earlier look told of what a file holds; None where that was another, or it cannot be read."""
+        record = self._records.get(str(path))
+        if record is None:
+            return None
+        with contextlib.suppress(OSError):
+            return record.verdict if self.content(path) == record.content else None
+        return None
+
+    def content(self, path: Path) -> str:
+        """The digest of what a file holds; raises `OSError` where it cannot be read."""
+        if path not in self._contents:
+            record = self._records.get(str(path))
+            is_same = record is not None and self._is_same(path, record)
+            self._contents[path] = record.content if is_same and record else content_digest(path)
+        return self._contents[path]
+
+    def are_unchanged(self) -> bool:
+        """Whether every file is as it was when it was met."""
+        return all(map(self._is_unchanged, self._signs))
+
+    def records(self, contents: Mapping[Path, str]) -> dict[str, list[Any]]:
+        """What the next look is to know of these files, by path; `contents` are the digests that others made of them."""
+        records: dict[str, list[Any]] = {}
+        for path, verdict in self._verdicts.items():
+            content = contents.get(path) or self.content(path)
+            record = Record(content, verdict)
+            sign = self._signs[path]
+            if not self._is_small(path) and max(sign[_SIZE + 1 :]) < self._start_ns - _MOMENTS_NS:
+                record = Record(content, verdict, sign, ends_digest(path).hex())
+            records[str(path)] = record.as_json()
+        return records
+
+    def _is_small(self, path: Path) -> bool:
+        return self._signs[path][_SIZE] <= WHOLE_BYTES
+
+    def _is_same(self, path: Path, record: Record) -> bool:
+        """Whether a file holds what it did at the earlier look, as far as that can be known without reading it as a whole."""
+        if record.sign is None or record.sign != self._signs.get(path):
+            return False
+        return ends_digest(path).hex() == record.ends
+
+    def _is_unchanged(self, path: Path) -> bool:
+        try:
+            return _sign(path) == self._signs[path]
+        except OSError:
+            return False
+
+
+def _sign(path: Path) -> Sign:
+    """By what a change of a file is seen."""
+    status = os.stat(path)  # noqa: PTH116 - a thousand files, and half the time
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _sniffed(path: Path) -> Sniffed:
+    """What a file is, by a look into it."""
+    from tracekit.readers.loading import sniff
+
+    return sniff(path)
+
+
+def discovered(
+    paths: str | Path | Sequence[str | Path],
+    options: Options,
+    sniff: Sniff,
+    elsewhere: Sequence[Survey] = (),
+) -> Discovery:
+    """The sources among these files, directories and globs, as `discover` tells them by these options."""
+    return discover(
+        paths,
+        exclude=options.exclude,
+        ranks=numbers_of(options.ranks),
+        steps=numbers_of(options.steps),
+        stages=options.stages,
+        sample=options.sample,
+        sniff=sniff,
+        elsewhere=elsewhere,
+    )
