@@ -185,12 +185,12 @@ def _rank(column: pd.Series[Any], is_ascending: bool) -> npt.NDArray[Any]:
     elif isinstance(array, np.ndarray) and array.dtype.kind in "ifb":
         numbers, is_missing = array + 0, np.isnan(array)
     else:
-        number, first = of_keys(column.to_frame("key"), ["key"])
+        number, first = grouping.of_column(column)
         texts = as_python(column.array[first])
         names = sorted(text for text in texts if text is not None)
         place = {text: rank for rank, text in enumerate(names)}
         numbers = np.array([place.get(text, 0) for text in texts], np.int64)[number]
-        is_missing = column.isna().to_numpy(np.bool_)
+        is_missing = np.array([text is None for text in texts], np.bool_)[number]
     numbers = numbers if is_ascending else -numbers
     return np.where(is_missing, numbers.max(initial=0) + 1, numbers)
 

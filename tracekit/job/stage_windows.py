@@ -13,12 +13,12 @@ import pandas as pd
 from tracekit.job.frames import (
     STEP_ORIGINS,
     UNIT,
+    canonical_stages,
     distinct,
     in_run,
     job,
     number_or_none,
     share_of,
-    stacked,
     stage_rows,
     staged,
     summed,
@@ -33,8 +33,8 @@ from tracekit.model.keys import (
     IN_RUN,
     PROCESS,
     Ints,
+    equal,
     is_among,
-    joined,
     of_keys,
     places_of,
     row_dicts,
@@ -145,40 +145,59 @@ class _Placed:
 
 def _placed(measured: Measurements, table: str) -> pd.DataFrame:
     rows = whole(measured, table)
-    stages = staged(rows[rows["window"] == "stage"])
-    steps = _of_judged_steps(measured, rows)
-    owners, number = owners_of(steps)
+    canonical = canonical_stages(rows)
+    is_stage = equal(rows["window"], "stage") & pd.notna(canonical)
+    steps, step_origin = _judged_steps(measured, rows)
+    owners, number = owners_of(rows[["run", "role"]].iloc[steps])
     with_stages = measured.derived(_staged_owners)
     unstaged = np.array([*(owner not in with_stages for owner in owners), False], bool)[number]
-    steps = steps[unstaged & (steps["origin"] != "stage").to_numpy(bool)]
-    parts = [stages.assign(origin=None), steps.assign(canonical=None)]
-    return stacked(parts)
+    is_judged = unstaged & (step_origin != "stage")
+    places = np.concatenate((np.flatnonzero(is_stage), steps[is_judged]))
+    origin = np.full(len(rows), None, object)
+    origin[steps[is_judged]] = step_origin[is_judged]
+    canonical[~is_stage] = None
+    out = rows.iloc[places].reset_index(drop=True)
+    of_rows = {"canonical": canonical, "origin": origin}
+    return out.assign(**{n: pd.Index(of[places], dtype=object) for n, of in of_rows.items()})
 
 
 def step_sums(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
     """Of rows of windows the sum over the steps that `gpu_steps` counts, by run and role."""
-    steps = _of_judged_steps(measured, rows)
-    sums = summed(steps, ["run", "role"], [column])
-    return {
-        (run, text_or_none(role)): int(total)
-        for run, role, total in sums.itertuples(index=False, name=None)
-    }
+    steps = rows[["run", "role", column]].iloc[_judged_steps(measured, rows)[0]]
+    owners, number = owners_of(steps)
+    sums = grouping.summed(number, steps[column].to_numpy(np.int64), len(owners))
+    return dict(zip(owners, sums.tolist(), strict=True))
 
 
-def _of_judged_steps(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of steps, with `origin`; without stages of the surest origin alone: others may not be steps at all."""
-    origins = distinct(measured["steps"], CAPTURE, "origin")
-    steps = joined(rows[rows["window"] == "step"], origins, CAPTURE, optional=["pid"])
-    return steps[_is_surest(measured, steps)]
+def _judged_steps(
+    measured: Measurements, rows: pd.DataFrame
+) -> tuple[Ints, npt.NDArray[np.object_]]:
+    """(the places of the rows of steps, how each is known); without stages of the surest origin alone: others may not be steps at all."""
+    places = np.flatnonzero(equal(rows["window"], "step"))
+    steps = rows[[*CAPTURE, "run", "role"]].iloc[places]
+    origins = measured.derived(_origins)
+    of_step = places_of(steps, origins, CAPTURE, optional=["pid"])
+    steps = steps.iloc[of_step >= 0]
+    places, of_step = places[of_step >= 0], of_step[of_step >= 0]
+    origin = origins["origin"].to_numpy(object)[of_step]
+    is_surest = _is_surest(measured, steps, origin)
+    return places[is_surest], origin[is_surest]
 
 
-def _is_surest(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows of steps are of an owner with stages, or of the surest origin of their owner."""
+def _origins(measured: Measurements) -> pd.DataFrame:
+    """How the steps of every process in a source are known."""
+    return distinct(measured["steps"], CAPTURE, "origin")
+
+
+def _is_surest(
+    measured: Measurements, steps: pd.DataFrame, origin: npt.NDArray[np.object_]
+) -> npt.NDArray[np.bool_]:
+    """Which rows of steps, known so, are of an owner with stages, or of the surest origin of their owner."""
     surest = measured.derived(_surest_origins)
     owners, number = owners_of(steps)
     wanted = np.array([*map(surest.get, owners), None], object)[number]
     any_origin = np.array([*(owner not in surest for owner in owners), False], bool)[number]
-    return np.asarray(any_origin | (steps["origin"].to_numpy(object) == wanted), np.bool_)
+    return np.asarray(any_origin | (origin == wanted), np.bool_)
 
 
 def _surest_origins(measured: Measurements) -> dict[Owner, str]:
@@ -214,7 +233,7 @@ def gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
 
 def _gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
     lanes = undamaged(measured, measured.derived(_gpu_lanes))
-    lanes = lanes[_is_surest(measured, lanes)]
+    lanes = lanes[_is_surest(measured, lanes, lanes["origin"].to_numpy(object))]
     lanes = lanes.iloc[of_keys(lanes, [*_PROCESS_STEP, "device"])[1]]
     owners, number = owners_of(lanes)
     counts = np.bincount(number, minlength=len(owners)).tolist()
@@ -227,36 +246,46 @@ def _gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
 
 def gpu_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     """The steps of all the GPUs of the processes that rows are of."""
-    lanes = measured.derived(_gpu_lanes)
-    return _with_hosts(measured, lanes[is_among(lanes, rows, PROCESS)], rows)
+    rows = rows[[*PROCESS]]
+    return _with_hosts(measured, is_among(measured.derived(_gpus_once), rows, PROCESS), rows)
 
 
 def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     """The steps of the processes that rows are of; where rows name GPUs of a process, those of each of them."""
-    lanes = measured.derived(_gpu_lanes)
+    lanes = measured.derived(_gpus_once)
     if "device" not in rows:
-        return _with_hosts(measured, lanes.iloc[:0], rows)
+        return _with_hosts(measured, np.zeros(len(lanes), np.bool_), rows[[*PROCESS]])
     on_gpu = rows[[*PROCESS, "device"]]
+    on_gpu = on_gpu.iloc[of_keys(on_gpu, [*PROCESS, "device"])[1]]
     wanted = is_among(lanes, on_gpu[on_gpu["device"].notna()], [*PROCESS, "device"])
-    return _with_hosts(measured, lanes[wanted], rows)
+    return _with_hosts(measured, wanted, on_gpu)
 
 
-def _with_hosts(measured: Measurements, lanes: pd.DataFrame, rows: pd.DataFrame) -> ExistingSteps:
-    """The steps of these GPUs, and those of the processes that rows are of of which no GPU is among them."""
-    steps = measured.derived(_process_steps)
-    wanted = is_among(steps, rows, PROCESS) & ~is_among(steps, lanes, PROCESS)
-    hosts = steps[wanted]
-    chosen = pd.concat([lanes, hosts], ignore_index=True) if len(lanes) else hosts
-    by = [name for name in (*_PROCESS_STEP, "device") if name in chosen]
-    return _existing(chosen.iloc[of_keys(chosen, by)[1]])
+def _with_hosts(
+    measured: Measurements, is_chosen: npt.NDArray[np.bool_], rows: pd.DataFrame
+) -> ExistingSteps:
+    """The steps of the chosen ones of `_gpus_once`, and those of the processes that rows are of of which no GPU is among them."""
+    lanes, steps = measured.derived(_gpus_once), measured.derived(_processes_once)
+    is_host = is_among(steps, rows, PROCESS)
+    if is_chosen.any():
+        is_host &= ~is_among(steps, lanes[[*PROCESS]].iloc[np.flatnonzero(is_chosen)], PROCESS)
+    walls = lanes["wall_ns"].to_numpy()[is_chosen], steps["wall_ns"].to_numpy()[is_host]
+    wall_ns = pd.Series(np.concatenate(walls))
+    return ExistingSteps(len(wall_ns), number_or_none(wall_ns.mean()))
+
+
+def _gpus_once(measured: Measurements) -> pd.DataFrame:
+    """The steps of all GPUs, each once, whichever files tell of it: their processes, devices and walls."""
+    return distinct(measured.derived(_gpu_lanes), [*_PROCESS_STEP, "device"], "wall_ns")
+
+
+def _processes_once(measured: Measurements) -> pd.DataFrame:
+    """The steps of all processes, each once, whichever files tell of it: their processes and walls."""
+    return distinct(measured.derived(_process_steps), _PROCESS_STEP, "wall_ns")
 
 
 _PROCESS_STEP = (*UNIT, *IN_RUN, "occurrence")
 """One step of one process, whichever files tell of it."""
-
-
-def _existing(steps: pd.DataFrame) -> ExistingSteps:
-    return ExistingSteps(len(steps), number_or_none(steps["wall_ns"].mean()))
 
 
 def _process_steps(measured: Measurements) -> pd.DataFrame:

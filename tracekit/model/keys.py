@@ -80,6 +80,11 @@ def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
     return _combined(len(frame), [_codes(frame[name]) for name in by])
 
 
+def of_column(column: pd.Series[Any]) -> tuple[Ints, Ints]:
+    """The same for the values of one column."""
+    return _combined(len(column), [_codes(column)])
+
+
 def of_arrays(arrays: Sequence[Array]) -> tuple[Ints, Ints]:
     """The same for keys in bare arrays.
 
