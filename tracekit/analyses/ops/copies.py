@@ -12,7 +12,15 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, number_or_none, run_heading, same_text, share_of
+from tracekit.job.frames import (
+    grouped,
+    in_run,
+    number_or_none,
+    ordered,
+    run_heading,
+    same_text,
+    share_of,
+)
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
@@ -163,15 +171,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 def _pool(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a (run, direction, memory), most time first."""
-    grouped = rows.groupby(["run", "direction", "memory"], dropna=False, sort=False)
-    pooled = grouped[["count", "dur_ns", "excluded_count", *SMALL]].sum()
-    for name in ("size_bytes", "rated_bytes", "rated_ns"):
-        pooled[name] = grouped[name].sum(min_count=1)
-    pooled["max_gb_per_s"] = grouped["max_gb_per_s"].max()
+    reduced = dict.fromkeys(("count", "dur_ns", "excluded_count", *SMALL), "sum")
+    reduced.update(dict.fromkeys(("size_bytes", "rated_bytes", "rated_ns"), "known_sum"))
+    reduced["max_gb_per_s"] = "max"
+    by = ["run", "direction", "memory"]
+    pooled = grouped(rows, by, **{name: (name, how) for name, how in reduced.items()})
     pooled["gb_per_s"] = (pooled["rated_bytes"] / pooled["rated_ns"]).astype("Float64")
-    return pooled.reset_index().sort_values(
-        ["dur_ns", "direction", "memory"], ascending=[False, True, True], kind="stable"
-    )
+    return ordered(pooled, dur_ns=False, direction=True, memory=True)
 
 
 def _pageable(

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import grouped, run_heading
+from tracekit.job.frames import grouped, ordered, run_heading
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import of_arrays
+from tracekit.model.keys import of_arrays, of_keys, summed
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows
@@ -154,9 +154,12 @@ def pool(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a (run, kind, name) over processes and devices, exact but for the percentiles."""
     keys = ["run", "kind", "name"]
     mean, std = rows["mean_ns"].astype(float), rows["std_ns"].astype(float).fillna(0.0)
-    sums = rows.groupby(keys, dropna=False, sort=False)[["total_ns", "count"]].transform("sum")
+    number, first = of_keys(rows, keys)
+    total_ns, count_of = (
+        summed(number, rows[name].to_numpy(np.int64), len(first)) for name in ("total_ns", "count")
+    )
     # About the common mean, not about zero: nearly equal durations would lose all their digits.
-    from_mean = mean - sums["total_ns"] / sums["count"]
+    from_mean = mean - (total_ns / count_of)[number]
     work = rows.assign(
         squares=(rows["count"] - 1) * std**2 + rows["count"] * from_mean**2, groups=1
     )
@@ -179,7 +182,7 @@ def pool(rows: pd.DataFrame) -> pd.DataFrame:
     is_single = kernels["groups"] == 1
     kernels["std_ns"] = kernels["one_std"].where(is_single, variance**0.5)
     kernels[["p50_ns", "p95_ns"]] = kernels[["p50_ns", "p95_ns"]].where(is_single)
-    return kernels.sort_values(["total_ns", "name"], ascending=[False, True], kind="stable")
+    return ordered(kernels, total_ns=False, name=True)
 
 
 ANALYSIS = Analysis(

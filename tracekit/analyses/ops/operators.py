@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import run_heading
+from tracekit.job.frames import grouped, ordered, run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
@@ -132,11 +132,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows = rows[rows["kind"] == "op"]
     if not len(rows):
         return ANALYSIS.skipped("no host op was recorded")
-    grouped = rows.groupby(["run", "name"], dropna=False, sort=False)
-    pooled = grouped[["count", "total_ns", "self_ns"]].sum()
-    for name in ("launch_count", "device_ns", "device_busy_ns", "allocated_bytes", "freed_bytes"):
-        pooled[name] = grouped[name].sum(min_count=1)
-    pooled = pooled.reset_index()
+    sums = {name: (name, "known_sum") for name in POOLED}
+    pooled = grouped(rows, ["run", "name"], **sums)
     self_ns = int(pooled["self_ns"].sum())
     pooled["self_ratio"] = pooled["self_ns"] / self_ns if self_ns else None
     pooled["net_bytes"] = pooled["allocated_bytes"] - pooled["freed_bytes"]
@@ -145,6 +142,12 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     )
     return ANALYSIS.answered(metrics=metrics, sheets=with_rows(*_sheets(measured, pooled)))
 
+
+POOLED = (
+    *("count", "total_ns", "self_ns", "launch_count", "device_ns", "device_busy_ns"),
+    *("allocated_bytes", "freed_bytes"),
+)
+"""What is added up of operators of one name."""
 
 HOST_HEADINGS = as_headings("""
     self_ns | self | ns | Time less that of ops and calls inside it, over all processes.
@@ -179,7 +182,7 @@ def _sheets(measured: Measurements, pooled: pd.DataFrame) -> Iterator[Sheet]:
 
 
 def _by(pooled: pd.DataFrame, column: str) -> pd.DataFrame:
-    return pooled.sort_values([column, "name"], ascending=[False, True], kind="stable")
+    return ordered(pooled, **{column: False, "name": True})
 
 
 ANALYSIS = Analysis(

@@ -12,10 +12,12 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
+    apart,
     each_run,
     in_run,
     label_headings,
     number_or_none,
+    ordered,
     same_text,
     share_of,
     text_or_none,
@@ -25,7 +27,7 @@ from tracekit.job.frames import (
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import covered
-from tracekit.model.keys import PROCESS, row_dicts, summed, sums_of
+from tracekit.model.keys import PROCESS, records, row_dicts, summed, sums_of
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, numbers_or_none
@@ -200,8 +202,8 @@ def _pool(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """
     by = ["run", "role", "name"]
     optimizers = []
-    for key, of_optimizer in rows.groupby(by, dropna=False, sort=False):
-        who = dict(zip(by, key, strict=True))
+    for of_optimizer in apart(rows, by):
+        who = dict(zip(by, next(records(of_optimizer, by)), strict=True))
         steps = steps_of(measured, of_optimizer[[*PROCESS]])
         has_kernels = of_optimizer["kernel_count"].notna().all()
         tensors = of_optimizer["tensor_count"].dropna()
@@ -229,7 +231,7 @@ def _pool(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     )
     pooled["dur_each_ns"] = pooled["dur_ns"] / pooled["process_steps"]
     pooled["share_ratio"] = pooled["dur_each_ns"] / pooled["step_ns"].astype("Float64")
-    return pooled.sort_values(["dur_ns", "name"], ascending=[False, True], kind="stable")
+    return ordered(pooled, dur_ns=False, name=True)
 
 
 def _sheet(measured: Measurements, pooled: pd.DataFrame) -> Any:

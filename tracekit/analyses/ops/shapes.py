@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import count_distinct, run_heading
+from tracekit.job.frames import count_distinct, grouped, ordered, run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import numbered, summed
 from tracekit.model.report import Metric, Section
@@ -267,7 +267,6 @@ def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) ->
     """Operators by name and shape: the GPU time they launch first, without a GPU their own host time."""
     keys = ["run", "name", "dims", "types"]
     sums = [
-        "shape_count",
         "count",
         "total_ns",
         "self_ns",
@@ -278,10 +277,8 @@ def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) ->
         "allocated_bytes",
         "flop_count",
     ]
-    grouped = rows.groupby(keys, dropna=False, sort=False)
-    pooled = grouped[sums].sum(min_count=1)
-    pooled["shape_count"] = grouped["shape_count"].max()
-    pooled = pooled.reset_index()
+    sums_of = {name: (name, "known_sum") for name in sums}
+    pooled = grouped(rows, keys, **sums_of, shape_count=("shape_count", "max"))
     pooled["shape"] = [
         shown(dims, count)
         for dims, count in zip(pooled["dims"], pooled["shape_count"], strict=True)
@@ -290,9 +287,7 @@ def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) ->
     pooled["gflop"] = pooled["flop_count"].astype("Float64") / 1e9
     by = "device_ns" if on_device else "self_ns"
     pooled[by] = pooled[by].astype("Int64").fillna(0)
-    pooled = pooled.sort_values(
-        [by, "self_ns", "name"], ascending=[False, False, True], kind="stable"
-    )
+    pooled = ordered(pooled, **{by: False, "self_ns": False, "name": True})
     device = as_headings("""
         device_ns | GPU self | ns | Σ duration of device ops that the op launched itself.
         device_busy_ns | GPU busy | ns | The same, overlaps counted once per GPU.
@@ -334,11 +329,10 @@ def _total_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) ->
         "allocated_total_bytes",
         "freed_total_bytes",
     ]
-    pooled = rows.groupby(["run", "name"], dropna=False, sort=False)[sums].sum(min_count=1)
-    pooled = pooled.reset_index()
+    pooled = grouped(rows, ["run", "name"], **{name: (name, "known_sum") for name in sums})
     by = "device_total_ns" if on_device else "allocated_total_bytes"
     pooled = pooled[(pooled[by].astype("Int64").fillna(0) > 0).to_numpy(np.bool_)]
-    pooled = pooled.sort_values([by, "name"], ascending=[False, True], kind="stable")
+    pooled = ordered(pooled, **{by: False, "name": True})
     device = as_headings("""
         device_total_ns | GPU total | ns | Σ duration of device ops launched during the op.
         launch_total_count | launches | count | Launched during the op.

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import canonical_stages, label_headings, same_text
+from tracekit.job.frames import canonical_stages, label_headings, ordered, same_text
 from tracekit.job.stage_work import StageWork, by_stage
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
@@ -175,7 +175,8 @@ def _sheet(
             for kind, stage_work in zip(kinds, work, strict=True)
         ],
         columns=["run", "role", "stage", "what", "busy_ns", "ratio", "count", "size_bytes"],
-    ).sort_values(["busy_ns", "stage", "what"], ascending=[False, True, True], kind="stable")
+    )
+    rows = ordered(rows, busy_ns=False, stage=True, what=True)
     time = "GPU busy" if on_gpu else "host time"
     headings = (
         *label_headings(measured),

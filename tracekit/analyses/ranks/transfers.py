@@ -13,8 +13,11 @@ from tracekit.job.driver_log import logs
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     canonical_stages,
+    distinct,
+    grouped,
     in_run,
     label_headings,
+    ordered,
     same_text,
     share_of,
     text_or_none,
@@ -324,11 +327,10 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     if not len(rows):
         return pd.DataFrame(columns=columns)
     rows = rows.assign(canonical=canonical_stages(rows, any_range=True))
-    grouped = rows.groupby(keys, dropna=False, sort=False)
-    out = grouped[["size_bytes", "count", "busy_ns", "exposed_ns"]].sum().reset_index()
-    out["max_gb_per_s"] = grouped["max_gb_per_s"].max().to_numpy()
+    sums = {name: (name, "sum") for name in ("size_bytes", "count", "busy_ns", "exposed_ns")}
+    out = grouped(rows, keys, **sums, max_gb_per_s=("max_gb_per_s", "max"))
     out["gb_per_s"] = out["size_bytes"] / out["busy_ns"].where(out["busy_ns"] > 0)
-    per = rows[["run", "role"]].drop_duplicates()
+    per = distinct(rows, ["run", "role"])
     steps = [
         steps_of(measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)])
         for run, role in per.itertuples(index=False, name=None)
@@ -344,9 +346,8 @@ def _moved(measured: Measurements) -> pd.DataFrame:
 
 def _copy_sheet(measured: Measurements, moved: pd.DataFrame) -> Sheet:
     """Copies by stage and direction, the most exposed first."""
-    copies = moved[moved["direction"] != "any"].sort_values(
-        ["exposed_ns", "size_bytes"], ascending=False, kind="stable"
-    )
+    copies = moved[moved["direction"] != "any"]
+    copies = ordered(copies, exposed_ns=False, size_bytes=False)
     copies = copies.assign(canonical=copies["canonical"].astype(object).fillna("(in no stage)"))
     for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
         copies[name] = whole_if_exact(copies[name].astype("Float64").round(1))

@@ -17,6 +17,7 @@ from tracekit.job.frames import (
     grouped,
     in_run,
     label_headings,
+    ordered,
     same_text,
     text_or_none,
 )
@@ -162,7 +163,7 @@ def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     )
     passes = distinct(rows, [*keys, "step", "part", *CAPTURE])
     pooled["each"] = pooled["count"] / grouped(passes, keys, count=("step", "size"))["count"]
-    return pooled.sort_values(["total_ns", "canonical"], ascending=[False, True], kind="stable")
+    return ordered(pooled, total_ns=False, canonical=True)
 
 
 def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:

@@ -16,6 +16,7 @@ from tracekit.job.frames import (
     in_run,
     job,
     label_headings,
+    ordered,
     same_text,
     share_of,
     text_or_none,
@@ -140,7 +141,7 @@ def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) 
     out["canonical"] = out["canonical"].astype(object).fillna("(in no stage)")
     for name in ("per", "shortest", "median", "longest"):
         out[name] = whole_if_exact(out[name])
-    out = out.sort_values(["total", "kind"], ascending=[False, True], kind="stable")
+    out = ordered(out, total=False, kind=True)
     headings = (
         *label_headings(measured),
         *as_headings("""

@@ -12,7 +12,14 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import canonical_stages, label_headings, run_heading
+from tracekit.job.frames import (
+    canonical_stages,
+    grouped,
+    label_headings,
+    ordered,
+    run_heading,
+    summed,
+)
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import sorted_rows, sums_of
 from tracekit.model.report import Heading, Section, Sheet
@@ -242,22 +249,18 @@ def _graph_sheet(measured: Measurements) -> Any:
     rows = measured["graph_launches"]
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     rows["stage"] = _shown_stage(rows)
-    pooled = (
-        rows.groupby(["run", "role", "stage", "call"], dropna=False, sort=False)
-        .agg(
-            launch_count=("launch_count", "sum"),
-            empty_count=("empty_count", "sum"),
-            op_count=("op_count", "sum"),
-            least=("least", "min"),
-            most=("most", "max"),
-            dur_ns=("dur_ns", "sum"),
-            busy_ns=("busy_ns", "sum"),
-        )
-        .reset_index()
+    pooled = grouped(
+        rows,
+        ["run", "role", "stage", "call"],
+        launch_count=("launch_count", "sum"),
+        empty_count=("empty_count", "sum"),
+        op_count=("op_count", "sum"),
+        least=("least", "min"),
+        most=("most", "max"),
+        dur_ns=("dur_ns", "sum"),
+        busy_ns=("busy_ns", "sum"),
     )
-    pooled = pooled.sort_values(
-        ["busy_ns", "stage", "call"], ascending=[False, True, True], kind="stable"
-    )
+    pooled = ordered(pooled, busy_ns=False, stage=True, call=True)
     headings = (
         *label_headings(measured),
         *as_headings("""
@@ -276,9 +279,9 @@ def _graph_sheet(measured: Measurements) -> Any:
 
 
 def _pooled(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:
-    pooled = rows.groupby(by, dropna=False, sort=False)[["count", "dur_ns"]].sum().reset_index()
+    pooled = summed(rows, by, ["count", "dur_ns"])
     pooled["share_ratio"] = pooled["dur_ns"] / whole if whole else None
-    return pooled.sort_values(["dur_ns", by[-1]], ascending=[False, True], kind="stable")
+    return ordered(pooled, **{"dur_ns": False, by[-1]: True})
 
 
 def _shown_stage(rows: pd.DataFrame) -> npt.NDArray[np.object_]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, label_headings, same_text, summed, text_or_none
+from tracekit.job.frames import in_run, label_headings, ordered, same_text, summed, text_or_none
 from tracekit.job.idle import DAMAGED, edge_rows, idle_at_edges, idle_time
 from tracekit.job.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
 from tracekit.job.tables import as_headings, sheet
@@ -110,9 +110,7 @@ def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
             explained_ns | other cause | ns | Of the idle time: data loading, garbage collection, a silent host inside the stage.
         """),
     )
-    table = table.sort_values(
-        ["idle_ns", "canonical", "next_canonical"], ascending=[False, True, True], kind="stable"
-    )
+    table = ordered(table, idle_ns=False, canonical=True, next_canonical=True)
     return sheet(
         "stage_edges",
         "Between stages",

@@ -15,6 +15,7 @@ from tracekit.job.frames import (
     canonical_stages,
     in_run,
     label_headings,
+    ordered,
     same_text,
     share_of,
     summed,
@@ -236,9 +237,7 @@ def _gap_sheet(measured: Measurements) -> Sheet:
     """The longest gaps of all sources."""
     gaps = whole(measured, "idle_gaps")
     listed = len(gaps)
-    rows = gaps.nlargest(SHOWN_GAPS, "dur_ns", keep="all").sort_values(
-        ["dur_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
-    )
+    rows = ordered(gaps, dur_ns=False, source=True, ts_ns=True)
     rows = rows.head(SHOWN_GAPS).reset_index(drop=True)
     rows["canonical"] = canonical_stages(rows)
     begin = measured["captures"][["source", "ts_ns"]].groupby("source")["ts_ns"].min()
@@ -297,7 +296,7 @@ def _gap_chart(measured: Measurements) -> Chart:
     series = [cause for cause in CAUSES if len(sums) and (sums["cause"] == cause).any()]
     marks = tuple(
         (series.index(r["cause"]), int(r["low_ns"]), 2 * int(r["low_ns"]), int(r["idle_ns"]))
-        for r in row_dicts(sums.sort_values(["cause", "low_ns"]))
+        for r in row_dicts(ordered(sums, cause=True, low_ns=True))
         if r["idle_ns"]
     )
     return Chart(
@@ -367,9 +366,7 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
         [None in stages or text_or_none(c) in stages for c in rows["canonical"]], bool
     )
     rows = rows[(rows["cause"] == "host_gc") | ((rows["cause"] == "host_silent") & counted)]
-    return rows.sort_values(
-        ["cause_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
-    )
+    return ordered(rows, cause_ns=False, source=True, ts_ns=True)
 
 
 def _place(row: Mapping[Any, Any]) -> Place:

@@ -17,6 +17,7 @@ from tracekit.job.frames import (
     count_distinct,
     in_run,
     job,
+    ordered,
     run_heading,
     same_text,
     share_of,
@@ -266,10 +267,7 @@ def _steps_with(late: pd.DataFrame, steady: Job) -> str:
 def _places(late: pd.DataFrame) -> tuple[Place, ...]:
     """Where most of the time is: up to three names and stages."""
     by = ["role", "canonical", "name"]
-    longest = late.groupby(by, dropna=False, sort=False)["dur_ns"].sum().reset_index()
-    longest = longest.sort_values(["dur_ns", "name"], ascending=[False, True], kind="stable").head(
-        3
-    )
+    longest = ordered(summed(late, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
     return tuple(
         Place(role=text_or_none(role), stage=text_or_none(stage), name=text_or_none(name))
         for role, stage, name in longest[by].itertuples(index=False)
@@ -288,9 +286,7 @@ def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
     sums = ["early_count", "early_ns", "late_count", "late_ns", "dur_ns"]
     by = ["run", "kind", "canonical", "name"]
     pooled = summed(marked, by, sums)
-    pooled = pooled.sort_values(
-        ["late_ns", "dur_ns", "name"], ascending=[False, False, True], kind="stable"
-    )
+    pooled = ordered(pooled, late_ns=False, dur_ns=False, name=True)
     headings = (
         *run_heading(measured),
         *as_headings("""

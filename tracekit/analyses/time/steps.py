@@ -19,9 +19,11 @@ from tracekit.job.frames import (
     job,
     label_headings,
     of_step,
+    ordered,
     run_heading,
     stage_rows,
     stage_walls,
+    summed,
     text_or_none,
     whole_if_exact,
     whole_or_none,
@@ -187,11 +189,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> An
     """Stages by wall, with the device work launched in them."""
     rows = stage_rows(measured)
     by = ["run", "role", "canonical"]
-    work = (
-        rows.groupby(by, dropna=False, sort=False)[["launch_count", "work_ns", "work_busy_ns"]]
-        .sum(min_count=1)
-        .reset_index()
-    )
+    work = summed(rows, by, ["launch_count", "work_ns", "work_busy_ns"])
     stage_table = looked_up(stages, work, by, optional=by)
     stage_table["share_ratio"] = of_step(stage_table, steps)
     per = stage_table["rank_steps"]
@@ -228,7 +226,7 @@ def _range_sheet(measured: Measurements) -> Any:
         mean_ns=("dur_ns", "mean"),
         max_ns=("dur_ns", "max"),
     )
-    ranges = ranges.sort_values(["total_ns", "stage"], ascending=[False, True], kind="stable")
+    ranges = ordered(ranges, total_ns=False, stage=True)
     headings = (
         *label_headings(measured),
         *as_headings("""
