@@ -19,6 +19,7 @@ from tracekit.job.frames import (
     count_distinct,
     distinct,
     from_epoch,
+    grouped,
     in_run,
     job,
     ordered,
@@ -146,11 +147,6 @@ def _sums(names: npt.NDArray[np.object_], values: pd.Series[Any]) -> dict[str, f
     return {name: float(value) for name, value in sorted(records(sums, ["name", "value"]))}
 
 
-def _by_name(values: pd.Series[Any]) -> dict[str, float]:
-    """A number for each of the names that they are indexed by."""
-    return dict(zip(map(str, values.index), map(float, values), strict=True))
-
-
 def step_strips(measured: Measurements) -> tuple[Chart, ...]:
     """The wall of every step of each run, divided into what stages cover and the rest."""
     return _by_run(job(measured).walls, lambda mine, suffix: _steps(measured, mine, suffix))
@@ -195,11 +191,14 @@ def device_bars(measured: Measurements, gpu_time: pd.DataFrame) -> tuple[Chart, 
 def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Chart | None:
     """The GPUs of one run: parts and idle, which add up to the window."""
     rows = rows.assign(who=_devices(rows))
-    sums = rows.groupby("who", sort=False)[[*PARTS, "idle_ns", "window_ns"]].sum()
-    assert (sums[[*PARTS, "idle_ns"]].sum(axis=1) == sums["window_ns"]).all()
-    idle = sums["idle_ns"] / sums["window_ns"].clip(lower=1)
-    names = drawn(_by_name(idle), "idle share")
-    values = sums.loc[list(names.rows), [*PARTS, "idle_ns"]].to_numpy(np.int64)
+    sums = summed(rows, ["who"], [*PARTS, "idle_ns", "window_ns"])
+    parts = np.column_stack([sums[name].to_numpy(np.int64) for name in (*PARTS, "idle_ns")])
+    window_ns = sums["window_ns"].to_numpy(np.int64)
+    assert (parts.sum(axis=1) == window_ns).all(), "parts add up to the window"
+    idle = parts[:, -1] / np.maximum(window_ns, 1)
+    owners = sums["who"].tolist()
+    names = drawn(dict(zip(owners, idle.tolist(), strict=True)), "idle share")
+    values = parts[[*map(owners.index, names.rows)]]
     return Chart(
         f"gpu-time{suffix}",
         f"What each GPU did{in_run(measured, rows['run'].iloc[0])}",
@@ -226,18 +225,27 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     """The GPUs of one run."""
     bins = bins.assign(who=_devices(bins))
     bins, clocks = _on_one_clock(measured, bins)
-    sums = bins.groupby("who")[["busy_ns", "window_ns"]].sum()
+    sums = ordered(summed(bins, ["who"], ["busy_ns", "window_ns"]), who=True)
     busy_share = sums["busy_ns"] / sums["window_ns"].clip(lower=1)
-    names = drawn(_by_name(busy_share), "busy share")
+    names = drawn(dict(zip(sums["who"], busy_share.tolist(), strict=True)), "busy share")
     run = bins["run"].iloc[0]
-    bins = bins[bins["who"].isin(list(names.rows))].sort_values(["who", "begin"], kind="stable")
+    columns = ["who", "source", "begin", "window_ns", "busy_ns"]
+    bins = ordered(bins[columns][bins["who"].isin(list(names.rows))], who=True, begin=True)
     bins_a_mark = -(-len(bins) // MAX_MARKS)
     # Neighbouring bins of one source are joined until the picture is small enough.
-    number = bins.groupby(["who", "source"], sort=False).cumcount() // bins_a_mark
-    joined = bins.groupby([bins["who"], bins["source"], number], sort=False).agg(
-        begin=("begin", "min"), window_ns=("window_ns", "sum"), busy_ns=("busy_ns", "sum")
+    line, _ = of_keys(bins, ["who", "source"])
+    by_line = np.argsort(line, kind="stable")
+    place = np.empty(len(bins), np.int64)
+    place[by_line] = np.arange(len(bins)) - np.searchsorted(line[by_line], line[by_line])
+    joined = grouped(
+        bins.assign(line=line, piece=place // bins_a_mark),
+        ["line", "piece"],
+        who=("who", "leading"),
+        begin=("begin", "min"),
+        window_ns=("window_ns", "sum"),
+        busy_ns=("busy_ns", "sum"),
     )
-    rows = [*map(list(names.rows).index, joined.index.get_level_values(0))]
+    rows = [*map(list(names.rows).index, joined["who"])]
     begin, length = joined["begin"].to_numpy(), joined["window_ns"].to_numpy()
     busy = joined["busy_ns"].to_numpy() / length
     columns = (rows, begin.tolist(), (begin + length).tolist(), busy.tolist())

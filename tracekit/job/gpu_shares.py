@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.tables.arrays import Nullable, bare
 from tracekit.process.busy import PARTS
 
 SUMMED = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
@@ -14,19 +16,25 @@ SUMMED = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
 
 def shares(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the shares of its (summed) windows added."""
-    ratios = {
-        "busy_ratio": _ratio(frame["window_ns"] - frame["idle_ns"], frame["window_ns"]),
-        **{
-            part.replace("_ns", "_ratio"): _ratio(frame[part], frame["window_ns"])
-            for part in (*PARTS, "idle_ns")
-        },
-        "overlap_ratio": _ratio(frame["overlap_ns"], frame["comm_ns"]),
-    }
+    window, comm = frame["window_ns"], frame["comm_ns"]
+    ratios = {"busy_ratio": quotient(window - frame["idle_ns"], window)}
+    for part in (*PARTS, "idle_ns"):
+        ratios[part.replace("_ns", "_ratio")] = quotient(frame[part], window)
+    ratios["overlap_ratio"] = quotient(frame["overlap_ns"], comm)
     return frame.assign(**ratios)
 
 
-def _ratio(part: pd.Series[Any], whole: pd.Series[Any]) -> Any:
-    """The part of the whole, <NA> of nothing and where one of them is unknown; both are whole numbers."""
-    top, bottom = (column.to_numpy(np.int64, na_value=0) for column in (part, whole))
-    is_defined = ~part.array.isna() & ~whole.array.isna() & (bottom > 0)
-    return pd.arrays.FloatingArray(top / np.where(is_defined, bottom, 1), ~is_defined)
+def quotient(top: pd.Series[Any], bottom: pd.Series[Any]) -> Any:
+    """One column of numbers over another, <NA> where one of them is unknown and where there is nothing to divide by."""
+    (above, no_top), (below, no_bottom) = map(_numbers, (top, bottom))
+    is_defined = ~no_top & ~no_bottom & (below > 0)
+    return pd.arrays.FloatingArray(above / np.where(is_defined, below, 1), ~is_defined)
+
+
+def _numbers(column: pd.Series[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """(the numbers of a column, which of them are missing)."""
+    array = bare(column.array)
+    if isinstance(array, Nullable):
+        return np.where(array.missing, 0, array.values), array.missing
+    assert isinstance(array, np.ndarray), "numbers"
+    return array, np.zeros(len(array), np.bool_)

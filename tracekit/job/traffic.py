@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.collectives import matched
-from tracekit.job.frames import canonical_stages, grouped, ordered, summed
+from tracekit.job.frames import (
+    canonical_stages,
+    grouped,
+    number_or_none,
+    ordered,
+    summed,
+    whole_or_none,
+)
+from tracekit.job.gpu_shares import quotient
 from tracekit.job.stage_windows import whole
 from tracekit.model.intervals import covered, side_by_side, union, union_totals
 from tracekit.model.keys import CAPTURE, PROCESS, joined, numbered_alike, of_keys, records
@@ -108,17 +116,25 @@ def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     what crosses the wire, max_busbw of the fastest, transfer_busbw over the shortest time of any rank.
     """
     keys = list(by)
-    out = summed(rows, keys, ("dur_ns", "exposed_ns", "wait_ns", *RATED[:-1]))
-    out["max_busbw"] = grouped(rows, keys, fastest=("max_busbw", "max"))["fastest"].array
+    names = ("dur_ns", "exposed_ns", "wait_ns", *RATED[:-1])
+    sums = {name: (name, "known_sum") for name in names}
+    out = grouped(rows, keys, **sums, max_busbw=("max_busbw", "max"))
     for name, top, bottom in (
         ("algbw", "alg_bytes", "alg_ns"),
         ("busbw", "bus_bytes", "bus_ns"),
         ("transfer_busbw", "transfer_bytes", "moved_ns"),
     ):
-        out[name] = (out[top] / out[bottom]).astype("Float64")
-    total_ns = out["dur_ns"].where(out["dur_ns"] > 0).astype("Float64")
-    out["hidden_ratio"] = (1 - out["exposed_ns"] / total_ns).astype("Float64")
+        out[name] = quotient(out[top], out[bottom])
+    out["hidden_ratio"] = 1 - quotient(out["exposed_ns"], out["dur_ns"])
     return ordered(out, dur_ns=False, **dict.fromkeys(keys, True))
+
+
+def size_and_rate(rows: pd.DataFrame) -> tuple[int | None, float | None]:
+    """(Σ of the messages, busbw as `rates` has it) of rows of one operation, None where they are not known."""
+    columns = {name: (name, "known_sum") for name in ("size_bytes", "bus_bytes", "bus_ns")}
+    sums = grouped(rows, ["op"], **columns)
+    rate = quotient(sums["bus_bytes"], sums["bus_ns"])
+    return whole_or_none(sums["size_bytes"].iloc[0]), number_or_none(rate[0])
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
@@ -134,24 +150,19 @@ def by_rank(measured: Measurements) -> pd.DataFrame:
 
 def _by_rank(measured: Measurements) -> pd.DataFrame:
     rows = collectives(measured)
-    on_host = rows["device"].isna() & rows["exposed_ns"].isna()
-    captures = measured["captures"].assign(device=None)
-    captures = captures[captures["source"].isin(rows.loc[on_host, "source"])]
-    windows = whole(measured, "gpu_time")
+    on_host = (rows["device"].isna() & rows["exposed_ns"].isna()).to_numpy(np.bool_)
+    windows = whole(measured, "gpu_time")[[*PROCESS, *_WINDOW]]
     windows = windows[
-        (windows["window"] == "capture") & windows["source"].isin(rows.loc[~on_host, "source"])
+        (windows["window"] == "capture") & windows["source"].isin(rows["source"][~on_host])
     ]
-    by = (*CAPTURE, "device")
-    busy = united(rows[on_host], by).rename("comm_ns").reset_index()
-    host = captures.rename(columns={"dur_ns": "window_ns"})
-    host = joined(host, busy.drop(columns="device"), CAPTURE, optional=["pid"])
-    waits = waiting(rows[on_host])
-    host["wait_ns"] = within(waits, host)
     gpu = windows.rename(columns={"exposed_comm_ns": "exposed_ns"})
     gpu["wait_ns"] = exposed_within(waiting(rows), windows)
-    wired = rows[rows["wire_bytes"].notna()]
-    wire_ns = united(wired, tuple(dict.fromkeys((*by, *WHO)))).rename("wired_ns").reset_index()
-    frames = [gpu, host, wire_ns, rows[[*WHO, "count", "size_bytes", "wire_bytes"]]]
+    by = tuple(dict.fromkeys((*CAPTURE, "device", *WHO)))
+    wired = rows[[*by, "ts_ns", "dur_ns"]][rows["wire_bytes"].notna()]
+    wire_ns = united(wired, by, "wired_ns")
+    frames = [gpu, wire_ns, rows[[*WHO, "count", "size_bytes", "wire_bytes"]]]
+    if on_host.any():
+        frames.insert(1, _on_hosts(measured, rows[on_host]))
     columns = (
         "window_ns",
         "comm_ns",
@@ -163,13 +174,29 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
         "wired_ns",
     )
     out = summed(_one_after_another(frames, columns), WHO, columns)
-    window = out["window_ns"].where(out["window_ns"] > 0).astype("Float64")
-    out["comm_ratio"] = out["comm_ns"] / window
-    out["exposed_ratio"] = out["exposed_ns"] / window
-    wired_ns = out["wired_ns"].where(out["wired_ns"] > 0).astype("Float64")
-    out["wire_gb_per_s"] = out["wire_bytes"] / wired_ns
+    out["comm_ratio"] = quotient(out["comm_ns"], out["window_ns"])
+    out["exposed_ratio"] = quotient(out["exposed_ns"], out["window_ns"])
+    out["wire_gb_per_s"] = quotient(out["wire_bytes"], out["wired_ns"])
     out = ordered(out[out["count"].notna()], **dict.fromkeys(WHO, True))
     return out.reset_index(drop=True)
+
+
+_WINDOW = (
+    *("source", "device", "window", "ts_ns", "window_ns"),
+    *("comm_ns", "exposed_comm_ns"),
+)
+"""What is read of the windows of devices, beside whose they are."""
+
+
+def _on_hosts(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """The captures of the processes whose hosts carried out these collectives, with comm_ns and wait_ns."""
+    captures = measured["captures"].assign(device=None)
+    captures = captures[captures["source"].isin(rows["source"])]
+    busy = united(rows, (*CAPTURE, "device"), "comm_ns")
+    host = captures.rename(columns={"dur_ns": "window_ns"})
+    host = joined(host, busy.drop(columns="device"), CAPTURE, optional=["pid"])
+    host["wait_ns"] = within(waiting(rows), host)
+    return host
 
 
 def _one_after_another(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
@@ -192,13 +219,13 @@ def _numbers(frame: pd.DataFrame, name: str) -> Nullable:
     return Nullable(column.to_numpy(kind, na_value=0), column.isna().to_numpy(np.bool_))
 
 
-def united(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series[Any]:
-    """Per distinct `by`, how long any of its collectives runs: the length of the union."""
+def united(rows: pd.DataFrame, by: Sequence[str], name: str) -> pd.DataFrame:
+    """One row per distinct `by` with, under this name, how long any of its collectives runs: the length of the union."""
     number, once = of_keys(rows, by)
-    first = rows[list(by)].iloc[once]
+    first = rows[list(by)].iloc[once].reset_index(drop=True)
     start = rows["ts_ns"].to_numpy(np.int64)
-    total = union_totals(start, start + rows["dur_ns"].to_numpy(np.int64), number, len(first))
-    return pd.Series(total, index=pd.MultiIndex.from_frame(first))
+    first[name] = union_totals(start, start + rows["dur_ns"].to_numpy(np.int64), number, len(first))
+    return first
 
 
 def waiting(rows: pd.DataFrame) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from tracekit.job.frames import (
     summed,
     text_or_none,
 )
+from tracekit.job.gpu_shares import quotient
 from tracekit.job.stage_windows import Owner
 from tracekit.job.stage_work import StageWork, by_stage, of_run
 from tracekit.job.tables import as_headings, sheet
@@ -284,10 +285,10 @@ def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     lost = np.bincount(unknown, minlength=len(sums)) > 0
     sums["rated"] = sums["rated_flop_count"].astype("Float64").mask(lost)
     sums["gflop"] = sums["flop_count"].astype("Float64") / 1e9
-    time = sums["time_ns"].astype("Float64")
-    all_ns = float(time.sum())
+    time = sums["time_ns"]
+    all_ns = float(time.astype("Float64").sum())
     sums["share_ratio"] = time / all_ns if all_ns else None
-    sums["tflop_per_s"] = sums["rated"] / time.where(time > 0) / 1e3
+    sums["tflop_per_s"] = quotient(sums["rated"], time) / 1e3
     return ordered(sums, time_ns=False, **dict.fromkeys(by, True))
 
 

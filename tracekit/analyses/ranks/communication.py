@@ -23,7 +23,15 @@ from tracekit.job.stage_windows import (
     whole,
 )
 from tracekit.job.tables import with_rows
-from tracekit.job.traffic import RATED, by_rank, exposed_within, moving, rates, united, waiting
+from tracekit.job.traffic import (
+    RATED,
+    by_rank,
+    exposed_within,
+    moving,
+    size_and_rate,
+    united,
+    waiting,
+)
 from tracekit.job.traffic import collectives as pooled
 from tracekit.job.traffic_sheets import (
     kind_sheet,
@@ -264,17 +272,17 @@ def _longest(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
 
 def _moved(exposure: Exposure, op: str | None) -> tuple[Metric, ...]:
     """Bytes and rate of an operation in a stage, as far as they are known."""
-    moved = rates(exposure.rows[exposure.rows["op"] == op], ["op"])
-    if not len(moved):
+    of_op = exposure.rows[exposure.rows["op"] == op]
+    if not len(of_op):
         return ()
-    size, rate = moved.iloc[0]["size_bytes"], moved.iloc[0]["busbw"]
+    size, rate = size_and_rate(of_op)
     numbers = []
-    if not pd.isna(size):
+    if size is not None:
         label = f"{op} per step and GPU"
-        each = round(exposure.window.steps.mean(int(size)))
+        each = round(exposure.window.steps.mean(size))
         numbers.append(evidence("size_bytes", each, label))
-    if not pd.isna(rate):
-        numbers.append(Metric("busbw", float(rate), "gb_per_s", "higher", label=f"busbw of {op}"))
+    if rate is not None:
+        numbers.append(Metric("busbw", rate, "gb_per_s", "higher", label=f"busbw of {op}"))
     return tuple(numbers)
 
 
@@ -400,7 +408,9 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
     exposed = moved["exposed_ns"].to_numpy(np.int64, na_value=0)
     bound = np.where(has_exposed, np.minimum(moved["dur_ns"], exposed), moved["dur_ns"])
     bounded = moved.assign(dur_ns=bound)
-    totals = (int(united(part, (*CAPTURE, "device")).sum()) for part in (moved, bounded))
+    totals = (
+        int(united(part, (*CAPTURE, "device"), "ns")["ns"].sum()) for part in (moved, bounded)
+    )
     (spent, share), (gain, ratio) = (steps.per_step(total_ns) for total_ns in totals)
     if share is None or share < limit["time_ratio"]:
         return nothing

@@ -18,9 +18,9 @@ from tracekit.job.frames import (
     in_run,
     label_headings,
     ordered,
-    same_text,
     text_or_none,
 )
+from tracekit.job.stage_windows import keyed
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import CAPTURE, row_dicts
@@ -168,18 +168,18 @@ def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
     """Each forward-only stage with the training stage of its role, else of its run."""
-    training = pooled[pooled["canonical"].isin(TRAINING)]
-    if not len(training):
-        return
+    of_role: dict[tuple[Any, ...], dict[Any, Any]] = {}
+    of_run: dict[tuple[Any, ...], dict[Any, Any]] = {}
+    for row in row_dicts(pooled[pooled["canonical"].isin(TRAINING)]):
+        run, role, stage = keyed(row)
+        of_role.setdefault((run, stage, role), row)
+        of_run.setdefault((run, stage), row)
     for row in row_dicts(pooled[pooled["canonical"].isin(FORWARD_ONLY)]):
-        same = training[same_text(training["run"], row["run"])]
-        wanted = "update_critic" if row["canonical"] == "values" else "update_actor"
-        of_role = same[same_text(same["role"], row["role"])]
-        for candidates in (of_role, same):
-            match = candidates[candidates["canonical"] == wanted]
-            if len(match):
-                yield row, match.iloc[0].to_dict()
-                break
+        run, role, stage = keyed(row)
+        wanted = run, "update_critic" if stage == "values" else "update_actor"
+        training = of_role.get((*wanted, role)) or of_run.get(wanted)
+        if training is not None:
+            yield row, training
 
 
 def _abstained(pooled: pd.DataFrame) -> Iterator[Verdict]:

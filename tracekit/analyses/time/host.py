@@ -16,6 +16,7 @@ from tracekit.job.frames import (
     in_run,
     label_headings,
     number_or_none,
+    ordered,
     same_text,
     share_of,
     text_or_none,
@@ -209,7 +210,7 @@ def _sheet(measured: Measurements, table: pd.DataFrame) -> Any:
     stages["gap_ratio"] = _number(stages["launch_gap_ns"]) / walls.where(walls > 0)
     stages["whole"] = stages["canonical"].isna()
     stages["canonical"] = stages["canonical"].where(~stages["whole"], "(the whole step)")
-    stages = stages.sort_values(["whole", "leaf_count"], ascending=False, kind="stable")
+    stages = ordered(stages, whole=False, leaf_count=False)
     headings = (
         *label_headings(measured),
         *as_headings("""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import canonical_stages, label_headings
+from tracekit.job.frames import canonical_stages, grouped, label_headings, ordered
 from tracekit.job.idle import DAMAGED, idle_time
 from tracekit.job.stage_windows import WHERE, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
@@ -88,13 +88,16 @@ def _delay_sheet(measured: Measurements) -> Sheet:
     rows = rows.assign(canonical=canonical_stages(rows))
     rows = rows[rows["stage"].isna() | rows["canonical"].notna()]
     rows["canonical"] = rows["canonical"].where(rows["canonical"].notna(), "(all)").astype(object)
-    grouped = rows.groupby(list(WHERE), dropna=False, sort=False)
-    table = grouped[["count", "negative_count"]].sum()
-    table["p50_ns"] = grouped["p50_ns"].median()
-    table["p95_ns"], table["max_ns"] = grouped["p95_ns"].max(), grouped["max_ns"].max()
-    table = table.reset_index().sort_values(
-        ["count", "canonical"], ascending=[False, True], kind="stable"
+    table = grouped(
+        rows,
+        WHERE,
+        count=("count", "sum"),
+        negative_count=("negative_count", "sum"),
+        p50_ns=("p50_ns", "median"),
+        p95_ns=("p95_ns", "max"),
+        max_ns=("max_ns", "max"),
     )
+    table = ordered(table, count=False, canonical=True)
     headings = (
         *label_headings(measured),
         *as_headings("""
@@ -114,11 +117,10 @@ def _queue_sheet(measured: Measurements) -> Sheet:
     """The depth of the queues of launched work."""
     rows = whole(measured, "queues")
     by = ["run", "role", "rank", *QUEUE]
-    grouped = rows.groupby(by, dropna=False, sort=False)
-    table = grouped[["count", "span_ns", "full_ns"]].sum()
-    for name in ("p50_count", "p95_count", "max_count"):
-        table[name] = grouped[name].max()
-    table = table.reset_index().sort_values(["count"], ascending=False, kind="stable")
+    reduced = dict.fromkeys(("count", "span_ns", "full_ns"), "sum")
+    reduced.update(dict.fromkeys(("p50_count", "p95_count", "max_count"), "max"))
+    table = grouped(rows, by, **{name: (name, how) for name, how in reduced.items()})
+    table = ordered(table, count=False)
     headings = (
         *label_headings(measured),
         *as_headings("""
