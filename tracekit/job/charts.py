@@ -33,7 +33,7 @@ from tracekit.job.frames import (
 from tracekit.job.memory_trend import Allocator, allocators, rows_by_number
 from tracekit.job.rank_groups import own_work
 from tracekit.model.intervals import Ints
-from tracekit.model.keys import PROCESS, as_python, equal, of_keys, records
+from tracekit.model.keys import IN_RUN, PROCESS, as_python, equal, of_keys, records
 from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart
 from tracekit.model.tables.arrays import framed
@@ -67,11 +67,19 @@ def _by_run(
     return tuple(filter(None, drawn))
 
 
+_DRAWN = [
+    *("run", "step", "part", *IN_RUN, "source", "replica"),
+    *("canonical", "ts_ns", "dur_ns"),
+]
+"""What is read of the stages that are drawn."""
+
+
 def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
     """The stages of each rank in time: of every run the slowest step and the median one."""
     walls, stages = job(measured).walls, stage_rows(measured)
     if not len(stages):
         return ()
+    stages = stages[_DRAWN]
     chosen: list[tuple[pd.Series[Any], str]] = []
     for of_run in apart(walls, ["run"]):
         by_wall = of_run.sort_values(["wall_ns", "ts_ns"], kind="stable")
@@ -229,8 +237,8 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     busy_share = sums["busy_ns"] / sums["window_ns"].clip(lower=1)
     names = drawn(dict(zip(sums["who"], busy_share.tolist(), strict=True)), "busy share")
     run = bins["run"].iloc[0]
-    columns = ["who", "source", "begin", "window_ns", "busy_ns"]
-    bins = ordered(bins[columns][bins["who"].isin(list(names.rows))], who=True, begin=True)
+    names_of_bins = ["who", "source", "begin", "window_ns", "busy_ns"]
+    bins = ordered(bins[names_of_bins][bins["who"].isin(list(names.rows))], who=True, begin=True)
     bins_a_mark = -(-len(bins) // MAX_MARKS)
     # Neighbouring bins of one source are joined until the picture is small enough.
     line, _ = of_keys(bins, ["who", "source"])

@@ -35,6 +35,7 @@ from tracekit.model.keys import (
     Ints,
     equal,
     is_among,
+    numbered_alike,
     of_keys,
     places_of,
     row_dicts,
@@ -301,10 +302,23 @@ def occurrence_of_unit(rows: pd.DataFrame) -> pd.Series[Any]:
     return rows["occurrence"].where(rows["step"].notna(), 0)
 
 
+_DEVICE = (*CAPTURE, "device")
+"""What tells the devices of a file apart."""
+
+
 def _gpu_lanes(measured: Measurements) -> pd.DataFrame:
     """The rows of `_process_steps` once for each device that their source tells of."""
-    devices = distinct(measured["gpu_time"], [*CAPTURE, "device"])
-    return measured.derived(_process_steps).merge(devices, on=[*CAPTURE], how="inner")
+    steps, devices = measured.derived(_process_steps), distinct(measured["gpu_time"], _DEVICE)
+    of_step, of_device = numbered_alike(CAPTURE, steps, devices)
+    room = int(max(of_step.max(initial=-1), of_device.max(initial=-1))) + 1
+    count = np.bincount(of_device, minlength=room)
+    by_source, begin = np.argsort(of_device, kind="stable"), np.cumsum(count) - count
+    times = count[of_step]
+    step = np.repeat(np.arange(len(steps)), times)
+    place = np.arange(len(step)) - np.repeat(np.cumsum(times) - times, times)
+    lanes = steps.iloc[step].reset_index(drop=True)
+    lanes["device"] = devices["device"].array[by_source[begin[of_step][step] + place]]
+    return lanes
 
 
 def each_gpu_step(

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pandas.api.extensions import ExtensionArray
 
 from tracekit.model import sweeps
-from tracekit.model.tables.arrays import Array, Coded, Nullable, all_at_rows
+from tracekit.model.tables.arrays import Array, Coded, Nullable, all_at_rows, bare
 
 Ints = npt.NDArray[np.int64]
 
@@ -328,6 +329,12 @@ def as_python(column: Any) -> list[Any]:
     >>> as_python(pd.array([1, None], dtype="Int64"))
     [1, None]
     """
+    plain = bare(column) if isinstance(column, np.ndarray | ExtensionArray) else None
+    if isinstance(plain, Nullable):
+        return _numbers_or_none(plain)
+    if isinstance(plain, np.ndarray) and plain.dtype.kind in "iub":
+        whole_numbers: list[Any] = plain.tolist()
+        return whole_numbers
     values = np.asarray(column, object)
     items: list[Any] = values.tolist()
     if set(map(type, items)) <= NEVER_MISSING:
@@ -340,6 +347,15 @@ def as_python(column: Any) -> list[Any]:
     if set(map(type, items)) <= PLAIN:
         return items
     return [value.item() if hasattr(value, "item") else value for value in items]
+
+
+def _numbers_or_none(array: Nullable) -> list[Any]:
+    """The numbers as Python has them; None where one is missing."""
+    numbers: list[Any] = array.values.tolist()
+    missing = np.isnan(array.values) if array.values.dtype.kind == "f" else array.missing
+    for row in np.flatnonzero(missing).tolist():
+        numbers[row] = None
+    return numbers
 
 
 def records(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import UNIT
+from tracekit.job.frames import UNIT, ordered
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.step_values import job_values
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.throughput import work_rates
 from tracekit.job.warm_up import LeftOut, dropped
 from tracekit.model.faults import sound_metrics, unsound_metrics
-from tracekit.model.keys import numbered_alike
+from tracekit.model.keys import equal, numbered_alike
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, devices_caption
 from tracekit.model.report import Heading, Metric, Section, Sheet, Unit
 from tracekit.model.stats.estimate import Estimate, estimate
@@ -163,9 +163,7 @@ def _rows(found: Mapping[Key, Samples]) -> pd.DataFrame:
     columns = ["name", "role", "stage", "title", "unit", "runs", "steps", "mean", "sd", "spread"]
     out = pd.DataFrame(rows, columns=[*columns, "least", "most", "low", "high", "covers"])
     numbers = dict.fromkeys(("mean", "sd", "spread", "least", "most", "low", "high"), "Float64")
-    return out.astype(numbers).sort_values(
-        ["mean", "name"], ascending=[False, True], kind="stable", ignore_index=True
-    )
+    return ordered(out.astype(numbers), mean=False, name=True).reset_index(drop=True)
 
 
 def _estimate(found: Samples) -> Estimate | None:
@@ -191,8 +189,10 @@ def _overview(rows: pd.DataFrame) -> Sheet:
 
 def _group(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
     """All other metrics of one unit, those of whole steps first."""
-    of_unit = rows[~rows["name"].isin([STEP_TIME, STAGE_TIME]) & (rows["unit"] == unit)]
-    of_unit = of_unit.sort_values("stage", key=lambda stages: stages.notna(), kind="stable")
+    is_other = ~rows["name"].isin([STEP_TIME, STAGE_TIME]).to_numpy(np.bool_)
+    of_whole, chosen = rows["stage"].isna().to_numpy(np.bool_), is_other & equal(rows["unit"], unit)
+    places = np.flatnonzero(chosen & of_whole), np.flatnonzero(chosen & ~of_whole)
+    of_unit = rows.iloc[np.concatenate(places)]
     unit_sheet = _sheet(f"repeats-{name}", title, of_unit, unit, first="metric")
     return replace(unit_sheet, caption=devices_caption(of_unit["name"]))
 
