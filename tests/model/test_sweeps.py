@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model import intervals, sweeps
+from tracekit.model import intervals, keys, sweeps
 from tracekit.process import nesting
 
 pytestmark = pytest.mark.skipif(sweeps.native is None, reason="built without a compiler")
@@ -81,6 +81,54 @@ def test_the_last_that_reaches_is_the_same_in_any_order(spans):
         assert_same(lambda: nesting._last_reaching(start, end))
 
 
+KEYS = st.lists(st.one_of(TIMES, st.sampled_from((-(2**63), 2**62, 2**63 - 1))), max_size=60)
+
+
+@given(KEYS)
+def test_keys_have_the_same_numbers(values):
+    given_keys = np.array(values, np.int64)
+    assert_same(lambda: np.concatenate(keys.numbered(given_keys)))
+    assert_same(lambda: np.concatenate(keys.of_arrays([given_keys, given_keys % 3])))
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-(2**62), 2**62)), max_size=40))
+def test_sums_of_groups_are_the_same_also_where_they_pass_64_bits(rows):
+    group, values = np.array(rows, np.int64).reshape(-1, 2).T
+    assert_same(lambda: keys.summed(group, values, 5))
+
+
+@given(SPANS, st.lists(TIMES, min_size=40, max_size=40))
+def test_what_encloses_a_row_is_the_same(spans, times):
+    start, end = arrays([(start, abs(length)) for start, length in spans])
+    if not len(start):
+        return
+    order = nesting.by_start(start % 2, start, end)
+    parent = np.empty(len(order), np.int64)
+    parent[order], own = nesting._nest(order, start[order] % 2, start[order], end[order])
+    tree = nesting.Nesting(parent, own, order)
+    rows, instants = np.arange(len(start)), np.array(times[: len(start)], np.int64)
+    assert_same(lambda: tree.nearest(instants % 3 == 0, rows))
+    assert_same(lambda: tree.running(rows - 1, end, instants))
+
+
+def test_what_encloses_a_row_is_found_however_deep_the_row_lies():
+    count = 500
+    rows = np.arange(count)
+    tree = nesting.Nesting(rows - 1, rows * 0, rows)
+    wanted = rows == 3
+    assert tree.nearest(wanted, rows).tolist() == [-1] * 4 + [3] * (count - 4)
+    lasting = np.where(rows == 7, 10, 1)
+    assert tree.running(rows, lasting, rows * 0 + 5).tolist() == [-1] * 7 + [7] * (count - 7)
+
+
+def test_keys_that_were_made_to_collide_are_left_to_pandas():
+    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
+    colliding = np.array([slot * inverse % 2**64 for slot in range(3_000)], np.uint64)
+    numbers = colliding.astype(np.int64)
+    assert sweeps.appearing(numbers) is None
+    assert_same(lambda: np.concatenate(keys.of_arrays([numbers[::-1]])))
+
+
 def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     count = 5_000
     start = np.arange(count)
@@ -98,7 +146,8 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("covered_before", (2, 1, 3, 3)), ("covered_before", (2, 2, 3, 2)), ("places_left", (2, 3, 4)),
     ("join", (2, 3, 2, 2)), ("join", (2, 2, 1, 2)), ("combine", (2, 2, 2, 2, 8, 8)),
     ("united", (2, 2, 1, 1, 1)), ("united", (2, 2, 2, 1, 2)), ("last_reaching", (2, 3, 2)),
-    ("covered_by_children", (2, 2, 2, 2, 3)),
+    ("covered_by_children", (2, 2, 2, 2, 3)), ("numbered", (2, 2, 1)), ("appearing", (2, 1, 2)),
+    ("summed", (2, 1, 2)), ("nearest", (2, 1, 2, 2)), ("running", (2, 1, 2, 2)), ("running", (2, 2, 2, 1)),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
@@ -110,6 +159,13 @@ def test_groups_and_trees_that_cannot_be_are_refused():
     two, one = np.array([0, 1]), np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="no such group"):
         sweeps.native.united(two, two + 1, two, one.copy(), one.copy())
+    with pytest.raises(ValueError, match="no such group"):
+        sweeps.summed(two, two, 1)
+    for row in (-1, 2):
+        with pytest.raises(ValueError, match="no such row"):
+            sweeps.nearest(two - 1, two == 0, np.array([row]))
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.running(two + 1, two, two, two)
     with pytest.raises(ValueError, match="not in order"):
         sweeps.united(two[::-1], two[::-1] + 1, two * 0, 1)
     with pytest.raises(ValueError, match="before what encloses it"):

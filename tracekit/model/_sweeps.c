@@ -1,4 +1,4 @@
-/* tracekit.model._sweeps: passes over times in order, one step an interval, for Python.
+/* tracekit.model._sweeps: passes over times in order and over keys, one step an interval or a row, for Python.
  *
  * `_sweeps.pyi` describes what Python sees. All arrays are of int64; results go to arrays that Python has made.
  */
@@ -270,6 +270,129 @@ static PyObject *covered_by_children(PyObject *module, PyObject *args)
     return done(&of, NULL);
 }
 
+/* So many places a key a table of them may have, and so many besides, before sorting is cheaper. */
+#define ROOM_A_KEY 32
+#define ROOM 1024
+
+static PyObject *numbered(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 3, 2, &of)) return NULL;
+    const int64_t *keys = of.values[0];
+    int64_t *distinct = of.values[1], *place = of.values[2], low = INT64_MAX, high = INT64_MIN;
+    size_t size = of.size[0], count = 0;
+    if (of.size[1] != size || of.size[2] != size) return done(&of, "the arrays differ in length");
+    if (!size) return counted(&of, 0);
+    for (size_t i = 0; i < size; i++) {
+        if (keys[i] < low) low = keys[i];
+        if (keys[i] > high) high = keys[i];
+    }
+    uint64_t last = (uint64_t)high - (uint64_t)low;
+    if (last >= ROOM_A_KEY * (uint64_t)size + ROOM || size > UINT32_MAX) return counted(&of, -1);
+    uint32_t *table = calloc(last + 1, sizeof *table);
+    if (!table) return no_memory(&of);
+    for (size_t i = 0; i < size; i++) table[(uint64_t)keys[i] - (uint64_t)low] = 1;
+    for (uint64_t i = 0; i <= last; i++) {
+        if (!table[i]) continue;
+        table[i] = (uint32_t)count;
+        distinct[count++] = (int64_t)((uint64_t)low + i);
+    }
+    for (size_t i = 0; i < size; i++) place[i] = table[(uint64_t)keys[i] - (uint64_t)low];
+    free(table);
+    return counted(&of, (int64_t)count);
+}
+
+/* Looks at more than these steps a key mean keys that were made to collide. */
+#define STEPS_A_KEY 16
+
+static PyObject *appearing(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 3, 2, &of)) return NULL;
+    const int64_t *keys = of.values[0];
+    int64_t *place = of.values[1], *first = of.values[2];
+    size_t size = of.size[0], count = 0, steps = 0, most = STEPS_A_KEY * size + ROOM;
+    if (of.size[1] != size || of.size[2] != size) return done(&of, "the arrays differ in length");
+    if (size >= UINT32_MAX / 4) return counted(&of, -1);
+    int bits = 4;
+    while (((size_t)1 << bits) < 2 * size) bits++;
+    size_t mask = ((size_t)1 << bits) - 1;
+    uint32_t *table = calloc(mask + 1, sizeof *table); /* the number of a key, plus 1 */
+    if (!table) return no_memory(&of);
+    for (size_t i = 0; i < size && steps <= most; i++) {
+        size_t slot = (size_t)(((uint64_t)keys[i] * 0x9E3779B97F4A7C15u) >> (64 - bits));
+        while (table[slot] && keys[first[table[slot] - 1]] != keys[i] && ++steps <= most) slot = (slot + 1) & mask;
+        if (!table[slot]) {
+            first[count++] = (int64_t)i;
+            table[slot] = (uint32_t)count;
+        }
+        place[i] = (int64_t)table[slot] - 1;
+    }
+    free(table);
+    return counted(&of, steps > most ? -1 : (int64_t)count);
+}
+
+static PyObject *summed(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 3, 1, &of)) return NULL;
+    const int64_t *group = of.values[0];
+    if (of.size[1] != of.size[0]) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[0]; i++) {
+        if (group[i] < 0) continue;
+        if ((uint64_t)group[i] >= of.size[2]) return done(&of, "no such group");
+        int64_t *total = &of.values[2][group[i]];
+        *total = (int64_t)((uint64_t)*total + (uint64_t)of.values[1][i]);
+    }
+    return done(&of, NULL);
+}
+
+/* So many steps up from each row; those that are not done then are counted. */
+#define LEVELS 64
+
+static PyObject *nearest(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 4, 1, &of)) return NULL;
+    const int64_t *parent = of.values[0], *rows = of.values[2];
+    const char *wanted = of.views[1].buf;
+    int64_t size = (int64_t)of.size[0], above = 0;
+    if (of.views[1].len != size || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[2]; i++) {
+        if (rows[i] < 0 || rows[i] >= size) return done(&of, "no such row");
+        int64_t row = parent[rows[i]];
+        int level = 0;
+        for (; row >= 0 && row < size && !wanted[row] && level < LEVELS; level++) row = parent[row];
+        if (row >= size) return done(&of, "no such row");
+        if (row >= 0 && !wanted[row]) above++;
+        of.values[3][i] = row;
+    }
+    return counted(&of, above);
+}
+
+static PyObject *running(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 4, 1, &of)) return NULL;
+    const int64_t *parent = of.values[0], *end = of.values[1], *times = of.values[2];
+    int64_t size = (int64_t)of.size[0], above = 0;
+    if (of.size[1] != of.size[0] || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[2]; i++) {
+        int64_t row = of.values[3][i];
+        int level = 0;
+        for (; row >= 0 && row < size && end[row] <= times[i] && level < LEVELS; level++) row = parent[row];
+        if (row >= size) return done(&of, "no such row");
+        if (row >= 0 && end[row] <= times[i]) above++;
+        of.values[3][i] = row;
+    }
+    return counted(&of, above);
+}
+
 static PyMethodDef functions[] = {
     {"covered_before", covered_before, METH_VARARGS, "How much of intervals lies before each point."},
     {"places_left", places_left, METH_VARARGS, "How many of ascending values are below each."},
@@ -279,6 +402,11 @@ static PyMethodDef functions[] = {
     {"united", united, METH_VARARGS, "The length of the union of the intervals of each group."},
     {"last_reaching", last_reaching, METH_VARARGS, "The last interval before each that ends after it begins."},
     {"covered_by_children", covered_by_children, METH_VARARGS, "How much of each interval those in it cover."},
+    {"numbered", numbered, METH_VARARGS, "The distinct keys, and the place of each; -1 where they lie far apart."},
+    {"appearing", appearing, METH_VARARGS, "The number of each key, and where each appears first; -1 for no answer."},
+    {"summed", summed, METH_VARARGS, "The sums of the values of each group."},
+    {"nearest", nearest, METH_VARARGS, "The nearest enclosing row that is wanted; how many are further up."},
+    {"running", running, METH_VARARGS, "The nearest enclosing row that has not ended; how many are further up."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-# What the passes over times show to `sweeps.py`: arrays of int64 in one piece; the last ones are written to.
+# What the passes over times and keys show to `sweeps.py`: arrays of int64 in one piece; the last ones are written to.
 
 from typing import TypeAlias
 
@@ -32,3 +32,18 @@ def last_reaching(start: Ints, end: Ints, last: Ints, /) -> None: ...
 def covered_by_children(
     up: Ints, start: Ints, end: Ints, reach: Ints, covered: Ints, /
 ) -> None: ...
+
+# The distinct keys, ascending, and the place of each key among them; how many there are, -1 where they lie far apart.
+def numbered(keys: Ints, distinct: Ints, place: Ints, /) -> int: ...
+
+# The number of each key in order of appearance, and the first row of each; how many there are, -1 for no answer.
+def appearing(keys: Ints, place: Ints, first: Ints, /) -> int: ...
+
+# The sums of the values of each group, added to the totals; a group below 0 counts nowhere.
+def summed(group: Ints, values: Ints, totals: Ints, /) -> None: ...
+
+# The nearest row above each that is wanted, -1 for none; how many are not there yet after 64 steps.
+def nearest(parent: Ints, wanted: npt.NDArray[np.bool_], rows: Ints, above: Ints, /) -> int: ...
+
+# Each row, or the nearest above it, that ends after the time; how many are not there yet after 64 steps.
+def running(parent: Ints, end: Ints, times: Ints, rows: Ints, /) -> int: ...

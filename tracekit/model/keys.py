@@ -33,7 +33,10 @@ QUEUE = ("device", "stream")
 """One queue of work of a process."""
 
 ROOM = 2**20
-"""A table of keys may have this many places, or four a row, before sorting is cheaper."""
+"""A table of keys may have this many places where there are many, or four a row, before sorting is cheaper."""
+
+FEWER = 2**20
+"""Of fewer rows the keys are numbered in C, where there is any: more take pandas no longer."""
 
 EXACT = 2**53
 """Whole numbers below it are exact as floats, and so are their sums that stay below."""
@@ -56,11 +59,15 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
     """
     if not len(keys):
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    if sweeps.native is not None and keys.dtype == np.int64:
+        close = sweeps.numbered(keys)
+        if close is not None:
+            return close
     low = int(keys.min())
     room = int(keys.max()) - low + 1
     if room == 1:
         return keys[:1].copy(), np.zeros(len(keys), np.int64)
-    if room > max(4 * len(keys), ROOM):
+    if room > max(4 * len(keys), min(ROOM, 1024 * len(keys))):
         distinct, place = np.unique(keys, return_inverse=True)
         return distinct, place
     offset = keys - low
@@ -104,8 +111,12 @@ def _combined(length: int, keys: Sequence[tuple[Ints, int]]) -> tuple[Ints, Ints
         if room * count >= 2**62:
             number, distinct = pd.factorize(number)
             room = len(distinct)
-        number = number * count + codes
+        number = codes if room == 1 else number * count + codes
         room *= count
+    if sweeps.native is not None and length < FEWER:
+        numbers = sweeps.appearing(number)
+        if numbers is not None:
+            return numbers
     if room > max(len(number), FEW):
         number, distinct = pd.factorize(number)
         return number, first_of_each(number, len(distinct))
@@ -297,6 +308,9 @@ def _array_codes(array: Array) -> tuple[Ints, int]:
     if array.dtype == np.int64:
         distinct, codes = numbered(array)
         return codes, len(distinct)
+    few = _codes_of_few(array) if array.dtype == object and len(array) <= FEW else None
+    if few is not None:
+        return few
     # Missing texts come as -1.
     codes, distinct = pd.factorize(array)
     return codes + 1, len(distinct) + 1
@@ -422,6 +436,8 @@ def exact_sum(values: Ints) -> bool:
 
 def summed(group: Ints, values: Ints, count: int) -> Ints:
     """Exact integer sums by group; group -1 counts nowhere."""
+    if sweeps.native is not None and values.dtype.kind in "ib":
+        return sweeps.summed(group, values, count)
     counts = group >= 0
     if not counts.all():
         group, values = group[counts], values[counts]

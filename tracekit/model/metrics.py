@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from tracekit.model.errors import SchemaError
 from tracekit.model.kernel_labels import short_kernel
 from tracekit.model.report import Better, Unit
-from tracekit.model.tables.arrays import Coded, trimmed
+from tracekit.model.tables.arrays import Coded
 
 Reduction = Literal["max", "mean", "sum"]
 
@@ -108,20 +107,15 @@ def described(columns: Mapping[str, Any]) -> Mapping[str, Any]:
         return columns
     recorded = columns["name"]
     if isinstance(recorded, Coded):
-        of_names = trimmed(recorded)
-        codes, names = of_names.codes, list(of_names.texts)
-    else:
-        codes, distinct = pd.factorize(np.asarray(recorded, object))
-        names = distinct.tolist()
-    units: list[Unit] = []
-    directions: list[Better] = []
-    for name in names:
+        recorded = np.array([*recorded.texts, None], object)[recorded.codes]
+    names = np.asarray(recorded, object).tolist()
+    for name in set(names):
         if name not in METRICS:
             raise SchemaError(f"metrics: {name!r} is told without its unit and direction")
-        units.append(METRICS[name].unit)
-        directions.append(METRICS[name].better)
-    unit, better = np.array(units, object)[codes], np.array(directions, object)[codes]
-    return {"unit": unit, "better": better, **columns}
+    kinds = list(map(METRICS.__getitem__, names))
+    units: list[Unit] = [kind.unit for kind in kinds]
+    directions: list[Better] = [kind.better for kind in kinds]
+    return {"unit": units, "better": directions, **columns}
 
 
 OVER_DEVICES = frozenset(

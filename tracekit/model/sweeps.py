@@ -1,4 +1,4 @@
-"""Passes over times in order, in C where it could be built: what one step an interval finds.
+"""Passes over times in order and over keys, in C where it could be built: what one step an interval finds.
 
 `native` is None without it; those who ask for a pass have another way then, with the same results.
 """
@@ -80,6 +80,39 @@ def covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
     reach, covered = np.empty(len(up), np.int64), np.empty(len(up), np.int64)
     native.covered_by_children(plain(up), plain(start), plain(end), reach, covered)
     return covered
+
+
+def numbered(keys: Ints) -> tuple[Ints, Ints] | None:
+    """(the distinct keys, ascending; for each key its place among them); None where they lie far apart."""
+    distinct, place = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    count = native.numbered(plain(keys), distinct, place)
+    return None if count < 0 else (_cut(distinct, count), place)
+
+
+def appearing(keys: Ints) -> tuple[Ints, Ints] | None:
+    """(the number of each key in order of appearance, the first row of each); None for keys that collide."""
+    place, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    count = native.appearing(plain(keys), place, first)
+    return None if count < 0 else (place, _cut(first, count))
+
+
+def summed(group: Ints, values: Ints, count: int) -> Ints:
+    """Sums by group, which are 0 … count-1; one below 0 counts nowhere."""
+    totals = np.zeros(count, np.int64)
+    native.summed(plain(group), plain(values), totals)
+    return totals
+
+
+def nearest(parent: Ints, wanted: npt.NDArray[np.bool_], rows: Ints) -> tuple[Ints, int]:
+    """(the nearest row above each that is wanted, -1 for none; how many of them are not there yet)."""
+    above = np.empty(len(rows), np.int64)
+    return above, native.nearest(plain(parent), np.ascontiguousarray(wanted), plain(rows), above)
+
+
+def running(parent: Ints, end: Ints, times: Ints, rows: Ints) -> tuple[Ints, int]:
+    """(each row, or the nearest above it, that ends after its time, -1 for none; how many are not there yet)."""
+    still = np.array(rows, np.int64)
+    return still, native.running(plain(parent), plain(end), plain(times), still)
 
 
 def plain(values: Ints) -> Ints:

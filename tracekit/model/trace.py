@@ -187,14 +187,30 @@ def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[n
 
 def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Columns:
     """Measured rows: `columns` with the key columns of `source` put before them."""
-    length = len(next(iter(columns.values()), ()))
-    if not length:
-        return table.no_rows()
-    if table.name == "metrics":
-        columns = described(columns)
-    of_source = dict(zip(KEYS, _KEYS_OF(source), strict=True))
-    keys = {name: _same(column, of_source[name], length) for name, column in KEYS.items()}
-    return table.cast({**keys, **columns}, length)
+    return Labels(source).before(table, columns)
+
+
+class Labels:
+    """The key columns of one source, made once for all of its tables that have as many rows."""
+
+    def __init__(self, source: Source) -> None:
+        self._values = dict(zip(KEYS, _KEYS_OF(source), strict=True))
+        self._of_length: dict[int, Mapping[str, Array]] = {}
+
+    def before(self, table: Table, columns: Mapping[str, Any]) -> Columns:
+        """Measured rows: `columns` with the key columns put before them."""
+        length = len(next(iter(columns.values()), ()))
+        if not length:
+            return table.no_rows()
+        if table.name == "metrics":
+            columns = described(columns)
+        keys = self._of_length.get(length)
+        if keys is None:
+            keys = {
+                name: _same(column, self._values[name], length) for name, column in KEYS.items()
+            }
+            self._of_length[length] = keys
+        return table.cast(columns, length, keys)
 
 
 _KEYS_OF = attrgetter(*("name" if key == "source" else key for key in KEYS))

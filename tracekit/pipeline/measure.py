@@ -21,7 +21,7 @@ from tracekit.engine import Advance
 from tracekit.job.driver_log import timed_stage
 from tracekit.model.stages import canonical, stage_filter
 from tracekit.model.tables import TABLES
-from tracekit.model.trace import Fault, Source, Trace, Want, labelled
+from tracekit.model.trace import Fault, Labels, Source, Trace, Want
 from tracekit.pipeline.gather import MeasuredSource, all_of, light_text, put_together
 from tracekit.process.cut import cut, stages_of, steps_of
 from tracekit.readers import reader_named
@@ -142,12 +142,12 @@ def measured(
     """
     tables: dict[str, Tables] = {}
     faults: list[Fault] = []
+    labels = Labels(trace.source)
     for analysis in analyses:
         try:
             columns_of = analysis.measure(trace) if analysis.concerns(trace) else {}
             tables[analysis.id] = {
-                name: labelled(TABLES[name], columns, trace.source)
-                for name, columns in columns_of.items()
+                name: labels.before(TABLES[name], columns) for name, columns in columns_of.items()
             }
         except Exception as error:
             log.exception("measuring %s of %s failed", analysis.id, trace.source.name)

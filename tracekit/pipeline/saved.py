@@ -31,7 +31,7 @@ from tracekit.model.errors import TraceFormatError, TracekitError, unread
 from tracekit.model.facts import as_json, of_json
 from tracekit.model.files import write_atomically
 from tracekit.model.tables import RAW, TABLES, Column, Table
-from tracekit.model.tables.arrays import Coded, Columns, Nullable
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, narrowest
 from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
 from tracekit.pipeline.saved_form import (
     HEAD_BYTES,
@@ -367,7 +367,7 @@ def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
         if (codes < 0).any():
             raise _Bad(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
         texts = tuple(column.values)
-    narrow = np.min_scalar_type(-max(len(texts), 1))
+    narrow = narrowest(len(texts))
     return Coded(codes.astype(narrow), texts)
 
 

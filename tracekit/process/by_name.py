@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.keys import numbered
-from tracekit.model.tables.arrays import Coded, bare
+from tracekit.model.tables.arrays import Coded, bare, narrowest
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class _OfKind:
 
 def narrow(codes: Ints, texts: Sequence[str]) -> Coded:
     """Texts by their number, the codes as narrow as pandas would make them; -1 is missing."""
-    return Coded(codes.astype(np.min_scalar_type(-max(len(texts), 1))), tuple(texts))
+    return Coded(codes.astype(narrowest(len(texts))), tuple(texts))
 
 
 def _coded(column: Coded | pd.Series[Any]) -> Coded:

@@ -40,6 +40,11 @@ class Nesting:
 
     def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
         """For each of `rows`, the nearest enclosing row for which `wanted` holds; -1 if there is none."""
+        if sweeps.native is not None:
+            ancestors, further = sweeps.nearest(self.parent, wanted, rows)
+            if further:
+                ancestors = np.where(ancestors < 0, -1, self._wanted_above(wanted)[ancestors])
+            return ancestors
         ancestors = self.parent[rows]
         active = np.flatnonzero(ancestors >= 0)
         active = active[~wanted[ancestors[active]]]
@@ -54,6 +59,10 @@ class Nesting:
 
     def running(self, rows: Ints, end: Ints, ts_ns: Ints) -> Ints:
         """For each of `rows`, itself or the nearest enclosing row that has not ended at its instant; -1 if there is none."""
+        if sweeps.native is not None:
+            running, further = sweeps.running(self.parent, end, ts_ns, rows)
+            if not further:
+                return running
         running = rows.copy()
         ended = np.flatnonzero(running >= 0)
         ended = ended[end[running[ended]] <= ts_ns[ended]]

@@ -20,7 +20,8 @@ FEW_TEXTS = 64
 """So many texts are few: the type of a categorical of them is kept."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# These two are not to be changed either; frozen they would take twice as long to make, and a file makes thousands.
+@dataclass(slots=True, eq=False)
 class Coded:
     """Texts by their number in `texts`; the code -1 is missing."""
 
@@ -32,7 +33,7 @@ class Coded:
         return len(self.codes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Nullable:
     """Numbers, and which of them are missing."""
 
@@ -53,12 +54,12 @@ AnyArray = TypeVar("AnyArray", bound=npt.NDArray[Any] | Coded | Nullable)
 def at_rows(array: AnyArray, rows: Any) -> AnyArray:
     """The array at these rows: numbers of rows, a mask, or a slice."""
     of_rows: Any
-    if isinstance(array, Coded):
-        of_rows = Coded(array.codes[rows], array.texts)
-    elif isinstance(array, Nullable):
-        of_rows = Nullable(array.values[rows], array.missing[rows])
-    else:
+    if isinstance(array, np.ndarray):
         of_rows = array[rows]
+    elif isinstance(array, Coded):
+        of_rows = Coded(array.codes[rows], array.texts)
+    else:
+        of_rows = Nullable(array.values[rows], array.missing[rows])
     return of_rows  # type: ignore[no-any-return]
 
 
@@ -203,15 +204,13 @@ def _name_of(dtype: np.dtype[Any]) -> str:
 
 def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
     """One array of several of a kind, one after the other; texts are united, `first_texts` before the others."""
-    coded = [part for part in parts if isinstance(part, Coded)]
-    nullable = [part for part in parts if isinstance(part, Nullable)]
-    plain = [part for part in parts if isinstance(part, np.ndarray)]
-    if coded:
-        return _united(coded, first_texts)
-    if nullable:
-        missing = np.concatenate([part.missing for part in nullable])
-        return Nullable(np.concatenate([part.values for part in nullable]), missing)
-    return np.concatenate(plain)
+    same: Sequence[Any] = parts
+    if isinstance(parts[0], Coded):
+        return _united(same, first_texts)
+    if isinstance(parts[0], Nullable):
+        missing = np.concatenate([part.missing for part in same])
+        return Nullable(np.concatenate([part.values for part in same]), missing)
+    return np.concatenate(same)
 
 
 def stacked(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -234,7 +233,7 @@ def trimmed(array: Coded) -> Coded:
     texts = list(map(array.texts.__getitem__, codes))
     for text in sorted(texts):
         code_of.setdefault(text, len(code_of))
-    place = np.full(len(array.texts) + 1, -1, np.min_scalar_type(-max(len(code_of), 1)))
+    place = np.full(len(array.texts) + 1, -1, narrowest(len(code_of)))
     place[codes] = list(map(code_of.__getitem__, texts))
     return Coded(place[array.codes], tuple(code_of))
 
@@ -296,11 +295,21 @@ def for_pandas(array: Array) -> Any:
 
 def _united(parts: Sequence[Coded], first_texts: Sequence[str]) -> Coded:
     """The codes of all parts into one list of texts, in the order in which these come."""
+    texts = parts[0].texts
+    is_common = first_texts in ((), texts) and all(part.texts == texts for part in parts)
+    if is_common and len(set(texts)) == len(texts):
+        codes = np.concatenate([part.codes for part in parts])
+        return Coded(codes.astype(narrowest(len(texts)), copy=False), texts)
     code_of = {text: code for code, text in enumerate(first_texts)}
     new_codes = [
         [*(code_of.setdefault(text, len(code_of)) for text in part.texts), -1] for part in parts
     ]
-    # As narrow as pandas would make it: a byte as a rule.
-    width = np.min_scalar_type(-max(len(code_of), 1))
-    codes = [np.array(new, width)[part.codes] for new, part in zip(new_codes, parts, strict=True)]
-    return Coded(np.concatenate(codes), tuple(code_of))
+    width = narrowest(len(code_of))
+    recoded = [np.array(new, width)[part.codes] for new, part in zip(new_codes, parts, strict=True)]
+    return Coded(np.concatenate(recoded), tuple(code_of))
+
+
+@cache
+def narrowest(count: int) -> np.dtype[Any]:
+    """The narrowest type of codes into so many texts, as pandas would have it: a byte as a rule."""
+    return np.min_scalar_type(-max(count, 1))

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.errors import SchemaError
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, bare, dtype_of, joined
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    Columns,
+    Nullable,
+    bare,
+    dtype_of,
+    joined,
+    narrowest,
+)
 
 FEW_ROWS = 1000
 """Of so few rows Python compares texts sooner than pandas is asked to, and missing numbers share their arrays."""
@@ -36,7 +44,7 @@ class Column:
     @property
     def nullable(self) -> bool:
         """Whether a row may lack this value."""
-        return self.dtype in ("Int64", "Float64") or (self.dtype == "category" and not self.values)
+        return self.dtype in _MAYBE or (self.dtype == "category" and not self.values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,22 +55,29 @@ class Table:
     row: str
     columns: Mapping[str, Column]
 
-    def cast(self, data: Mapping[str, Any] | None = None, length: int | None = None) -> Columns:
+    def cast(
+        self,
+        data: Mapping[str, Any] | None = None,
+        length: int | None = None,
+        first: Mapping[str, Array] | None = None,
+    ) -> Columns:
         """Columns made of equally long arrays: cast to the declared types and put in order, rows as given.
 
-        Nullable columns that are not given are all missing; no data at all gives the empty table.
-        Raises `SchemaError` for other missing columns, unknown ones, and values that do not fit.
+        Nullable columns that are not given are all missing; no data at all gives the empty table. Those of
+        `first` are of the declared types already, and stand where no others are given. Raises `SchemaError`
+        for other missing columns, unknown ones, and values that do not fit.
         """
-        data = data or {}
+        data, first = data or {}, first or {}
         if length is None:
             length = len(next(iter(data.values()), ()))
-        missing = {n for n, c in self.columns.items() if n not in data and not c.nullable}
-        unknown = data.keys() - self.columns.keys()
-        if unknown or (missing and data):
-            problem = f"{self.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
-            raise SchemaError(problem)
+        _check_names(self, (*first, *data))
+        arrays: dict[str, Array] = {}
         try:
-            arrays = {n: _cast(c, data.get(n), length) for n, c in self.columns.items()}
+            for name, column in self.columns.items():
+                if name in first and name not in data:
+                    arrays[name] = first[name]
+                else:
+                    arrays[name] = _cast(column, data.get(name), length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
         lengths = {name: len(array) for name, array in arrays.items() if len(array) != length}
@@ -100,6 +115,16 @@ class Table:
             raise SchemaError(f"{self.name}: columns differ from the schema: {odd or 'order'}")
 
 
+@lru_cache(1024)
+def _check_names(table: Table, names: tuple[str, ...]) -> None:
+    """Nothing; raises `SchemaError` unless a table can be made of columns of these names."""
+    missing = {n for n, c in table.columns.items() if n not in names and not c.nullable}
+    unknown = set(names) - table.columns.keys()
+    if unknown or (missing and names):
+        problem = f"{table.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
+        raise SchemaError(problem)
+
+
 @cache
 def _empty(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - how texts are stored
     """The frame of a table without rows: questions ask often for tables that no source filled."""
@@ -118,7 +143,11 @@ def _cast(column: Column, given: Any, length: int) -> Array:
         return _coded(column, given, length)
     if given is None:
         return _all_missing(column, length)
-    return _nullable(column, given) if column.nullable else _numbers(column, given)
+    return _nullable(column, given) if column.dtype in _MAYBE else _numbers(column, given)
+
+
+_MAYBE = ("Int64", "Float64")
+"""The types of numbers that rows may lack."""
 
 
 def _nullable(column: Column, given: Any) -> Array:
@@ -201,29 +230,34 @@ def _open_texts(values: Any) -> Coded:
         return values
     if isinstance(values, pd.Categorical):
         return Coded(values.codes, tuple(values.categories.tolist()))
+    if len(values) <= FEW_ROWS:
+        coded = _few_texts(list(values))
+        if coded is not None:
+            return coded
     array = np.asarray(values, object)
     if array.ndim == 1:
-        codes, texts = _numbered_texts(array)
+        codes, distinct = pd.factorize(array)
+        texts = distinct.tolist()
         if set(map(type, texts)) <= {str}:
             order = sorted(range(len(texts)), key=texts.__getitem__)
-            narrow: Any = np.min_scalar_type(-max(len(texts), 1))
-            place = np.full(len(texts) + 1, -1, narrow)
+            place = np.full(len(texts) + 1, -1, narrowest(len(texts)))
             place[order] = np.arange(len(texts))
             return Coded(place[codes], tuple(map(texts.__getitem__, order)))
     categorical = pd.Categorical(values)
     return Coded(categorical.codes, tuple(map(str, categorical.categories)))
 
 
-def _numbered_texts(array: npt.NDArray[np.object_]) -> tuple[npt.NDArray[np.intp], list[Any]]:
-    """(the number of the text in each row, -1 for none; the texts), in order of appearance."""
-    if len(array) <= FEW_ROWS:
-        values = array.tolist()
-        if set(map(type, values)) <= {str, NoneType}:
-            texts = [text for text in dict.fromkeys(values) if text is not None]
-            code_of = {None: -1, **{text: code for code, text in enumerate(texts)}}
-            return np.fromiter(map(code_of.__getitem__, values), np.intp, len(values)), texts
-    codes, distinct = pd.factorize(array)
-    return codes, distinct.tolist()
+def _few_texts(values: list[Any]) -> Coded | None:
+    """The texts of a few rows, in sorted order; None where there is anything but texts and None."""
+    if not set(map(type, values)) <= {str, NoneType}:
+        return None
+    distinct = set(values)
+    distinct.discard(None)
+    texts = sorted(distinct)
+    code_of = dict(zip(texts, range(len(texts)), strict=True))
+    code_of[None] = -1
+    codes = np.fromiter(map(code_of.__getitem__, values), narrowest(len(texts)), len(values))
+    return Coded(codes, tuple(texts))
 
 
 def coded(codes: Any, like: pd.Series[Any]) -> Any:
