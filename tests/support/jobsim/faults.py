@@ -179,7 +179,7 @@ def tiny_kernels(d: Draw) -> Built:
 
 def eager_decode(d: Draw) -> Built:
     """The rollout engine launches kernels of 10 to 25 µs one by one."""
-    ns = d.dice.choice((11_000, 15_000, 19_000))
+    ns = d.dice.choice((10_500, 12_500, 14_500))
     settings = {"tokens": 512, "decodes": 20, "decode_kernels": 15, "decode_kernel_ns": ns}
     return settings, (d.fault({"decode_eager": True}, stage="gen", place="gen"),)
 

@@ -144,11 +144,16 @@ class Job:
     """Batches are copied on a stream of their own."""
     busbw: float = 250.0
     """GB/s of collectives."""
-    layer_bytes: int = 48 * 2**20
+    layer_bytes: int = 0
+    """0: as much as the tokens need not to wait for it."""
     faults: tuple[Fault, ...] = ()
     _behaviours: dict[tuple[int, int], Behaviour] = field(
         default_factory=dict, compare=False, repr=False
     )
+
+    def gathered_bytes(self) -> int:
+        """What is gathered and reduced for one layer."""
+        return self.layer_bytes or min(self.tokens, 1024) * 48 * 2**10
 
     def step_numbers(self) -> range:
         """The numbers of its steps."""

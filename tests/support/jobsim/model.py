@@ -118,7 +118,7 @@ def reduce_over_tensor_parallel(rank: Rank, rows: int) -> Program:
 def gather(rank: Rank, after: int = 0) -> Generator[Meeting, int, int]:
     """When the weights of the next layer are there."""
     return (
-        yield from rank.collective("_allgather_base", "dp", rank.job.layer_bytes // 2, after=after)
+        yield from rank.collective("_allgather_base", "dp", rank.job.gathered_bytes() // 2, after=after)
     )
 
 
@@ -171,7 +171,7 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
     for _ in range(rank.job.layers):
         yield from backward_layer(rank, rows)
         if reduce:
-            ready, size = rank.free[COMPUTE], rank.job.layer_bytes // 2
+            ready, size = rank.free[COMPUTE], rank.job.gathered_bytes() // 2
             ends.append(
                 (yield from rank.collective("_reduce_scatter_base", "dp", size, after=ready))
             )
@@ -202,7 +202,7 @@ def backward_layer(rank: Rank, rows: int) -> Program:
 
 def optimizer(rank: Rank) -> None:
     """The update of the weights: one kernel for all tensors, or twelve for each."""
-    shard = rank.job.layers * rank.job.layer_bytes // 2 // min(8, rank.job.ranks)
+    shard = rank.job.layers * rank.job.gathered_bytes() // 2 // min(8, rank.job.ranks)
     traffic = 7 * 4 * shard
     with rank.marked("Optimizer.step#AdamW.step"):
         with rank.frame("torch/optim/adamw.py(232): step"):

@@ -223,7 +223,7 @@ def update(rank: Rank, rows: int, step: int) -> Program:
         with rank.marked(f"mini_batch{mini}"):
             with rank.op("aten::zero_", 3_000):
                 ready, correlation = rank.launch_call("cudaMemsetAsync", 4_000)
-                size = job.layer_bytes // 2
+                size = job.gathered_bytes() // 2
                 dur = rank.lasting(k.traffic_ns(size))
                 args = f'"bytes": {size}, "memory bandwidth (GB/s)": {size / dur:.6f}'
                 rank.place("gpu_memset", "Memset (Device)", COMPUTE, ready, dur, correlation, args)
@@ -284,7 +284,7 @@ def compile_again(rank: Rank, ns: int) -> None:
 def send_weights(rank: Rank) -> Program:
     """The new weights go to the rollout engine: in four buckets, or tensor by tensor."""
     b, job = rank.behaviour, rank.job
-    size = job.layers * job.layer_bytes // 2
+    size = job.layers * job.gathered_bytes() // 2
     messages = b.sync_tensors or 4
     for _ in range(messages):
         rank.spend(12_000)
