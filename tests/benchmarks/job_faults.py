@@ -46,7 +46,7 @@ class Expectation:
     """What has to stand in the claim, the evidence or the places: `@rank`, `@stage` and `@place` of the fault, or words,
     with `|` between those of which one will do."""
     estimated: bool = True
-    """Whether its cost can be told from a profile."""
+    """Whether there is one cost to estimate: not of warm-up, which does not count, nor of several faults."""
 
 
 LATE = ("straggler",)
@@ -87,6 +87,7 @@ EXPECTED = {
     "slow_weight_sync": Expectation(("weight-sync",), (), ()),
     "late_start": Expectation((), (), ("@rank",)),
     "logits_to_host": Expectation(("pageable-copies",), ("offload", "host-sync-stalls"), ("DtoH",)),
+    "three_at_once": Expectation(("data-loader-wait", "no-tensor-cores", *LATE), estimated=False),
     "rotating_tokens": Expectation(("rank-imbalance",), (), ()),
 }  # fmt: skip
 
@@ -160,7 +161,7 @@ def score(kind: str, truth: dict[str, Any], findings: list[dict[str, Any]]) -> d
         "by_rule": any(each["rule"] in expected.rules + expected.also for each in loud),
         "first": first,
         "ratio": ratio,
-        "claimed": claimed / cost if expected.estimated and cost > 0 else None,
+        "claimed": claimed / cost if cost > 0 else None,
         "top": loud[0]["rule"] if loud else "silent",
     }
 
@@ -205,13 +206,14 @@ def kind_line(kind: str, rows: list[dict[str, Any]]) -> str:
 def totals(faulty: list[dict[str, Any]], clean: list[dict[str, Any]]) -> dict[str, float]:
     """The shares that are required to be high."""
     priced = [row for row in faulty if EXPECTED[row["kind"]].estimated]
+    costly = [row for row in faulty if row["claimed"] is not None]
     noisy = [row for row in clean if any(f["severity"] != "info" for f in row["findings"])]
     count = max(1, len(faulty))
     return {
         "named": sum(row["named"] for row in faulty) / count,
         "first": sum(row["first"] for row in faulty) / count,
         "estimated": sum(within(row["ratio"]) for row in priced) / max(1, len(priced)),
-        "sums": sum(row["claimed"] <= 1 + BEYOND for row in priced) / max(1, len(priced)),
+        "sums": sum(row["claimed"] <= 1 + BEYOND for row in costly) / max(1, len(costly)),
         "silent": 1 - len(noisy) / max(1, len(clean)),
     }
 

@@ -107,8 +107,8 @@ def exposed_communication(d: Draw) -> Built:
 
 def item_in_loop(d: Draw) -> Built:
     """Numbers are read from the device in every layer."""
-    change = {"items": d.dice.choice((6, 8, 10))}
-    return {"tokens": 512}, (d.fault(change, stage="update_actor", place="aten::item"),)
+    settings = {"tokens": 512, "norms": d.dice.choice((6, 8, 10))}
+    return settings, (d.fault({"items": True}, stage="update_actor", place="aten::item"),)
 
 
 def pageable_copies(d: Draw) -> Built:
@@ -281,6 +281,14 @@ def rotating_tokens(d: Draw) -> Built:
     return {}, tuple(faults)
 
 
+def three_at_once(d: Draw) -> Built:
+    """A sleeping data loader, a head in 32 bits and a rank with more tokens."""
+    loader = d.fault({"loader_ns": d.ns(5)}, place="DataLoader")
+    head = d.fault({"fp32": True}, stage="ref", place="sgemm")
+    tokens = d.fault({"tokens": 1.15}, ranks=(d.rank(),), stage="update_actor")
+    return {}, (loader, head, tokens)
+
+
 KINDS: dict[str, Callable[[Draw], Built]] = {
     build.__name__: build
     for build in (
@@ -289,7 +297,7 @@ KINDS: dict[str, Callable[[Draw], Built]] = {
         sleeping_loader, late_loader_worker, python_preprocessing, recompilation, first_calls, tiny_kernels,
         eager_decode, silent_pause, silent_pauses, unaligned_gemm, fp32_gemm, fp32_convolutions,
         unfused_optimizer, unfused_activation, unfused_attention, rollout_tail, idle_rollout, drift,
-        contiguous_copies, log_writing, slow_weight_sync, late_start, logits_to_host, rotating_tokens,
+        contiguous_copies, log_writing, slow_weight_sync, late_start, logits_to_host, rotating_tokens, three_at_once,
     )
 }  # fmt: skip
 """Every kind by its name."""

@@ -30,8 +30,8 @@ class Behaviour:
     busbw: float = 1.0
     overlap: bool = True
     """Whether collectives run beside compute."""
-    items: int = 0
-    """`.item()` calls in each layer of the update's forward."""
+    items: bool = False
+    """The host reads each of the job's norms as it is computed."""
     pageable_bytes: int = 0
     """Of every micro-batch of the update, copied to the device from pageable memory."""
     logits_bytes: int = 0
@@ -125,6 +125,8 @@ class Job:
     tiny: int = 0
     """Kernels of `tiny_ns` in adv."""
     tiny_ns: int = 3_000
+    norms: int = 0
+    """Norms of activations computed in each layer of the update's forward."""
     vision: bool = False
     stacks: bool = False
     noise: float = 0.015

@@ -44,7 +44,7 @@ def base(rank: Rank) -> int:
 def skew(job: Job, rank: int) -> int:
     """By how much the clock of the rank's host is fast."""
     host = job.host_of(rank)
-    if not job.skew_ns or not host and job.ranks > 8:
+    if not job.skew_ns or (not host and job.ranks > 8):
         return 0
     where = rank if job.ranks <= 8 else host
     return int(job.skew_ns * (2 * noise.uniform(job.seed, "skew", where) - 1))

@@ -118,11 +118,13 @@ def reduce_over_tensor_parallel(rank: Rank, rows: int) -> Program:
 def gather(rank: Rank, after: int = 0) -> Generator[Meeting, int, int]:
     """When the weights of the next layer are there."""
     return (
-        yield from rank.collective("_allgather_base", "dp", rank.job.gathered_bytes() // 2, after=after)
+        yield from rank.collective(
+            "_allgather_base", "dp", rank.job.gathered_bytes() // 2, after=after
+        )
     )
 
 
-def forward(rank: Rank, rows: int, *, head: str = "", items: int = 0) -> Program:
+def forward(rank: Rank, rows: int, *, head: str = "", norms: int = 0) -> Program:
     """The forward of one micro-batch; weights are gathered one layer ahead of their use."""
     b, layers = rank.behaviour, rank.job.layers
     with rank.frame("verl/workers/actor/dp_actor.py(88): _forward_micro_batch"):
@@ -137,23 +139,22 @@ def forward(rank: Rank, rows: int, *, head: str = "", items: int = 0) -> Program
                 there = yield from gather(rank)
             rank.wait_for(due)
             yield from layer(rank, rows, number)
-            read_numbers(rank, items)
+            norms_of_activations(rank, norms)
         vocabulary = k.ODD_VOCAB if b.unaligned else k.VOCAB
         mm(rank, rows, k.HIDDEN, vocabulary, "align1" if b.unaligned else head)
         elementwise(rank, "LinearCrossEntropy", k.CROSS_ENTROPY, rows, vocabulary, 1)
 
 
-def read_numbers(rank: Rank, items: int) -> None:
-    """The host reads some numbers from the device, and launches what depends on them."""
-    if not items:
+def norms_of_activations(rank: Rank, norms: int) -> None:
+    """Norms are computed on the device; where the host reads each at once, it launches nothing meanwhile."""
+    if not norms:
         return
-    with (
-        rank.apart("items"),
-        rank.frame("verl/workers/actor/dp_actor.py(131): log_activation_norm"),
-    ):
-        for _ in range(items):
+    with rank.frame("verl/workers/actor/dp_actor.py(131): log_activation_norm"):
+        for _ in range(norms):
             rank.kernel("aten::linalg_vector_norm", k.REDUCE, 4_000)
-            rank.item()
+            if rank.behaviour.items:
+                with rank.apart("items"):
+                    rank.item()
 
 
 def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
@@ -204,12 +205,13 @@ def optimizer(rank: Rank) -> None:
     """The update of the weights: one kernel for all tensors, or twelve for each."""
     shard = rank.job.layers * rank.job.gathered_bytes() // 2 // min(8, rank.job.ranks)
     traffic = 7 * 4 * shard
-    with rank.marked("Optimizer.step#AdamW.step"):
-        with rank.frame("torch/optim/adamw.py(232): step"):
-            if rank.behaviour.foreach:
-                rank.kernel("aten::_fused_adamw_", k.MULTI.format("FusedAdamMathFunctor<float, 4>"), k.traffic_ns(traffic))  # fmt: skip
-            else:
-                single_tensors(rank, shard)
+    frame = rank.frame("torch/optim/adamw.py(232): step")
+    with rank.marked("Optimizer.step#AdamW.step"), frame:
+        if rank.behaviour.foreach:
+            name = k.MULTI.format("FusedAdamMathFunctor<float, 4>")
+            rank.kernel("aten::_fused_adamw_", name, k.traffic_ns(traffic))
+        else:
+            single_tensors(rank, shard)
 
 
 def single_tensors(rank: Rank, shard: int) -> None:

@@ -81,25 +81,33 @@ def load(rank: Rank) -> None:
     """The next batch is taken from the data loader."""
     b = rank.behaviour
     kind = SINGLE if b.loader_ns else SEVERAL
-    with rank.frame("torch/utils/data/dataloader.py(701): __next__"):
-        with rank.marked(f"enumerate(DataLoader)#{kind}.__next__"):
-            rank.spend(40_000)
-            if b.loader_ns:
-                with rank.frame("verl/utils/dataset/rl_dataset.py(164): __getitem__"):
-                    with rank.frame("<built-in function sleep>"):
-                        rank.now += b.loader_ns
-            if b.loader_lag_ns:
-                with rank.frame("multiprocessing/queues.py(102): get"):
-                    rank.now += b.loader_lag_ns
+    frame = rank.frame("torch/utils/data/dataloader.py(701): __next__")
+    with frame, rank.marked(f"enumerate(DataLoader)#{kind}.__next__"):
+        rank.spend(40_000)
+        if b.loader_ns:
+            where = "verl/utils/dataset/rl_dataset.py(164): __getitem__"
+            spend_in(rank, b.loader_ns, where, "<built-in function sleep>")
+        if b.loader_lag_ns:
+            poll = "<built-in method poll of _multiprocessing.Connection object at 0x7f3c2d1b0fd0>"
+            spend_in(rank, b.loader_lag_ns, "multiprocessing/queues.py(102): get", poll)
+
+
+def spend_in(rank: Rank, ns: int, function: str, builtin: str) -> None:
+    """Nothing; the host has spent that time in this function, which the device does not see."""
+    with rank.frame(function), rank.frame(builtin):
+        rank.now += ns
 
 
 def pause(rank: Rank, where: str) -> None:
     """Garbage is collected here, if it is."""
     b = rank.behaviour
     if b.gc_ns and where in b.gc_at:
-        with rank.frame("verl/trainer/ppo/ray_trainer.py(1290): _free_objects"):
-            with rank.frame("<built-in function collect>"):
-                rank.now += b.gc_ns
+        spend_in(
+            rank,
+            b.gc_ns,
+            "verl/trainer/ppo/ray_trainer.py(1290): _free_objects",
+            "<built-in function collect>",
+        )
 
 
 def first_call(rank: Rank, step: int) -> None:
@@ -210,9 +218,12 @@ def preprocess(rank: Rank, ns: int) -> None:
     with rank.frame("verl/utils/dataset/rl_dataset.py(187): preprocess"):
         samples = 40
         for _ in range(samples):
-            with rank.frame("verl/utils/dataset/rl_dataset.py(210): tokenize_sample"):
-                with rank.frame("<built-in method join of str object at 0x7f51c80b4030>"):
-                    rank.now += ns * 7 // (8 * samples)
+            spend_in(
+                rank,
+                ns * 7 // (8 * samples),
+                "verl/utils/dataset/rl_dataset.py(210): tokenize_sample",
+                "<built-in method join of str object at 0x7f51c80b4030>",
+            )
             rank.now += ns // (8 * samples)
 
 
@@ -240,11 +251,12 @@ def update(rank: Rank, rows: int, step: int) -> Program:
         pause(rank, f"update_actor {mini}" if mini else "update_actor")
         rank.now += b.pauses[mini] if mini < len(b.pauses) else 0
     if b.log_ns:
-        with rank.frame("verl/utils/tracking.py(88): log"):
-            with rank.frame(
-                "<built-in method write of _io.TextIOWrapper object at 0x7f3c2d1ae5a0>"
-            ):
-                rank.now += b.log_ns
+        spend_in(
+            rank,
+            b.log_ns,
+            "verl/utils/tracking.py(88): log",
+            "<built-in method write of _io.TextIOWrapper object at 0x7f3c2d1ae5a0>",
+        )
     if job.sync_steps:
         rank.item()
 
@@ -263,7 +275,7 @@ def train(rank: Rank, rows: int, last: bool) -> Program:
         for _ in range(b.churn):
             rank.call("cudaFree", 280_000, until=max(rank.free.values()) + 200_000)
             rank.call("cudaMalloc", 420_000)
-    yield from model.forward(rank, rows, items=b.items)
+    yield from model.forward(rank, rows, norms=rank.job.norms)
     if b.logits_bytes:
         with rank.apart("logits"), rank.frame("verl/workers/actor/dp_actor.py(402): keep_logits"):
             rank.copy("DtoH (Device -> Pageable)", b.logits_bytes, op="aten::to")
