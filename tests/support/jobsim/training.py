@@ -130,10 +130,11 @@ def generate(rank: Rank, step: int) -> None:
         model.mm(rank, rows, k.HIDDEN, model.QKV)
         model.mm(rank, rows, k.HIDDEN, model.FEED_UP)
         model.mm(rank, rows, model.FEED_DOWN, k.HIDDEN)
+    most = RUNNING - (5 * (rank.rank // job.tensor_parallel) + step) % 7
     before, pace = 0, DECODE_NS * math.exp(0.01 * noise.normal(job.seed, rank.rank, step, "pace"))
     with rank.frame("vllm/v1/engine/llm_engine.py(240): step"):
         for number in range(job.decodes):
-            running = RUNNING - 16 * (number >= job.decodes - 2)
+            running = most - 16 * (number >= job.decodes - 2)
             before = decode(rank, running, pace * job.tokens / 1024, before)
         with rank.apart("tail"):
             for _ in range(b.tail):
