@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 RANKS_OF_HOST = 8
-STAGES = ("gen", "adv", "old_log_prob", "ref", "update_actor", "update_weights")
 
 
 @dataclass(frozen=True)
@@ -199,5 +198,3 @@ class Job:
             return str(1 + rank % self.tensor_parallel)
         return str(1 + self.tensor_parallel + rank // self.tensor_parallel)
 
-
-KNOBS = tuple(knob.name for knob in fields(Behaviour))
