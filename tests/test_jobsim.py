@@ -264,6 +264,7 @@ def test_frames_nest():
     for _, _, start, end, _, parent in rank.frames:
         if parent:
             assert frames[parent][0] <= start <= end <= frames[parent][1]
+    assert {tid for _, tid, *_ in rank.frames} == {rank.main, rank.loader}
     assert not run(SMALL)[0].frames
 
 

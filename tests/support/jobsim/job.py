@@ -197,4 +197,3 @@ class Job:
         if kind == "dp":
             return str(1 + rank % self.tensor_parallel)
         return str(1 + self.tensor_parallel + rank // self.tensor_parallel)
-

@@ -118,7 +118,7 @@ def metadata(rank: Rank, at: str) -> Iterator[str]:
     named = [(rank.pid, 0, "process_name", {"name": "ray::WorkerDict"})]
     named += [(rank.pid, 0, "process_labels", {"labels": "CPU"})]
     named += [(rank.pid, 0, "process_sort_index", {"sort_index": rank.pid})]
-    for tid in (rank.main, rank.autograd):
+    for tid in (rank.main, rank.autograd, rank.loader):
         named += [(rank.pid, tid, "thread_name", {"name": f"thread {tid} (ray::WorkerDict)"})]
     named += [(device, 0, "process_name", {"name": "ray::WorkerDict"})]
     named += [(device, 0, "process_labels", {"labels": f"GPU {device}"})]

@@ -105,6 +105,7 @@ class Rank:
         self.device_rows: list[DeviceRow] = []
         self.frames: list[tuple[str, int, int, int, int, int]] = []
         self.collectives: list[Seen] = []
+        self.pinnings: list[tuple[int, int]] = []
         self.steps: list[tuple[int, int, int]] = []
         self.free = dict.fromkeys((COMPUTE, COPY, FSDP, TENSOR, CONTROL), 0)
         self.queue: deque[int] = deque()
@@ -194,6 +195,27 @@ class Rank:
         yield
         self.open_frames.pop()
         self.frames.append((name, self.main, start, self.now, number, parent))
+
+    def pinned(self, start: int, ns: int) -> None:
+        """Nothing; the loader's thread has pinned a batch meanwhile."""
+        self.external += 1
+        row = HostRow("cpu_op", "aten::pin_memory", self.loader, start, "")
+        row.end, row.external = start + ns, self.external
+        self.host_rows.append(row)
+        self.pinnings.append((start, start + ns))
+
+    def loader_frames(self) -> None:
+        """Nothing; the stack of the loader's thread is there, where stacks are recorded."""
+        if not self.job.stacks or not self.pinnings:
+            return
+        start, end = self.steps[0][1], max(self.now, self.pinnings[-1][1])
+        loop, parent = self.frame_count + 1, 0
+        name = "torch/utils/data/_utils/pin_memory.py(30): _pin_memory_loop"
+        self.frames.append((name, self.loader, start, end, loop, parent))
+        name = "torch/utils/data/_utils/pin_memory.py(68): pin_memory"
+        for number, (begin, over) in enumerate(self.pinnings, start=loop + 1):
+            self.frames.append((name, self.loader, begin, over, number, loop))
+        self.frame_count += 1 + len(self.pinnings)
 
     def call(self, name: str, ns: float = CALL_NS, until: int = 0) -> tuple[int, int]:
         """(start, correlation) of a runtime call; one that waits returns a little after `until`."""

@@ -22,6 +22,7 @@ FRAME_OF_STAGE = {
     "update_weights": "verl/workers/sharding_manager/fsdp_vllm.py(120): sync_weights",
 }
 DECODE_NS, TAIL_NS, RUNNING, TAIL_RUNNING = 900_000, 600_000, 64, 4
+PINNING_NS = 350_000
 SINGLE, SEVERAL = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 
 
@@ -38,6 +39,7 @@ def program(rank: Rank) -> Program:
             rank.steps.append((step, start, rank.now))
             rank.spend(6_000)
     rank.call("cudaDeviceSynchronize", 3_000, until=max(rank.free.values()))
+    rank.loader_frames()
 
 
 def rows_of(rank: Rank, step: int) -> int:
@@ -90,6 +92,9 @@ def load(rank: Rank) -> None:
         if b.loader_lag_ns:
             poll = "<built-in method poll of _multiprocessing.Connection object at 0x7f3c2d1b0fd0>"
             spend_in(rank, b.loader_lag_ns, "multiprocessing/queues.py(102): get", poll)
+    if kind == SEVERAL:
+        late = b.loader_lag_ns > PINNING_NS
+        rank.pinned(rank.now - PINNING_NS if late else rank.now, PINNING_NS)
 
 
 def spend_in(rank: Rank, ns: int, function: str, builtin: str) -> None:
