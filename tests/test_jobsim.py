@@ -298,7 +298,7 @@ def test_there_are_as_many_kinds_as_were_asked_for():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_fault_is_worth_finding_and_not_the_whole_step(kind, size):
     """2 to 25 % of the step; warm-up costs only steps that do not count."""
-    for seed in range(3):
+    for seed in range(3 if size == "small" else 1):
         job = job_of(kind, size, seed)
         figures = truth(job, run(job))
         share = figures["all_faults_ns"] / figures["step_ns"]
