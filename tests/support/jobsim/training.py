@@ -1,0 +1,318 @@
+"""What a rank does in a step: generation, advantages, log-probs, the update, and the new weights for the next generation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+from jobsim import kernels as k
+from jobsim import model, noise
+from jobsim.rank import COMPUTE, COPY, Meeting, Rank
+
+Program = Generator[Meeting, int, None]
+
+FIT = "verl/trainer/ppo/ray_trainer.py(1012): fit"
+FRAME_OF_STAGE = {
+    "gen": "verl/workers/rollout/vllm_rollout/vllm_rollout.py(211): generate_sequences",
+    "adv": "verl/trainer/ppo/core_algos.py(188): compute_advantage",
+    "old_log_prob": "verl/workers/actor/dp_actor.py(301): compute_log_prob",
+    "ref": "verl/workers/fsdp_workers.py(842): compute_ref_log_prob",
+    "update_actor": "verl/workers/actor/dp_actor.py(360): update_policy",
+    "update_weights": "verl/workers/sharding_manager/fsdp_vllm.py(120): sync_weights",
+}
+DECODE_NS, TAIL_NS, RUNNING, TAIL_RUNNING = 900_000, 600_000, 64, 4
+PINNING_NS = 350_000
+SINGLE, SEVERAL = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
+
+
+def program(rank: Rank) -> Program:
+    """All steps of one rank."""
+    job = rank.job
+    rank.now += int(40_000 * noise.uniform(job.seed, rank.rank, "start"))
+    with rank.frame("verl/trainer/main_ppo.py(42): main"), rank.frame(FIT):
+        for step in job.step_numbers():
+            rank.begin(step, "start")
+            start = rank.now
+            with rank.marked(f"ProfilerStep#{step}"):
+                yield from one_step(rank, step)
+            rank.steps.append((step, start, rank.now))
+            rank.spend(6_000)
+    rank.call("cudaDeviceSynchronize", 3_000, until=max(rank.free.values()))
+    rank.loader_frames()
+
+
+def rows_of(rank: Rank, step: int) -> int:
+    """The tokens of a micro-batch, which differ from step to step and a little from rank to rank."""
+    job = rank.job
+    replica = rank.rank // job.tensor_parallel
+    change = job.step_spread * noise.normal(job.seed, step, "tokens")
+    change += job.rank_spread * noise.normal(job.seed, replica, step, "tokens")
+    rows = job.tokens * math.exp(change) * job.behaviour(rank.rank, step).tokens
+    return round(rows / 8) * 8 + (3 if job.odd_tokens else 0)
+
+
+def one_step(rank: Rank, step: int) -> Program:
+    """One step, stage by stage."""
+    b, rows = rank.behaviour, rows_of(rank, step)
+    rank.now += b.late_ns
+    load(rank)
+    with stage(rank, step, "gen"):
+        generate(rank, step)
+    with stage(rank, step, "adv"):
+        yield from advantage(rank)
+    for name in ("old_log_prob", "ref"):
+        with stage(rank, step, name):
+            yield from log_prob(rank, name, 4 * rows, step)
+    with stage(rank, step, "update_actor"):
+        yield from update(rank, rows, step)
+    with stage(rank, step, "update_weights"):
+        yield from send_weights(rank)
+
+
+@contextmanager
+def stage(rank: Rank, step: int, name: str) -> Iterator[None]:
+    """One stage, in the profile and on the stack."""
+    rank.begin(step, name)
+    with rank.marked(name), rank.frame(FRAME_OF_STAGE[name]):
+        rank.spend(25_000)
+        yield
+
+
+def load(rank: Rank) -> None:
+    """The next batch is taken from the data loader."""
+    b = rank.behaviour
+    kind = SINGLE if b.loader_ns else SEVERAL
+    frame = rank.frame("torch/utils/data/dataloader.py(701): __next__")
+    with frame, rank.marked(f"enumerate(DataLoader)#{kind}.__next__"):
+        rank.spend(40_000)
+        if b.loader_ns:
+            where = "verl/utils/dataset/rl_dataset.py(164): __getitem__"
+            spend_in(rank, b.loader_ns, where, "<built-in function sleep>")
+        if b.loader_lag_ns:
+            poll = "<built-in method poll of _multiprocessing.Connection object at 0x7f3c2d1b0fd0>"
+            spend_in(rank, b.loader_lag_ns, "multiprocessing/queues.py(102): get", poll)
+    if kind == SEVERAL:
+        late = b.loader_lag_ns > PINNING_NS
+        rank.pinned(rank.now - PINNING_NS if late else rank.now, PINNING_NS)
+
+
+def spend_in(rank: Rank, ns: int, function: str, builtin: str) -> None:
+    """Nothing; the host has spent that time in this function, which the device does not see."""
+    with rank.frame(function), rank.frame(builtin):
+        rank.now += ns
+
+
+def pause(rank: Rank, where: str) -> None:
+    """Garbage is collected here, if it is."""
+    b = rank.behaviour
+    if b.gc_ns and where in b.gc_at:
+        spend_in(
+            rank,
+            b.gc_ns,
+            "verl/trainer/ppo/ray_trainer.py(1290): _free_objects",
+            "<built-in function collect>",
+        )
+
+
+def first_call(rank: Rank, step: int) -> None:
+    """Code that is loaded where it is called for the first time."""
+    ns = rank.behaviour.module_load_ns
+    if ns and step == rank.job.first_step:
+        with rank.op("aten::mm", 9_000):
+            rank.now += ns // 8
+            rank.call("cuLibraryLoadData", ns * 7 // 8)
+
+
+def generate(rank: Rank, step: int) -> None:
+    """A prefill and decode iterations; the host is one iteration ahead of the device."""
+    b, job = rank.behaviour, rank.job
+    rank.copy("HtoD (Pinned -> Device)", 65_536)
+    first_call(rank, step)
+    rows = job.tokens * 2
+    for _ in range(2):
+        model.elementwise(rank, "aten::native_layer_norm", k.NORM, rows, k.HIDDEN)
+        model.mm(rank, rows, k.HIDDEN, model.QKV)
+        model.mm(rank, rows, k.HIDDEN, model.FEED_UP)
+        model.mm(rank, rows, model.FEED_DOWN, k.HIDDEN)
+    most = RUNNING - (5 * (rank.rank // job.tensor_parallel) + step) % 7
+    before, pace = 0, DECODE_NS * math.exp(0.01 * noise.normal(job.seed, rank.rank, step, "pace"))
+    with rank.frame("vllm/v1/engine/llm_engine.py(240): step"):
+        for number in range(job.decodes):
+            running = most - 16 * (number >= job.decodes - 2)
+            before = decode(rank, running, pace * job.tokens / 1024, before)
+        with rank.apart("tail"):
+            for _ in range(b.tail):
+                before = decode(rank, TAIL_RUNNING, TAIL_NS * job.tokens / 1024, before)
+        rank.call("cudaEventSynchronize", 2_500, until=before)
+
+
+def decode(rank: Rank, running: int, ns: float, before: int) -> int:
+    """When the tokens of one iteration are on the host; the host has waited for those before."""
+    b = rank.behaviour
+    with rank.marked(f"execute_context_0(0)_generation_{running}({running})"):
+        rank.copy("HtoD (Pinned -> Device)", 4_096)
+        launch(rank, decode_kernels(rank, ns), eager=b.decode_eager, cost=16_000)
+        rank.kernel("aten::multinomial", k.SAMPLE, 9_000)
+        end = rank.copy("DtoH (Device -> Pinned)", 8 * running)
+        rank.call("cudaEventRecord", 700)
+        if b.scheduler_ns:
+            before = end
+        if before:
+            rank.call("cudaEventSynchronize", 2_500, until=before)
+    rank.spend(30_000)
+    if b.scheduler_ns:
+        with rank.frame("vllm/v1/core/sched/scheduler.py(164): schedule"):
+            rank.now += b.scheduler_ns
+    return end
+
+
+def decode_kernels(rank: Rank, ns: float) -> list[tuple[str, float]]:
+    """The kernels of one decode iteration."""
+    job = rank.job
+    if not job.decode_kernels:
+        return [(name, share * ns) for name, share in k.DECODE]
+    names = [k.DECODE[number % len(k.DECODE)][0] for number in range(job.decode_kernels)]
+    return [(name, job.decode_kernel_ns) for name in names]
+
+
+def launch(rank: Rank, kernels: list[tuple[str, float]], *, eager: bool, cost: int) -> None:
+    """These kernels run, as one graph or launched one by one."""
+    if not eager:
+        rank.graph(kernels)
+        return
+    for name, ns in kernels:
+        rank.kernel("aten::add" if name == k.ADD else "aten::mm", name, ns, cost=cost)
+
+
+def advantage(rank: Rank) -> Program:
+    """Rewards meet, and advantages are computed from them."""
+    b, job = rank.behaviour, rank.job
+    pause(rank, "adv")
+    rank.copy("HtoD (Pinned -> Device)", 16_384)
+    rows = job.tokens * 4
+    model.elementwise(rank, "aten::sub", k.ADD, rows, 64)
+    end = rank.free[COMPUTE]
+    rank.wait_for((yield from rank.collective("_allgather_base", "default_pg", 64 * job.ranks, "Float", after=end)))  # fmt: skip
+    if job.tiny:
+        with rank.frame("verl/trainer/ppo/core_algos.py(203): discounted_sums"):
+            tiny = [(k.ADD, job.tiny_ns)] * job.tiny
+            launch(rank, tiny, eager=b.tiny_eager, cost=6_500)
+    for op in ("aten::mul", "aten::div"):
+        model.elementwise(rank, op, k.MUL, rows, 256)
+    rank.item()
+
+
+def log_prob(rank: Rank, name: str, rows: int, step: int) -> Program:
+    """The log-probs of one micro-batch, copied to the host."""
+    b = rank.behaviour
+    pause(rank, name)
+    if b.preprocess_ns and name == "old_log_prob":
+        preprocess(rank, b.preprocess_ns)
+    with rank.marked("micro_batch0"):
+        rank.copy("HtoD (Pinned -> Device)", 24 * rows)
+        if name == "old_log_prob":
+            first_call(rank, step)
+        if rank.job.vision and name == "old_log_prob":
+            model.vision_tower(rank, rows)
+        yield from model.forward(rank, rows, head="fp32" if b.fp32 and name == "ref" else "")
+    rank.copy("DtoH (Device -> Pinned)", 4 * rows, blocking=True)
+
+
+def preprocess(rank: Rank, ns: int) -> None:
+    """The batch is put together in Python, sample by sample."""
+    with rank.frame("verl/utils/dataset/rl_dataset.py(187): preprocess"):
+        samples = 40
+        for _ in range(samples):
+            spend_in(
+                rank,
+                ns * 7 // (8 * samples),
+                "verl/utils/dataset/rl_dataset.py(210): tokenize_sample",
+                "<built-in method join of str object at 0x7f51c80b4030>",
+            )
+            rank.now += ns // (8 * samples)
+
+
+def update(rank: Rank, rows: int, step: int) -> Program:
+    """The mini-batches of the update; gradients are accumulated over their micro-batches."""
+    b, job = rank.behaviour, rank.job
+    for mini in range(job.minis):
+        with rank.marked(f"mini_batch{mini}"):
+            with rank.op("aten::zero_", 3_000):
+                ready, correlation = rank.launch_call("cudaMemsetAsync", 4_000)
+                size = job.gathered_bytes() // 2
+                dur = rank.lasting(k.traffic_ns(size))
+                args = f'"bytes": {size}, "memory bandwidth (GB/s)": {size / dur:.6f}'
+                rank.place("gpu_memset", "Memset (Device)", COMPUTE, ready, dur, correlation, args)
+            for micro in range(job.micros):
+                with rank.marked(f"micro_batch{micro}"):
+                    if mini == micro == 0 and b.recompile_ns:
+                        compile_again(rank, b.recompile_ns)
+                    yield from train(rank, rows, micro == job.micros - 1)
+            if mini == 0:
+                first_call(rank, step)
+            yield from model.norm_of_gradients(rank)
+            model.optimizer(rank)
+            rank.item()
+        pause(rank, f"update_actor {mini}" if mini else "update_actor")
+        rank.now += b.pauses[mini] if mini < len(b.pauses) else 0
+    if b.log_ns:
+        spend_in(
+            rank,
+            b.log_ns,
+            "verl/utils/tracking.py(88): log",
+            "<built-in method write of _io.TextIOWrapper object at 0x7f3c2d1ae5a0>",
+        )
+    if job.sync_steps:
+        rank.item()
+
+
+def train(rank: Rank, rows: int, last: bool) -> Program:
+    """Forward and backward of one micro-batch."""
+    b = rank.behaviour
+    stream = COPY if rank.job.copy_stream else COMPUTE
+    end = rank.copy("HtoD (Pinned -> Device)", 24 * rows, stream=stream)
+    if rank.job.copy_stream:
+        rank.wait_for(end)
+    with rank.apart("train"):
+        if b.pageable_bytes:
+            with rank.frame("verl/protocol.py(412): to"):
+                rank.copy("HtoD (Pageable -> Device)", b.pageable_bytes, op="aten::to")
+        for _ in range(b.churn):
+            rank.call("cudaFree", 280_000, until=max(rank.free.values()) + 200_000)
+            rank.call("cudaMalloc", 420_000)
+    yield from model.forward(rank, rows, norms=rank.job.norms)
+    if b.logits_bytes:
+        with rank.apart("logits"), rank.frame("verl/workers/actor/dp_actor.py(402): keep_logits"):
+            rank.copy("DtoH (Device -> Pageable)", b.logits_bytes, op="aten::to")
+    yield from model.backward(rank, rows, reduce=last)
+
+
+def compile_again(rank: Rank, ns: int) -> None:
+    """A graph that was thrown away is compiled again."""
+    with rank.apart("compile"), rank.op("_compile.compile_inner (dynamo_timed)", 5_000):
+        rank.now += ns // 4
+        with rank.op("compile_fx_inner (dynamo_timed)", 5_000):
+            with rank.op("async_compile.wait (dynamo_timed)", 5_000):
+                rank.now += ns // 2
+            for _ in range(4):
+                rank.call("cuModuleLoadData", ns // 16)
+
+
+def send_weights(rank: Rank) -> Program:
+    """The new weights go to the rollout engine: in four buckets, or tensor by tensor."""
+    b, job = rank.behaviour, rank.job
+    size = job.layers * job.gathered_bytes() // 2
+    messages = b.sync_tensors or 4
+    for _ in range(messages):
+        rank.spend(12_000)
+        end = yield from rank.collective("_allgather_base", "default_pg", size // messages // 1024 * 1024, after=rank.free[COMPUTE])  # fmt: skip
+        rank.wait_for(end)
+        if b.sync_tensors:
+            with rank.frame("verl/workers/sharding_manager/fsdp_vllm.py(151): load_tensor"):
+                rank.copy("DtoD (Device -> Device)", 2 * size // messages, blocking=True)
+                rank.spend(60_000)
+        else:
+            rank.copy("DtoD (Device -> Device)", 2 * size // messages)
+    if job.sync_steps:
+        rank.call("cudaStreamSynchronize", 2_500, until=rank.free[COMPUTE])
