@@ -45,15 +45,18 @@ class Record:
     def as_json(self) -> list[Any]:
         """The record as a list."""
         reason = self.verdict.reason
-        told = None if reason is None else [reason.code, reason.text, dict(reason.data)]
-        verdict = [self.verdict.reader, self.verdict.tool, told, self.verdict.certain]
+        reason_json = None if reason is None else [reason.code, reason.text, dict(reason.data)]
+        verdict = [self.verdict.reader, self.verdict.tool, reason_json, self.verdict.certain]
         return [self.content, verdict, self.sign, self.ends]
 
     @classmethod
     def of_json(cls, value: list[Any]) -> Record:
         """The record of such a list; raises `ValueError` or `TypeError` for another."""
-        content, (reader, tool, told, certain), sign, ends = value
-        reason = None if told is None else Reason(told[0], told[1], _data(told[2]))
+        content, (reader, tool, reason_json, certain), sign, ends = value
+        reason = None
+        if reason_json is not None:
+            code, text, data = reason_json
+            reason = Reason(code, text, _data(data))
         verdict = Sniffed(reader, tool, reason, certain)
         return cls(content, verdict, None if sign is None else tuple(sign), ends)
 
