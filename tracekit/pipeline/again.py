@@ -143,12 +143,19 @@ class _Look:
                 if content is not None:
                     contents[source.path] = content
         with contextlib.suppress(OSError, TypeError, ValueError):
-            if not self.files.are_unchanged() or self.beside != _beside(self.discovery):
+            if not self._is_unchanged():
                 return
             read = [result.read.count, result.read.size_bytes]
             head = [self._basis(contents), read, self.files.records(contents)]
             cache.put(self.entry, packed(result.report, head))
         cache.forget_oldest(cache.limit_bytes())
+
+    def _is_unchanged(self) -> bool:
+        """Whether every file is as it was at the look; raises `OSError` where one cannot be read."""
+        for _, path, content in self.saved:
+            if content_digest(Path(path)) != content:
+                return False
+        return self.files.are_unchanged() and self.beside == _beside(self.discovery)
 
     def _basis(self, contents: dict[Path, str]) -> str:
         """The digest of all that the report rests on besides what was asked; raises `OSError` where a file cannot be read.
