@@ -120,14 +120,14 @@ class Result:
 def analyze(
     paths: str | Path | Sequence[str | Path],
     options: Options = Options(),
-    found: Discovery | None = None,
+    discovery: Discovery | None = None,
 ) -> Result:
     """The report on files, directories or globs, and the measurements behind it, made now; see `again.analyze`.
 
-    `found` is what discovery found already among those paths that are not saved measurements.
+    `discovery` is what was found already among those paths that are not saved measurements.
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
-    measured = measured_all(paths, options, found)
+    measured = measured_all(paths, options, discovery)
     files = options.question_files
     return Result(judge(measured, progress=options.progress, question_files=files), measured)
 
@@ -135,7 +135,7 @@ def analyze(
 def measured_all(
     paths: str | Path | Sequence[str | Path],
     options: Options = Options(),
-    found: Discovery | None = None,
+    discovery: Discovery | None = None,
 ) -> Measurements:
     """All that was measured of files, directories or globs, or saved before; for the rest see `analyze`."""
     questions = every_question(options.question_files)
@@ -167,7 +167,7 @@ def measured_all(
         labels.append(name)
     ids = asked.as_saved(ids, options.tables, saved_parts, questions)
     if profiles or options.on_every_node or not parts:
-        parts.append(_read(profiles, replace(options, questions=ids, skip=()), found))
+        parts.append(_read(profiles, replace(options, questions=ids, skip=()), discovery))
     measured = merging.merge(parts, labels)
     if ids is not None:
         # What several nodes saved of one run is one part by now, which no longer says what was asked.
@@ -182,7 +182,7 @@ def measured_all(
 
 
 def _read(
-    profiles: Sequence[str | Path], options: Options, found: Discovery | None
+    profiles: Sequence[str | Path], options: Options, discovery: Discovery | None
 ) -> Measurements:
     """The measurements of what was given and is not measured yet, by the engine that was chosen."""
     if options.engine == "ray":
@@ -197,7 +197,7 @@ def _read(
             "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
             "add --engine ray",
         )
-    return measure(found or discover(profiles, options), options)
+    return measure(discovery or discover(profiles, options), options)
 
 
 def discover(
