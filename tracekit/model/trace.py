@@ -201,12 +201,13 @@ class Trace:
 
         A frame takes longer to be asked for a column than most small ones take to be worked on.
         """
-        place = table, column
-        if place not in self._arrays:
+        array = self._arrays.get((table, column))
+        if array is None:
             assert isinstance(self.tables, Frames), "a trace holds its tables so"
             columns = self.tables.as_given().get(table, TABLES[table].no_rows())
-            self._arrays[place] = bare(getattr(columns[column], "array", columns[column]))
-        return self._arrays[place]
+            array = bare(getattr(columns[column], "array", columns[column]))
+            self._arrays[table, column] = array
+        return array
 
     def numbers(self, table: str, column: str) -> npt.NDArray[Any]:
         """The values of a column of numbers that no row lacks."""
@@ -249,9 +250,14 @@ class Trace:
 
     def derived(self, function: Callable[[Trace], T]) -> T:
         """`function(self)`, computed once: what several analyses of one trace share."""
-        if function not in self._derived:
-            self._derived[function] = function(self)
-        value: T = self._derived[function]
+        value: T
+        try:
+            value = self._derived[function]
+        except KeyError:
+            pass
+        else:
+            return value
+        value = self._derived[function] = function(self)
         return value
 
     def keep(self, function: Callable[[Trace], T], value: T) -> None:

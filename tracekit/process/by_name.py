@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,17 @@ def is_named(
 
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     """Which rows of a table of ops are of one of these kinds; one array for all who ask, not to be written to."""
-    return trace.derived(_OfKind(table, frozenset(kinds)))
+    return trace.derived(_of_kind(table, kinds))
 
 
-@dataclass(frozen=True, slots=True)
+@cache
+def _of_kind(table: str, kinds: tuple[str, ...]) -> _OfKind:
+    return _OfKind(table, frozenset(kinds))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _OfKind:
-    """Use as `trace.derived(_OfKind(…))`: which rows of a table are of one of these kinds."""
+    """Use as `trace.derived(_of_kind(…))`: which rows of a table are of one of these kinds."""
 
     table: str
     kinds: frozenset[str]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, union, union_all
-from tracekit.model.keys import numbered, summed
+from tracekit.model.keys import distinct, numbered, of_arrays, summed
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Coded, Nullable, trimmed
 from tracekit.model.trace import Trace
@@ -245,13 +244,13 @@ def device_busy(trace: Trace) -> dict[int, Intervals]:
     number = trace.derived(device_places)
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.derived(sound_dur_ns)
-    return {int(n): union(start[number == n], end[number == n]) for n in np.unique(number)}
+    return {int(n): union(start[number == n], end[number == n]) for n in distinct(number)}
 
 
 def device_places(trace: Trace) -> Ints:
     """Per device op the position of its device among those recorded, in order of appearance."""
     device = trace.nullable("device_ops", "device")
-    return pd.factorize(np.where(device.missing, -1, device.values))[0]
+    return of_arrays([np.where(device.missing, -1, device.values)])[0]
 
 
 def launch_gaps(trace: Trace) -> list[Intervals]:
@@ -272,7 +271,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
     causes = _elsewhere(trace, side)
     number = trace.derived(device_places)
     by_device = []
-    for device in np.unique(number):
+    for device in distinct(number):
         rows = np.flatnonzero(number == device)
         rows = rows[np.lexsort((~single[rows], start[rows]))]
         before = np.concatenate((start[rows[:1]], np.maximum.accumulate(end[rows])[:-1]))

@@ -155,6 +155,8 @@ def _nullable(column: Column, given: Any) -> Array:
     if isinstance(given, Nullable):
         return given
     if isinstance(given, np.ndarray) and given.dtype == _NUMBERS[column.dtype]:
+        if given.dtype.kind == "i":
+            return Nullable(given, np.zeros(len(given), np.bool_))
         return Nullable(given, np.isnan(given))
     if str(getattr(given, "dtype", "")) == column.dtype:
         return bare(getattr(given, "array", given))
