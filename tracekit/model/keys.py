@@ -453,8 +453,9 @@ def sorted_in_groups(group: Ints, values: Ints) -> Ints:
     if span * (int(group.max()) + 1) >= 2**62:
         return values[np.lexsort((values, group))]
     # One array of numbers is sorted in a fraction of the time that an order by two keys takes.
-    before = group * span - low
-    return np.sort(before + values) - np.sort(before)
+    counts = np.bincount(group)
+    before = np.arange(len(counts)) * span - low
+    return np.sort(before[group] + values) - np.repeat(before, counts)
 
 
 def place_of(
@@ -463,6 +464,15 @@ def place_of(
     """(for each wanted number its place in the ascending keys, whether it is there); any place where not."""
     place = np.minimum(sweeps.places(keys, wanted), len(keys) - 1)
     return place, keys[place] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
+
+
+def is_one_of(values: npt.NDArray[Any], among: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which numbers are among others: as `numpy.isin`, in a quarter of its time for few hundreds.
+
+    >>> is_one_of(np.array([3, 4]), np.array([7, 3])).tolist()
+    [True, False]
+    """
+    return place_of(distinct(among), values)[1]
 
 
 def sums_of(keys: Mapping[str, Array], values: Mapping[str, Ints]) -> dict[str, Array]:

@@ -21,8 +21,8 @@ from tracekit.model.facts import Facts
 from tracekit.model.keys import place_of
 from tracekit.model.metrics import described
 from tracekit.model.tables import KEYS, TABLES, Table
-from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Nullable, bare
-from tracekit.model.tables.table import FEW_ROWS, Column, Dtype
+from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Nullable, all_at_rows, bare
+from tracekit.model.tables.table import FEW_ROWS, Dtype
 
 T = TypeVar("T")
 Tool = Literal["torch", "nsys", "torch_memory", "log"]
@@ -287,6 +287,7 @@ class Labels:
 
     def __init__(self, source: Source) -> None:
         self._values = dict(zip(KEYS, _KEYS_OF(source), strict=True))
+        self._few = {n: _few_filled(c.dtype, self._values[n]) for n, c in KEYS.items()}
         self._of_length: dict[int, Mapping[str, Array]] = {}
 
     def before(self, table: Table, columns: Mapping[str, Any]) -> Columns:
@@ -298,24 +299,18 @@ class Labels:
             columns = described(columns)
         keys = self._of_length.get(length)
         if keys is None:
-            keys = {
-                name: _same(column, self._values[name], length) for name, column in KEYS.items()
-            }
+            keys = self._keys(length)
             self._of_length[length] = keys
         return table.cast(columns, length, keys)
 
+    def _keys(self, length: int) -> dict[str, Array]:
+        """The key columns of so many rows: a part of the few that most tables share, where there are no more."""
+        if length <= FEW_ROWS:
+            return all_at_rows(self._few, slice(length))
+        return {n: _filled(c.dtype, self._values[n], length) for n, c in KEYS.items()}
+
 
 _KEYS_OF = attrgetter(*("name" if key == "source" else key for key in KEYS))
-
-
-def _same(column: Column, value: str | int | None, length: int) -> Array:
-    """A column with one value in all rows; the few rows of most tables share theirs."""
-    if length > FEW_ROWS:
-        return _filled(column.dtype, value, length)
-    filled = _few_filled(column.dtype, value)
-    if isinstance(filled, Coded):
-        return Coded(filled.codes[:length], filled.texts)
-    return Nullable(filled.values[:length], filled.missing[:length])
 
 
 @lru_cache(1024)

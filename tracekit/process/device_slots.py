@@ -56,7 +56,7 @@ def device_slots(
 def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
     """(the distinct keys of device ops, the key of each op, a row of `host_ops` for each path)."""
     classes = [CLASSES.index(_CLASS_OF_KIND.get(kind, kind)) for kind in DEVICE_OP_KINDS]
-    kind = np.array(classes, np.int64)[trace.texts("device_ops", "kind").codes]
+    kind = np.array(classes, np.int64).take(trace.texts("device_ops", "kind").codes)
     callers, caller = numbered(links.op)
     path, path_rows = np.full(len(callers), NO_OP), np.empty(0, np.int64)
     has_caller = callers >= 0

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, union, union_all
-from tracekit.model.keys import distinct, numbered, of_arrays, summed
+from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, summed
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Coded, Nullable, trimmed
 from tracekit.model.trace import Trace
@@ -91,7 +91,7 @@ class HostSide:
 def host_side(trace: Trace) -> HostSide:
     """What every row of `host_ops` is."""
     names = trace.texts("host_ops", "name")
-    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16)[names.codes]
+    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16).take(names.codes)
     tree: Nesting = trace.derived(nesting)
     # Profilers of 2021 record annotations as ops.
     op = of_kind(trace, "host_ops", "op") & (kinds & _ANNOTATION == 0)
@@ -150,7 +150,7 @@ def step_thread(trace: Trace) -> int | None:
     if recorded.step_rows.origin in ("profiler", "range"):
         starts = np.concatenate((recorded.step_rows.ts_ns, starts))
     ranges = np.flatnonzero(of_kind(trace, "host_ops", "range"))
-    rows = ranges[np.isin(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
+    rows = ranges[is_one_of(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
     threads, counts = np.unique(trace.numbers("host_ops", "thread")[rows], return_counts=True)
     return int(threads[counts.argmax()]) if len(threads) else None
 
@@ -277,7 +277,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
         before = np.concatenate((start[rows[:1]], np.maximum.accumulate(end[rows])[:-1]))
         length = start[rows] - before
         bound = (length > 0) & (length <= PAUSE_NS) & single[rows] & (links.ts_ns[rows] >= before)
-        bound &= ~np.isin(start[rows], opening_ns(trace, rows))
+        bound &= ~is_one_of(start[rows], opening_ns(trace, rows))
         begin, stop = before[bound], start[rows][bound]
         free = covered(causes, begin, stop) == 0
         by_device.append(union(begin[free], stop[free]))

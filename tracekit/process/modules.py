@@ -91,7 +91,7 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
     if not any(classes_of):
         return None
     codes = names.codes.astype(np.int64)
-    named = np.array([*(name is not None for name in classes_of), False], np.bool_)[codes]
+    named = np.array([*(name is not None for name in classes_of), False], np.bool_).take(codes)
     rows = np.flatnonzero(named & of_kind(trace, "host_ops", kind))
     if not len(rows):
         return None

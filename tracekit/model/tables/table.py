@@ -80,8 +80,8 @@ class Table:
                     arrays[name] = _cast(column, data.get(name), length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
-        lengths = {name: len(array) for name, array in arrays.items() if len(array) != length}
-        if lengths:
+        lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
+        if set(lengths.values()) - {length}:
             raise SchemaError(f"{self.name}: not {length} values: {lengths}")
         return Columns(length, arrays)
 
