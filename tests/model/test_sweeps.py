@@ -65,6 +65,12 @@ def test_places_are_those_of_a_search(values, points):
     assert_same(lambda: sweeps.places(ascending, asked, right=True))
 
 
+@given(SPANS, st.lists(TIMES, max_size=60))
+def test_the_windows_that_points_lie_in_are_the_same(spans, points):
+    start, end = arrays(sorted(spans))
+    assert_same(lambda: intervals.window_at(start, end, np.array(points, np.int64)))
+
+
 @given(SPANS)
 def test_the_call_tree_is_the_same(spans):
     start, end = arrays([(start, abs(length)) for start, length in spans])
@@ -147,7 +153,7 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("join", (2, 3, 2, 2)), ("join", (2, 2, 1, 2)), ("combine", (2, 2, 2, 2, 8, 8)),
     ("united", (2, 2, 1, 1, 1)), ("united", (2, 2, 2, 1, 2)), ("last_reaching", (2, 3, 2)),
     ("covered_by_children", (2, 2, 2, 2, 3)), ("numbered", (2, 2, 1)), ("appearing", (2, 1, 2)),
-    ("summed", (2, 1, 2)), ("nearest", (2, 1, 2, 2)), ("running", (2, 1, 2, 2)), ("running", (2, 2, 2, 1)),
+    ("summed", (2, 1, 2)), ("windows", (2, 1, 2, 2)), ("windows", (2, 2, 1, 2)), ("nearest", (2, 1, 2, 2)), ("running", (2, 1, 2, 2)), ("running", (2, 2, 2, 1)),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]

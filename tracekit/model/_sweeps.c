@@ -137,6 +137,21 @@ static PyObject *places(PyObject *args, int right)
 static PyObject *places_left(PyObject *module, PyObject *args) { return (void)module, places(args, 0); }
 static PyObject *places_right(PyObject *module, PyObject *args) { return (void)module, places(args, 1); }
 
+static PyObject *windows(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 4, 1, &of)) return NULL;
+    const int64_t *end = of.values[1], *points = of.values[2];
+    size_t hint = 0;
+    if (of.size[1] != of.size[0] || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[2]; i++) {
+        hint = place(of.values[0], of.size[0], points[i], 1, hint);
+        of.values[3][i] = hint && points[i] < end[hint - 1] ? (int64_t)hint - 1 : -1;
+    }
+    return done(&of, NULL);
+}
+
 /* Adds [low, high) behind intervals of which none begins later; what touches the last one joins it. */
 static size_t add_interval(int64_t *start, int64_t *end, size_t count, int64_t low, int64_t high)
 {
@@ -397,6 +412,7 @@ static PyMethodDef functions[] = {
     {"covered_before", covered_before, METH_VARARGS, "How much of intervals lies before each point."},
     {"places_left", places_left, METH_VARARGS, "How many of ascending values are below each."},
     {"places_right", places_right, METH_VARARGS, "How many of ascending values are not above each."},
+    {"windows", windows, METH_VARARGS, "The window that each point lies in."},
     {"join", join, METH_VARARGS, "The union of intervals in order; -1 where they are not."},
     {"combine", combine, METH_VARARGS, "The points of two sets of intervals whose state is kept."},
     {"united", united, METH_VARARGS, "The length of the union of the intervals of each group."},

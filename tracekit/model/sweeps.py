@@ -43,6 +43,13 @@ def places(values: Ints, points: Ints, *, right: bool = False) -> Ints:
     return place
 
 
+def windows(start: Ints, end: Ints, points: Ints) -> Ints:
+    """For each point the window, of those in order of start, that began last and holds it; -1 for none."""
+    window = np.empty(len(points), np.int64)
+    native.windows(plain(start), plain(end), plain(points), window)
+    return window
+
+
 def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
     """The union of intervals in order of start as disjoint ones; None where they are in another order."""
     low, high = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
@@ -86,14 +93,18 @@ def numbered(keys: Ints) -> tuple[Ints, Ints] | None:
     """(the distinct keys, ascending; for each key its place among them); None where they lie far apart."""
     distinct, place = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     count = native.numbered(plain(keys), distinct, place)
-    return None if count < 0 else (_cut(distinct, count), place)
+    if count < 0:
+        return None
+    return _cut(distinct, count), place
 
 
 def appearing(keys: Ints) -> tuple[Ints, Ints] | None:
     """(the number of each key in order of appearance, the first row of each); None for keys that collide."""
     place, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     count = native.appearing(plain(keys), place, first)
-    return None if count < 0 else (place, _cut(first, count))
+    if count < 0:
+        return None
+    return place, _cut(first, count)
 
 
 def summed(group: Ints, values: Ints, count: int) -> Ints:

@@ -202,7 +202,7 @@ def name_ranks(trace: Trace) -> Ints:
     """Per device op the place of its name in the order of all names; -1 without one."""
     names = trace.texts("device_ops", "name")
     by_name = np.argsort(np.argsort(np.array(names.texts, object)))
-    ranks: Ints = np.append(by_name, -1)[names.codes]
+    ranks: Ints = np.append(by_name, -1).take(names.codes)
     return ranks
 
 

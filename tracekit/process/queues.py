@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import union
-from tracekit.model.keys import numbered, of_arrays
+from tracekit.model.keys import numbered, of_arrays, sorted_in_groups
 from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.idle import DeviceIdle
@@ -45,7 +45,7 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     both = np.concatenate((delay[in_stage], delay))
     texts = np.array([*of_call.texts, None], object)
     codes, group = numbered(stage)
-    order = np.lexsort((both, group))
+    ascending = sorted_in_groups(group, both)
     count = np.bincount(group, minlength=len(codes))
     first = np.cumsum(count) - count
     negative = np.bincount(group[both < 0], minlength=len(codes))
@@ -54,9 +54,9 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
         "stage": texts[codes],
         "count": count,
         "negative_count": negative,
-        "max_ns": both[order][first + count - 1],
-        "p50_ns": Nullable(_quantile(both[order], first, count, 0.5), none_missing),
-        "p95_ns": Nullable(_quantile(both[order], first, count, 0.95), none_missing),
+        "max_ns": ascending[first + count - 1],
+        "p50_ns": Nullable(_quantile(ascending, first, count, 0.5), none_missing),
+        "p95_ns": Nullable(_quantile(ascending, first, count, 0.95), none_missing),
     }
     names = texts[codes].tolist()
     by_stage = sorted(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import union, union_totals
 from tracekit.model.keys import numbered, place_of, summed
 from tracekit.model.trace import SparseColumn, Trace
@@ -206,8 +207,8 @@ def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
     (instants, start, end), _, width = _placed(lanes, ts_ns[in_thread], made.start, made.end)
     place = thread[in_thread] * width + instants
     order = np.argsort(place, kind="stable")
-    low = np.searchsorted(place[order], made.thread * width + start, side="left")
-    high = np.searchsorted(place[order], made.thread * width + end, side="left")
+    ascending, lane = place[order], made.thread * width
+    low, high = sweeps.places(ascending, lane + start), sweeps.places(ascending, lane + end)
     return low, np.maximum(high, low), in_thread[order]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, intersect, subtract, union, union_all
+from tracekit.model.keys import distinct
 from tracekit.model.tables.arrays import Array, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.host_activity import (
@@ -83,7 +84,7 @@ def _elsewhere(idle: DeviceIdle) -> Intervals:
 def _next_edge(trace: Trace, ts_ns: Ints) -> Ints:
     """The first start or end of a stage after each instant."""
     stages = trace.derived(top_stages)
-    edges = np.unique(np.concatenate((stages.ts_ns, stages.end_ns)))
+    edges = distinct(np.concatenate((stages.ts_ns, stages.end_ns)))
     edges = np.append(edges, _NEVER)
     return edges[np.searchsorted(edges[:-1], ts_ns, side="right")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -101,9 +101,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         ("short", short),
         ("launch", side.launch),
     ):
-        count, total, median = _tally(where, start[mask], dur[mask])
-        all_columns = {f"{name}_count": count, f"{name}_ns": total, f"{name}_p50_ns": median}
+        tally = _tally(where, start[mask], dur[mask])
+        all_columns = {f"{name}_count": tally.counts, f"{name}_ns": tally.total_ns}
         table |= {column: values for column, values in all_columns.items() if column in TOLD}
+        if f"{name}_p50_ns" in TOLD:
+            table[f"{name}_p50_ns"] = tally.median_ns()
     table |= _on_device(trace, where)
     return {"host_counts": table, "metrics": _metrics(table)}
 
@@ -115,7 +117,7 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
     side: HostSide = trace.derived(host_side)
     links: Launches = trace.derived(launches)
     dur, is_ordinary = trace.derived(sound_dur_ns), ordinary(trace)
-    count, total, _ = _tally(where, links.ts_ns[is_ordinary], dur[is_ordinary])
+    kernels = _tally(where, links.ts_ns[is_ordinary], dur[is_ordinary])
     called = links.call >= 0
     graph = np.zeros(len(called), np.bool_)
     graph[called] = side.graph_launch[links.call[called]]
@@ -128,30 +130,39 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
     devices = int(trace.derived(device_places).max(initial=-1)) + 1
     return {
         "device_count": np.full(len(where), devices, np.int64),
-        "kernel_count": count,
-        "kernel_ns": total,
-        "kernel_p50_ns": _tally(where, links.ts_ns[other_kernels], dur[other_kernels])[2],
-        "graph_kernel_count": _tally(where, links.ts_ns[graph], dur[graph])[0],
+        "kernel_count": kernels.counts,
+        "kernel_ns": kernels.total_ns,
+        "kernel_p50_ns": _tally(where, links.ts_ns[other_kernels], dur[other_kernels]).median_ns(),
+        "graph_kernel_count": _tally(where, links.ts_ns[graph], dur[graph]).counts,
         "launch_gap_ns": gaps,
     }
 
 
-def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> tuple[Ints, Ints, Any]:
-    """(count, Σ duration, median duration) in every slot, of what begins in it."""
+class _Tally(NamedTuple):
+    """What begins in every slot: how many, and Σ duration; `slot` and `dur_ns` are of each of them."""
+
+    counts: Ints
+    total_ns: Ints
+    slot: Ints
+    dur_ns: Ints
+
+    def median_ns(self) -> Nullable:
+        """The median duration in every slot."""
+        values = sorted_in_groups(self.slot, self.dur_ns).astype(np.float64)
+        first = np.cumsum(self.counts) - self.counts
+        is_counted = self.counts > 0
+        median = np.zeros(len(self.counts))
+        low = first[is_counted] + (self.counts[is_counted] - 1) // 2
+        high = first[is_counted] + self.counts[is_counted] // 2
+        median[is_counted] = (values[low] + values[high]) / 2
+        return Nullable(median, ~is_counted)
+
+
+def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> _Tally:
+    """What begins in every slot."""
     positions, slot = where.both(ts_ns)
-    size = len(where)
-    count = np.bincount(slot, minlength=size)
-    total = summed(slot, dur_ns[positions], size)
-    values = sorted_in_groups(slot, dur_ns[positions]).astype(np.float64)
-    first = np.cumsum(count) - count
-    is_counted = count > 0
-    median = np.zeros(size)
-    low, high = (
-        first[is_counted] + (count[is_counted] - 1) // 2,
-        first[is_counted] + count[is_counted] // 2,
-    )
-    median[is_counted] = (values[low] + values[high]) / 2
-    return count, total, Nullable(median, ~is_counted)
+    count, dur_ns = np.bincount(slot, minlength=len(where)), dur_ns[positions]
+    return _Tally(count, summed(slot, dur_ns, len(where)), slot, dur_ns)
 
 
 def _metrics(table: Mapping[str, Any]) -> dict[str, Any]:
