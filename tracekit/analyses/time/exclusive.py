@@ -49,6 +49,12 @@ SHOWN_ROWS = 60
 _LANE = [*IN_RUN, "device"]
 """What is a series of steps of its own: a device of a process, a process where no device was recorded."""
 
+_READ = [
+    *("run", "source", "scope", *IN_RUN, "step", "part", "occurrence", "stage", "device"),
+    *("class", "cause", "op", "count", "exclusive_ns"),
+]
+"""What is read of slots."""
+
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
@@ -78,7 +84,7 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     `wall_ns` is the mean wall of these units, `owner` a number for run and role, `stage` the stage as shown.
     """
     walls = job(measured).walls
-    slots = units(whole(measured, "slots"))
+    slots = units(whole(measured, "slots")[_READ])
     slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
     rows = _with_origin(measured, slots)
     unit = [*UNIT, "origin"]
