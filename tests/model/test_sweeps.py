@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.model import intervals, sweeps
+from tracekit.model import intervals, keys, sweeps
 from tracekit.process import nesting
 
 pytestmark = pytest.mark.skipif(sweeps.native is None, reason="built without a compiler")
@@ -74,6 +74,99 @@ def test_the_call_tree_is_the_same(spans):
     assert_same(lambda: nesting._nest(rows, thread, start, end))
 
 
+CALLS = st.lists(st.tuples(TIMES, st.integers(0, 20), st.integers(0, 2)), max_size=40)
+
+
+def ops(calls):
+    """(rows in order of thread, start, longest first; thread, start, length of every row); every fifth is beside the tree."""
+    columns = (np.array([call[i] for call in calls], np.int64) for i in range(3))
+    start, length, thread = columns
+    rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
+    order = nesting.by_start(thread[rows].astype(np.int32), start[rows], (start + length)[rows])
+    return rows[order], thread.astype(np.int32), start, length
+
+
+@given(CALLS)
+def test_trees_beside_which_rows_lie_are_the_same(calls):
+    assert_same(lambda: nesting.nested(*ops(calls)))
+
+
+@given(CALLS, st.lists(st.booleans(), min_size=40, max_size=40))
+def test_the_nearest_wanted_op_above_is_the_same(calls, wanted):
+    rows, *columns = ops(calls)
+    tree = nesting.Nesting(*nesting.nested(rows, *columns), rows)
+    mask = np.array(wanted[: len(calls)], np.bool_)
+    assert_same(lambda: tree.nearest(mask, rows))
+
+
+def test_the_nearest_wanted_op_is_found_far_above():
+    count = 300
+    parent = np.arange(count) - 1
+    tree = nesting.Nesting(parent, np.zeros(count, np.int64), np.arange(count))
+    mask = np.arange(count) == 7
+    assert sweeps.nearest(parent, mask, np.array([count - 1])) is None
+    assert tree.nearest(mask, np.array([count - 1, 8, 7])).tolist() == [7, 7, -1]
+
+
+@given(CALLS)
+def test_the_time_of_a_group_is_that_of_the_union_of_its_calls_on_each_thread(calls):
+    rows, thread, start, length = ops(calls)
+    group = np.array([row % 3 for row in range(len(calls))], np.int64)
+    totals = sweeps.outermost(rows, thread, start, length, group, 3)
+    again, low, high, first = sweeps.united_calls(rows, thread, start, length, group, 3)
+    np.testing.assert_array_equal(totals, again)
+    for number in range(3):
+        expected_ns, expected = 0, []
+        for lane in range(3):
+            of_lane = rows[(group[rows] == number) & (thread[rows] == lane)]
+            begin, end = start[of_lane], (start + length)[of_lane]
+            expected_ns += intervals.union(begin, end).total
+            joined = intervals.union(begin, np.maximum(end, begin + 1))
+            expected += [
+                (lane, *span) for span in zip(*map(np.ndarray.tolist, joined), strict=True)
+            ]
+        of_group = group[first] == number
+        spans = zip(thread[first][of_group], low[of_group], high[of_group], strict=True)
+        assert totals[number] == expected_ns
+        assert [tuple(map(int, span)) for span in spans] == expected
+
+
+@given(st.lists(st.integers(-40, 40), min_size=1, max_size=400))
+def test_keys_have_the_same_numbers(values):
+    array = np.repeat(np.array(values, np.int64), 5)
+    distinct, place = sweeps.numbered(array, 1000)
+    expected, expected_place = np.unique(array, return_inverse=True)
+    np.testing.assert_array_equal(distinct, expected)
+    np.testing.assert_array_equal(place, expected_place)
+    assert sweeps.numbered(array, int(array.max() - array.min())) is None
+
+
+def test_keys_at_both_ends_of_what_there_is_have_no_table():
+    ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+    assert sweeps.numbered(ends, 2**62) is None
+    distinct, place = keys.numbered(np.repeat(ends, 300))
+    assert distinct.tolist() == ends.tolist()
+    assert place.tolist() == [0] * 300 + [1] * 300
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), TIMES), max_size=40))
+def test_sums_of_groups_are_the_same(pairs):
+    group = np.array([pair[0] for pair in pairs] * 8, np.int64)
+    values = np.array([pair[1] << 55 for pair in pairs] * 8, np.int64)
+    assert_same(lambda: keys.summed(group, values, 4))
+    if (group == 3).any():
+        assert sweeps.summed(group, values, 3) is None
+
+
+@given(SPANS, SPANS, st.lists(st.integers(0, 3), min_size=40, max_size=40))
+def test_time_is_shared_out_the_same(spans, windows, kinds):
+    start, end = arrays(spans)
+    low, high = arrays([(start, abs(length)) for start, length in windows])
+    kind = np.array(kinds[: len(spans)], np.int64)
+    if len(start):
+        assert_same(lambda: intervals.shared((start, end, kind), low, high, (kind,)))
+
+
 @given(SPANS)
 def test_the_last_that_reaches_is_the_same_in_any_order(spans):
     start, end = arrays(spans)
@@ -98,7 +191,9 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("covered_before", (2, 1, 3, 3)), ("covered_before", (2, 2, 3, 2)), ("places_left", (2, 3, 4)),
     ("join", (2, 3, 2, 2)), ("join", (2, 2, 1, 2)), ("combine", (2, 2, 2, 2, 8, 8)),
     ("united", (2, 2, 1, 1, 1)), ("united", (2, 2, 2, 1, 2)), ("last_reaching", (2, 3, 2)),
-    ("covered_by_children", (2, 2, 2, 2, 3)),
+    ("covered_by_children", (2, 2, 2, 2, 3)), ("number", (2, 1, 2)), ("sums", (2, 1, 2)), ("nearest", (2, 1, 1, 1)),
+    ("nest", (1, 2, 2, 2, 2, 1)), ("outermost", (1, 2, 2, 1, 2, 1, 0, 0, 0)), ("outermost", (2, 2, 2, 2, 2, 1, 1, 2, 2)),
+    ("swept", (2, 3, 1, 4, 3, 3, 3)), ("swept", (3, 3, 1, 4, 2, 3, 3)),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
@@ -114,6 +209,19 @@ def test_groups_and_trees_that_cannot_be_are_refused():
         sweeps.united(two[::-1], two[::-1] + 1, two * 0, 1)
     with pytest.raises(ValueError, match="before what encloses it"):
         sweeps.covered_by_children(np.array([1, -1]), two, two)
+    far = np.array([0, 9])
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.nearest(two - 1, two > 0, far)
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.nested(far, two, two, two)
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.outermost(far, two, two, two, two * 0, 1)
+    with pytest.raises(ValueError, match="no such group"):
+        sweeps.outermost(two, two, two, two, two, 1)
+    with pytest.raises(ValueError, match="not in order"):
+        sweeps.outermost(two, two * 0, -two, two, two * 0, 1)
+    with pytest.raises(ValueError, match="no such class"):
+        sweeps.swept(np.arange(4), np.arange(4), far, 2)
     with pytest.raises(TypeError):
         sweeps.native.last_reaching(two)
     frozen = np.zeros(2, np.int64)

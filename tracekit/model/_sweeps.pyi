@@ -32,3 +32,46 @@ def last_reaching(start: Ints, end: Ints, last: Ints, /) -> None: ...
 def covered_by_children(
     up: Ints, start: Ints, end: Ints, reach: Ints, covered: Ints, /
 ) -> None: ...
+
+# The distinct keys, ascending, and the place of each key among them; how many there are, -1 where they lie further
+# apart than the first item of `distinct`.
+def number(keys: Ints, distinct: Ints, place: Ints, /) -> int: ...
+
+# Adds the values to the totals of their groups, but for groups below 0; 0 where there is no such total.
+def sums(group: Ints, values: Ints, totals: Ints, /) -> int: ...
+
+# The nearest wanted row above each of `rows`; how many were not found within `FEW_LEVELS` levels.
+def nearest(parent: Ints, wanted: npt.NDArray[np.bool_], rows: Ints, above: Ints, /) -> int: ...
+
+# Unites the intervals of each group on every thread, `rows` in order of thread and start: adds up their lengths, and where
+# there is room gives start, end (an instant lasts 1 ns) and the first row of each; how many these are.
+def outermost(
+    rows: Ints,
+    thread: Ints,
+    start: Ints,
+    length: Ints,
+    group: Ints,
+    totals: Ints,
+    low: Ints,
+    high: Ints,
+    first: Ints,
+    /,
+) -> int: ...
+
+# What an op of each class (at most 64) has got before each time, one row a class, by the numbers of starts, ends and other
+# edges in order of time; and the places, classes and remainders of what could not be shared out: how many.
+def swept(
+    sequence: Ints,
+    times: Ints,
+    kind: Ints,
+    sums: Ints,
+    place: Ints,
+    of_class: Ints,
+    remainder: Ints,
+    /,
+) -> int: ...
+
+# The row that encloses each op and the time that is its own; `rows` are in order of thread, start, longest first.
+def nest(
+    rows: Ints, thread: Ints, start: Ints, length: Ints, parent: Ints, own: Ints, /
+) -> None: ...

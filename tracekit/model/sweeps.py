@@ -82,6 +82,77 @@ def covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
     return covered
 
 
+def numbered(keys: Ints, room: int) -> tuple[Ints, Ints] | None:
+    """(the distinct keys, ascending; for each key its place among them); None where they lie further apart than `room`."""
+    distinct, place = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    distinct[:1] = room
+    count = native.number(plain(keys), distinct, place)
+    if count < 0:
+        return None
+    return _cut(distinct, count), place
+
+
+def summed(group: Ints, values: Ints, count: int) -> Ints | None:
+    """Exact sums by group, of which -1 counts nowhere; None where there is a group beyond `count`."""
+    totals = np.zeros(count, np.int64)
+    return totals if native.sums(plain(group), plain(values), totals) else None
+
+
+def nearest(parent: Ints, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints | None:
+    """For each of `rows` the nearest wanted row above it, -1 for none; None where one lies very deep."""
+    above = np.empty(len(rows), np.int64)
+    mask = np.ascontiguousarray(wanted, np.bool_)
+    return None if native.nearest(plain(parent), mask, plain(rows), above) else above
+
+
+def outermost(rows: Ints, thread: Ints, start: Ints, length: Ints, group: Ints, count: int) -> Ints:
+    """For each group the time in which any op of it runs, on every thread; `rows` are in order of thread and start."""
+    totals, none = np.zeros(count, np.int64), np.empty(0, np.int64)
+    columns = map(plain, (rows, thread, start, length, group))
+    native.outermost(*columns, totals, none, none, none)
+    return totals
+
+
+def united_calls(
+    rows: Ints, thread: Ints, start: Ints, length: Ints, group: Ints, count: int
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """The same times, and (start, end, first row) of the intervals in which a group runs; an instant lasts 1 ns."""
+    totals = np.zeros(count, np.int64)
+    low, high, first = (np.empty(len(rows), np.int64) for _ in range(3))
+    columns = map(plain, (rows, thread, start, length, group))
+    united_count = native.outermost(*columns, totals, low, high, first)
+    return totals, *(_cut(times, united_count) for times in (low, high, first))
+
+
+def nested(rows: Ints, thread: Ints, start: Ints, length: Ints) -> tuple[Ints, Ints]:
+    """(the row that encloses each, -1 for none; its own time) for `rows` in order of thread, start, longest first.
+
+    All other rows are enclosed by none, and all their time is their own.
+    """
+    parent, own = np.full(len(start), -1, np.int64), plain(length).copy()
+    native.nest(*map(plain, (rows, thread, start, length)), parent, own)
+    return parent, own
+
+
+def swept(
+    sequence: Ints, times: Ints, kind: Ints, kinds: int
+) -> tuple[npt.NDArray[np.int64], list[tuple[Ints, Ints]]]:
+    """What an op of each class has got before each time, and (times, remainders) of each class that are not in that.
+
+    `sequence` are the numbers of the starts of ops, then their ends, then other edges, in order of `times`.
+    """
+    sums = np.empty((kinds, len(times) + 1), np.int64)
+    place, of_class, remainder = (np.empty(len(times), np.int64) for _ in range(3))
+    columns = map(plain, (sequence, times, kind))
+    count = native.swept(*columns, sums.reshape(-1), place, of_class, remainder)
+    place, of_class, remainder = place[:count], of_class[:count], remainder[:count]
+    rests = []
+    for number in range(kinds):
+        which = np.flatnonzero(of_class == number)
+        rests.append((times[place[which]], remainder[which]))
+    return sums, rests
+
+
 def plain(values: Ints) -> Ints:
     """The values as int64 in one piece."""
     return np.ascontiguousarray(values, np.int64)

@@ -16,6 +16,9 @@ from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
 
+FEW_NAMES = 6
+"""The codes of so many names are compared one name after the other: a look into a table takes as long as that."""
+
 
 def named(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
     """The recorded names at these positions of a name column; None for -1 and for rows without a name."""
@@ -39,8 +42,12 @@ def is_named(
     """
     names = _coded(column)
     chosen = list(map(bool, map(wanted, names.texts)))
-    if True not in chosen:
-        return np.zeros(len(names), np.bool_)
+    codes = np.flatnonzero(chosen)
+    if len(codes) <= FEW_NAMES:
+        mask = np.zeros(len(names), np.bool_)
+        for code in codes.tolist():
+            mask |= names.codes == code
+        return mask
     chosen_rows: npt.NDArray[np.bool_] = np.array([*chosen, False], np.bool_)[names.codes]
     return chosen_rows
 
