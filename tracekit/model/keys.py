@@ -57,7 +57,10 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     if sweeps.native is not None and keys.dtype == np.int64 and len(keys) > FEW:
         numbers = sweeps.numbered(keys, max(4 * len(keys), ROOM))
-        return np.unique(keys, return_inverse=True) if numbers is None else numbers
+        if numbers is None:
+            distinct, place = np.unique(keys, return_inverse=True)
+            return distinct, place
+        return numbers
     low = int(keys.min())
     room = int(keys.max()) - low + 1
     if room == 1:

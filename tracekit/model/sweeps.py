@@ -95,17 +95,28 @@ def numbered(keys: Ints, room: int) -> tuple[Ints, Ints] | None:
 def summed(group: Ints, values: Ints, count: int) -> Ints | None:
     """Exact sums by group, of which -1 counts nowhere; None where there is a group beyond `count`."""
     totals = np.zeros(count, np.int64)
-    return totals if native.sums(plain(group), plain(values), totals) else None
+    if not native.sums(plain(group), plain(values), totals):
+        return None
+    return totals
 
 
 def nearest(parent: Ints, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints | None:
     """For each of `rows` the nearest wanted row above it, -1 for none; None where one lies very deep."""
     above = np.empty(len(rows), np.int64)
     mask = np.ascontiguousarray(wanted, np.bool_)
-    return None if native.nearest(plain(parent), mask, plain(rows), above) else above
+    if native.nearest(plain(parent), mask, plain(rows), above):
+        return None
+    return above
 
 
-def outermost(rows: Ints, thread: Ints, start: Ints, length: Ints, group: Ints, count: int) -> Ints:
+def outermost(
+    rows: Ints,
+    thread: npt.NDArray[np.integer[Any]],
+    start: Ints,
+    length: Ints,
+    group: Ints,
+    count: int,
+) -> Ints:
     """For each group the time in which any op of it runs, on every thread; `rows` are in order of thread and start."""
     totals, none = np.zeros(count, np.int64), np.empty(0, np.int64)
     columns = map(plain, (rows, thread, start, length, group))
@@ -114,17 +125,25 @@ def outermost(rows: Ints, thread: Ints, start: Ints, length: Ints, group: Ints, 
 
 
 def united_calls(
-    rows: Ints, thread: Ints, start: Ints, length: Ints, group: Ints, count: int
+    rows: Ints,
+    thread: npt.NDArray[np.integer[Any]],
+    start: Ints,
+    length: Ints,
+    group: Ints,
+    count: int,
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """The same times, and (start, end, first row) of the intervals in which a group runs; an instant lasts 1 ns."""
     totals = np.zeros(count, np.int64)
     low, high, first = (np.empty(len(rows), np.int64) for _ in range(3))
     columns = map(plain, (rows, thread, start, length, group))
     united_count = native.outermost(*columns, totals, low, high, first)
-    return totals, *(_cut(times, united_count) for times in (low, high, first))
+    low, high, first = (_cut(times, united_count) for times in (low, high, first))
+    return totals, low, high, first
 
 
-def nested(rows: Ints, thread: Ints, start: Ints, length: Ints) -> tuple[Ints, Ints]:
+def nested(
+    rows: Ints, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
+) -> tuple[Ints, Ints]:
     """(the row that encloses each, -1 for none; its own time) for `rows` in order of thread, start, longest first.
 
     All other rows are enclosed by none, and all their time is their own.
@@ -153,7 +172,7 @@ def swept(
     return sums, rests
 
 
-def plain(values: Ints) -> Ints:
+def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:
     """The values as int64 in one piece."""
     return np.ascontiguousarray(values, np.int64)
 
