@@ -441,6 +441,27 @@ def by_group(group: Ints, start: Ints) -> Ints:
     return order[np.argsort(group[order].astype(np.uint16), kind="stable")]
 
 
+def ordered(values: Ints, *ties: npt.NDArray[Any]) -> Ints:
+    """The places of the values in ascending order; of equal ones by the `ties`, the first of them first.
+
+    >>> ordered(np.array([5, 3, 5]), np.array([2, 0, 1]))
+    array([1, 2, 0])
+    """
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    is_equal = ascending[1:] == ascending[:-1]
+    if not is_equal.any():
+        return order
+    is_tied = np.zeros(len(order), np.bool_)
+    is_tied[1:] = is_equal
+    is_tied[:-1] |= is_equal
+    tied = np.flatnonzero(is_tied)
+    places = order[tied]
+    keys = [tie[places] for tie in reversed(ties)]
+    order[tied] = places[np.lexsort([*keys, ascending[tied]])]
+    return order
+
+
 def exact_sum(values: Ints) -> bool:
     """Whether the sum of these numbers, and of any of them, is exact as a float."""
     largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
@@ -477,6 +498,21 @@ def sorted_in_groups(group: Ints, values: Ints) -> Ints:
     counts = np.bincount(group)
     before = np.arange(len(counts)) * span - low
     return np.sort(before[group] + values) - np.repeat(before, counts)
+
+
+def largest(values: Ints, count: int) -> Ints:
+    """Where the largest values stand, at most so many, in order; of equal ones the first.
+
+    >>> largest(np.array([5, 9, 5, 7, 5]), 3)
+    array([0, 1, 3])
+    """
+    if len(values) <= count or not count:
+        return np.arange(min(len(values), count))
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    is_among = values > least
+    equal_places = np.flatnonzero(values == least)
+    is_among[equal_places[: count - int(np.count_nonzero(is_among))]] = True
+    return np.flatnonzero(is_among)
 
 
 def place_of(

@@ -15,6 +15,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import (
     EMPTY,
     Intervals,
@@ -25,7 +26,7 @@ from tracekit.model.intervals import (
     union,
     union_all,
 )
-from tracekit.model.keys import summed
+from tracekit.model.keys import numbered, ordered, place_of, summed
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.slots import CAUSES
@@ -151,7 +152,7 @@ class IdleTime:
 
 def _shares(idle: Intervals, part: Intervals) -> Ints:
     """How much of each gap is in a part of all gaps."""
-    gap = np.searchsorted(idle.start, part.start, side="right") - 1
+    gap = sweeps.places(idle.start, part.start, right=True) - 1
     return summed(gap, part.end - part.start, len(idle.start))
 
 
@@ -188,12 +189,12 @@ def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
     end = start + trace.numbers("device_ops", "dur_ns")[rows]
     name = trace.derived(name_ranks)[rows]
     launch = np.where(links.linked[rows], links.ts_ns[rows], _NEVER)
-    by_start = np.lexsort((rows, name, launch, start))
-    by_end = np.lexsort((-rows, name, end))
+    by_start = ordered(start, launch, name, rows)
+    by_end = ordered(end, name, -rows)
     padded = np.append(rows, -1)
-    place = np.searchsorted(start[by_start], idle.end, side="left")
+    place = sweeps.places(start[by_start], idle.end)
     after = padded[np.append(by_start, len(rows))[place]]
-    place = np.searchsorted(end[by_end], idle.start, side="right")
+    place = sweeps.places(end[by_end], idle.start, right=True)
     before = padded[np.append(len(rows), by_end)[place]]
     return before, after
 
@@ -235,6 +236,15 @@ def _may_be(device: Nullable, number: int | None) -> Mask:
 
 def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
     """For each asked group the latest of its times before the limit; the least integer for none."""
+    distinct, number = numbered(group)
+    low, high = int(min(ts_ns.min(), limit_ns.min())), int(max(ts_ns.max(), limit_ns.max()))
+    span = high - low + 1
+    if span * (len(distinct) + 1) < 2**62:
+        lifted = np.sort(number * span + (ts_ns - low))
+        of_group, is_present = place_of(distinct, asked)
+        place = sweeps.places(lifted, of_group * span + (limit_ns - low)) - 1
+        fits = is_present & (place >= 0) & (lifted[place] >= of_group * span)
+        return np.where(fits, lifted[place] - of_group * span + low, np.iinfo(np.int64).min)
     count = len(asked)
     groups, times = np.concatenate((asked, group)), np.concatenate((limit_ns, ts_ns))
     is_asked = np.arange(len(groups)) >= count

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import covered
-from tracekit.model.keys import sums_of
+from tracekit.model.keys import largest, summed, sums_of
 from tracekit.model.tables.arrays import Array, Coded, at_rows, joined, repeated_number, trimmed_all
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
@@ -89,8 +89,8 @@ def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
     longest_ns = np.zeros(len(idle.gaps.start), np.int64)
     for number, name in _causes(idle):
         share = idle.shares[name]
-        larger = share > longest_ns
-        cause[larger], longest_ns[larger] = number, share[larger]
+        cause[share > longest_ns] = number
+        np.maximum(longest_ns, share, out=longest_ns)
     return cause, longest_ns
 
 
@@ -104,12 +104,13 @@ def histogram(idle: DeviceIdle) -> dict[str, Array]:
     main, _ = main_causes(idle)
     count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
-    np.add.at(count, (main[between], place[between]), 1)
+    cells = np.bincount(main[between] * len(_POWERS) + place[between], minlength=count.size)
+    count += cells.reshape(count.shape)
     cut = np.flatnonzero((start > idle.gaps.start) | (end < idle.gaps.end))
     for number, name in _causes(idle):
         share = idle.shares[name].copy()
         share[cut] = covered(idle.causes[name], start[cut], end[cut])
-        np.add.at(total[number], place[between], share[between])
+        total[number] = summed(place[between], share[between], len(_POWERS))
     cause, bin_ = np.nonzero(count + total)
     return {
         "cause": narrow(cause, CAUSES),
@@ -154,7 +155,7 @@ def _gaps(idle: DeviceIdle, place: int) -> tuple[Ints, ...]:
     """(place of the device, start, length, cause, its part, op before, op after) of its longest gaps."""
     length = idle.gaps.end - idle.gaps.start
     cause, cause_ns = main_causes(idle)
-    rows = np.sort(np.argsort(-length, kind="stable")[:MAX_GAPS])
+    rows = largest(length, MAX_GAPS)
     columns = (idle.gaps.start, length, cause, cause_ns, idle.before, idle.after)
     return np.full(len(rows), place), *(column[rows] for column in columns)
 

@@ -103,14 +103,23 @@ def nesting(trace: Trace) -> Nesting:
 def tree_of(trace: Trace, rows: Ints) -> Nesting:
     """The call tree of these rows of `host_ops` alone; all others lie beside it."""
     start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
-    parent = np.full(len(start), -1, np.int64)
-    self_ns = trace.numbers("host_ops", "dur_ns").copy()
+    dur = trace.numbers("host_ops", "dur_ns")
     if len(rows):
-        end = start[rows] + self_ns[rows]
-        order = by_start(thread[rows], start[rows], end)
-        rows, end = rows[order], end[order]
-        parent[rows], self_ns[rows] = _nest(rows, thread[rows], start[rows], end)
-    return Nesting(parent, self_ns, rows)
+        order = by_start(thread[rows], start[rows], start[rows] + dur[rows])
+        rows = rows[order]
+        del order
+    return Nesting(*nested(rows, thread, start, dur), rows)
+
+
+def nested(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> tuple[Ints, Ints]:
+    """(the row that encloses each row, -1 for none; its own time); `rows` in the order of `by_start` are in the tree."""
+    if sweeps.native is not None:
+        return sweeps.nested(rows, thread, start, dur)
+    parent, self_ns = np.full(len(start), -1, np.int64), dur.copy()
+    if len(rows):
+        begin, end = start[rows], start[rows] + dur[rows]
+        parent[rows], self_ns[rows] = _nest(rows, thread[rows], begin, end)
+    return parent, self_ns
 
 
 def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
