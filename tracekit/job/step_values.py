@@ -11,7 +11,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.driver_log import logs, same_steps
-from tracekit.job.frames import UNIT, distinct, grouped, job, same_text, stacked, stage_rows, units
+from tracekit.job.frames import (
+    COUNTED_ANEW,
+    UNIT,
+    distinct,
+    grouped,
+    job,
+    same_text,
+    stacked,
+    stage_rows,
+    units,
+)
 from tracekit.model import faults
 from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, as_python, is_among, records
 from tracekit.model.metrics import (
@@ -226,7 +236,7 @@ def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
         of_run = walls[same_text(walls["run"], run)]
         counts = log.counts[name]
         steps = sorted(set(same_steps(of_run, log)) & set(counts.index))
-        rows = of_run[of_run["step"].isin(steps) & (of_run["origin"] != "profiler")][[*UNIT]]
+        rows = of_run[of_run["step"].isin(steps) & ~of_run["origin"].isin(COUNTED_ANEW)][[*UNIT]]
         count = counts.reindex(rows["step"].astype("int64")).to_numpy(float)
         yield rows.assign(name=name, value=count)[count > 0]
 

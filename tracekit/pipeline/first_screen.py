@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter, itemgetter
@@ -16,6 +17,7 @@ from tracekit.discover.selection import LEFT_OUT
 from tracekit.job import gpu_shares
 from tracekit.job.frames import (
     ORIGIN_NOTES,
+    REPEATING,
     STEP_BOUNDS,
     Job,
     devices_of,
@@ -109,6 +111,8 @@ def _roles(measured: Measurements) -> str:
 
 def _steps(measured: Measurements) -> str:
     walls = job(measured).walls
+    if walls["origin"].isin(REPEATING).all() and len(walls):
+        return f"{len(walls):,} windows of what repeats"
     step_numbers = sorted(set(map(int, walls["step"].dropna())))
     if step_numbers:
         return _listed("step", step_numbers)
@@ -225,8 +229,31 @@ def _steps_apart(steps: Job) -> tuple[Metric, ...]:
 
 def _unit_name(steps: Job) -> str:
     """What the wall of these units is, by how they are known."""
-    origins = steps.walls["origin"].unique().tolist()
-    return ORIGIN_NOTES[str(origins[0])] if len(origins) == 1 else "step"
+    walls = steps.walls
+    origins = walls["origin"].unique().tolist()
+    if len(origins) > 1:
+        return "step"
+    origin = str(origins[0])
+    if origin == "file" and walls["step"].isna().all():
+        return "capture"
+    names = sorted(set(map(short_name, walls["name"].dropna())))
+    listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
+    return ORIGIN_NOTES[origin].format(name=listed)
+
+
+def short_name(name: str) -> str:
+    """What repeats, by the beginning of its name: without numbers, and what stands in brackets.
+
+    >>> short_name("execute_context_#(#)_generation_#(#)"), short_name("step[DECODE bs=#]"), short_name("train")
+    ('execute_context…', 'step…', 'train')
+    """
+    begin = re.split(r"[(\[]", name, maxsplit=1)[0].rstrip("_# .:-")
+    begin = begin[:MOST_OF_NAME] or name[:MOST_OF_NAME]
+    return begin if begin == name else f"{begin}…"
+
+
+MOST_OF_NAME = 32
+"""Most letters of the name of what repeats."""
 
 
 MOST_APART = 6

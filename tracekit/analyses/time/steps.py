@@ -12,6 +12,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.charts import stage_gantts, step_strips
 from tracekit.job.frames import (
     STEP_BOUNDS,
+    STEP_ORIGINS,
     Job,
     each_run,
     grouped,
@@ -31,7 +32,7 @@ from tracekit.model.faults import sound
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import arrays_of, repeated_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -49,9 +50,13 @@ STEPS = Table(
         "occurrence": OCCURRENCE,
         "origin": Column(
             "category",
-            "profiler (ProfilerStep) | range (the program's own `step n`) | file (the source is the step) "
-            "| stage (it is one stage of it).",
-            ("profiler", "range", "file", "stage"),
+            "profiler (ProfilerStep) | range (the program's own `step n`) | of what repeats where no mark divides "
+            "the source: iteration (of an engine), repeat (an annotated range), graph (launches of one) | "
+            "file (the source is the step) | stage (it is one stage of it).",
+            STEP_ORIGINS,
+        ),
+        "name": Column(
+            "category", "What repeats, where that alone divides the source; with # for numbers."
         ),
         "ts_ns": TS,
         "dur_ns": Column("int64", "Wall time on the host, ns."),
@@ -98,6 +103,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     for name, spans in (("steps", recorded.step_rows), ("stages", recorded.stage_rows)):
         work = work_within(trace, spans.ts_ns, spans.end_ns)
         tables[name] = {**spans.arrays, **work}
+    tables["steps"] = {
+        **tables["steps"],
+        "name": repeated_text(recorded.step_rows.name, len(recorded.step_rows)),
+    }
     recurring = recurrences(trace)
     if recurring is not None:
         tables["recurrences"] = arrays_of(recurring)
@@ -177,6 +186,9 @@ def _step_sheet(measured: Measurements, walls: pd.DataFrame) -> Any:
 ORIGINS = {
     "profiler": "ProfilerStep annotations",
     "range": "the program's own ranges, named `step n`",
+    "iteration": "the engine's iterations, from one to the next",
+    "repeat": "annotated ranges that repeat, from one to the next",
+    "graph": "launches of a graph, from one to the next",
     "file": "first to last activity recorded",
     "stage": "stages captured one by one: the time between them was not recorded",
 }
