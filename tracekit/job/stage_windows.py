@@ -241,6 +241,17 @@ def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     return _with_hosts(measured, lanes[wanted], rows)
 
 
+def recorded_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
+    """As `steps_of`, for rows that sum over everything that was recorded: with the steps that do not count.
+
+    Their mean wall is that of the steps that count.
+    """
+    steps = steps_of(measured, rows)
+    if measured.recorded is None:
+        return steps
+    return ExistingSteps(steps_of(measured.recorded, rows).count, steps.step_ns)
+
+
 def _with_hosts(measured: Measurements, lanes: pd.DataFrame, rows: pd.DataFrame) -> ExistingSteps:
     """The steps of these GPUs, and those of the processes that rows are of of which no GPU is among them."""
     steps = measured.derived(_process_steps)

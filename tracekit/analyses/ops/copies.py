@@ -13,7 +13,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, number_or_none, run_heading, same_text, share_of
-from tracekit.job.stage_windows import steps_of
+from tracekit.job.stage_windows import recorded_steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
 from tracekit.model.report import Finding, Place, Section
@@ -185,7 +185,7 @@ def _pageable(
         ("HtoD", "DtoH")
     )
     for row in row_dicts(pooled[is_pageable]):
-        steps = steps_of(measured, rows[same_text(rows["run"], row["run"])])
+        steps = recorded_steps_of(measured, rows[same_text(rows["run"], row["run"])])
         size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
         count, dur = row["count"], row["dur_ns"]
         if (
