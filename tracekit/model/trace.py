@@ -256,7 +256,7 @@ class Measurements:
     `sources` are as their readers completed them, in a fixed order; `failures` those that could not be
     read. A table that no source could fill is absent; those of `faults` are failed, not absent (see
     `tracekit.model.faults`). `check` is what a second tool recorded of the same steps, to be compared and never
-    added.
+    added. `recorded` are the measurements of all steps, where some of them do not count and are left out of these.
     """
 
     tables: Mapping[str, Columns]
@@ -266,6 +266,7 @@ class Measurements:
     facts: Facts = field(default_factory=Facts)
     check: Measurements | None = None
     faults: tuple[Fault, ...] = ()
+    recorded: Measurements | None = None
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _frames: dict[str, pd.DataFrame] = field(
         default_factory=dict[str, pd.DataFrame], init=False, repr=False, compare=False

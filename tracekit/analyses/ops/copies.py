@@ -21,7 +21,7 @@ from tracekit.job.frames import (
     same_text,
     share_of,
 )
-from tracekit.job.stage_windows import steps_of
+from tracekit.job.stage_windows import recorded_steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
 from tracekit.model.labels import plural
@@ -192,7 +192,7 @@ def _pageable(
         ("HtoD", "DtoH")
     )
     for row in row_dicts(pooled[is_pageable]):
-        steps = steps_of(measured, rows[same_text(rows["run"], row["run"])])
+        steps = recorded_steps_of(measured, rows[same_text(rows["run"], row["run"])])
         size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
         count, dur = row["count"], row["dur_ns"]
         if (
