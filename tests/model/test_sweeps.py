@@ -78,7 +78,7 @@ def test_the_call_tree_is_the_same(spans):
 def test_the_last_that_reaches_is_the_same_in_any_order(spans):
     start, end = arrays(spans)
     if len(start):
-        assert_same(lambda: nesting._last_reaching(start, end))
+        assert_same(lambda: nesting.last_reaching(start, end))
 
 
 def test_the_last_that_reaches_is_found_among_very_many_that_are_open():

@@ -45,10 +45,11 @@ from tracekit.model.tables.arrays import (
     trimmed_all,
 )
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
-from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
+from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES, HOLDERS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
+from tracekit.process.blame import idle_blame
 from tracekit.process.by_name import is_named
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import histogram, idle_by_window, longest
@@ -103,6 +104,39 @@ IDLE_HISTOGRAM = Table(
     },
 )
 
+IDLE_BLAME = Table(
+    "idle_blame",
+    "idle time of one device in the windows of one name, by what held it back: over rows it is gpu_time.idle_ns",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "window": WINDOW,
+        "step": STEP,
+        "stage": STAGE,
+        "node": Column("int64", "Place in the tree; joins `idle_frames`."),
+        "gap_count": Column("int64", "Gaps in the window of which a part was spent there."),
+        "idle_ns": Column("int64", "Idle time spent there itself, inside the window."),
+        "holder": Column("category", "What that is; see `HOLDER_TITLES`.", HOLDERS),
+    },
+)
+
+IDLE_FRAMES = Table(
+    "idle_frames",
+    "a place where idle time was spent, or what encloses one, in the tree of its source",
+    {
+        **KEYS,
+        "node": Column(
+            "int64", "Number within the source and process; what encloses others comes first."
+        ),
+        "parent": Column("int64", "The place that encloses it; -1 at the top."),
+        "frame": Column(
+            "category",
+            "Name as recorded, without addresses and numbers of instances; `(other)` for many small places together.",
+        ),
+        "holder": Column("category", "What it is.", HOLDERS),
+    },
+)
+
 
 SHOWN_GAPS = 30
 MAX_CHART_ROWS = 60
@@ -123,6 +157,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "idle": trimmed_all(by_window),
         "idle_histogram": by_length,
         "idle_gaps": longest(trace, devices),
+        **idle_blame(trace, devices),
         "metrics": _metrics(by_window),
     }
 
@@ -413,8 +448,8 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
 ANALYSIS = Analysis(
     id="idle",
     title="Why were GPUs idle?",
-    reads=("host_ops", "device_ops", "syncs", "windows"),
-    writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, "metrics"),
+    reads=("host_ops", "device_ops", "syncs", "windows", "python_calls"),
+    writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, IDLE_BLAME, IDLE_FRAMES, "metrics"),
     metrics=("host_wait",),
     rests_on=("gpu_time",),
     rules=("host-silence",),
