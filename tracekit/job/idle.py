@@ -68,12 +68,22 @@ def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncB
     return held_up
 
 
+PAUSING = ("host_silent", "host_code")
+"""Causes of idle time in which a host launches nothing for long: nothing is recorded of it, or no op."""
+
+
 class Pauses(NamedTuple):
-    """What a (run, role) loses to silence and to garbage collection: sums over the steps of its GPUs."""
+    """What a (run, role) loses to silence, to other code and to garbage collection: sums over the steps of its GPUs."""
 
     silent_ns: int
+    code_ns: int
     collection_ns: int
     windows: list[StageWindow]
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return self.silent_ns + self.code_ns + self.collection_ns
 
 
 def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
@@ -101,25 +111,26 @@ def is_silence(window: StageWindow) -> bool:
 def pauses(measured: Measurements, limit: Mapping[str, float]) -> dict[Owner, Pauses]:
     """The (run, role) of which rule R29 says that pauses of the host cost GPU time, and what they lose.
 
-    Silence where `is_silence`, recorded collection anywhere in a step.
+    Silence and code where `is_silence`, recorded collection anywhere in a step.
     """
     paused: dict[Owner, Pauses] = {}
     caused = idle_by_cause(measured)
     for window in stage_windows(measured):
-        before = paused.get(window.owner, Pauses(0, 0, []))
-        silent = caused.get((*window.key, "host_silent"), 0)
-        if silent and is_silence(window):
-            before = Pauses(before.silent_ns + silent, 0, [*before.windows, window])
+        before = paused.get(window.owner, Pauses(0, 0, 0, []))
+        silent, code = (caused.get((*window.key, cause), 0) for cause in PAUSING)
+        if silent + code and is_silence(window):
+            counted = [*before.windows, window]
+            before = Pauses(before.silent_ns + silent, before.code_ns + code, 0, counted)
         paused[window.owner] = before
     idle = whole(measured, "idle")
     for owner, idle_ns in step_sums(measured, idle[idle["cause"] == "host_gc"], "idle_ns").items():
-        before = paused.get(owner, Pauses(0, 0, []))
+        before = paused.get(owner, Pauses(0, 0, 0, []))
         paused[owner] = before._replace(collection_ns=idle_ns)
     existing = gpu_steps(measured)
     costly = {}
     for owner, lost in paused.items():
         steps = existing.get(owner, NO_STEPS)
-        total, ratio = steps.per_step(lost.silent_ns + lost.collection_ns)
+        total, ratio = steps.per_step(lost.total_ns)
         if total and ratio is not None and ratio >= limit["step_ratio"]:
             costly[owner] = lost
     return costly

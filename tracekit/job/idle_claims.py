@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from tracekit.job.frames import summed
 from tracekit.job.idle import (
+    PAUSING,
     edge_rows,
     idle_at_edges,
     idle_by_cause,
@@ -90,10 +91,11 @@ def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
         return {}
     owners: set[Key] = set(pauses(measured, thresholds.of("host-silence")))
     counted = {window.key for window in stage_windows(measured) if is_silence(window)}
-    silent = _caused(measured, "host_silent", owners)
-    pausing = {key: idle_ns for key, idle_ns in silent.items() if key in counted}
-    for key, idle_ns in _caused(measured, "host_gc", owners).items():
-        pausing[key] = pausing.get(key, 0) + idle_ns
+    pausing: defaultdict[Key, int] = defaultdict(int)
+    for cause in (*PAUSING, "host_gc"):
+        for key, idle_ns in _caused(measured, cause, owners).items():
+            if cause == "host_gc" or key in counted:
+                pausing[key] += idle_ns
     return pausing
 
 

@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import beginning, covered
-from tracekit.model.keys import numbered, of_arrays, summed
+from tracekit.model.keys import numbered, of_arrays, summed, sums_of
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
     at_rows,
-    joined,
     repeated_number,
     stacked,
     trimmed_all,
@@ -30,7 +29,7 @@ from tracekit.model.trace import Trace
 from tracekit.process.by_name import narrow
 from tracekit.process.host_rows import HOLDER, HostRows, Segments, host_rows, labels
 from tracekit.process.idle import DeviceIdle
-from tracekit.process.idle_tables import WINDOWS, idle_windows
+from tracekit.process.idle_tables import idle_windows
 from tracekit.process.launches import Launches, launches
 
 Ints = npt.NDArray[np.int64]
@@ -50,6 +49,8 @@ SMALL_SHARE = 0.002
 
 MAX_ROWS = 1_000
 """Most rows of one source, those of other places beyond it: the largest."""
+
+SUMMED = ("gap_count", "idle_ns")
 
 NOTHING = "(nothing recorded)"
 ON_DEVICE = {"sync": "(stream wait)", "kernel_wait": "(start-up)", "": "(launched, not begun)"}
@@ -211,7 +212,8 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
     works = _WORKS[host.holder] & ~host.waits & ~host.frame
     own = np.bincount(host.thread[works], minlength=count)
     order = np.lexsort((np.arange(count), -own, -feeds))
-    return order[own[order] > 0][:MAX_THREADS].tolist()
+    busiest: list[int] = order[own[order] > 0][:MAX_THREADS].tolist()
+    return busiest
 
 
 def _neighbours(
@@ -262,11 +264,11 @@ def _on_device(host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str
     Where that is not known and the launching thread is in a call that copies or asks for memory, it is that call.
     """
     causes = [(name, idle.causes[name]) for name in ("sync", "kernel_wait")]
-    edges = [np.concatenate((part.start, part.end)) for _, part in causes]
+    edges = [np.concatenate(of_cause) for _, of_cause in causes]
     cut = _cut_at(late, np.unique(np.concatenate(edges)))
     why = np.full(len(cut.start), -1, np.int64)
-    for name, part in causes:
-        inside = covered(part, cut.start, cut.end) > 0
+    for name, of_cause in causes:
+        inside = covered(of_cause, cut.start, cut.end) > 0
         if inside.any():
             why[inside] = notes.setdefault(ON_DEVICE[name], len(notes))
     row = np.full(len(why), -1, np.int64)
@@ -384,12 +386,7 @@ def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
     """The tree without small places, and where each segment is in it: among the others of what encloses its place."""
     count = len(tree.parent)
     own = summed(node, length, count)
-    inside = own.copy()
-    for place in range(count - 1, -1, -1) if count <= 64 else ():
-        if tree.parent[place] >= 0:
-            inside[tree.parent[place]] += inside[place]
-    if count > 64:
-        inside = _with_descendants(tree.parent, own)
+    inside = _with_descendants(tree.parent, own)
     least = max(1, int(SMALL_SHARE * int(own.sum())))
     order = np.lexsort((np.arange(count), -inside))
     is_kept = np.zeros(count, np.bool_)
@@ -450,10 +447,8 @@ def _by_window(trace: Trace, idle: DeviceIdle, leaves: _Leaves, node: Ints) -> d
 
 def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tree]:
     """The largest rows; the others by window and kind, without a place."""
-    idle_ns, node = rows["idle_ns"], rows["node"]
-    assert isinstance(idle_ns, np.ndarray), "times are numbers"
-    assert isinstance(node, np.ndarray), "places are numbers"
-    small = np.sort(np.argsort(-idle_ns, kind="stable")[MAX_ROWS:])
+    node = _numbers(rows, "node")
+    small = np.argsort(-_numbers(rows, "idle_ns"), kind="stable")[MAX_ROWS:]
     if len(small):
         node = node.copy()
         node[small] = len(tree.parent) + tree.holder[node[small]]
@@ -466,12 +461,16 @@ def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tr
             ),
             np.concatenate((tree.holder, np.arange(count))),
         )
-        keys = {name: rows[name] for name in rows if name not in ("gap_count", "idle_ns")}
-        group, first = of_arrays(list({**keys, "node": node}.values()))
-        sums = {name: summed(group, rows[name], len(first)) for name in ("gap_count", "idle_ns")}
-        rows = {**{n: at_rows(c, first) for n, c in keys.items()}, "node": node[first], **sums}
-    of_tree = np.array(rows["node"])
-    return {**rows, "holder": narrow(tree.holder[of_tree], HOLDERS)}, tree
+        keys = {name: rows[name] for name in rows if name not in SUMMED}
+        rows = sums_of({**keys, "node": node}, {name: _numbers(rows, name) for name in SUMMED})
+    return {**rows, "holder": narrow(tree.holder[_numbers(rows, "node")], HOLDERS)}, tree
+
+
+def _numbers(rows: dict[str, Array], name: str) -> Ints:
+    """A column of numbers that no row lacks."""
+    values = rows[name]
+    assert isinstance(values, np.ndarray), f"{name}: numbers"
+    return values
 
 
 def _frames(tree: _Tree) -> dict[str, Array]:

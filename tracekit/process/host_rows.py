@@ -163,7 +163,8 @@ def host_rows(trace: Trace) -> HostRows:
         twice[len(trace.numbers("python_calls", "ts_ns")) :] = of_kind(trace, "host_ops", "python")
         chosen = chosen[~twice[chosen]]
     end = start + dur
-    rows = chosen[by_start(thread[chosen], start[chosen], end[chosen])] if len(chosen) else chosen
+    order = by_start(thread[chosen], start[chosen], end[chosen]) if len(chosen) else chosen
+    rows = chosen[order]
     start, end, thread = start[rows], end[rows], thread[rows].astype(np.int64)
     recorded = trace.numbers("device_ops", "ts_ns")
     limits = np.array([recorded.min(initial=0), recorded.max(initial=0)], np.int64)
@@ -179,9 +180,9 @@ def host_rows(trace: Trace) -> HostRows:
     tree = Nesting(parent, np.empty(0, np.int64), np.arange(len(rows)))
     name = Coded(names.codes[rows], names.texts)
     holds = is_named(name, _HOLDS.match)
-    frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
+    only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
     return HostRows(
-        start, end, thread, name, holder[rows], waits[rows], frame, holds, tree,
+        start, end, thread, name, holder[rows], waits[rows], only_frame, holds, tree,
         axis, begin, edges, np.concatenate((start, end))[first],
     )  # fmt: skip
 

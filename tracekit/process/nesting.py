@@ -164,7 +164,7 @@ def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> 
     return np.where(up >= 0, rows[up], -1), end - start - _covered_by_children(up, start, end)
 
 
-def by_start(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:
+def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
     """The order by thread, start, longest first, position; stable and fast on nearly sorted input."""
     order: Ints = np.argsort(start, kind="stable")
     narrow = thread.astype(np.int16) if len(thread) and thread.max() < 2**15 else thread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,22 @@ from tracekit.job.frames import (
     text_or_none,
     whole_or_none,
 )
-from tracekit.job.idle import DAMAGED, Pauses, by_cause, idle_by_cause, idle_time, pauses
+from tracekit.job.held_back import Culprit, of_owner
+from tracekit.job.held_back_sheets import held_back_chart, held_back_sheets
+from tracekit.job.idle import (
+    DAMAGED,
+    PAUSING,
+    Pauses,
+    by_cause,
+    idle_by_cause,
+    idle_time,
+    pauses,
+)
 from tracekit.job.stage_windows import (
     NO_STEPS,
     WHERE,
+    ExistingSteps,
+    Owner,
     gpu_steps,
     keyed,
     placed,
@@ -187,8 +199,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(whole(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED)
     shares = _by_place(measured)
-    sheets = (_cause_sheet(measured, shares), _gap_sheet(measured))
-    charts = (_stage_chart(measured), _gap_chart(measured))
+    sheets = (*held_back_sheets(measured), _cause_sheet(measured, shares), _gap_sheet(measured))
+    charts = (_stage_chart(measured), held_back_chart(measured), _gap_chart(measured))
     return ANALYSIS.answered(
         metrics=_shares_of_capture(shares),
         sheets=with_rows(*sheets),
@@ -346,32 +358,24 @@ def _gap_chart(measured: Measurements) -> Chart:
 
 
 def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
-    """R29: GPUs that wait while nothing at all is recorded of the host, or while it collects garbage."""
+    """R29: GPUs that wait for a host that launches nothing for long: in Python, collecting garbage, or unknown."""
     existing = gpu_steps(measured)
     findings = []
-    for (run, role), lost in pauses(measured, thresholds.of("host-silence")).items():
-        steps = existing.get((run, role), NO_STEPS)
-        total, ratio = steps.per_step(lost.silent_ns + lost.collection_ns)
+    for owner, lost in pauses(measured, thresholds.of("host-silence")).items():
+        run, role = owner
+        steps = existing.get(owner, NO_STEPS)
+        total, ratio = steps.per_step(lost.total_ns)
         gaps = _gaps_of(measured, run, role, lost)
-        collected = lost.collection_ns >= lost.silent_ns
-        what = "the host collects garbage" if collected else "nothing is recorded of the host"
+        what, advice, caveats = _told(measured, owner, lost)
         findings.append(
             Finding(
                 "host-silence",
                 thresholds.severity(ratio),
-                f"GPUs wait {show(total, 'ns')} per step while {what}{in_run(measured, run)}",
-                "probably garbage collection: gc.freeze() after set-up, gc.collect() only between steps"
-                if not collected
-                else "gc.freeze() after set-up, gc.collect() only between steps",
+                f"GPUs wait {show(total, 'ns')} of {show(steps.step_ns, 'ns')} per step while {what}"
+                f"{in_run(measured, run)}",
+                advice,
                 (
-                    evidence(
-                        "silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step"
-                    ),
-                    evidence(
-                        "collection_ns",
-                        round(steps.mean(lost.collection_ns)),
-                        "recorded collection, per step",
-                    ),
+                    *_pause_evidence(lost, steps),
                     evidence(
                         "longest_ns",
                         int(gaps["cause_ns"].max()) if len(gaps) else None,
@@ -382,14 +386,53 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 or tuple(window.place for window in lost.windows[:3]),
                 round(total),
                 ratio,
-                ()
-                if collected
-                else (
-                    "no trace row says what the host did: it may have waited for another process or a file",
-                ),
+                caveats,
             )
         )
     return findings
+
+
+def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
+    """What the pauses of one (run, role) are made of."""
+    yield evidence("silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step")
+    if lost.code_ns:
+        yield evidence("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
+    yield evidence(
+        "collection_ns", round(steps.mean(lost.collection_ns)), "recorded collection, per step"
+    )
+
+
+def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str, tuple[str, ...]]:
+    """(what the host does, what to try, caveats) of pauses, by what most of them are."""
+    if lost.collection_ns >= max(lost.silent_ns, lost.code_ns):
+        advice = "gc.freeze() after set-up, gc.collect() only between steps"
+        return "the host collects garbage", advice, ()
+    if lost.code_ns > lost.silent_ns:
+        culprit = of_owner(measured, owner, ("python", "range"))
+        place = "the host runs Python" if culprit is None else f"the host is in {_named(culprit)}"
+        return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
+    culprit = of_owner(measured, owner, ("nothing",))
+    around = (
+        "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
+    )
+    what = "nothing is recorded of the host" + (
+        f" {around.replace(', before', ' and before')}" if around else ""
+    )
+    advice = "see what it does: record with with_stack=True, mark it with ranges (NVTX), or sample the CPU"
+    return (
+        what,
+        advice,
+        ("no trace row says what the host did: it may have waited for another process or a file",),
+    )
+
+
+def _named(culprit: Culprit) -> str:
+    """A place, with its share where it is not nearly all."""
+    return (
+        culprit.place
+        if culprit.ratio >= 0.9
+        else f"{culprit.place} ({show(culprit.ratio, 'ratio')} of it)"
+    )
 
 
 def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
@@ -401,7 +444,7 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
     counted = np.array(
         [None in stages or text_or_none(c) in stages for c in rows["canonical"]], bool
     )
-    rows = rows[(rows["cause"] == "host_gc") | ((rows["cause"] == "host_silent") & counted)]
+    rows = rows[(rows["cause"] == "host_gc") | (rows["cause"].isin(PAUSING) & counted)]
     return rows.sort_values(
         ["cause_ns", "source", "ts_ns"], ascending=[False, True, True], kind="stable"
     )

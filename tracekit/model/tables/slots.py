@@ -92,8 +92,7 @@ HOLDER_TITLES: Mapping[str, tuple[str, str]] = {
     "call": ("runtime call", "A call of the GPU's runtime or driver."),
     "first_call": (
         "first call",
-        "The first call of its kind, or the first launch of a kernel, far longer than the later ones: starting the"
-        " runtime, loading code.",
+        "The first call of its name, or the first launch of a kernel, far longer than later ones: start-up, loading code.",
     ),
     "sync": ("synchronising call", "A call that waits for the device, or a blocking copy."),
     "gc": ("garbage collection", "Recorded garbage collection."),
