@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.stage_windows import Owner, StageWindow, owners_of, placed
+from tracekit.job.frames import text_or_none
+from tracekit.job.stage_windows import (
+    Owner,
+    StageWindow,
+    keyed,
+    owners_of,
+    placed,
+    stage_windows,
+)
 from tracekit.model.keys import numbered, of_keys, places_of, summed
 from tracekit.model.stages import numbered_step, profiler_step
 from tracekit.model.tables.slots import HOLDERS
@@ -165,6 +173,30 @@ def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
     return _culprit(of, chosen, HOLDERS, stages)
 
 
+def of_stage(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
+    """The same by the run, role and canonical stage of a row; None where nothing was measured."""
+    if not measured.has("idle_blame", "idle_frames"):
+        return None
+    windows = [window for window in stage_windows(measured) if window.key == keyed(row)]
+    return of_window(measured, windows[0]) if windows else None
+
+
+def within(measured: Measurements, run: object, role: object, name: str) -> Culprit | None:
+    """The place that most of the idle time below a place of this name was spent in; None if it is no other one."""
+    if not measured.has("idle_blame", "idle_frames"):
+        return None
+    of = blame(measured)
+    owners, number = owners_of(of.rows)
+    owner = (run, text_or_none(role))
+    if owner not in owners:
+        return None
+    below = np.zeros(len(of.tree.parent) + 1, np.bool_)
+    for place, parent in enumerate(of.tree.parent.tolist()):
+        below[place] = of.tree.frame[place] == name or below[parent]
+    culprit = _culprit(of, (number == owners.index(owner)) & below[of.node], HOLDERS)
+    return None if culprit is None or name in culprit.place else culprit
+
+
 def kinds_of(measured: Measurements, window: StageWindow) -> list[tuple[str, int]]:
     """The idle time of one stage by kind, the most first."""
     of, chosen = blame(measured), _of_window(measured, window)
@@ -258,7 +290,7 @@ def _described(tree: Tree, node: int) -> tuple[str, str]:
         return readable(tree.frame[program[-1]]) + (f" ({inner})" if inner else ""), holder
     around = [place for place in path[:-1] if HOLDERS[tree.holder[place]] in ("op", "range")]
     around = [place for place in around if not _is_step(tree.frame[place])]
-    if holder == "nothing" or not around:
+    if holder == "nothing" or not around or leaf in tree.frame[around[-1]]:
         return readable(leaf), holder
     return f"{readable(leaf)} in {readable(tree.frame[around[-1]])}", holder
 

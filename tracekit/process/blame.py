@@ -53,7 +53,11 @@ MAX_ROWS = 1_000
 SUMMED = ("gap_count", "idle_ns")
 
 NOTHING = "(nothing recorded)"
-ON_DEVICE = {"sync": "(stream wait)", "kernel_wait": "(start-up)", "": "(launched, not begun)"}
+ON_DEVICE = {
+    "sync": "(waiting for another stream)",
+    "kernel_wait": "(starting up)",
+    "": "(not begun, unknown why)",
+}
 
 _WORKS = np.isin(HOLDERS, ("python", "op", "call", "first_call", "gc", "range"))
 """What another thread may be in that tells why the launching one waits."""

@@ -242,8 +242,8 @@ def _first_calls(trace: Trace) -> Ints:
     is_first[links.call[ops[np.unique(kernels, return_index=True)[1]]]] = True
     chosen = []
     for row in long[is_first[long]][:MAX_FIRST_CALLS].tolist():
-        others = dur[calls[names[calls] == names[row]]]
-        if len(others) < 2 or dur[row] >= FIRST_CALL_TIMES * np.median(others):
+        others = dur[calls[(names[calls] == names[row]) & (calls != row)]]
+        if not len(others) or dur[row] >= FIRST_CALL_TIMES * np.median(others):
             chosen.append(row)
     return np.array(chosen, np.int64)
 

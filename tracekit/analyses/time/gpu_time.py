@@ -200,7 +200,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         metrics=metrics,
         sheets=with_rows(*_sheets(measured, devices, stages)),
         findings=tuple(_low_utilisation(measured, window, thresholds) for window in unexplained),
-        verdicts=tuple(_explained(measured, explained)),
+        verdicts=(*_explained(measured, explained), *_minor(measured, idling, thresholds)),
         charts=(*device_bars(measured, rows), *utilisation(measured)),
     )
 
@@ -341,6 +341,12 @@ def _held_back(measured: Measurements, window: StageWindow) -> tuple[str, str]:
     culprit = of_window(measured, window)
     if culprit is None:
         return _by_kind(measured, window, idle_ns), advice
+    if culprit.holder == "device":
+        spent = f": {_of_wall(window, culprit.idle_ns)} after a launch had returned {culprit.place}"
+        return (
+            spent,
+            "see what its stream waited for: work of other streams, events, other processes on the GPU",
+        )
     place = f": {_of_wall(window, culprit.idle_ns)} in {culprit.place}"
     if culprit.holder == "nothing":
         return (
@@ -362,7 +368,7 @@ def _by_kind(measured: Measurements, window: StageWindow, idle_ns: int) -> str:
         f"{HOLDER_TITLES[kind][0]} {show(ns / idle_ns, 'ratio')}"
         for kind, ns in kinds_of(measured, window)[:3]
     ]
-    return f"; idle in no one place, by kind: {', '.join(shares)}" if shares else ""
+    return f"; idle time by kind: {', '.join(shares)}" if shares else ""
 
 
 def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
@@ -382,6 +388,38 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
     return [
         Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()
     ]
+
+
+REASON_RATIO = 0.03
+"""Idle time of a stage of more than this share of the step is told of, though it is no finding: why nothing ran."""
+
+
+def _minor(
+    measured: Measurements, idling: list[Idling], thresholds: Thresholds
+) -> Iterator[Verdict]:
+    """Of every run, the stages that R01 does not judge or that are busy enough, but idle for longer than findings tell, and why."""
+    judged = [one.window.key for one in idling]
+    windows_ = [
+        window
+        for window in judged_windows(measured)
+        if window.key not in judged
+        and (window.per_step(float(window.gpu_time["idle_ns"]))[1] or 0.0) >= REASON_RATIO
+    ]
+    if not windows_ or not measured.has("idle_blame", "idle_frames"):
+        return
+    claimed = claims(measured, thresholds)
+    reasons: dict[str | None, list[str]] = {}
+    for window in windows_:
+        idle = Idling(window, claimed.get(window.key, {}))
+        ratio = window.per_step(idle.left_ns)[1] or 0.0
+        if ratio >= REASON_RATIO:
+            run = text_or_none(window.gpu_time["run"]) if run_heading(measured) else None
+            reasons.setdefault(run, []).append(
+                f"GPUs are idle {show(ratio, 'ratio')} of the step in {window.name} outside other findings"
+                + _by_kind(measured, window, int(window.gpu_time["idle_ns"]))
+            )
+    for run, texts in reasons.items():
+        yield Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run)
 
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -361,7 +361,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     """R29: GPUs that wait for a host that launches nothing for long: in Python, collecting garbage, or unknown."""
     existing = gpu_steps(measured)
     findings = []
-    for owner, lost in pauses(measured, thresholds.of("host-silence")).items():
+    for owner, lost in pauses(measured, thresholds).items():
         run, role = owner
         steps = existing.get(owner, NO_STEPS)
         total, ratio = steps.per_step(lost.total_ns)
@@ -397,6 +397,8 @@ def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
     yield evidence("silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step")
     if lost.code_ns:
         yield evidence("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
+    if lost.short_ns:
+        yield evidence("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
     yield evidence(
         "collection_ns", round(steps.mean(lost.collection_ns)), "recorded collection, per step"
     )
@@ -404,9 +406,14 @@ def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
 
 def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str, tuple[str, ...]]:
     """(what the host does, what to try, caveats) of pauses, by what most of them are."""
-    if lost.collection_ns >= max(lost.silent_ns, lost.code_ns):
+    if lost.collection_ns >= max(lost.silent_ns, lost.code_ns, lost.short_ns):
         advice = "gc.freeze() after set-up, gc.collect() only between steps"
         return "the host collects garbage", advice, ()
+    if lost.short_ns > max(lost.silent_ns, lost.code_ns):
+        culprit = of_owner(measured, owner, ("python", "range", "nothing"))
+        place = "" if culprit is None else f", most in {_named(culprit)}"
+        advice = "see what runs between the ops: with_stack=True, ranges (NVTX), samples of the CPU"
+        return f"the host is between ops, in many short pauses{place}", advice, ()
     if lost.code_ns > lost.silent_ns:
         culprit = of_owner(measured, owner, ("python", "range"))
         place = "the host runs Python" if culprit is None else f"the host is in {_named(culprit)}"
@@ -494,7 +501,7 @@ ANALYSIS = Analysis(
     reads=("host_ops", "device_ops", "syncs", "windows", "python_calls"),
     writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, IDLE_BLAME, IDLE_FRAMES, "metrics"),
     metrics=("host_wait",),
-    rests_on=("gpu_time",),
+    rests_on=("gpu_time", "host_counts"),
     rules=("host-silence",),
     measure=measure,
     judge=judge,
