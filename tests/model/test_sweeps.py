@@ -149,7 +149,7 @@ def test_time_is_shared_out_the_same(spans, windows, kinds):
 def test_the_last_that_reaches_is_the_same_in_any_order(spans):
     start, end = arrays(spans)
     if len(start):
-        assert_same(lambda: nesting._last_reaching(start, end))
+        assert_same(lambda: nesting.last_reaching(start, end))
 
 
 KEYS = st.lists(st.one_of(TIMES, st.sampled_from((-(2**63), 2**62, 2**63 - 1))), max_size=60)

@@ -104,7 +104,7 @@ class IdleTime:
         after_ready = idle.end - ready
         soon = is_linked & ~is_held & (after_ready < self.kernel_wait_ns)
         causes = {
-            **self._by_host(trace, rows, union(idle.start, ready)),
+            **self._by_host(trace, rows, union(idle.start, ready), idle),
             "sync": _part(ready, idle.end, is_held),
             "kernel_wait": _part(ready, idle.end, soon),
             "other": _part(ready, idle.end, is_linked & ~is_held & ~soon),
@@ -120,7 +120,9 @@ class IdleTime:
         }
         return DeviceIdle(number, rows, first, last, idle, before, after, causes, shares)
 
-    def _by_host(self, trace: Trace, rows: Ints, waiting: Intervals) -> dict[str, Intervals]:
+    def _by_host(
+        self, trace: Trace, rows: Ints, waiting: Intervals, idle: Intervals
+    ) -> dict[str, Intervals]:
         """The time that a device waits for the host, by what the host did: the first that holds counts."""
         did: HostActivity = trace.derived(host_activity)
         inside = [
@@ -134,7 +136,10 @@ class IdleTime:
             )
         ]
         loader, collection, sync, overhead, op = exclusive(inside)
-        nothing = subtract(waiting, union_all(inside))
+        # Python between two launches is part of launching; where the device waits for long it is what it waits for.
+        code = intersect(subtract(waiting, union_all(inside)), _at_least(idle, self.silence_ns))
+        code = intersect(code, did.code)
+        nothing = subtract(waiting, union_all([*inside, code]))
         frame = trace.derived(stage_time)
         # A pause that crosses the edge of a stage is judged on either side by itself.
         pauses = (intersect(nothing, frame), subtract(nothing, frame))
@@ -145,6 +150,7 @@ class IdleTime:
             "host_sync": sync,
             "host_overhead": overhead,
             "host_op": op,
+            "host_code": code,
             "host_none": subtract(nothing, silent),
             "host_silent": silent,
         }

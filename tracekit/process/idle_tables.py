@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import covered
 from tracekit.model.keys import largest, summed, sums_of
-from tracekit.model.tables.arrays import Array, Coded, at_rows, joined, repeated_number, trimmed_all
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    all_at_rows,
+    at_rows,
+    joined,
+    repeated_number,
+    trimmed_all,
+)
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import codes_at, narrow
@@ -33,28 +42,36 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
     The window `capture` is from the first to the last op of the device. Over causes the rows of a window
     add up to its length less what the device was busy, exactly.
     """
-    steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
-    start = np.concatenate(([idle.first], steps.ts_ns, ranges.ts_ns))
-    end = np.concatenate(([idle.last], steps.end_ns, ranges.end_ns))
-    kind = np.repeat(np.arange(len(_WINDOWS)), (1, len(steps), len(ranges)))
+    keys, start, end = idle_windows(trace, idle)
     cause, place, gap_count, idle_ns = _idle_within(idle, start, end)
+    kind = keys["window"].codes
     order = np.lexsort((place, cause, kind[place]))
     rows = place[order]
-    step = joined([repeated_number(None, 1), steps.step, ranges.step])
-    no_stage = np.full(1 + len(steps), -1)
-    stage = Coded(np.concatenate((no_stage, ranges.stage.codes)), ranges.stage.texts)
     return sums_of(
         {
-            "window": narrow(kind[rows], _WINDOWS),
-            "step": at_rows(step, rows),
-            "stage": at_rows(stage, rows),
+            **all_at_rows(keys, rows),
             "cause": narrow(cause[order], CAUSES),
         },
         {"gap_count": gap_count[order], "idle_ns": idle_ns[order]},
     )
 
 
-_WINDOWS = ("capture", "step", "stage")
+WINDOWS = ("capture", "step", "stage")
+
+
+def idle_windows(trace: Trace, idle: DeviceIdle) -> tuple[dict[str, Any], Ints, Ints]:
+    """(window, step and stage of the capture, of every step and of every outermost range; their starts, their ends)."""
+    steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    start = np.concatenate(([idle.first], steps.ts_ns, ranges.ts_ns))
+    end = np.concatenate(([idle.last], steps.end_ns, ranges.end_ns))
+    kind = np.repeat(np.arange(len(WINDOWS)), (1, len(steps), len(ranges)))
+    no_stage = np.full(1 + len(steps), -1)
+    keys = {
+        "window": narrow(kind, WINDOWS),
+        "step": joined([repeated_number(None, 1), steps.step, ranges.step]),
+        "stage": Coded(np.concatenate((no_stage, ranges.stage.codes)), ranges.stage.texts),
+    }
+    return keys, start, end
 
 
 def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:

@@ -77,7 +77,7 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
 
 def _elsewhere(idle: DeviceIdle) -> Intervals:
     """Idle time with a cause of its own, wherever it lies."""
-    names = ("host_loader", "host_gc", "host_overhead", "host_silent")
+    names = ("host_loader", "host_gc", "host_overhead", "host_silent", "host_code")
     return union_all([idle.causes[name] for name in names])
 
 
@@ -103,7 +103,8 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[s
     low = np.maximum.accumulate(end)[pairs] if len(end) else end
     high = np.maximum(np.minimum(first_op, end[pairs + 1]), low)
     causes = idle.causes
-    inside_stages = intersect(causes["host_silent"], trace.derived(stage_time))
+    pauses = union_all([causes["host_silent"], causes["host_code"]])
+    inside_stages = intersect(pauses, trace.derived(stage_time))
     explained = union_all([causes["host_loader"], causes["host_gc"], inside_stages])
     unexplained = subtract(idle.gaps, explained)
     did: HostActivity = trace.derived(host_activity)
