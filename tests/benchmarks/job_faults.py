@@ -156,9 +156,13 @@ def score(kind: str, truth: dict[str, Any], findings: list[dict[str, Any]]) -> d
     expected, fault = EXPECTED[kind], truth["faults"][0]
     loud = [each for each in findings if each["severity"] != "info"]
 
+    def by_rule(finding: dict[str, Any], rules: tuple[str, ...]) -> bool:
+        return not expected.rules or finding["rule"] in rules
+
     def right(finding: dict[str, Any], rules: tuple[str, ...]) -> bool:
-        by_rule = not expected.rules or finding["rule"] in rules
-        return by_rule and all(tells(finding["words"], text, fault) for text in expected.places)
+        return by_rule(finding, rules) and all(
+            tells(finding["words"], text, fault) for text in expected.places
+        )
 
     causes = [each for each in loud if right(each, expected.rules)]
     naming = causes + [each for each in loud if right(each, expected.rules + expected.also)]
@@ -171,7 +175,7 @@ def score(kind: str, truth: dict[str, Any], findings: list[dict[str, Any]]) -> d
     claimed = sum(each["ns"] or 0 for each in loud)
     return {
         "named": bool(naming),
-        "by_rule": any(each["rule"] in expected.rules + expected.also for each in loud),
+        "by_rule": any(by_rule(each, expected.rules + expected.also) for each in loud),
         "first": first,
         "ratio": ratio,
         "claimed": claimed / cost if cost > 0 else None,
