@@ -1,29 +1,24 @@
-"""Measurements judged: every question asked, and the first screen, into one report."""
+"""What is made of judged measurements: the section of one question, and the report with its first screen."""
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
-from tracekit.analyses import ANALYSES, Analysis, thresholds_of
-from tracekit.analyses.own import described, loaded_with
-from tracekit.analyses.rules import checked
-from tracekit.engine.progress import count_line
+from tracekit.analyses import Analysis
+from tracekit.analyses.own import described
 from tracekit.job import counted_steps as counting
 from tracekit.model import faults
 from tracekit.model.report import Metric, Remark, Report, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
-from tracekit.pipeline import appendix, asked
+from tracekit.pipeline import appendix
 from tracekit.pipeline import first_screen as overview
 from tracekit.pipeline.first_sheet import what_fills_memory
-from tracekit.pipeline.gather import light_text
-from tracekit.pipeline.tool_choice import one_tool
 from tracekit.pipeline.unexplained import disagreements, unexplained
 
 log = logging.getLogger(__name__)
@@ -31,57 +26,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
-    """All questions, and those of the user's files."""
-    return loaded_with(ANALYSES, files)
-
-
-def judge(
-    measured: Measurements,
-    thresholds: Thresholds | None = None,
-    *,
-    progress: bool = False,
-    question_files: tuple[str, ...] = (),
-) -> Report:
-    """The report on measurements, freshly read or loaded again; the same measurements give the same report.
-
-    With `progress` a line on the terminal counts the questions.
-    """
-    questions = every_question(question_files)
-    analyses = asked.of_measurements(measured, questions)
-    limits = thresholds_of(questions)
-    if thresholds is not None:
-        limits = thresholds.with_defaults(limits)
-    line = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
-    with light_text(), line as on_question:
-        return _judge(one_tool(measured), analyses, limits, on_question)
-
-
-def _judge(
-    measured: Measurements,
-    analyses: Sequence[Analysis],
-    limits: Thresholds,
-    on_question: Callable[[], None],
-) -> Report:
-    errors: list[Remark] = []
-    sections: list[Section] = []
-    steps = counting.left_out_steps(measured)
-    for analysis in analyses:
-        answer = _section(analysis, measured, limits, steps, errors)
-        if answer is not None:
-            sections.append(answer)
-        on_question()
-    rules = {analysis.id: analysis.rules for analysis in analyses}
-    if len(analyses) < len(ANALYSES):
-        limits = limits.only({"severity"}.union(*rules.values()))
-    if any(rules.values()):
-        sections.append(checked.section(sections, rules, limits))
-    # What could not be asked of these sources is not what a reader came for: it comes last.
-    sections.sort(key=lambda section: section.status == "skipped")
-    return _with_first_screen(measured, steps, sections, errors)
-
-
-def _with_first_screen(
+def with_first_screen(
     measured: Measurements, steps: counting.Steps, sections: list[Section], errors: list[Remark]
 ) -> Report:
     """The report with these sections; what breaks of the first screen is left out, and said in `errors`."""
@@ -144,7 +89,7 @@ def _values(measured: Measurements) -> Sheet | None:
     return faults.asked(measured, appendix.values, None)
 
 
-def _section(
+def section_of(
     analysis: Analysis,
     measured: Measurements,
     thresholds: Thresholds,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, filterfalse
@@ -15,22 +15,26 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tracekit.analyses import ANALYSES, Analysis, measured_tables
+from tracekit.analyses import ANALYSES, Analysis, measured_tables, thresholds_of
+from tracekit.analyses.own import loaded_with
+from tracekit.analyses.rules import checked
 from tracekit.discover import Discovery, parse_numbers
 from tracekit.discover import discover as find
 from tracekit.discover.arguments import split_label
 from tracekit.discover.selection import left_out
 from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
-from tracekit.engine.progress import is_live, progress_line
+from tracekit.engine.progress import count_line, is_live, progress_line
+from tracekit.job import counted_steps as counting
 from tracekit.job.device_size import parse_device_memory
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.labels import plural
-from tracekit.model.report import Report
+from tracekit.model.report import Remark, Report, Section
 from tracekit.model.tables import concat
 from tracekit.model.tables.arrays import Columns
+from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
 from tracekit.pipeline import asked, kept, recordings, saved, unrelated
 from tracekit.pipeline import merge as merging
@@ -45,7 +49,7 @@ from tracekit.pipeline.gather import (
     light_text,
     together,
 )
-from tracekit.pipeline.judging import every_question, judge
+from tracekit.pipeline.judging import section_of, with_first_screen
 from tracekit.pipeline.measure import (
     READING_SHARE,
     Process,
@@ -60,6 +64,7 @@ from tracekit.pipeline.measure import (
     read_source,
     with_content,
 )
+from tracekit.pipeline.tool_choice import one_tool
 from tracekit.process import cut
 from tracekit.readers.loading import sniff
 
@@ -296,6 +301,11 @@ def measure(
     return replace(reduced, facts=replace(reduced.facts, engine=engine))
 
 
+def every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
+    """All questions, and those of the user's files."""
+    return loaded_with(ANALYSES, files)
+
+
 def _processes(files: tuple[str, ...], parts: Sequence[MeasuredSource]) -> frozenset[Process]:
     return processes(parts, every_question(files))
 
@@ -463,6 +473,51 @@ def _ignored(found: Discovery) -> list[str]:
     """Files that no reader claimed, by reason."""
     counts = sorted(found.ignored_counts().items())
     return [f"{count:,} {plural(count, 'file')}: {reason}" for reason, count in counts]
+
+
+def judge(
+    measured: Measurements,
+    thresholds: Thresholds | None = None,
+    *,
+    progress: bool = False,
+    question_files: tuple[str, ...] = (),
+) -> Report:
+    """The report on measurements, freshly read or loaded again; the same measurements give the same report.
+
+    With `progress` a line on the terminal counts the questions.
+    """
+    questions = every_question(question_files)
+    analyses = asked.of_measurements(measured, questions)
+    limits = thresholds_of(questions)
+    if thresholds is not None:
+        limits = thresholds.with_defaults(limits)
+    line = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
+    with light_text(), line as on_question:
+        return _judge(one_tool(measured), analyses, limits, on_question)
+
+
+def _judge(
+    measured: Measurements,
+    analyses: Sequence[Analysis],
+    limits: Thresholds,
+    on_question: Callable[[], None],
+) -> Report:
+    errors: list[Remark] = []
+    sections: list[Section] = []
+    steps = counting.left_out_steps(measured)
+    for analysis in analyses:
+        answer = section_of(analysis, measured, limits, steps, errors)
+        if answer is not None:
+            sections.append(answer)
+        on_question()
+    rules = {analysis.id: analysis.rules for analysis in analyses}
+    if len(analyses) < len(ANALYSES):
+        limits = limits.only({"severity"}.union(*rules.values()))
+    if any(rules.values()):
+        sections.append(checked.section(sections, rules, limits))
+    # What could not be asked of these sources is not what a reader came for: it comes last.
+    sections.sort(key=lambda section: section.status == "skipped")
+    return with_first_screen(measured, steps, sections, errors)
 
 
 def _numbers(spec: str | None) -> frozenset[int] | None:
