@@ -350,7 +350,7 @@ def _held_back(measured: Measurements, window: StageWindow) -> tuple[str, str]:
     place = f": {_of_wall(window, culprit.idle_ns)} in {culprit.place}"
     if culprit.holder == "nothing":
         return (
-            place,
+            f": {_of_wall(window, culprit.idle_ns)} with {culprit.place.strip('()')}",
             "see what the host does then: with_stack=True, ranges (NVTX), or samples of the CPU",
         )
     return place, f"make that shorter or do it ahead: {culprit.place}"
