@@ -145,8 +145,10 @@ def _candidates(
         is_late = is_among(arrivals, late.members[late_set.is_late], MEMBER)
         costs = cost_by_group(arrivals, is_late)
         cost_ns = float(costs["saved_ns"].iloc[0]) / rank_group.steps
+        # What lasts: of unlike steps the collectives add up the latest of each, whoever it is.
+        lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
         cause = None
-        if (share_of(cost_ns, step_ns) or 0.0) >= limit["step_ratio"]:
+        if (share_of(lasting_ns, step_ns) or 0.0) >= limit["step_ratio"]:
             cause = _cause(measured, rank_group, late, late_set)
         yield LateRanks(
             rank_group, late, late_set, costs["group"].iloc[0], cost_ns, cause, is_named=False
