@@ -75,12 +75,12 @@ def made_once(monkeypatch):
         paths = [Path(str(one).partition("=")[2] or str(one)) for one in several]
         return bool(paths) and all(EXAMPLES in path.absolute().parents for path in paths)
 
-    def analyze(paths, options=pipeline.Options()):
+    def analyze(paths, options=pipeline.Options(), discovery=None):
         if not of_examples(paths):
-            return really["analyze"](paths, options)
+            return really["analyze"](paths, options, discovery)
         key = ("analyze", repr(paths), repr(replace(options, progress=False)), str(Path.cwd()))
         if key not in MADE:
-            MADE[key] = really["analyze"](paths, options)
+            MADE[key] = really["analyze"](paths, options, discovery)
         return replace(MADE[key], measurements=replace(MADE[key].measurements))
 
     def measure(found, options=pipeline.Options()):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses.ops.operators import measure
+from tracekit.model import sweeps
 from tracekit.model.tables import TABLES
 from tracekit.pipeline.run import Options, analyze
 
@@ -234,3 +235,13 @@ def test_device_time_of_a_real_file_is_that_of_its_linked_kernels():
 def test_a_step_annotation_is_no_operator(tmp_path):
     found = of(tmp_path, [step(1, 0, 100), op("mm", 0, 10)])
     assert set(found.index) == {("op", "mm"), ("range", "ProfilerStep#1")}
+
+
+def test_all_questions_find_the_same_without_the_passes_in_c(monkeypatch):
+    path = EXAMPLES / "simulated_gpu/outputs/profile/simulated_rank0.pt.trace.json.gz"
+    native = analyze(path, Options(cache=False)).measurements
+    monkeypatch.setattr(sweeps, "native", None)
+    plain = analyze(path, Options(cache=False)).measurements
+    assert native.tables.keys() == plain.tables.keys()
+    for name in native.tables:
+        pd.testing.assert_frame_equal(native[name], plain[name])

@@ -12,7 +12,7 @@ import tracekit.pipeline
 from tracekit.model.report import Heading, Metric, Report, Section, Sheet
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Failure, Measurements, Source
-from tracekit.pipeline.run import Options, options_of
+from tracekit.pipeline.run import Options, Result, options_of
 
 SHEET = Sheet("stages", "Stages", (Heading("stage", "stage"),), (("rollout",), ("actor",)))
 REPORT = Report(
@@ -42,7 +42,7 @@ class Pipeline(SimpleNamespace):
     Options = Options
     options_of = staticmethod(options_of)
 
-    def analyze(self, paths, options):
+    def analyze(self, paths, options, discovery=None):
         self.calls.append((list(paths), options))
         if isinstance(self.result, BaseException):
             raise self.result
@@ -60,7 +60,7 @@ class Pipeline(SimpleNamespace):
 @pytest.fixture
 def pipeline(monkeypatch):
     stand_in = Pipeline(calls=[], discovery=None)
-    stand_in.result = SimpleNamespace(report=REPORT, measurements=measurements(), failed=False)
+    stand_in.result = Result(REPORT, measurements())
     monkeypatch.setitem(sys.modules, "tracekit.pipeline.run", stand_in)
     monkeypatch.setattr(tracekit.pipeline, "run", stand_in, raising=False)
     return stand_in
@@ -93,8 +93,6 @@ def report_file(tmp_path):
 @pytest.fixture
 def fail_some(pipeline):
     def fail(read, failed):
-        pipeline.result = SimpleNamespace(
-            report=REPORT, measurements=measurements(read, failed), failed=bool(failed)
-        )
+        pipeline.result = Result(REPORT, measurements(read, failed))
 
     return fail

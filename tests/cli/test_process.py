@@ -112,7 +112,7 @@ from tracekit.engine.local import run
 from tracekit.model.trace import Source
 import workloads
 
-def analyze(paths, options):
+def analyze(paths, options, discovery):
     folder = Path(paths[0])
     sources = [Source(folder / n, n, "none") for n in ("1", "2")]
     return list(run(workloads.sleep_long, sources, jobs=options.jobs, where="processes"))

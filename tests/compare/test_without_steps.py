@@ -73,11 +73,18 @@ def test_three_recordings_a_side_break_a_gate(call):
 
 
 def test_ranges_that_count_their_calls_are_one_unit(call):
+    base = window("a.json", 1000, ranges="update {} of a mini-batch")
+    opt = window("b.json", 900, ranges="update {} of a mini-batch")
+    step = compared(call, base, opt)[1]["headline"]
+    assert step["title"] == "range update # of a mini-batch"
+    assert (step["base"], step["opt"]) == (1_000_000, 900_000)
+
+
+def test_iterations_of_an_engine_are_steps(call):
     base = window("a.json", 1000, ranges="execute_context_{}(0)")
     opt = window("b.json", 900, ranges="execute_context_{}(0)")
     step = compared(call, base, opt)[1]["headline"]
-    assert step["title"] == "range execute_context_#(#)"
-    assert (step["base"], step["opt"]) == (1_000_000, 900_000)
+    assert (step["name"], step["title"]) == ("step_time", "step")
 
 
 def test_a_stage_that_both_hold_is_a_unit(call):

@@ -14,9 +14,11 @@ from tracekit.model.keys import (
     first_of_each,
     is_among,
     joined,
+    largest,
     looked_up,
     numbered_alike,
     of_keys,
+    ordered,
     place_of,
     places_of,
     records,
@@ -181,10 +183,10 @@ def test_equal_values_of_any_type_are_told_and_missing_ones_equal_missing_ones()
     assert equal(kinds, "c").tolist() == [False, False, False]
 
 
-@pytest.mark.parametrize("largest", [2**20, 2**52, 2**62])
-def test_sums_are_exact_however_large(largest):
-    values = np.array([largest, 1, -largest, 3, largest], np.int64)
-    assert summed(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [largest + 1, 3 - largest, 0]
+@pytest.mark.parametrize("amount", [2**20, 2**52, 2**62])
+def test_sums_are_exact_however_large(amount):
+    values = np.array([amount, 1, -amount, 3, amount], np.int64)
+    assert summed(np.array([0, 0, 1, 1, -1]), values, 3).tolist() == [amount + 1, 3 - amount, 0]
 
 
 RANKS = pd.DataFrame(
@@ -251,3 +253,17 @@ def test_numbers_in_order_do_not_depend_on_the_order_of_rows():
     )
     assert forth.tolist() == [3, 0, 2, 1]
     assert back.tolist() == forth.tolist()[::-1]
+
+
+@given(st.lists(st.integers(-4, 4), max_size=60), st.integers(0, 70))
+def test_of_equal_values_the_first_are_among_the_largest(values, count):
+    array = np.array(values, np.int64)
+    expected = np.sort(np.argsort(-array, kind="stable")[:count])
+    assert largest(array, count).tolist() == expected.tolist()
+
+
+@given(st.lists(st.tuples(*[st.integers(-3, 3)] * 3), max_size=60))
+def test_equal_values_are_ordered_by_the_first_tie_then_by_the_next(rows):
+    values, first, second = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    expected = np.lexsort((second, first, values))
+    assert ordered(values, first, second).tolist() == expected.tolist()

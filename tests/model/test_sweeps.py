@@ -65,6 +65,12 @@ def test_places_are_those_of_a_search(values, points):
     assert_same(lambda: sweeps.places(ascending, asked, right=True))
 
 
+@given(SPANS, st.lists(TIMES, max_size=60))
+def test_the_windows_that_points_lie_in_are_the_same(spans, points):
+    start, end = arrays(sorted(spans))
+    assert_same(lambda: intervals.window_at(start, end, np.array(points, np.int64)))
+
+
 @given(SPANS)
 def test_the_call_tree_is_the_same(spans):
     start, end = arrays([(start, abs(length)) for start, length in spans])
@@ -74,11 +80,76 @@ def test_the_call_tree_is_the_same(spans):
     assert_same(lambda: nesting._nest(rows, thread, start, end))
 
 
+CALLS = st.lists(st.tuples(TIMES, st.integers(0, 20), st.integers(0, 2)), max_size=40)
+
+
+def ops(calls):
+    """(rows in order of thread, start, longest first; thread, start, length of every row); every fifth is beside the tree."""
+    columns = (np.array([call[i] for call in calls], np.int64) for i in range(3))
+    start, length, thread = columns
+    rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
+    order = nesting.by_start(thread[rows].astype(np.int32), start[rows], (start + length)[rows])
+    return rows[order], thread.astype(np.int32), start, length
+
+
+@given(CALLS)
+def test_trees_beside_which_rows_lie_are_the_same(calls):
+    assert_same(lambda: nesting.nested(*ops(calls)))
+
+
+@given(CALLS, st.lists(st.booleans(), min_size=40, max_size=40))
+def test_the_nearest_wanted_op_above_is_the_same(calls, wanted):
+    rows, *columns = ops(calls)
+    tree = nesting.Nesting(*nesting.nested(rows, *columns), rows)
+    mask = np.array(wanted[: len(calls)], np.bool_)
+    assert_same(lambda: tree.nearest(mask, rows))
+
+
+@given(CALLS)
+def test_the_time_of_a_group_is_that_of_the_union_of_its_calls_on_each_thread(calls):
+    rows, thread, start, length = ops(calls)
+    group = np.array([row % 3 for row in range(len(calls))], np.int64)
+    totals = sweeps.outermost(rows, thread, start, length, group, 3)
+    again, low, high, first = sweeps.united_calls(rows, thread, start, length, group, 3)
+    np.testing.assert_array_equal(totals, again)
+    for number in range(3):
+        expected_ns, expected = 0, []
+        for lane in range(3):
+            of_lane = rows[(group[rows] == number) & (thread[rows] == lane)]
+            begin, end = start[of_lane], (start + length)[of_lane]
+            expected_ns += intervals.union(begin, end).total
+            joined = intervals.union(begin, np.maximum(end, begin + 1))
+            expected += [
+                (lane, *span) for span in zip(*map(np.ndarray.tolist, joined), strict=True)
+            ]
+        of_group = group[first] == number
+        spans = zip(thread[first][of_group], low[of_group], high[of_group], strict=True)
+        assert totals[number] == expected_ns
+        assert [tuple(map(int, span)) for span in spans] == expected
+
+
+def test_keys_at_both_ends_of_what_there_is_have_no_table():
+    ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+    assert sweeps.numbered(ends) is None
+    distinct, place = keys.numbered(np.repeat(ends, 300))
+    assert distinct.tolist() == ends.tolist()
+    assert place.tolist() == [0] * 300 + [1] * 300
+
+
+@given(SPANS, SPANS, st.lists(st.integers(0, 3), min_size=40, max_size=40))
+def test_time_is_shared_out_the_same(spans, windows, kinds):
+    start, end = arrays(spans)
+    low, high = arrays([(start, abs(length)) for start, length in windows])
+    kind = np.array(kinds[: len(spans)], np.int64)
+    if len(start):
+        assert_same(lambda: intervals.shared((start, end, kind), low, high, (kind,)))
+
+
 @given(SPANS)
 def test_the_last_that_reaches_is_the_same_in_any_order(spans):
     start, end = arrays(spans)
     if len(start):
-        assert_same(lambda: nesting._last_reaching(start, end))
+        assert_same(lambda: nesting.last_reaching(start, end))
 
 
 KEYS = st.lists(st.one_of(TIMES, st.sampled_from((-(2**63), 2**62, 2**63 - 1))), max_size=60)
@@ -147,7 +218,10 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("join", (2, 3, 2, 2)), ("join", (2, 2, 1, 2)), ("combine", (2, 2, 2, 2, 8, 8)),
     ("united", (2, 2, 1, 1, 1)), ("united", (2, 2, 2, 1, 2)), ("last_reaching", (2, 3, 2)),
     ("covered_by_children", (2, 2, 2, 2, 3)), ("numbered", (2, 2, 1)), ("appearing", (2, 1, 2)),
-    ("summed", (2, 1, 2)), ("nearest", (2, 1, 2, 2)), ("running", (2, 1, 2, 2)), ("running", (2, 2, 2, 1)),
+    ("summed", (2, 1, 2)), ("windows", (2, 1, 2, 2)), ("windows", (2, 2, 1, 2)), ("nearest", (2, 1, 2, 2)),
+    ("running", (2, 1, 2, 2)), ("running", (2, 2, 2, 1)),
+    ("nest", (1, 2, 2, 2, 2, 1)), ("outermost", (1, 2, 2, 1, 2, 1, 0, 0, 0)), ("outermost", (2, 2, 2, 2, 2, 1, 1, 2, 2)),
+    ("swept", (2, 3, 1, 4, 3, 3, 3)), ("swept", (3, 3, 1, 4, 2, 3, 3)),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
@@ -170,6 +244,19 @@ def test_groups_and_trees_that_cannot_be_are_refused():
         sweeps.united(two[::-1], two[::-1] + 1, two * 0, 1)
     with pytest.raises(ValueError, match="before what encloses it"):
         sweeps.covered_by_children(np.array([1, -1]), two, two)
+    far = np.array([0, 9])
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.nearest(two - 1, two > 0, far)
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.nested(far, two, two, two)
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.outermost(far, two, two, two, two * 0, 1)
+    with pytest.raises(ValueError, match="no such group"):
+        sweeps.outermost(two, two, two, two, two, 1)
+    with pytest.raises(ValueError, match="not in order"):
+        sweeps.outermost(two, two * 0, -two, two, two * 0, 1)
+    with pytest.raises(ValueError, match="no such class"):
+        sweeps.swept(np.arange(4), np.arange(4), far, 2)
     with pytest.raises(TypeError):
         sweeps.native.last_reaching(two)
     frozen = np.zeros(2, np.int64)

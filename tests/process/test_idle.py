@@ -19,7 +19,7 @@ from process.idle_traces import LIMITS, between, causes, frame_of, load, only, s
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.busy import by_window, running
-from tracekit.process.idle import IdleTime
+from tracekit.process.idle import IdleTime, _last_before
 from tracekit.process.idle_tables import histogram, idle_by_window, longest
 from tracekit.process.queues import launch_delays, queues
 from tracekit.process.sound import sound_device_ops
@@ -328,3 +328,19 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
     moved = [row | {"ts": row["ts"] + shift} for row in rows]
     random.shuffle(moved)
     assert tables(load(folder, moved), limits) == tables(trace, limits)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(-9, 9)), min_size=1, max_size=30),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), min_size=1, max_size=30),
+    st.sampled_from([1, 2**58]),
+)
+def test_the_latest_time_of_a_group_before_a_limit_is_found_however_far_times_lie_apart(
+    times, asked, unit
+):
+    group, ts = np.array(times, np.int64).T
+    wanted, limit = np.array(asked, np.int64).T
+    found = _last_before(group, ts * unit, wanted, limit * unit)
+    for number, until, latest in zip(wanted.tolist(), limit.tolist(), found.tolist(), strict=True):
+        earlier = [t * unit for g, t in times if g == number and t < until]
+        assert latest == max(earlier, default=np.iinfo(np.int64).min)

@@ -47,6 +47,8 @@ class Analysis:
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Any])
     """The thresholds of its rules by name, with their defaults, unless several questions share them (`model/thresholds.toml`)."""
     fold: Callable[[Tables], Tables] | None = None
+    every_step: bool = False
+    """Whether it judges all recorded steps, also those that do not count (`job/counted_steps.py`)."""
     any_source: bool = False
     """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
     file: str = ""

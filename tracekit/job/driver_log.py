@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.frames import same_text, text_or_none
+from tracekit.job.frames import COUNTED_ANEW, same_text, text_or_none
 from tracekit.model.stages import canonical
 from tracekit.model.trace import Measurements
 
@@ -109,6 +109,6 @@ def same_steps(walls: pd.DataFrame, log: Logged) -> list[int]:
 
     The n of `ProfilerStep#n` counts what a profiler saw, not the steps of the run: it joins nothing.
     """
-    numbers = walls[walls["step"].notna() & (walls["origin"] != "profiler")]["step"]
+    numbers = walls[walls["step"].notna() & ~walls["origin"].isin(COUNTED_ANEW)]["step"]
     logged = set(log.steps.index) | set(log.stages["step"])
     return sorted(set(map(int, numbers)) & logged)

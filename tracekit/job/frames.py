@@ -33,16 +33,25 @@ from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
 
-STEP_ORIGINS = ("profiler", "range", "file", "stage")
+STEP_ORIGINS = ("profiler", "range", "iteration", "repeat", "graph", "file", "stage")
 """How steps are known, the surest first."""
+
+REPEATING = ("iteration", "repeat", "graph")
+"""Origins of steps that no mark tells: what repeats in a recording divides it."""
+
+COUNTED_ANEW = ("profiler", *REPEATING)
+"""Origins of steps whose numbers count from the start of the recording: they need not be those of the training."""
 
 ORIGIN_NOTES = {
     "profiler": "step",
     "range": "step",
+    "iteration": "step (iterations {name})",
+    "repeat": "step (ranges {name})",
+    "graph": "step (launches of a graph)",
     "file": "step (as recorded)",
     "stage": "captured stages",
 }
-"""What the wall of a unit is, by how it is known."""
+"""What the wall of a unit is, by how it is known; `{name}` is what repeats."""
 
 
 STEP_BOUNDS = "steps"
@@ -248,7 +257,7 @@ def units(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_walls(measured: Measurements) -> pd.DataFrame:
-    """One row a unit, in order: run, step, part, ts_ns, wall_ns, origin, ranks, and attributed_ns.
+    """One row a unit, in order: run, step, part, origin, name, ranks, ts_ns, wall_ns, and attributed_ns.
 
     Wall: the longest `ProfilerStep` (or range `step n`) over ranks; else from the first to the last activity over all
     processes of one host; for sources that are single stages, the time that any of them covers.
@@ -279,6 +288,7 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     out = {
         **{name: list(keys_at(rows[name], first)) for name in UNIT},
         "origin": list(map(STEP_ORIGINS.__getitem__, best.tolist())),
+        "name": list(keys_at(rows["name"], first)),
         "ranks": _counted(rows["rank"], unit_of, count),
         "ts_ns": low,
         "wall_ns": wall,
@@ -294,7 +304,7 @@ def _longest(
     """(which rows are of the longest wall of their unit; its start, its end and its length for every unit)."""
     count = len(best)
     # The steps of each process, or all that one host did where the clocks of a unit can be compared.
-    by_process = np.isin(best, list(map(STEP_ORIGINS.index, ("profiler", "range"))))
+    by_process = np.isin(best, list(map(STEP_ORIGINS.index, ("profiler", "range", *REPEATING))))
     by_process |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
     occurrence = rows["occurrence"].to_numpy(np.int64)
     host = numbered_alike(["host"], rows)[0]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import same_text, staged, summed
+from tracekit.job.launching import bound_stages
 from tracekit.job.stage_windows import (
     NO_STEPS,
     WHERE,
@@ -24,7 +25,7 @@ from tracekit.job.stage_windows import (
     whole,
 )
 from tracekit.model.keys import of_keys, records, row_dicts
-from tracekit.model.thresholds import shared
+from tracekit.model.thresholds import Thresholds, shared
 from tracekit.model.trace import Measurements
 from tracekit.process.idle import IdleTime
 
@@ -68,12 +69,27 @@ def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncB
     return held_up
 
 
+PAUSING = ("host_silent", "host_code")
+"""Causes of idle time in which a host launches nothing for long: nothing is recorded of it, or no op."""
+
+
 class Pauses(NamedTuple):
-    """What a (run, role) loses to silence and to garbage collection: sums over the steps of its GPUs."""
+    """What a (run, role) loses to silence, to other code and to garbage collection: sums over the steps of its GPUs.
+
+    `short_ns` are pauses too short for either, where there are many; `stages` is what each stage loses but for collection.
+    """
 
     silent_ns: int
+    code_ns: int
+    short_ns: int
     collection_ns: int
     windows: list[StageWindow]
+    stages: dict[tuple[object, ...], int]
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return self.silent_ns + self.code_ns + self.short_ns + self.collection_ns
 
 
 def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
@@ -98,28 +114,43 @@ def is_silence(window: StageWindow) -> bool:
     return window.works and window.origin != "file"
 
 
-def pauses(measured: Measurements, limit: Mapping[str, float]) -> dict[Owner, Pauses]:
+def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses]:
     """The (run, role) of which rule R29 says that pauses of the host cost GPU time, and what they lose.
 
-    Silence where `is_silence`, recorded collection anywhere in a step.
+    Silence and code where `is_silence`, with all that is between ops where that is much and no launches one by one;
+    recorded collection anywhere in a step.
     """
+    limit = thresholds.of("host-silence")
+    bound: set[tuple[object, ...]] = set()
+    if measured.has("host_counts"):
+        bound = bound_stages(measured, thresholds.of("launch-bound"))
     paused: dict[Owner, Pauses] = {}
     caused = idle_by_cause(measured)
     for window in stage_windows(measured):
-        before = paused.get(window.owner, Pauses(0, 0, []))
-        silent = caused.get((*window.key, "host_silent"), 0)
-        if silent and is_silence(window):
-            before = Pauses(before.silent_ns + silent, 0, [*before.windows, window])
-        paused[window.owner] = before
+        before = paused.setdefault(window.owner, Pauses(0, 0, 0, 0, [], {}))
+        silent, code, short = (
+            caused.get((*window.key, cause), 0) for cause in (*PAUSING, "host_none")
+        )
+        of_launches = window.key in bound or (*window.key[:2], None) in bound
+        if of_launches or (window.per_step(short)[1] or 0.0) < limit["short_ratio"]:
+            short = 0
+        if silent + code + short and is_silence(window):
+            paused[window.owner] = before._replace(
+                silent_ns=before.silent_ns + silent,
+                code_ns=before.code_ns + code,
+                short_ns=before.short_ns + short,
+                windows=[*before.windows, window],
+                stages={**before.stages, window.key: silent + code + short},
+            )
     idle = whole(measured, "idle")
     for owner, idle_ns in step_sums(measured, idle[idle["cause"] == "host_gc"], "idle_ns").items():
-        before = paused.get(owner, Pauses(0, 0, []))
+        before = paused.get(owner, Pauses(0, 0, 0, 0, [], {}))
         paused[owner] = before._replace(collection_ns=idle_ns)
     existing = gpu_steps(measured)
     costly = {}
     for owner, lost in paused.items():
         steps = existing.get(owner, NO_STEPS)
-        total, ratio = steps.per_step(lost.silent_ns + lost.collection_ns)
+        total, ratio = steps.per_step(lost.total_ns)
         if total and ratio is not None and ratio >= limit["step_ratio"]:
             costly[owner] = lost
     return costly

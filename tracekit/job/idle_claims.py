@@ -14,13 +14,12 @@ from tracekit.job.idle import (
     edge_rows,
     idle_at_edges,
     idle_by_cause,
-    is_silence,
     pauses,
     sync_bound,
 )
-from tracekit.job.launching import of_many_kernels, pooled, waiting_for_launches
+from tracekit.job.launching import bound_stages
 from tracekit.job.loader_waits import by_rank, long_waits
-from tracekit.job.stage_windows import WHERE, keyed, placed, stage_windows
+from tracekit.job.stage_windows import WHERE, keyed, placed
 from tracekit.model.keys import row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
@@ -61,11 +60,7 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
     """A finding about the step is about the waits of all its stages."""
     if not measured.has("host_counts"):
         return {}
-    limit = thresholds.of("launch-bound")
-    bound: set[Key] = set()
-    for _, of_run in pooled(measured).groupby("run", dropna=False, sort=False):
-        named = waiting_for_launches(of_run, limit) or of_many_kernels(of_run, limit)
-        bound.update(map(keyed, named))
+    bound = bound_stages(measured, thresholds.of("launch-bound"))
     rows = placed(measured, "host_counts")
     if not bound or not len(rows):
         return {}
@@ -88,12 +83,13 @@ def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
 def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     if not measured.has("idle"):
         return {}
-    owners: set[Key] = set(pauses(measured, thresholds.of("host-silence")))
-    counted = {window.key for window in stage_windows(measured) if is_silence(window)}
-    silent = _caused(measured, "host_silent", owners)
-    pausing = {key: idle_ns for key, idle_ns in silent.items() if key in counted}
-    for key, idle_ns in _caused(measured, "host_gc", owners).items():
-        pausing[key] = pausing.get(key, 0) + idle_ns
+    lost = pauses(measured, thresholds)
+    pausing: defaultdict[Key, int] = defaultdict(int)
+    for of_owner in lost.values():
+        for key, idle_ns in of_owner.stages.items():
+            pausing[key] += idle_ns
+    for key, idle_ns in _caused(measured, "host_gc", set(lost)).items():
+        pausing[key] += idle_ns
     return pausing
 
 

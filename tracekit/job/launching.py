@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import each_key, stacked, staged, units
-from tracekit.job.stage_windows import occurrence_of_unit
+from tracekit.job.stage_windows import keyed, occurrence_of_unit
 from tracekit.model.keys import PROCESS, of_keys, row_dicts, summed
 from tracekit.model.tables.arrays import Nullable, bare, framed
 from tracekit.model.trace import Measurements
@@ -107,6 +107,15 @@ def of_many_kernels(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict
     """Of the pooled rows of one run, the steps of very many kernels that are short on average."""
     steps = rows[rows["canonical"].isna()]
     return [row for row in row_dicts(steps) if _many_kernels(row, limit)]
+
+
+def bound_stages(measured: Measurements, limit: Mapping[str, float]) -> set[tuple[object, ...]]:
+    """The run, role and stage (None: the step, and all its stages) of all of which rule R03 says that launches hold them up."""
+    bound: set[tuple[object, ...]] = set()
+    for _, of_run in pooled(measured).groupby("run", dropna=False, sort=False):
+        named = waiting_for_launches(of_run, limit) or of_many_kernels(of_run, limit)
+        bound.update(map(keyed, named))
+    return bound
 
 
 def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:

@@ -262,6 +262,17 @@ def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
     return _with_hosts(measured, wanted, on_gpu)
 
 
+def recorded_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
+    """As `steps_of`, for rows that sum over everything that was recorded: with the steps that do not count.
+
+    Their mean wall is that of the steps that count.
+    """
+    steps = steps_of(measured, rows)
+    if measured.recorded is None:
+        return steps
+    return ExistingSteps(steps_of(measured.recorded, rows).count, steps.step_ns)
+
+
 def _with_hosts(
     measured: Measurements, is_chosen: npt.NDArray[np.bool_], rows: pd.DataFrame
 ) -> ExistingSteps:

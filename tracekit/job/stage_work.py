@@ -17,7 +17,7 @@ from tracekit.job.frames import (
     summed,
     text_or_none,
 )
-from tracekit.job.stage_windows import StageWindow, steps_of
+from tracekit.job.stage_windows import StageWindow, recorded_steps_of
 from tracekit.model.keys import records
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
@@ -90,7 +90,7 @@ class _Parts:
         parts = []
         for of_owner in apart(rows, ["run", "role"]):
             (run, role) = next(records(of_owner, ["run", "role"]))
-            steps = steps_of(measured, of_owner)
+            steps = recorded_steps_of(measured, of_owner)
             rest = "the rest" if of_owner["canonical"].notna().any() else "the step"
             for part in apart(of_owner, ["canonical"]):
                 canonical = text_or_none(part["canonical"].iloc[0])

@@ -11,7 +11,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.driver_log import logs, same_steps
-from tracekit.job.frames import UNIT, distinct, grouped, job, same_text, stacked, stage_rows, units
+from tracekit.job.frames import (
+    COUNTED_ANEW,
+    UNIT,
+    distinct,
+    grouped,
+    job,
+    same_text,
+    stacked,
+    stage_rows,
+    units,
+)
+from tracekit.job.step_marks import device_steps, marks
 from tracekit.model import faults
 from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, as_python, is_among, records
 from tracekit.model.metrics import (
@@ -22,6 +33,7 @@ from tracekit.model.metrics import (
     STAGE_TIME,
     STEP_TIME,
     WINDOW,
+    WORK_MARKS,
 )
 from tracekit.model.stages import STAGES
 from tracekit.model.tables.arrays import framed
@@ -32,6 +44,7 @@ NAMES = (
     STAGE_TIME,
     *PER_WORK,
     "first_of_window",
+    *WORK_MARKS,
     "compilations",
     OUT_OF_MEMORY,
     WINDOW,
@@ -56,7 +69,7 @@ def job_values(measured: Measurements) -> pd.DataFrame:
 
     `step_time` (ns) is the wall of the step over all ranks; `stage_time` (ns) that of the longest rank,
     Σ over its occurrences. `first_of_window` marks the first step after a profiler began, where it saw
-    more than one; `compilations` counts what was compiled or loaded in a step. `tokens`, `samples` and
+    more than one; `WORK_MARKS` mark what its device work says of a step (`step_marks`); `compilations` counts what was compiled or loaded in a step. `tokens`, `samples` and
     `images` are those that a person gave of every step, else those that the driver logged for a step of the
     traces (Q22). `out_of_memory` counts, in a row a run, the requests for memory that failed in the recorded
     histories; a run without one has no row. `part` names the capture of a step, where it is in one alone.
@@ -64,10 +77,7 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     repeated = _again(measured)
     walls = job(measured).walls
     unmarked = walls[_unmarked(walls)]
-    walls = walls[[*UNIT, "wall_ns"]]
-    if len(repeated):
-        once = walls[~_among(walls, repeated)].astype(object)
-        walls = pd.concat([once, repeated], ignore_index=True)
+    walls = _walls(measured, repeated)
     is_window = is_among(walls, unmarked, UNIT)
     kind = np.array([STEP_TIME, WINDOW], object)[is_window.astype(np.int64)]
     steps = walls[[*UNIT]].assign(role=None, stage=None, name=kind, value=walls["wall_ns"])
@@ -84,11 +94,11 @@ def job_values(measured: Measurements) -> pd.DataFrame:
         stages,
         faults.sound(measured, lambda part: _work(part, walls), _NO_ROWS),
         _first_of_window(measured, repeated),
+        faults.sound(measured, lambda part: _of_device_work(part, repeated), _NO_ROWS),
         _compiling(measured, repeated),
         faults.sound(measured, _failed_requests, _NO_ROWS),
     ]
-    values = _objects(parts, columns)
-    values["part"] = np.array([*_parts(measured, values), None], object)[:-1]
+    values = _with_parts(measured, _objects(parts, columns))
     if len(unmarked):
         windows = _objects([_each_time(rows[in_window]), _cadences(measured)], columns)
         values = {name: np.concatenate([values[name], windows[name]]) for name in columns}
@@ -96,6 +106,34 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     values["unit"] = np.array(["count", "ns"], object)[is_time]
     values["better"] = np.array(["neither", "lower"], object)[is_time]
     return framed(values, len(is_time))
+
+
+def marked_steps(measured: Measurements) -> pd.DataFrame:
+    """The rows of `job_values` that say which steps there are and what tells them apart but for what they compile."""
+    repeated = _again(measured)
+    parts = [
+        _walls(measured, repeated).rename(columns={"wall_ns": "value"}).assign(name=STEP_TIME),
+        _first_of_window(measured, repeated),
+        faults.sound(measured, lambda part: _of_device_work(part, repeated), _NO_ROWS),
+    ]
+    values = _with_parts(measured, _objects(parts, [*UNIT, "name", "value"]))
+    return framed(values, len(values["name"]))
+
+
+def _walls(measured: Measurements, repeated: pd.DataFrame) -> pd.DataFrame:
+    """The wall of every step, those of steps that several captures hold apart: run, step, part, wall_ns."""
+    walls = job(measured).walls[[*UNIT, "wall_ns"]]
+    if not len(repeated):
+        return walls
+    once = walls[~_among(walls, repeated)].astype(object)
+    return pd.concat([once, repeated], ignore_index=True)
+
+
+def _with_parts(
+    measured: Measurements, values: dict[str, npt.NDArray[np.object_]]
+) -> dict[str, npt.NDArray[np.object_]]:
+    """The columns with the part of each value."""
+    return {**values, "part": np.array([*_parts(measured, values), None], object)[:-1]}
 
 
 _TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE})
@@ -226,7 +264,7 @@ def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
         of_run = walls[same_text(walls["run"], run)]
         counts = log.counts[name]
         steps = sorted(set(same_steps(of_run, log)) & set(counts.index))
-        rows = of_run[of_run["step"].isin(steps) & (of_run["origin"] != "profiler")][[*UNIT]]
+        rows = of_run[of_run["step"].isin(steps) & ~of_run["origin"].isin(COUNTED_ANEW)][[*UNIT]]
         count = counts.reindex(rows["step"].astype("int64")).to_numpy(float)
         yield rows.assign(name=name, value=count)[count > 0]
 
@@ -243,6 +281,17 @@ def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFram
     ]
     rows = distinct(first, UNIT)
     return rows.assign(name="first_of_window", value=1)
+
+
+def _of_device_work(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
+    """What the device work of steps says of them: run, step, part, name, value 1."""
+    if "gpu_time" in faults.unasked_tables(measured):
+        return _NO_ROWS
+    rows = device_steps(measured)
+    if not len(rows):
+        return _NO_ROWS
+    parted = _apart(units(rows), rows, again)
+    return marks(parted[parted["step"].notna().to_numpy(np.bool_)])
 
 
 def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:

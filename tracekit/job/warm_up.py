@@ -13,10 +13,18 @@ import pandas as pd
 
 from tracekit.job.frames import text_or_none
 from tracekit.job.samples import Key, Samples, StepId
-from tracekit.model.metrics import STEP_TIME
+from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK, WORK_MARKS
 
 FIRST, COMPILES = "first_of_window", "compilations"
 _OPENING, _COMPILING = "the first after the profiler began", "compiles or loads code"
+_EMPTY, _AHEAD = (
+    "cut off, with next to no device work",
+    "out of step with its device work: the host ran ahead",
+)
+_OPEN = "the last that was recorded, whose end nothing tells"
+
+COMPARED_ONLY = frozenset([_COMPILING])
+"""Reasons for which a step is left out of comparisons, although its time is part of what a run costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,16 @@ class Dropped:
     step: int | None
     part: str | None
     reason: str
+
+    @property
+    def is_without_work(self) -> bool:
+        """Whether it holds no work that a sum over all steps would have from it."""
+        return self.reason == _EMPTY
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is left out for being the first, whatever it held."""
+        return self.reason == _OPENING
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +70,10 @@ class LeftOut:
 def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None) -> LeftOut:
     """The steps to leave out: the first `first` of every run, or with None by what is known of them.
 
-    By rule these are the first step after a profiler began and then steps that compile or load code. Where
-    all that is left compiles it stays: then that is what the steps of the run are like.
+    By rule these are stubs without device work, the first step after a profiler began, steps in which other device
+    work ran than was launched, and then steps that compile or load code. Where that is all that is left it stays:
+    then that is what the steps of the run are like; and where device work tells no step from the others, the first
+    one stays too, as its work runs in those.
     """
     steps = found.get((STEP_TIME, None, None))
     if steps is None:
@@ -63,16 +83,30 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
         for ids in steps.steps:
             out += [Dropped(*step, f"one of the first {first}") for step in ids[:first]]
         return LeftOut(tuple(out))
-    opening, compiling = _marked(marks, FIRST), _marked(marks, COMPILES)
+    marked = {name: _marked(marks, name) for name in (*WORK_MARKS, FIRST, COMPILES)}
     for ids in steps.steps:
-        first_ones = _unless_all(ids, opening)
-        busy = _unless_all([step for step in ids if step not in first_ones], compiling)
-        for step in ids:
-            if step in first_ones:
-                out.append(Dropped(*step, _OPENING))
-            elif step in busy:
-                out.append(Dropped(*step, _COMPILING))
+        reasons: dict[StepId, str] = {}
+        for name, reason in _RULES:
+            remaining = [step for step in ids if step not in reasons]
+            if (
+                name == FIRST
+                and len(remaining) > 1
+                and all(_is(s, marked[RAN_AHEAD]) for s in remaining)
+            ):
+                continue
+            reasons.update(dict.fromkeys(_unless_all(remaining, marked[name]), reason))
+        out += [Dropped(*step, reasons[step]) for step in ids if step in reasons]
     return LeftOut(tuple(out))
+
+
+_RULES = (
+    (WITHOUT_WORK, _EMPTY),
+    (CUT_OFF, _OPEN),
+    (FIRST, _OPENING),
+    (RAN_AHEAD, _AHEAD),
+    (COMPILES, _COMPILING),
+)
+"""The marks and what they say, in order."""
 
 
 def _unless_all(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#define MOST 6
+#define MOST 9
 
 /* The arrays of one call: all are read but for the last ones, which are written to. */
 typedef struct {
@@ -136,6 +136,21 @@ static PyObject *places(PyObject *args, int right)
 
 static PyObject *places_left(PyObject *module, PyObject *args) { return (void)module, places(args, 0); }
 static PyObject *places_right(PyObject *module, PyObject *args) { return (void)module, places(args, 1); }
+
+static PyObject *windows(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 4, 1, &of)) return NULL;
+    const int64_t *end = of.values[1], *points = of.values[2];
+    size_t hint = 0;
+    if (of.size[1] != of.size[0] || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[2]; i++) {
+        hint = place(of.values[0], of.size[0], points[i], 1, hint);
+        of.values[3][i] = hint && points[i] < end[hint - 1] ? (int64_t)hint - 1 : -1;
+    }
+    return done(&of, NULL);
+}
 
 /* Adds [low, high) behind intervals of which none begins later; what touches the last one joins it. */
 static size_t add_interval(int64_t *start, int64_t *end, size_t count, int64_t low, int64_t high)
@@ -393,10 +408,166 @@ static PyObject *running(PyObject *module, PyObject *args)
     return counted(&of, above);
 }
 
+/* What each group has run for on the thread that is looked at: `reach` is the end of all of it so far. */
+typedef struct {
+    int64_t reach;
+    size_t thread, interval;
+} run_state;
+
+/* Unites the intervals of each group on every thread; rows are in order of thread and start. The united intervals and their
+ * groups and threads go to `low` … where these are; the lengths that have been added up to `totals`. How many there are. */
+static PyObject *outermost(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 9, 4, &of)) return NULL;
+    const int64_t *rows = of.values[0], *thread = of.values[1], *start = of.values[2], *length = of.values[3];
+    const int64_t *group = of.values[4];
+    int64_t *totals = of.values[5], *low = of.values[6], *high = of.values[7], *first = of.values[8];
+    size_t size = of.size[1], groups = of.size[5], threads = 0, count = 0;
+    if (of.size[2] != size || of.size[3] != size || of.size[4] != size) return done(&of, "the arrays differ in length");
+    int keeps = of.size[6] > 0;
+    if (keeps && (of.size[6] < of.size[0] || of.size[7] < of.size[0] || of.size[8] < of.size[0]))
+        return done(&of, "there is no room");
+    run_state *states = calloc(groups + 1, sizeof *states);
+    if (!states) return no_memory(&of);
+    int64_t latest = INT64_MIN, last = 0;
+    const char *problem = NULL;
+    for (size_t i = 0; !problem && i < of.size[0]; i++) {
+        if (rows[i] < 0 || (uint64_t)rows[i] >= size) {
+            problem = "no such row";
+            break;
+        }
+        size_t row = (size_t)rows[i];
+        if (!threads || thread[row] != last) {
+            threads++;
+            last = thread[row];
+            latest = INT64_MIN;
+        }
+        int64_t from = start[row], until = (int64_t)((uint64_t)from + (uint64_t)length[row]), of_group = group[row];
+        if (of_group < 0 || (uint64_t)of_group >= groups) {
+            problem = "no such group";
+            break;
+        }
+        if (from < latest) problem = "the intervals are not in order";
+        latest = from;
+        run_state *state = &states[of_group];
+        int is_new = state->thread != threads || from > state->reach;
+        if (keeps) {
+            /* One without length lasts 1 ns among the intervals, and nothing among the totals. */
+            int64_t solid = until > from ? until : from + 1;
+            if (state->thread != threads || from > high[state->interval]) {
+                state->interval = count;
+                low[count] = from;
+                high[count] = solid;
+                first[count++] = (int64_t)row;
+            } else if (solid > high[state->interval]) {
+                high[state->interval] = solid;
+            }
+        }
+        if (!is_new) from = state->reach;
+        if (until > from) totals[of_group] += until - from;
+        if (state->thread != threads || until > state->reach) state->reach = until;
+        state->thread = threads;
+    }
+    free(states);
+    return problem ? done(&of, problem) : counted(&of, (int64_t)count);
+}
+
+/* The row that encloses each op, and how much of its time is its own; rows are in order of thread, start, longest first.
+ * What encloses an op is the last one before it on its thread that ends after it begins. A child starts only after all that
+ * started within its elder siblings has ended: from each to the latest end below it they are apart and can be added. */
+static PyObject *nest(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 6, 2, &of)) return NULL;
+    const int64_t *rows = of.values[0], *thread = of.values[1], *start = of.values[2], *length = of.values[3];
+    int64_t *parent = of.values[4], *own = of.values[5];
+    size_t count = of.size[0], size = of.size[1], depth = 0;
+    for (int i = 2; i < 6; i++)
+        if (of.size[i] != size) return done(&of, "the arrays differ in length");
+    if (count > INT32_MAX) return done(&of, "there is no room");
+    for (size_t i = 0; i < count; i++)
+        if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
+    /* `open`: those of the thread that none after them outlasts, the earlier one ends later. */
+    int32_t *up = malloc((count + 1) * sizeof *up), *open = malloc((count + 1) * sizeof *open);
+    int64_t *reach = malloc((count + 1) * sizeof *reach);
+    for (size_t i = 0; up && open && reach && i < count; i++) {
+        int64_t row = rows[i];
+        if (i && thread[row] != thread[rows[i - 1]]) depth = 0;
+        size_t low = 0, high = depth;
+        reach[i] = start[row] + length[row];
+        if (depth && reach[open[depth - 1]] > start[row]) low = depth;
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            if (reach[open[middle]] > start[row])
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        up[i] = low ? open[low - 1] : -1;
+        parent[row] = low ? rows[up[i]] : -1;
+        own[row] = length[row];
+        while (depth && reach[open[depth - 1]] <= reach[i]) depth--;
+        open[depth++] = (int32_t)i;
+    }
+    int is_full = !up || !open || !reach;
+    for (size_t i = is_full ? 0 : count; i-- > 0;) {
+        if (up[i] < 0) continue;
+        int64_t above = rows[up[i]], until = start[above] + length[above];
+        own[above] -= (reach[i] < until ? reach[i] : until) - start[rows[i]];
+        if (reach[i] > reach[up[i]]) reach[up[i]] = reach[i];
+    }
+    free(up);
+    free(open);
+    free(reach);
+    return is_full ? no_memory(&of) : done(&of, NULL);
+}
+
+#define CLASSES 64
+
+/* What an op of each class has got before each time: the first class of which any runs shares out the time to the next. */
+static PyObject *swept(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 7, 4, &of)) return NULL;
+    const int64_t *sequence = of.values[0], *times = of.values[1], *kind = of.values[2];
+    size_t size = of.size[1], ops = of.size[2], row = size + 1, classes = of.size[3] / row, count = 0;
+    if (of.size[0] != size || of.size[3] != classes * row) return done(&of, "the arrays differ in length");
+    if (classes > CLASSES || of.size[4] < size || of.size[5] < size || of.size[6] < size)
+        return done(&of, "there is no room");
+    int64_t got[CLASSES] = {0}, active[CLASSES] = {0};
+    for (size_t k = 0; k < classes; k++) of.values[3][k * row] = 0;
+    for (size_t i = 0; i < size; i++) {
+        uint64_t edge = (uint64_t)sequence[i], op = edge < ops ? edge : edge - ops;
+        if (edge < 2 * ops) {
+            if (kind[op] < 0 || (uint64_t)kind[op] >= classes) return done(&of, "no such class");
+            active[kind[op]] += edge < ops ? 1 : -1;
+        }
+        int64_t length = i + 1 < size ? times[i + 1] - times[i] : 0;
+        size_t first = 0;
+        while (first < classes && active[first] <= 0) first++;
+        if (first < classes && length > 0) {
+            int64_t each = length / active[first];
+            got[first] += each;
+            if (each * active[first] < length) {
+                of.values[4][count] = (int64_t)i;
+                of.values[5][count] = (int64_t)first;
+                of.values[6][count++] = length - each * active[first];
+            }
+        }
+        for (size_t k = 0; k < classes; k++) of.values[3][k * row + i + 1] = got[k];
+    }
+    return counted(&of, (int64_t)count);
+}
+
 static PyMethodDef functions[] = {
     {"covered_before", covered_before, METH_VARARGS, "How much of intervals lies before each point."},
     {"places_left", places_left, METH_VARARGS, "How many of ascending values are below each."},
     {"places_right", places_right, METH_VARARGS, "How many of ascending values are not above each."},
+    {"windows", windows, METH_VARARGS, "The window that each point lies in."},
     {"join", join, METH_VARARGS, "The union of intervals in order; -1 where they are not."},
     {"combine", combine, METH_VARARGS, "The points of two sets of intervals whose state is kept."},
     {"united", united, METH_VARARGS, "The length of the union of the intervals of each group."},
@@ -407,6 +578,9 @@ static PyMethodDef functions[] = {
     {"summed", summed, METH_VARARGS, "The sums of the values of each group."},
     {"nearest", nearest, METH_VARARGS, "The nearest enclosing row that is wanted; how many are further up."},
     {"running", running, METH_VARARGS, "The nearest enclosing row that has not ended; how many are further up."},
+    {"nest", nest, METH_VARARGS, "What encloses each op, and its own time."},
+    {"swept", swept, METH_VARARGS, "What an op of each class gets until each time."},
+    {"outermost", outermost, METH_VARARGS, "The time of groups of ops, recursion counted once."},
     {NULL, NULL, 0, NULL},
 };
 

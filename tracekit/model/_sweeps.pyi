@@ -14,6 +14,9 @@ def covered_before(start: Ints, end: Ints, points: Ints, before: Ints, /) -> Non
 def places_left(values: Ints, points: Ints, place: Ints, /) -> None: ...
 def places_right(values: Ints, points: Ints, place: Ints, /) -> None: ...
 
+# The last window to begin before each point, in order of start, if it holds the point; else -1.
+def windows(start: Ints, end: Ints, points: Ints, window: Ints, /) -> None: ...
+
 # The union of intervals in order of start, and how many intervals it has; -1 where they are in another order.
 def join(start: Ints, end: Ints, low: Ints, high: Ints, /) -> int: ...
 
@@ -47,3 +50,36 @@ def nearest(parent: Ints, wanted: npt.NDArray[np.bool_], rows: Ints, above: Ints
 
 # Each row, or the nearest above it, that ends after the time; how many are not there yet after 64 steps.
 def running(parent: Ints, end: Ints, times: Ints, rows: Ints, /) -> int: ...
+
+# Unites the intervals of each group on every thread, `rows` in order of thread and start: adds up their lengths, and where
+# there is room gives start, end (an instant lasts 1 ns) and the first row of each; how many these are.
+def outermost(
+    rows: Ints,
+    thread: Ints,
+    start: Ints,
+    length: Ints,
+    group: Ints,
+    totals: Ints,
+    low: Ints,
+    high: Ints,
+    first: Ints,
+    /,
+) -> int: ...
+
+# What an op of each class (at most 64) has got before each time, one row a class, by the numbers of starts, ends and other
+# edges in order of time; and the places, classes and remainders of what could not be shared out: how many.
+def swept(
+    sequence: Ints,
+    times: Ints,
+    kind: Ints,
+    sums: Ints,
+    place: Ints,
+    of_class: Ints,
+    remainder: Ints,
+    /,
+) -> int: ...
+
+# The row that encloses each op and the time that is its own; `rows` are in order of thread, start, longest first.
+def nest(
+    rows: Ints, thread: Ints, start: Ints, length: Ints, parent: Ints, own: Ints, /
+) -> None: ...

@@ -166,6 +166,7 @@ def _without(measured: Measurements, captures: Collection[Capture]) -> Measureme
         measured.facts,
         _check_without(measured, captures),
         tuple(f for f in measured.faults if (f.source, f.pid) not in captures),
+        None if measured.recorded is None else _without(measured.recorded, captures),
     )
 
 

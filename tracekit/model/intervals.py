@@ -25,6 +25,10 @@ FREE_PAIRS = 2**22
 """So many pairs of an op and a window are always worked out, beside four for every op."""
 
 
+MOST_CLASSES = 64
+"""The pass in C tells so many classes of ops apart."""
+
+
 class Intervals(NamedTuple):
     """Sorted, disjoint intervals; `start[i] < end[i] < start[i + 1]`."""
 
@@ -154,6 +158,8 @@ def window_at(start: Ints, end: Ints, points: Ints) -> Ints:
     """
     if not len(start):
         return np.full(len(points), -1, np.int64)
+    if sweeps.native is not None:
+        return sweeps.windows(start, end, points)
     window = sweeps.places(start, points, right=True) - 1
     return np.where((window >= 0) & (points < end[window]), window, -1)
 
@@ -278,12 +284,16 @@ def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> _Sweep:
     place = np.empty(len(times), np.int64)
     place[sequence] = np.arange(len(times))
     times = times[sequence]
-    length = np.diff(times, append=times[-1:])
     bounds = np.cumsum([len(start), len(end), len(low)])
     first, last, lows, highs = np.split(place, bounds)
     kinds = int(kind.max(initial=0)) + 1
+    places = first, last, lows, highs
+    if sweeps.native is not None and kinds <= MOST_CLASSES:
+        sums, rests = sweeps.swept(sequence, times, kind, kinds)
+        return _Sweep(places, sums, rests)
     sums = np.zeros((kinds, len(times) + 1), np.int64)
     rests = []
+    length = np.diff(times, append=times[-1:])
     free = np.ones(len(times), np.bool_)
     for number in range(kinds):
         of_class = np.flatnonzero(kind == number)
@@ -296,7 +306,7 @@ def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> _Sweep:
         np.cumsum(each, out=sums[number, 1:])
         rests.append((times[several[remainder > 0]], remainder[remainder > 0]))
         free &= running == 0
-    return _Sweep((first, last, lows, highs), sums, rests)
+    return _Sweep(places, sums, rests)
 
 
 def _longest(start: Ints, end: Ints, ties: Sequence[Ints], ts_ns: Ints) -> Ints:

@@ -79,6 +79,18 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
     return distinct + low, table.take(offset)
 
 
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The distinct numbers, ascending: as `numpy.unique`, in a third of its time for few thousands.
+
+    >>> distinct(np.array([7, 3, 7]))
+    array([3, 7])
+    """
+    ascending = np.sort(values)
+    is_first = np.ones(len(values), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
+    return ascending[is_first]
+
+
 def of_keys(frame: pd.DataFrame, by: Sequence[str]) -> tuple[Ints, Ints]:
     """(for each row the number of its combination of keys, in order of appearance; the first row of each).
 
@@ -308,9 +320,10 @@ def _array_codes(array: Array) -> tuple[Ints, int]:
     if array.dtype == np.int64:
         distinct, codes = numbered(array)
         return codes, len(distinct)
-    few = _codes_of_few(array) if array.dtype == object and len(array) <= FEW else None
-    if few is not None:
-        return few
+    if array.dtype == object and len(array) <= FEW:
+        few = _codes_of_few(array)
+        if few is not None:
+            return few
     # Missing texts come as -1.
     codes, distinct = pd.factorize(array)
     return codes + 1, len(distinct) + 1
@@ -428,6 +441,27 @@ def by_group(group: Ints, start: Ints) -> Ints:
     return order[np.argsort(group[order].astype(np.uint16), kind="stable")]
 
 
+def ordered(values: Ints, *ties: npt.NDArray[Any]) -> Ints:
+    """The places of the values in ascending order; of equal ones by the `ties`, the first of them first.
+
+    >>> ordered(np.array([5, 3, 5]), np.array([2, 0, 1]))
+    array([1, 2, 0])
+    """
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    is_equal = ascending[1:] == ascending[:-1]
+    if not is_equal.any():
+        return order
+    is_tied = np.zeros(len(order), np.bool_)
+    is_tied[1:] = is_equal
+    is_tied[:-1] |= is_equal
+    tied = np.flatnonzero(is_tied)
+    places = order[tied]
+    keys = [tie[places] for tie in reversed(ties)]
+    order[tied] = places[np.lexsort([*keys, ascending[tied]])]
+    return order
+
+
 def exact_sum(values: Ints) -> bool:
     """Whether the sum of these numbers, and of any of them, is exact as a float."""
     largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
@@ -461,8 +495,24 @@ def sorted_in_groups(group: Ints, values: Ints) -> Ints:
     if span * (int(group.max()) + 1) >= 2**62:
         return values[np.lexsort((values, group))]
     # One array of numbers is sorted in a fraction of the time that an order by two keys takes.
-    before = group * span - low
-    return np.sort(before + values) - np.sort(before)
+    counts = np.bincount(group)
+    before = np.arange(len(counts)) * span - low
+    return np.sort(before[group] + values) - np.repeat(before, counts)
+
+
+def largest(values: Ints, count: int) -> Ints:
+    """Where the largest values stand, at most so many, in order; of equal ones the first.
+
+    >>> largest(np.array([5, 9, 5, 7, 5]), 3)
+    array([0, 1, 3])
+    """
+    if len(values) <= count or not count:
+        return np.arange(min(len(values), count))
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    is_among = values > least
+    equal_places = np.flatnonzero(values == least)
+    is_among[equal_places[: count - int(np.count_nonzero(is_among))]] = True
+    return np.flatnonzero(is_among)
 
 
 def place_of(
@@ -471,6 +521,15 @@ def place_of(
     """(for each wanted number its place in the ascending keys, whether it is there); any place where not."""
     place = np.minimum(sweeps.places(keys, wanted), len(keys) - 1)
     return place, keys[place] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
+
+
+def is_one_of(values: npt.NDArray[Any], among: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which numbers are among others: as `numpy.isin`, in a quarter of its time for few hundreds.
+
+    >>> is_one_of(np.array([3, 4]), np.array([7, 3])).tolist()
+    [True, False]
+    """
+    return place_of(distinct(among), values)[1]
 
 
 def sums_of(keys: Mapping[str, Array], values: Mapping[str, Ints]) -> dict[str, Array]:

@@ -128,6 +128,10 @@ UNPROFILED, UNPROFILED_STAGE = "unprofiled_step_time", "unprofiled_stage_time"
 """Of logs of runs without a profiler; stages are those that no profile has."""
 
 WINDOW = "window_time"
+
+WITHOUT_WORK, RAN_AHEAD, CUT_OFF = WORK_MARKS = ("without_device_work", "ran_ahead", "cut_off")
+"""Values of steps that say what their device work says of them; no metrics, as nothing is compared by them."""
+
 """How long a source without step marks is: no step, and nothing to compare by itself."""
 
 RANGE_CADENCE, LAUNCH_CADENCE = "range_cadence", "launch_cadence"

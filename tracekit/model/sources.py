@@ -99,7 +99,7 @@ class Source:
 class Want:
     """What to read of a source: a light question reads little.
 
-    `tables` None means all that is cheap (everything but `flows`); `args` None means every key. `columns`
+    `tables` None means all that is cheap (everything but `flows` and `python_calls`); `args` None means every key. `columns`
     are the nullable columns that are needed: a reader may leave the others <NA> (None: all). `modules`
     are those Python functions that are calls of a model's modules; `python` means all of them.
     """
@@ -114,7 +114,7 @@ class Want:
     def table(self, name: str) -> bool:
         """Whether `name` is wanted."""
         if self.tables is None:
-            return name != "flows"
+            return name not in ("flows", "python_calls")
         return name in self.tables
 
     def column(self, name: str) -> bool:

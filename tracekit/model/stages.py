@@ -110,10 +110,15 @@ _COLLECTIVE = re.compile(r"(nccl|gloo|rccl|hccl|mpi|c10d|ucc|xccl):|record_param
 # What PyTorch's own parts and serving engines annotate: calls, modules, compilation, iterations.
 _NOT_A_STAGE = re.compile(
     r"Optimizer\.|enumerate\(Data|ProfilerStep|<class |"
-    r"DistributedDataParallel|FullyShardedDataParallel|FSDP|## |"
+    r"DistributedDataParallel|FullyShardedDataParallel|FSDP|Call CompiledFxGraph|"
     r"Torch-Compiled|TorchDynamo|CompiledFunction|PyTorch Profiler|mini_batch|micro_batch|"
     r"execute_(new_|context|\d)|step\[[A-Za-z_]+[ \]]|hipGraph|cudaGraph|(?:[\w-]+/)?train_microbatch\Z",
 )
+
+_FRAMED = re.compile(r"##\s+(\S.*?)\s+##\Z")
+"""How training loops of Meta write their parts; PyTorch writes its compiled graphs so."""
+
+_CALL = re.compile(r"\w+(?:\.\w+)*[ .]?\w*\(\)\Z")
 
 _COMPILING = " (dynamo_timed)"
 """How every range ends that PyTorch records of its compiler."""
@@ -169,7 +174,16 @@ def may_be_stage(name: str) -> bool:
 
     >>> may_be_stage("actor_update"), may_be_stage("nccl:all_reduce"), may_be_stage("step[DECODE bs=8]")
     (True, False, False)
+    >>> may_be_stage("## forward ##"), may_be_stage("## Call CompiledFxGraph f2 ##"), may_be_stage("## Awaitable wait() ##")
+    (True, False, False)
     """
+    framed = _FRAMED.match(name)
+    if framed is not None:
+        name = framed.group(1)
+        if _CALL.match(name):
+            return False
+    elif name.startswith("## "):
+        return False
     is_other = _NOT_A_STAGE.match(name) is not None or name.endswith(_COMPILING)
     return bool(name.strip()) and not is_other and not is_collective(name)
 
@@ -185,7 +199,12 @@ def canonical(name: str, role: str | None = None) -> str:
 
     >>> canonical("actor_update"), canonical("actor-update"), canonical("train_batch", "value-model")
     ('update_actor', 'update_actor', 'update_critic')
+    >>> canonical("## backward ##"), canonical("## data_load ##")
+    ('backward', 'data_load')
     """
+    framed = _FRAMED.match(name)
+    if framed is not None:
+        name = framed.group(1)
     owner, _, last = name.rpartition("/")
     plain, whose = last.replace("-", "_"), owner or role
     if plain in ("train_batch", "train", "train_presharded") and whose is not None:

@@ -43,6 +43,13 @@ def places(values: Ints, points: Ints, *, right: bool = False) -> Ints:
     return place
 
 
+def windows(start: Ints, end: Ints, points: Ints) -> Ints:
+    """For each point the window, of those in order of start, that began last and holds it; -1 for none."""
+    window = np.empty(len(points), np.int64)
+    native.windows(plain(start), plain(end), plain(points), window)
+    return window
+
+
 def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
     """The union of intervals in order of start as disjoint ones; None where they are in another order."""
     low, high = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
@@ -86,14 +93,18 @@ def numbered(keys: Ints) -> tuple[Ints, Ints] | None:
     """(the distinct keys, ascending; for each key its place among them); None where they lie far apart."""
     distinct, place = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     count = native.numbered(plain(keys), distinct, place)
-    return None if count < 0 else (_cut(distinct, count), place)
+    if count < 0:
+        return None
+    return _cut(distinct, count), place
 
 
 def appearing(keys: Ints) -> tuple[Ints, Ints] | None:
     """(the number of each key in order of appearance, the first row of each); None for keys that collide."""
     place, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     count = native.appearing(plain(keys), place, first)
-    return None if count < 0 else (place, _cut(first, count))
+    if count < 0:
+        return None
+    return place, _cut(first, count)
 
 
 def summed(group: Ints, values: Ints, count: int) -> Ints:
@@ -115,7 +126,70 @@ def running(parent: Ints, end: Ints, times: Ints, rows: Ints) -> tuple[Ints, int
     return still, native.running(plain(parent), plain(end), plain(times), still)
 
 
-def plain(values: Ints) -> Ints:
+def outermost(
+    rows: Ints,
+    thread: npt.NDArray[np.integer[Any]],
+    start: Ints,
+    length: Ints,
+    group: Ints,
+    count: int,
+) -> Ints:
+    """For each group the time in which any op of it runs, on every thread; `rows` are in order of thread and start."""
+    totals, none = np.zeros(count, np.int64), np.empty(0, np.int64)
+    columns = map(plain, (rows, thread, start, length, group))
+    native.outermost(*columns, totals, none, none, none)
+    return totals
+
+
+def united_calls(
+    rows: Ints,
+    thread: npt.NDArray[np.integer[Any]],
+    start: Ints,
+    length: Ints,
+    group: Ints,
+    count: int,
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """The same times, and (start, end, first row) of the intervals in which a group runs; an instant lasts 1 ns."""
+    totals = np.zeros(count, np.int64)
+    low, high, first = (np.empty(len(rows), np.int64) for _ in range(3))
+    columns = map(plain, (rows, thread, start, length, group))
+    united_count = native.outermost(*columns, totals, low, high, first)
+    low, high, first = (_cut(times, united_count) for times in (low, high, first))
+    return totals, low, high, first
+
+
+def nested(
+    rows: Ints, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
+) -> tuple[Ints, Ints]:
+    """(the row that encloses each, -1 for none; its own time) for `rows` in order of thread, start, longest first.
+
+    All other rows are enclosed by none, and all their time is their own.
+    """
+    parent, own = np.full(len(start), -1, np.int64), plain(length).copy()
+    native.nest(*map(plain, (rows, thread, start, length)), parent, own)
+    return parent, own
+
+
+def swept(
+    sequence: Ints, times: Ints, kind: Ints, kinds: int
+) -> tuple[npt.NDArray[np.int64], list[tuple[Ints, Ints]]]:
+    """What an op of each class has got before each time, and (times, remainders) of each class that are not in that.
+
+    `sequence` are the numbers of the starts of ops, then their ends, then other edges, in order of `times`.
+    """
+    sums = np.empty((kinds, len(times) + 1), np.int64)
+    place, of_class, remainder = (np.empty(len(times), np.int64) for _ in range(3))
+    columns = map(plain, (sequence, times, kind))
+    count = native.swept(*columns, sums.reshape(-1), place, of_class, remainder)
+    place, of_class, remainder = place[:count], of_class[:count], remainder[:count]
+    rests = []
+    for number in range(kinds):
+        which = np.flatnonzero(of_class == number)
+        rests.append((times[place[which]], remainder[which]))
+    return sums, rests
+
+
+def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:
     """The values as int64 in one piece."""
     return np.ascontiguousarray(values, np.int64)
 

@@ -30,8 +30,8 @@ from tracekit.model.sources import (
     Want,
 )
 from tracekit.model.tables import KEYS, TABLES, Table
-from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Nullable, bare
-from tracekit.model.tables.table import FEW_ROWS, Column, Dtype
+from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Nullable, all_at_rows, bare
+from tracekit.model.tables.table import FEW_ROWS, Dtype
 
 __all__ = [
     "KEPT_ROWS",
@@ -115,12 +115,13 @@ class Trace:
 
         A frame takes longer to be asked for a column than most small ones take to be worked on.
         """
-        place = table, column
-        if place not in self._arrays:
+        array = self._arrays.get((table, column))
+        if array is None:
             assert isinstance(self.tables, Frames), "a trace holds its tables so"
             columns = self.tables.as_given().get(table, TABLES[table].no_rows())
-            self._arrays[place] = bare(getattr(columns[column], "array", columns[column]))
-        return self._arrays[place]
+            array = bare(getattr(columns[column], "array", columns[column]))
+            self._arrays[table, column] = array
+        return array
 
     def numbers(self, table: str, column: str) -> npt.NDArray[Any]:
         """The values of a column of numbers that no row lacks."""
@@ -163,9 +164,14 @@ class Trace:
 
     def derived(self, function: Callable[[Trace], T]) -> T:
         """`function(self)`, computed once: what several analyses of one trace share."""
-        if function not in self._derived:
-            self._derived[function] = function(self)
-        value: T = self._derived[function]
+        value: T
+        try:
+            value = self._derived[function]
+        except KeyError:
+            pass
+        else:
+            return value
+        value = self._derived[function] = function(self)
         return value
 
     def keep(self, function: Callable[[Trace], T], value: T) -> None:
@@ -195,6 +201,7 @@ class Labels:
 
     def __init__(self, source: Source) -> None:
         self._values = dict(zip(KEYS, _KEYS_OF(source), strict=True))
+        self._few = {n: _few_filled(c.dtype, self._values[n]) for n, c in KEYS.items()}
         self._of_length: dict[int, Mapping[str, Array]] = {}
 
     def before(self, table: Table, columns: Mapping[str, Any]) -> Columns:
@@ -206,24 +213,18 @@ class Labels:
             columns = described(columns)
         keys = self._of_length.get(length)
         if keys is None:
-            keys = {
-                name: _same(column, self._values[name], length) for name, column in KEYS.items()
-            }
+            keys = self._keys(length)
             self._of_length[length] = keys
         return table.cast(columns, length, keys)
 
+    def _keys(self, length: int) -> dict[str, Array]:
+        """The key columns of so many rows: a part of the few that most tables share, where there are no more."""
+        if length <= FEW_ROWS:
+            return all_at_rows(self._few, slice(length))
+        return {n: _filled(c.dtype, self._values[n], length) for n, c in KEYS.items()}
+
 
 _KEYS_OF = attrgetter(*("name" if key == "source" else key for key in KEYS))
-
-
-def _same(column: Column, value: str | int | None, length: int) -> Array:
-    """A column with one value in all rows; the few rows of most tables share theirs."""
-    if length > FEW_ROWS:
-        return _filled(column.dtype, value, length)
-    filled = _few_filled(column.dtype, value)
-    if isinstance(filled, Coded):
-        return Coded(filled.codes[:length], filled.texts)
-    return Nullable(filled.values[:length], filled.missing[:length])
 
 
 @lru_cache(1024)
@@ -255,7 +256,7 @@ class Measurements:
     `sources` are as their readers completed them, in a fixed order; `failures` those that could not be
     read. A table that no source could fill is absent; those of `faults` are failed, not absent (see
     `tracekit.model.faults`). `check` is what a second tool recorded of the same steps, to be compared and never
-    added.
+    added. `recorded` are the measurements of all steps, where some of them do not count and are left out of these.
     """
 
     tables: Mapping[str, Columns]
@@ -265,6 +266,7 @@ class Measurements:
     facts: Facts = field(default_factory=Facts)
     check: Measurements | None = None
     faults: tuple[Fault, ...] = ()
+    recorded: Measurements | None = None
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _frames: dict[str, pd.DataFrame] = field(
         default_factory=dict[str, pd.DataFrame], init=False, repr=False, compare=False

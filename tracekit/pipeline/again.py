@@ -83,7 +83,7 @@ def analyze(
         return KeptResult(report, look.read_before, lambda: _measured(paths, options))
     from tracekit.pipeline import run
 
-    result = run.analyze(paths, options, None if look is None else look.found)
+    result = run.analyze(paths, options, None if look is None else look.discovery)
     if look is not None:
         look.keep(result)
     return result
@@ -100,13 +100,13 @@ def _measured(paths: Sequence[str | Path], options: Options) -> Measurements:
 class _Look:
     """What a report rests on, as one look finds it.
 
-    `saved` are the labels, names and digests of the arguments that are saved measurements, `found` is what is found
+    `saved` are the labels, names and digests of the arguments that are saved measurements, `discovery` is what is found
     in the others, `beside` the states of what their readers read besides.
     """
 
     entry: Path
     saved: tuple[tuple[str | None, str, str], ...]
-    found: Discovery | None
+    discovery: Discovery | None
     files: SeenFiles
     beside: tuple[tuple[str, ...], ...]
     before: _Before | None
@@ -136,32 +136,39 @@ class _Look:
         if result.failed or measured.faults or not measured.sources:
             return
         contents: dict[Path, str] = {}
-        if self.found is not None and not self.saved:
+        if self.discovery is not None and not self.saved:
             by_name = {source.name: source.content for source in measured.sources}
-            for source in self.found.sources:
+            for source in self.discovery.sources:
                 content = by_name.get(source.name)
                 if content is not None:
                     contents[source.path] = content
         with contextlib.suppress(OSError, TypeError, ValueError):
-            if not self.files.are_unchanged() or self.beside != _beside(self.found):
+            if not self._is_unchanged():
                 return
             read = [result.read.count, result.read.size_bytes]
             head = [self._basis(contents), read, self.files.records(contents)]
             cache.put(self.entry, packed(result.report, head))
         cache.forget_oldest(cache.limit_bytes())
 
+    def _is_unchanged(self) -> bool:
+        """Whether every file is as it was at the look; raises `OSError` where one cannot be read."""
+        for _, path, content in self.saved:
+            if content_digest(Path(path)) != content:
+                return False
+        return self.files.are_unchanged() and self.beside == _beside(self.discovery)
+
     def _basis(self, contents: dict[Path, str]) -> str:
         """The digest of all that the report rests on besides what was asked; raises `OSError` where a file cannot be read.
 
         `contents` are digests of files that are known already.
         """
-        found: tuple[Any, ...] = ()
+        discovery: tuple[Any, ...] = ()
         of_sources: list[str] = []
-        if self.found is not None:
-            for source in self.found.sources:
+        if self.discovery is not None:
+            for source in self.discovery.sources:
                 of_sources.append(contents.get(source.path) or self.files.content(source.path))
-            found = _plain(self.found)
-        return _digest(self.saved, found, of_sources, self.beside)
+            discovery = _plain(self.discovery)
+        return _digest(self.saved, discovery, of_sources, self.beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +202,12 @@ def _look(paths: Sequence[str | Path], options: Options) -> _Look | None:
                 saved.append((label, str(path), content_digest(path)))
             else:
                 profiles.append(argument)
-        found = None
+        discovery = None
         if profiles or not saved:
-            found = discovered(profiles, options, files.sniff)
-        beside = _beside(found)
+            discovery = discovered(profiles, options, files.sniff)
+        beside = _beside(discovery)
         if beside is not None:
-            return _Look(entry, tuple(saved), found, files, beside, before)
+            return _Look(entry, tuple(saved), discovery, files, beside, before)
     return None
 
 
@@ -214,10 +221,10 @@ def _before(entry: Path) -> _Before | None:
         return None
 
 
-def _beside(found: Discovery | None) -> tuple[tuple[str, ...], ...] | None:
+def _beside(discovery: Discovery | None) -> tuple[tuple[str, ...], ...] | None:
     """The state of what else is read for each source, in their order; None where any may change at any time."""
     states: list[tuple[str, ...]] = []
-    for source in () if found is None else found.sources:
+    for source in () if discovery is None else discovery.sources:
         state = reader_named(source.reader).beside(source.path)
         if state is None:
             return None
@@ -225,16 +232,16 @@ def _beside(found: Discovery | None) -> tuple[tuple[str, ...], ...] | None:
     return tuple(states)
 
 
-def _plain(found: Discovery) -> tuple[Any, ...]:
+def _plain(discovery: Discovery) -> tuple[Any, ...]:
     """All of what was found that a report may rest on, in an order that is always the same."""
     return (
-        found.title,
-        found.sources,
-        found.left_out,
-        found.ignored,
-        found.notes,
-        found.manifests,
-        sorted(found.labelled),
+        discovery.title,
+        discovery.sources,
+        discovery.left_out,
+        discovery.ignored,
+        discovery.notes,
+        discovery.manifests,
+        sorted(discovery.labelled),
     )
 
 

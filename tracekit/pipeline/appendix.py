@@ -13,7 +13,7 @@ import pandas as pd
 from tracekit.job.step_values import job_values
 from tracekit.job.tables import sheet
 from tracekit.model import faults
-from tracekit.model.keys import Ints, of_keys
+from tracekit.model.keys import Ints, of_column
 from tracekit.model.report import Heading, Remark, Sheet
 from tracekit.model.trace import Measurements
 
@@ -92,7 +92,7 @@ def value_rows(measured: Measurements) -> pd.DataFrame:
 
 def _order(keys: pd.Series[Any]) -> Ints:
     """The place of each key among the distinct ones, missing ones first."""
-    number, first = of_keys(keys.to_frame(), [str(keys.name)])
+    number, first = of_column(keys)
     ranks = pd.Series(keys.array[first]).rank(method="dense", na_option="top")
     return ranks.to_numpy().astype(np.int64)[number]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
@@ -16,6 +18,7 @@ from tracekit.discover.selection import LEFT_OUT
 from tracekit.job import gpu_shares
 from tracekit.job.frames import (
     ORIGIN_NOTES,
+    REPEATING,
     STEP_BOUNDS,
     Job,
     devices_of,
@@ -29,6 +32,7 @@ from tracekit.job.frames import (
 from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
 from tracekit.job.stage_windows import WHERE, shares_by_stage, whole
 from tracekit.job.tables import sheet
+from tracekit.job.warm_up import Dropped
 from tracekit.model import faults
 from tracekit.model.codes import NO_EVENTS, NO_TIMES
 from tracekit.model.keys import looked_up
@@ -48,15 +52,15 @@ MAX_PIECES = 12
 """Most pieces of a list of ranks or steps, ranges among them."""
 
 
-def identity(measured: Measurements) -> tuple[str, ...]:
-    """The facts of the first line: tool, ranks, steps, hardware; only what was recorded."""
+def identity(measured: Measurements, left_out: Sequence[Dropped] = ()) -> tuple[str, ...]:
+    """The facts of the first line: tool, ranks, steps, hardware; only what was recorded. `left_out` do not count."""
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
         _fact(measured, _runs),
         _fact(measured, _ranks),
         _fact(measured, _roles),
-        _fact(measured, _steps),
+        _fact(measured, partial(_steps, left_out=left_out)),
         _versions(measured),
         called("only", only_stages(measured) or None),
         asked.told(measured),
@@ -107,13 +111,35 @@ def _roles(measured: Measurements) -> str:
     return ", ".join(map(str, roles))
 
 
-def _steps(measured: Measurements) -> str:
+def _steps(measured: Measurements, left_out: Sequence[Dropped]) -> str:
+    """`steps 2–6 of 1–6 (1: the first after the profiler began)`, or what stands for steps."""
     walls = job(measured).walls
     step_numbers = sorted(set(map(int, walls["step"].dropna())))
+    gone = {(step.run, step.step) for step in left_out}
+    runs = walls["run"].where(walls["run"].notna(), "")
+    counting = {
+        int(number)
+        for run, number in zip(runs, walls["step"], strict=True)
+        if not pd.isna(number) and (str(run), int(number)) not in gone
+    }
+    repeats = bool(len(walls)) and bool(walls["origin"].isin(REPEATING).all())
+    word = "window" if repeats else "step"
+    if step_numbers and counting and left_out:
+        return f"{_listed(word, sorted(counting))} of {numbers(step_numbers, MAX_PIECES)} ({reasons(left_out)})"
     if step_numbers:
-        return _listed("step", step_numbers)
+        return _listed(word, step_numbers)
     count = len(walls)
     return f"{count:,} {plural(count, 'capture')} without a step number" if count else ""
+
+
+def reasons(left_out: Sequence[Dropped]) -> str:
+    """Why steps do not count, each reason once: `1: the first after the profiler began; 6: cut off`."""
+    by_reason: dict[str, set[int]] = {}
+    for step in left_out:
+        by_reason.setdefault(step.reason, set()).add(step.step or 0)
+    return "; ".join(
+        f"{numbers(sorted(steps), MAX_PIECES)}: {reason}" for reason, steps in by_reason.items()
+    )
 
 
 def _versions(measured: Measurements) -> str:
@@ -225,8 +251,31 @@ def _steps_apart(steps: Job) -> tuple[Metric, ...]:
 
 def _unit_name(steps: Job) -> str:
     """What the wall of these units is, by how they are known."""
-    origins = steps.walls["origin"].unique().tolist()
-    return ORIGIN_NOTES[str(origins[0])] if len(origins) == 1 else "step"
+    walls = steps.walls
+    origins = walls["origin"].unique().tolist()
+    if len(origins) > 1:
+        return "step"
+    origin = str(origins[0])
+    if origin == "file" and walls["step"].isna().all():
+        return "capture"
+    names = sorted(set(map(short_name, walls["name"].dropna())))
+    listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
+    return ORIGIN_NOTES[origin].format(name=listed)
+
+
+def short_name(name: str) -> str:
+    """What repeats, by the beginning of its name: without numbers, and what stands in brackets.
+
+    >>> short_name("execute_context_#(#)_generation_#(#)"), short_name("step[DECODE bs=#]"), short_name("train")
+    ('execute_context…', 'step…', 'train')
+    """
+    begin = re.split(r"[(\[]", name, maxsplit=1)[0].rstrip("_# .:-")
+    begin = begin[:MOST_OF_NAME] or name[:MOST_OF_NAME]
+    return begin if begin == name else f"{begin}…"
+
+
+MOST_OF_NAME = 32
+"""Most letters of the name of what repeats."""
 
 
 MOST_APART = 6

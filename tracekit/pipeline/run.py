@@ -24,6 +24,7 @@ from tracekit.discover.selection import left_out
 from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import count_line, is_live, progress_line
+from tracekit.job import counted_steps as counting
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
@@ -67,6 +68,7 @@ from tracekit.pipeline.measure import (
 from tracekit.pipeline.options import Options, numbers_of, options_of
 from tracekit.pipeline.seen_files import discovered
 from tracekit.pipeline.tool_choice import one_tool
+from tracekit.pipeline.unexplained import disagreements, unexplained
 from tracekit.process import cut
 from tracekit.readers.loading import sniff
 
@@ -120,14 +122,14 @@ class Result:
 def analyze(
     paths: str | Path | Sequence[str | Path],
     options: Options = Options(),
-    found: Discovery | None = None,
+    discovery: Discovery | None = None,
 ) -> Result:
     """The report on files, directories or globs, and the measurements behind it, made now; see `again.analyze`.
 
-    `found` is what discovery found already among those paths that are not saved measurements.
+    `discovery` is what was found already among those paths that are not saved measurements.
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
-    measured = measured_all(paths, options, found)
+    measured = measured_all(paths, options, discovery)
     files = options.question_files
     return Result(judge(measured, progress=options.progress, question_files=files), measured)
 
@@ -135,7 +137,7 @@ def analyze(
 def measured_all(
     paths: str | Path | Sequence[str | Path],
     options: Options = Options(),
-    found: Discovery | None = None,
+    discovery: Discovery | None = None,
 ) -> Measurements:
     """All that was measured of files, directories or globs, or saved before; for the rest see `analyze`."""
     questions = every_question(options.question_files)
@@ -167,7 +169,7 @@ def measured_all(
         labels.append(name)
     ids = asked.as_saved(ids, options.tables, saved_parts, questions)
     if profiles or options.on_every_node or not parts:
-        parts.append(_read(profiles, replace(options, questions=ids, skip=()), found))
+        parts.append(_read(profiles, replace(options, questions=ids, skip=()), discovery))
     measured = merging.merge(parts, labels)
     if ids is not None:
         # What several nodes saved of one run is one part by now, which no longer says what was asked.
@@ -182,7 +184,7 @@ def measured_all(
 
 
 def _read(
-    profiles: Sequence[str | Path], options: Options, found: Discovery | None
+    profiles: Sequence[str | Path], options: Options, discovery: Discovery | None
 ) -> Measurements:
     """The measurements of what was given and is not measured yet, by the engine that was chosen."""
     if options.engine == "ray":
@@ -197,7 +199,7 @@ def _read(
             "--on-every-node and --ray-address are for Ray, and the local engine was asked for",
             "add --engine ray",
         )
-    return measure(found or discover(profiles, options), options)
+    return measure(discovery or discover(profiles, options), options)
 
 
 def discover(
@@ -472,8 +474,10 @@ def _judge(
 ) -> Report:
     errors: list[Remark] = []
     sections: list[Section] = []
+    steps = counting.left_out_steps(measured)
+    of_steps = counting.counted(measured, steps)
     for analysis in analyses:
-        answer = _section(analysis, measured, limits, errors)
+        answer = _section(analysis, measured, limits, steps, errors)
         if answer is not None:
             sections.append(answer)
         on_question()
@@ -485,21 +489,32 @@ def _judge(
     # What could not be asked of these sources is not what a reader came for: it comes last.
     sections.sort(key=lambda section: section.status == "skipped")
 
-    def first_screen(part: Callable[[Measurements], T], otherwise: T) -> T:
+    def first_screen(
+        part: Callable[[Measurements], T], otherwise: T, whom: Measurements = measured
+    ) -> T:
         """A part of the first screen; one that breaks is left out and said to be."""
         if not (measured.has("captures") or measured.faults):
             return otherwise
         try:
-            return part(measured)
+            return part(whom)
         except Exception as error:
             log.exception("%s failed", part.__name__)
             what = f"{part.__name__} could not be made: {described(error)}"
             errors.append(faults.remark("overview", what))
             return otherwise
 
-    identity: tuple[str, ...] = first_screen(overview.identity, ())
-    headline: tuple[Metric, ...] = first_screen(overview.headline, ())
-    where_it_goes = first_screen(overview.where_it_goes, None)
+    def identity_of(whom: Measurements) -> tuple[str, ...]:
+        return overview.identity(whom, steps)
+
+    identity: tuple[str, ...] = first_screen(identity_of, ())
+    headline: tuple[Metric, ...] = first_screen(overview.headline, (), of_steps)
+    where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
+
+    nothing: tuple[str, ...] = ()
+
+    def unexplained_of(whom: Measurements) -> tuple[str, ...]:
+        return unexplained(whom, sections)
+
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
     values = first_screen(_values, None)
     return Report(
@@ -519,6 +534,8 @@ def _judge(
             *faults.cautions(measured),
             *(faults.caution(e.message, e.source) for e in errors),
             *overview.cautions(measured),
+            *first_screen(disagreements, nothing, of_steps),
+            *first_screen(unexplained_of, nothing, of_steps),
         ),
     )
 
@@ -529,15 +546,19 @@ def _values(measured: Measurements) -> Sheet | None:
 
 
 def _section(
-    analysis: Analysis, measured: Measurements, thresholds: Thresholds, errors: list[Remark]
+    analysis: Analysis,
+    measured: Measurements,
+    thresholds: Thresholds,
+    steps: counting.Steps,
+    errors: list[Remark],
 ) -> Section | None:
     """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else.
 
-    What breaks is added to `errors`.
+    `steps` do not count. What breaks is added to `errors`.
     """
     try:
         question = (analysis.id, analysis.tables)
-        answer = faults.judged(measured, lambda m: analysis.judge(m, thresholds), *question)
+        answer = faults.judged(measured, partial(_answer, analysis, thresholds, steps), *question)
     except Exception as error:
         log.exception("judging %s failed", analysis.id)
         what = f"{analysis.id} could not be judged: {described(error, analysis.file)}"
@@ -546,18 +567,29 @@ def _section(
         return Section(analysis.id, analysis.title, "failed", reason)
     if not answer.faults:
         return answer.value
-    if answer.value is None and not _arises(analysis, measured, thresholds):
+    if answer.value is None and not _arises(analysis, measured, thresholds, steps):
         return None
     if answer.value is None or answer.value.status != "ok":
         return Section(analysis.id, analysis.title, "failed", faults.reason(answer.faults))
     return faults.of_some(answer.value, analysis.rules, faults.caveat(measured, answer.faults))
 
 
-def _arises(analysis: Analysis, measured: Measurements, thresholds: Thresholds) -> bool:
+def _answer(
+    analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
+) -> Section | None:
+    """What a question says, of the steps that count or, where it asks for them, of all; `steps` are those that do not."""
+    if analysis.every_step:
+        return analysis.judge(measured, thresholds)
+    return analysis.judge(counting.counted(measured, steps), thresholds)
+
+
+def _arises(
+    analysis: Analysis, measured: Measurements, thresholds: Thresholds, steps: counting.Steps
+) -> bool:
     """Whether a question arises that says nothing without what failed: its own tables did, or it asks for others' in vain."""
     if analysis.id in map(attrgetter("question"), measured.faults):
         return True
     try:
-        return analysis.judge(measured, thresholds) is not None
+        return _answer(analysis, thresholds, steps, measured) is not None
     except Exception:  # noqa: BLE001 - of measurements that are not whole
         return True

@@ -35,27 +35,44 @@ Sign = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What an earlier look told of a file: the digest of what it held, what that is, and how its digest may be known again."""
+    """What an earlier look told of a file: the digest of what it held, what that is, and how its digest may be known again.
+
+    What it is, is None where that is not told by its content alone.
+    """
 
     content: str
-    verdict: Sniffed
+    verdict: Sniffed | None
     sign: Sign | None = None
     ends: str = ""
 
     def as_json(self) -> list[Any]:
         """The record as a list."""
-        reason = self.verdict.reason
-        told = None if reason is None else [reason.code, reason.text, dict(reason.data)]
-        verdict = [self.verdict.reader, self.verdict.tool, told, self.verdict.certain]
+        verdict = None if self.verdict is None else _verdict_json(self.verdict)
         return [self.content, verdict, self.sign, self.ends]
 
     @classmethod
     def of_json(cls, value: list[Any]) -> Record:
         """The record of such a list; raises `ValueError` or `TypeError` for another."""
-        content, (reader, tool, told, certain), sign, ends = value
-        reason = None if told is None else Reason(told[0], told[1], _data(told[2]))
-        verdict = Sniffed(reader, tool, reason, certain)
+        content, verdict_json, sign, ends = value
+        verdict = None if verdict_json is None else _verdict(verdict_json)
         return cls(content, verdict, None if sign is None else tuple(sign), ends)
+
+
+def _verdict_json(verdict: Sniffed) -> list[Any]:
+    """What a file is, as a list."""
+    reason = verdict.reason
+    reason_json = None if reason is None else [reason.code, reason.text, dict(reason.data)]
+    return [verdict.reader, verdict.tool, reason_json, verdict.certain]
+
+
+def _verdict(value: list[Any]) -> Sniffed:
+    """What a file is, as such a list says it."""
+    reader, tool, reason_json, certain = value
+    reason = None
+    if reason_json is not None:
+        code, text, data = reason_json
+        reason = Reason(code, text, _data(data))
+    return Sniffed(reader, tool, reason, certain)
 
 
 def _data(record: Mapping[str, Any]) -> Data:
@@ -73,16 +90,16 @@ class SeenFiles:
         self._records = records
         self._contents: dict[Path, str] = {}
         self._signs: dict[Path, Sign] = {}
-        self._verdicts: dict[Path, Sniffed] = {}
+        self._verdicts: dict[Path, Sniffed | None] = {}
         self._start_ns = time.time_ns()
 
     def sniff(self, path: Path) -> Sniffed:
         """What a file is, as `readers.loading.sniff` tells: of a content that was looked at before, as it was told."""
         self._signs[path] = _sign(path)
         verdict = self._as_before(path) or _sniffed(path)
-        # What a database is, its journal tells too; what no reader takes, nobody else will read.
-        if verdict.tool != "nsys" and (verdict.reader is not None or self._is_small(path)):
-            self._verdicts[path] = verdict
+        # What no reader takes, nobody else will read; what a database is, its journal tells too.
+        if verdict.reader is not None or self._is_small(path):
+            self._verdicts[path] = verdict if verdict.tool != "nsys" else None
         return verdict
 
     def _as_before(self, path: Path) -> Sniffed | None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, exclusive, intersect, union, union_all
+from tracekit.model.keys import distinct
 from tracekit.model.tables.arrays import Coded, Nullable, bare
 
 Ints = npt.NDArray[np.int64]
@@ -36,7 +37,7 @@ def rows_by_device(
 ) -> list[tuple[int | None, Ints]]:
     """(device, the rows of its sound ops) in the order of device numbers; those of unknown devices last."""
     recorded = is_sound & ~device.missing
-    numbers = np.unique(device.values[recorded]).tolist()
+    numbers = distinct(device.values[recorded]).tolist()
     rows: list[tuple[int | None, Ints]] = [
         (number, np.flatnonzero(recorded & (device.values == number))) for number in numbers
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ from tracekit.model.tables.arrays import Coded, bare, narrowest
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
+
+
+FEW_NAMES = 8
+"""Rows of so few names are looked for one name after the other: to compare numbers is a tenth of looking them up."""
 
 
 def named(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
@@ -38,21 +43,30 @@ def is_named(
     Where many files hold the same names, `wanted` may well remember its answers.
     """
     names = _coded(column)
-    chosen = list(map(bool, map(wanted, names.texts)))
-    if True not in chosen:
-        return np.zeros(len(names), np.bool_)
-    chosen_rows: npt.NDArray[np.bool_] = np.array([*chosen, False], np.bool_)[names.codes]
-    return chosen_rows
+    chosen = [code for code, text in enumerate(names.texts) if wanted(text)]
+    if len(chosen) <= FEW_NAMES:
+        rows = np.zeros(len(names), np.bool_)
+        for code in chosen:
+            rows |= names.codes == code
+        return rows
+    is_chosen = np.zeros(len(names.texts) + 1, np.bool_)
+    is_chosen[chosen] = True
+    return is_chosen.take(names.codes)
 
 
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     """Which rows of a table of ops are of one of these kinds; one array for all who ask, not to be written to."""
-    return trace.derived(_OfKind(table, frozenset(kinds)))
+    return trace.derived(_of_kind(table, kinds))
 
 
-@dataclass(frozen=True, slots=True)
+@cache
+def _of_kind(table: str, kinds: tuple[str, ...]) -> _OfKind:
+    return _OfKind(table, frozenset(kinds))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _OfKind:
-    """Use as `trace.derived(_OfKind(…))`: which rows of a table are of one of these kinds."""
+    """Use as `trace.derived(_of_kind(…))`: which rows of a table are of one of these kinds."""
 
     table: str
     kinds: frozenset[str]

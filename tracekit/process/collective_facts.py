@@ -155,9 +155,11 @@ def text(trace: Trace, key: str, ids: Ints) -> Coded:
     values, categories, rows = _argument(trace, key, ids)
     codes = np.full(len(ids), -1, np.int64)
     if categories is None:
-        distinct, place = np.unique(values, return_inverse=True)
+        if not len(rows):
+            return Coded(codes, ())
+        numbers, place = np.unique(values, return_inverse=True)
         codes[rows] = place
-        return Coded(codes, tuple(map(str, distinct.tolist())))
+        return Coded(codes, tuple(map(str, numbers.tolist())))
     occurring, place = numbered(values.astype(np.int64))
     texts = [categories[code] for code in occurring.tolist()]
     codes[rows] = np.where(pd.isna(np.array(texts, object)), -1, np.arange(len(texts)))[place]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import covered, union
-from tracekit.model.keys import QUEUE, numbered, of_arrays, summed
+from tracekit.model.keys import QUEUE, distinct, numbered, of_arrays, summed
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace
@@ -224,7 +224,7 @@ def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
     from_ = trace.numbers("device_ops", "ts_ns")[is_compute]
     to = from_ + trace.numbers("device_ops", "dur_ns")[is_compute]
     exposed: Ints = end - start
-    for number in np.unique(own_device).tolist():
+    for number in distinct(own_device).tolist():
         on_device, same = own_device == number, compute_device == number
         busy = union(from_[same], to[same])
         exposed[on_device] -= covered(busy, start[on_device], end[on_device])

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import affordable, beginning, covered, shared
-from tracekit.model.keys import numbered
+from tracekit.model.keys import distinct, numbered
 from tracekit.model.tables import DEVICE_OP_KINDS
 from tracekit.model.tables.slots import CAUSES, CLASSES
 from tracekit.model.trace import Trace
@@ -56,7 +56,7 @@ def device_slots(
 def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
     """(the distinct keys of device ops, the key of each op, a row of `host_ops` for each path)."""
     classes = [CLASSES.index(_CLASS_OF_KIND.get(kind, kind)) for kind in DEVICE_OP_KINDS]
-    kind = np.array(classes, np.int64)[trace.texts("device_ops", "kind").codes]
+    kind = np.array(classes, np.int64).take(trace.texts("device_ops", "kind").codes)
     callers, caller = numbered(links.op)
     path, path_rows = np.full(len(callers), NO_OP), np.empty(0, np.int64)
     has_caller = callers >= 0
@@ -71,7 +71,7 @@ def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
 def _idle(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> Parts:
     """Idle time of each window by the stage at that time and by cause."""
     stages = trace.derived(outer_stages)
-    cuts = np.unique(np.concatenate((low, high, stages.ts_ns, stages.end_ns)))
+    cuts = distinct(np.concatenate((low, high, stages.ts_ns, stages.end_ns)))
     window, cell = beginning(cuts, low[kept], high[kept])
     stage = stage_at(trace, cuts)
     until = np.append(cuts[1:], cuts[-1:])

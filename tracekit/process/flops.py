@@ -7,6 +7,7 @@ with keys and of weights with values, without regard to masks: an upper bound wh
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -119,6 +120,7 @@ def _dims(entry: object) -> Dims | None:
     return tuple(entry) if is_whole else None
 
 
+@lru_cache(4096)
 def product(name: str, dims_text: object, types_text: object) -> Product | None:
     """What a call of this op with these inputs multiplies; None where that is not known.
 

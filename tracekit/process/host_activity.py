@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import Intervals, union
-from tracekit.model.stages import is_collective
+from tracekit.model.intervals import Intervals, union, union_all
+from tracekit.model.stages import STAGES, canonical, is_collective, numbered_step, profiler_step
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.launches import Launches, launches
@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _LOADER = re.compile(r"enumerate\(DataLoader\)")
-_COLLECTION = re.compile(r"\bgc\b|garbage.?collect", re.IGNORECASE)
+COLLECTION = re.compile(r"\bgc\b|garbage.?collect", re.IGNORECASE)
 _WAITS_FOR_DEVICE = re.compile(
     r"(stream|device|event|context|ctx|thread)_?synchronize", re.IGNORECASE
 )
@@ -31,19 +31,21 @@ _ASYNC = re.compile(r"async", re.IGNORECASE)
 class HostActivity:
     """When any host thread was doing what; the sets may overlap one another.
 
-    `op` holds ops, runtime calls and collectives; ranges that only name a stage are no activity.
+    `op` holds ops, runtime calls and collectives, `code` Python functions and ranges with no other range and no
+    op in them; ranges that only name a step or stage are no activity.
     """
 
     loader: Intervals
     collection: Intervals
     overhead: Intervals
     op: Intervals
+    code: Intervals
 
 
 def host_activity(trace: Trace) -> HostActivity:
     """What all host threads together did, as unions."""
     names = trace.texts("host_ops", "name")
-    collection = is_named(names, _COLLECTION.search)
+    collection = is_named(names, COLLECTION.search)
     collection &= of_kind(trace, "host_ops", "range", "op", "other")
     collective = is_named(names, is_collective) & of_kind(trace, "host_ops", "range")
     busy = of_kind(trace, "host_ops", "op", "runtime") | collective
@@ -52,7 +54,32 @@ def host_activity(trace: Trace) -> HostActivity:
         _union(trace, collection),
         _union(trace, of_kind(trace, "host_ops", "overhead")),
         _union(trace, busy),
+        union_all([_union(trace, _leaf_ranges(trace, busy)), _python(trace)]),
     )
+
+
+def _leaf_ranges(trace: Trace, busy: Mask) -> Mask:
+    """Which ranges have nothing in them, and are no collective, no data loading and no step."""
+    ranges = of_kind(trace, "host_ops", "range") & ~busy
+    names = trace.texts("host_ops", "name")
+    ranges &= is_named(
+        names, lambda name: profiler_step(name) is None and numbered_step(name) is None
+    )
+    tree = trace.derived(nesting)
+    ranges[tree.parent[tree.parent >= 0]] = False
+    return ranges & ~_is_stage(trace)
+
+
+def _is_stage(trace: Trace) -> Mask:
+    """Which rows have the name of a stage that is known."""
+    role = trace.source.role
+    return is_named(trace.texts("host_ops", "name"), lambda name: canonical(name, role) in STAGES)
+
+
+def _python(trace: Trace) -> Intervals:
+    """When any Python function ran, as far as they were recorded."""
+    start = trace.numbers("python_calls", "ts_ns")
+    return union(start, start + trace.numbers("python_calls", "dur_ns"))
 
 
 @dataclass(frozen=True, slots=True)

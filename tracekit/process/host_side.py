@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.intervals import Intervals, covered, union, union_all
-from tracekit.model.keys import numbered, summed
+from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, summed
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Coded, Nullable, trimmed
 from tracekit.model.trace import Trace
@@ -93,7 +92,7 @@ class HostSide:
 def host_side(trace: Trace) -> HostSide:
     """What every row of `host_ops` is."""
     names = trace.texts("host_ops", "name")
-    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16)[names.codes]
+    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16).take(names.codes)
     tree: Nesting = trace.derived(nesting)
     # Profilers of 2021 record annotations as ops.
     op = of_kind(trace, "host_ops", "op") & (kinds & _ANNOTATION == 0)
@@ -153,7 +152,7 @@ def step_thread(trace: Trace) -> int | None:
     if recorded.step_rows.origin in ("profiler", "range"):
         starts = np.concatenate((recorded.step_rows.ts_ns, starts))
     ranges = np.flatnonzero(of_kind(trace, "host_ops", "range"))
-    rows = ranges[np.isin(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
+    rows = ranges[is_one_of(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
     threads, counts = np.unique(trace.numbers("host_ops", "thread")[rows], return_counts=True)
     return int(threads[counts.argmax()]) if len(threads) else None
 
@@ -247,13 +246,13 @@ def device_busy(trace: Trace) -> dict[int, Intervals]:
     number = trace.derived(device_places)
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.derived(sound_dur_ns)
-    return {int(n): union(start[number == n], end[number == n]) for n in np.unique(number)}
+    return {int(n): union(start[number == n], end[number == n]) for n in distinct(number)}
 
 
 def device_places(trace: Trace) -> Ints:
     """Per device op the position of its device among those recorded, in order of appearance."""
     device = trace.nullable("device_ops", "device")
-    return pd.factorize(np.where(device.missing, -1, device.values))[0]
+    return of_arrays([np.where(device.missing, -1, device.values)])[0]
 
 
 def launch_gaps(trace: Trace) -> list[Intervals]:
@@ -274,13 +273,13 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
     causes = _elsewhere(trace, side)
     number = trace.derived(device_places)
     by_device = []
-    for device in np.unique(number):
+    for device in distinct(number):
         rows = np.flatnonzero(number == device)
         rows = rows[np.lexsort((~single[rows], start[rows]))]
         before = np.concatenate((start[rows[:1]], np.maximum.accumulate(end[rows])[:-1]))
         length = start[rows] - before
         bound = (length > 0) & (length <= PAUSE_NS) & single[rows] & (links.ts_ns[rows] >= before)
-        bound &= ~np.isin(start[rows], opening_ns(trace, rows))
+        bound &= ~is_one_of(start[rows], opening_ns(trace, rows))
         begin, stop = before[bound], start[rows][bound]
         free = covered(causes, begin, stop) == 0
         by_device.append(union(begin[free], stop[free]))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import affordable, beginning, union
-from tracekit.model.keys import numbered
+from tracekit.model.keys import distinct, numbered
 from tracekit.model.stages import is_collective
 from tracekit.model.tables.slots import CLASSES
 from tracekit.model.trace import Trace
@@ -52,7 +52,10 @@ def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
     work = ops[~collective[ops]]
     row[nothing] = _awaited(trace, flying, work, cuts[nothing])
     begins = np.diff(row, prepend=-2) != 0
-    begins &= (row < 0) | np.isin(row, flying) & ~np.isin(row, ops)
+    is_flight = np.zeros(len(start) + 1, np.bool_)
+    is_flight[flying] = True
+    is_flight[ops] = False
+    begins &= (row < 0) | is_flight[row]
     ts = np.concatenate((cuts, start[ops]))
     order = np.argsort(ts, kind="stable")
     ts = ts[order]
@@ -118,7 +121,7 @@ def _cuts(trace: Trace, edges: list[Ints], rows: Ints) -> Ints:
     stages = trace.derived(outer_stages)
     start, length = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
     of_stages = (stages.ts_ns, stages.end_ns)
-    return np.unique(np.concatenate((*edges, start, start + length, *of_stages)))
+    return distinct(np.concatenate((*edges, start, start + length, *of_stages)))
 
 
 def _awaited(trace: Trace, flying: Ints, work: Ints, ts_ns: Ints) -> Ints:

@@ -15,6 +15,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import (
     EMPTY,
     Intervals,
@@ -25,7 +26,7 @@ from tracekit.model.intervals import (
     union,
     union_all,
 )
-from tracekit.model.keys import summed
+from tracekit.model.keys import numbered, ordered, place_of, summed
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.slots import CAUSES
@@ -103,7 +104,7 @@ class IdleTime:
         after_ready = idle.end - ready
         soon = is_linked & ~is_held & (after_ready < self.kernel_wait_ns)
         causes = {
-            **self._by_host(trace, rows, union(idle.start, ready)),
+            **self._by_host(trace, rows, union(idle.start, ready), idle),
             "sync": _part(ready, idle.end, is_held),
             "kernel_wait": _part(ready, idle.end, soon),
             "other": _part(ready, idle.end, is_linked & ~is_held & ~soon),
@@ -119,7 +120,9 @@ class IdleTime:
         }
         return DeviceIdle(number, rows, first, last, idle, before, after, causes, shares)
 
-    def _by_host(self, trace: Trace, rows: Ints, waiting: Intervals) -> dict[str, Intervals]:
+    def _by_host(
+        self, trace: Trace, rows: Ints, waiting: Intervals, idle: Intervals
+    ) -> dict[str, Intervals]:
         """The time that a device waits for the host, by what the host did: the first that holds counts."""
         did: HostActivity = trace.derived(host_activity)
         inside = [
@@ -133,7 +136,10 @@ class IdleTime:
             )
         ]
         loader, collection, sync, overhead, op = exclusive(inside)
-        nothing = subtract(waiting, union_all(inside))
+        # Python between two launches is part of launching; where the device waits for long it is what it waits for.
+        code = intersect(subtract(waiting, union_all(inside)), _at_least(idle, self.silence_ns))
+        code = intersect(code, did.code)
+        nothing = subtract(waiting, union_all([*inside, code]))
         frame = trace.derived(stage_time)
         # A pause that crosses the edge of a stage is judged on either side by itself.
         pauses = (intersect(nothing, frame), subtract(nothing, frame))
@@ -144,6 +150,7 @@ class IdleTime:
             "host_sync": sync,
             "host_overhead": overhead,
             "host_op": op,
+            "host_code": code,
             "host_none": subtract(nothing, silent),
             "host_silent": silent,
         }
@@ -151,7 +158,7 @@ class IdleTime:
 
 def _shares(idle: Intervals, part: Intervals) -> Ints:
     """How much of each gap is in a part of all gaps."""
-    gap = np.searchsorted(idle.start, part.start, side="right") - 1
+    gap = sweeps.places(idle.start, part.start, right=True) - 1
     return summed(gap, part.end - part.start, len(idle.start))
 
 
@@ -188,12 +195,12 @@ def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
     end = start + trace.numbers("device_ops", "dur_ns")[rows]
     name = trace.derived(name_ranks)[rows]
     launch = np.where(links.linked[rows], links.ts_ns[rows], _NEVER)
-    by_start = np.lexsort((rows, name, launch, start))
-    by_end = np.lexsort((-rows, name, end))
+    by_start = ordered(start, launch, name, rows)
+    by_end = ordered(end, name, -rows)
     padded = np.append(rows, -1)
-    place = np.searchsorted(start[by_start], idle.end, side="left")
+    place = sweeps.places(start[by_start], idle.end)
     after = padded[np.append(by_start, len(rows))[place]]
-    place = np.searchsorted(end[by_end], idle.start, side="right")
+    place = sweeps.places(end[by_end], idle.start, right=True)
     before = padded[np.append(len(rows), by_end)[place]]
     return before, after
 
@@ -202,7 +209,7 @@ def name_ranks(trace: Trace) -> Ints:
     """Per device op the place of its name in the order of all names; -1 without one."""
     names = trace.texts("device_ops", "name")
     by_name = np.argsort(np.argsort(np.array(names.texts, object)))
-    ranks: Ints = np.append(by_name, -1)[names.codes]
+    ranks: Ints = np.append(by_name, -1).take(names.codes)
     return ranks
 
 
@@ -235,6 +242,15 @@ def _may_be(device: Nullable, number: int | None) -> Mask:
 
 def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
     """For each asked group the latest of its times before the limit; the least integer for none."""
+    distinct, number = numbered(group)
+    low, high = int(min(ts_ns.min(), limit_ns.min())), int(max(ts_ns.max(), limit_ns.max()))
+    span = high - low + 1
+    if span * (len(distinct) + 1) < 2**62:
+        lifted = np.sort(number * span + (ts_ns - low))
+        of_group, is_present = place_of(distinct, asked)
+        place = sweeps.places(lifted, of_group * span + (limit_ns - low)) - 1
+        fits = is_present & (place >= 0) & (lifted[place] >= of_group * span)
+        return np.where(fits, lifted[place] - of_group * span + low, np.iinfo(np.int64).min)
     count = len(asked)
     groups, times = np.concatenate((asked, group)), np.concatenate((limit_ns, ts_ns))
     is_asked = np.arange(len(groups)) >= count

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import covered
-from tracekit.model.keys import sums_of
-from tracekit.model.tables.arrays import Array, Coded, at_rows, joined, repeated_number, trimmed_all
+from tracekit.model.keys import largest, summed, sums_of
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    all_at_rows,
+    at_rows,
+    joined,
+    repeated_number,
+    trimmed_all,
+)
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import codes_at, narrow
@@ -33,28 +42,36 @@ def idle_by_window(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
     The window `capture` is from the first to the last op of the device. Over causes the rows of a window
     add up to its length less what the device was busy, exactly.
     """
-    steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
-    start = np.concatenate(([idle.first], steps.ts_ns, ranges.ts_ns))
-    end = np.concatenate(([idle.last], steps.end_ns, ranges.end_ns))
-    kind = np.repeat(np.arange(len(_WINDOWS)), (1, len(steps), len(ranges)))
+    keys, start, end = idle_windows(trace, idle)
     cause, place, gap_count, idle_ns = _idle_within(idle, start, end)
+    kind = keys["window"].codes
     order = np.lexsort((place, cause, kind[place]))
     rows = place[order]
-    step = joined([repeated_number(None, 1), steps.step, ranges.step])
-    no_stage = np.full(1 + len(steps), -1)
-    stage = Coded(np.concatenate((no_stage, ranges.stage.codes)), ranges.stage.texts)
     return sums_of(
         {
-            "window": narrow(kind[rows], _WINDOWS),
-            "step": at_rows(step, rows),
-            "stage": at_rows(stage, rows),
+            **all_at_rows(keys, rows),
             "cause": narrow(cause[order], CAUSES),
         },
         {"gap_count": gap_count[order], "idle_ns": idle_ns[order]},
     )
 
 
-_WINDOWS = ("capture", "step", "stage")
+WINDOWS = ("capture", "step", "stage")
+
+
+def idle_windows(trace: Trace, idle: DeviceIdle) -> tuple[dict[str, Any], Ints, Ints]:
+    """(window, step and stage of the capture, of every step and of every outermost range; their starts, their ends)."""
+    steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    start = np.concatenate(([idle.first], steps.ts_ns, ranges.ts_ns))
+    end = np.concatenate(([idle.last], steps.end_ns, ranges.end_ns))
+    kind = np.repeat(np.arange(len(WINDOWS)), (1, len(steps), len(ranges)))
+    no_stage = np.full(1 + len(steps), -1)
+    keys = {
+        "window": narrow(kind, WINDOWS),
+        "step": joined([repeated_number(None, 1), steps.step, ranges.step]),
+        "stage": Coded(np.concatenate((no_stage, ranges.stage.codes)), ranges.stage.texts),
+    }
+    return keys, start, end
 
 
 def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -89,8 +106,8 @@ def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
     longest_ns = np.zeros(len(idle.gaps.start), np.int64)
     for number, name in _causes(idle):
         share = idle.shares[name]
-        larger = share > longest_ns
-        cause[larger], longest_ns[larger] = number, share[larger]
+        cause[share > longest_ns] = number
+        np.maximum(longest_ns, share, out=longest_ns)
     return cause, longest_ns
 
 
@@ -104,12 +121,13 @@ def histogram(idle: DeviceIdle) -> dict[str, Array]:
     main, _ = main_causes(idle)
     count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
-    np.add.at(count, (main[between], place[between]), 1)
+    cells = np.bincount(main[between] * len(_POWERS) + place[between], minlength=count.size)
+    count += cells.reshape(count.shape)
     cut = np.flatnonzero((start > idle.gaps.start) | (end < idle.gaps.end))
     for number, name in _causes(idle):
         share = idle.shares[name].copy()
         share[cut] = covered(idle.causes[name], start[cut], end[cut])
-        np.add.at(total[number], place[between], share[between])
+        total[number] = summed(place[between], share[between], len(_POWERS))
     cause, bin_ = np.nonzero(count + total)
     return {
         "cause": narrow(cause, CAUSES),
@@ -154,7 +172,7 @@ def _gaps(idle: DeviceIdle, place: int) -> tuple[Ints, ...]:
     """(place of the device, start, length, cause, its part, op before, op after) of its longest gaps."""
     length = idle.gaps.end - idle.gaps.start
     cause, cause_ns = main_causes(idle)
-    rows = np.sort(np.argsort(-length, kind="stable")[:MAX_GAPS])
+    rows = largest(length, MAX_GAPS)
     columns = (idle.gaps.start, length, cause, cause_ns, idle.before, idle.after)
     return np.full(len(rows), place), *(column[rows] for column in columns)
 

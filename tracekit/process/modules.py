@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import place_of
+from tracekit.model.keys import distinct, place_of
 from tracekit.model.remembered import remembered
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.by_name import of_kind
@@ -91,11 +91,11 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
     if not any(classes_of):
         return None
     codes = names.codes.astype(np.int64)
-    named = np.array([*(name is not None for name in classes_of), False], np.bool_)[codes]
+    named = np.array([*(name is not None for name in classes_of), False], np.bool_).take(codes)
     rows = np.flatnonzero(named & of_kind(trace, "host_ops", kind))
     if not len(rows):
         return None
-    classes = sorted({str(classes_of[code]) for code in np.unique(codes[rows]).tolist()})
+    classes = sorted({str(classes_of[code]) for code in distinct(codes[rows]).tolist()})
     number = {name: place for place, name in enumerate(classes)}
     of_code = np.array([*(number.get(str(name), -1) for name in classes_of), -1], np.int64)
     links: Launches = trace.derived(launches)
@@ -121,7 +121,7 @@ def _may_launch(trace: Trace, rows: Ints) -> bool:
     """Whether a thread of these rows recorded ops or calls at all; some profilers place them elsewhere."""
     thread = trace.numbers("host_ops", "thread")
     works = thread[of_kind(trace, "host_ops", "op", "runtime")]
-    return bool(np.isin(thread[rows], works).any())
+    return not set(distinct(thread[rows]).tolist()).isdisjoint(distinct(works).tolist())
 
 
 def _by_hierarchy(trace: Trace) -> Modules | None:

@@ -103,14 +103,23 @@ def nesting(trace: Trace) -> Nesting:
 def tree_of(trace: Trace, rows: Ints) -> Nesting:
     """The call tree of these rows of `host_ops` alone; all others lie beside it."""
     start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
-    parent = np.full(len(start), -1, np.int64)
-    self_ns = trace.numbers("host_ops", "dur_ns").copy()
+    dur = trace.numbers("host_ops", "dur_ns")
     if len(rows):
-        end = start[rows] + self_ns[rows]
-        order = by_start(thread[rows], start[rows], end)
-        rows, end = rows[order], end[order]
-        parent[rows], self_ns[rows] = _nest(rows, thread[rows], start[rows], end)
-    return Nesting(parent, self_ns, rows)
+        order = by_start(thread[rows], start[rows], start[rows] + dur[rows])
+        rows = rows[order]
+        del order
+    return Nesting(*nested(rows, thread, start, dur), rows)
+
+
+def nested(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> tuple[Ints, Ints]:
+    """(the row that encloses each row, -1 for none; its own time); `rows` in the order of `by_start` are in the tree."""
+    if sweeps.native is not None:
+        return sweeps.nested(rows, thread, start, dur)
+    parent, self_ns = np.full(len(start), -1, np.int64), dur.copy()
+    if len(rows):
+        begin, end = start[rows], start[rows] + dur[rows]
+        parent[rows], self_ns[rows] = _nest(rows, thread[rows], begin, end)
+    return parent, self_ns
 
 
 def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
@@ -161,7 +170,7 @@ def holding(
     begin, until = _lift(lanes[order], starts[order], ends[order])
     is_span = order >= count
     # A span asks for what reaches its last instant, and reaches nothing itself.
-    up = _last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
+    up = last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
     spans = np.flatnonzero(is_span)
     holder[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
     return holder
@@ -169,11 +178,11 @@ def holding(
 
 def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
     """(parent row, own time) of each of `rows`, which are in the order of `by_start`."""
-    up = _last_reaching(*_lift(thread, start, end))
+    up = last_reaching(*_lift(thread, start, end))
     return np.where(up >= 0, rows[up], -1), end - start - _covered_by_children(up, start, end)
 
 
-def by_start(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:
+def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
     """The order by thread, start, longest first, position; stable and fast on nearly sorted input."""
     order: Ints = np.argsort(start, kind="stable")
     narrow = thread.astype(np.int16) if len(thread) and thread.max() < 2**15 else thread
@@ -200,7 +209,7 @@ def _lift(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, 
     return np.searchsorted(points, start) + offset, np.searchsorted(points, end) + offset
 
 
-def _last_reaching(start: Ints, end: Ints) -> Ints:
+def last_reaching(start: Ints, end: Ints) -> Ints:
     """For each i, the last j < i with end[j] > start[i], or -1.
 
     A search in a pyramid of block maxima: all i climb and descend it together, level by level.

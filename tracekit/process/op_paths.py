@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import numbered
+from tracekit.model.keys import distinct, numbered
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 from tracekit.process.nesting import Nesting, nesting
@@ -57,7 +57,7 @@ def path_texts(trace: Trace, rows: Ints) -> list[str]:
         outermost[place] = codes[row]
         if level < INNER:
             parts_[level, place] = codes[row]
-    used = np.unique(np.concatenate((parts_.ravel(), outermost)))
+    used = distinct(np.concatenate((parts_.ravel(), outermost)))
     names = {-1: "(no name)"}
     names |= {code: recorded.texts[code] for code in used[used >= 0].tolist()}
     texts = []

@@ -24,7 +24,7 @@ from tracekit.model.intervals import (
     union,
     window_at,
 )
-from tracekit.model.keys import numbered, of_arrays, summed
+from tracekit.model.keys import distinct, numbered, of_arrays, summed
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace
@@ -176,7 +176,7 @@ def _pieces(trace: Trace) -> Pieces:
     """Steps and outermost stages as disjoint pieces in order."""
     steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     bounds = [_disjoint(spans) for spans in (steps, stages)]
-    cuts = np.unique(np.concatenate([side for pair in bounds for side in pair]))
+    cuts = distinct(np.concatenate([side for pair in bounds for side in pair]))
     start, end = cuts[:-1], cuts[1:]
     step, stage = (window_at(*pair, start) for pair in bounds)
     is_placed = (step >= 0) | (stage >= 0)

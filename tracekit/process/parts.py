@@ -33,9 +33,10 @@ class Parts:
 def keyed(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
     """(the distinct keys of these columns, the number of each row's key)."""
     number = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        low = int(column.min(initial=0))
-        _, number = numbered(number * (int(column.max(initial=0)) - low + 1) + column - low)
+    for column in filter(len, columns):
+        low, high = int(column.min()), int(column.max())
+        if low < high:
+            _, number = numbered(number * (high - low + 1) + column - low)
     keys = np.empty((len(columns), int(number.max(initial=-1)) + 1), np.int64)
     for position, column in enumerate(columns):
         keys[position, number] = column

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import union
-from tracekit.model.keys import numbered, of_arrays
+from tracekit.model.keys import numbered, of_arrays, sorted_in_groups, summed
 from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.idle import DeviceIdle
@@ -45,18 +45,18 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     both = np.concatenate((delay[in_stage], delay))
     texts = np.array([*of_call.texts, None], object)
     codes, group = numbered(stage)
-    order = np.lexsort((both, group))
     count = np.bincount(group, minlength=len(codes))
     first = np.cumsum(count) - count
     negative = np.bincount(group[both < 0], minlength=len(codes))
+    ascending = sorted_in_groups(group, both)
     none_missing = np.zeros(len(codes), np.bool_)
     columns = {
         "stage": texts[codes],
         "count": count,
         "negative_count": negative,
-        "max_ns": both[order][first + count - 1],
-        "p50_ns": Nullable(_quantile(both[order], first, count, 0.5), none_missing),
-        "p95_ns": Nullable(_quantile(both[order], first, count, 0.95), none_missing),
+        "max_ns": ascending[first + count - 1],
+        "p50_ns": Nullable(_quantile(ascending, first, count, 0.5), none_missing),
+        "p95_ns": Nullable(_quantile(ascending, first, count, 0.95), none_missing),
     }
     names = texts[codes].tolist()
     by_stage = sorted(
@@ -106,8 +106,7 @@ def _depth(launched: Ints, finished: Ints) -> Mapping[str, int]:
     times = times[order]
     length = np.diff(times)
     depth = depth[:-1]
-    by_depth = np.argsort(depth, kind="stable")
-    reached = np.cumsum(length[by_depth])
+    reached = np.cumsum(summed(depth, length, int(depth.max(initial=0)) + 1))
     span = int(times[-1] - times[0])
     assert union(launched, finished).total == int(length[depth > 0].sum())
 
@@ -116,7 +115,7 @@ def _depth(launched: Ints, finished: Ints) -> Mapping[str, int]:
             return 0
         # Whole numbers throughout: a capture of days times a share would lose nanoseconds.
         place = np.searchsorted(reached, -(-span * numerator // denominator), side="left")
-        return int(depth[by_depth[min(int(place), len(depth) - 1)]])
+        return int(place)
 
     return {
         "count": len(launched),

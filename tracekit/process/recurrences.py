@@ -6,7 +6,6 @@ can be held against.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +14,7 @@ import pandas as pd
 
 from tracekit.model.stages import is_collective
 from tracekit.model.trace import Trace
+from tracekit.process.repetition import pattern
 from tracekit.process.steps import Steps, windows
 
 Ints = npt.NDArray[np.int64]
@@ -28,23 +28,12 @@ MOST_NAMES, MOST_ROWS = 4, 200
 LEAST_SPAN = 0.8
 """What recurs during less than this part of the recording does not pace it."""
 
-_DIGITS = re.compile(r"\d+")
-
 
 def is_unmarked(steps: Steps, part: str | None) -> bool:
     """Whether no mark, file name or capture range of the program says which step a source is of."""
     numbered_capture = part is not None and part.startswith("capture")
     unnumbered = steps.origin == "file" and bool(steps.step.missing.all())
     return bool(len(steps)) and unnumbered and not numbered_capture
-
-
-def pattern(name: str) -> str:
-    """A name with its numbers as `#`: ranges that count their calls are one.
-
-    >>> pattern("FlashAttnFunc, seq = 12, op_id = 345")
-    'FlashAttnFunc, seq = #, op_id = #'
-    """
-    return _DIGITS.sub("#", name)
 
 
 def recurrences(trace: Trace) -> pd.DataFrame | None:

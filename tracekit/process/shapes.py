@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import union, union_totals
 from tracekit.model.keys import numbered, place_of, summed
 from tracekit.model.trace import SparseColumn, Trace
@@ -151,6 +152,13 @@ class Calls:
 
 def calls(trace: Trace, rows: Ints, group: Ints, count: int) -> Calls:
     """The merged intervals of these host rows by group and thread, and the wall time of each group."""
+    if sweeps.native is not None:
+        slot = np.full(len(trace.numbers("host_ops", "ts_ns")), -1, np.int64)
+        slot[rows] = group
+        in_order = trace.derived(nesting).order
+        in_order = in_order[slot[in_order] >= 0]
+        if len(in_order) == len(rows):
+            return _calls_in_order(trace, in_order, slot, count)
     thread, start, dur = (
         trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
     )
@@ -168,6 +176,13 @@ def calls(trace: Trace, rows: Ints, group: Ints, count: int) -> Calls:
         _times(points, merged.end - which * width),
         summed(pairs % count, totals, count),
     )
+
+
+def _calls_in_order(trace: Trace, in_order: Ints, slot: Ints, count: int) -> Calls:
+    """The same by one pass over rows in order of thread and start; `slot` is the group of every row."""
+    thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
+    totals, low, high, first = sweeps.united_calls(in_order, thread, start, dur, slot, count)
+    return Calls(count, slot[first], thread[first].astype(np.int64), low, high, totals)
 
 
 def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
@@ -206,8 +221,9 @@ def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
     (instants, start, end), _, width = _placed(lanes, ts_ns[in_thread], made.start, made.end)
     place = thread[in_thread] * width + instants
     order = np.argsort(place, kind="stable")
-    low = np.searchsorted(place[order], made.thread * width + start, side="left")
-    high = np.searchsorted(place[order], made.thread * width + end, side="left")
+    place, thread_start = place[order], made.thread * width
+    low = sweeps.places(place, thread_start + start)
+    high = sweeps.places(place, thread_start + end)
     return low, np.maximum(high, low), in_thread[order]
 
 

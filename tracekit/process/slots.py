@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.keys import numbered, summed
+from tracekit.model.keys import distinct, numbered, summed
 from tracekit.model.tables.arrays import Array, Coded, repeated_number, stacked, trimmed_all
 from tracekit.model.tables.slots import CAUSES, CLASSES, NO_OP, OTHER, UNLINKED
 from tracekit.model.trace import Trace
@@ -62,7 +62,7 @@ def exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, Ar
     of_devices = []
     for number, parts in zip(numbers, shares, strict=True):
         total = summed(parts.window, parts.ns, len(low))
-        used_windows = np.unique(parts.window)
+        used_windows = distinct(parts.window)
         assert (total[used_windows] == (high - low)[used_windows]).all(), (
             "slots must add up to the step"
         )

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import window_at
+from tracekit.model.keys import distinct
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Trace
@@ -33,7 +34,7 @@ def outer_stages(trace: Trace) -> Stages:
     """
     ranges = trace.derived(outer_ranges)
     may_be = is_named(ranges.stage, may_be_stage)
-    if len(np.unique(ranges.stage.codes[~may_be])) <= MAX_NAMES:
+    if len(distinct(ranges.stage.codes[~may_be])) <= MAX_NAMES:
         return ranges
     return ranges.at(np.flatnonzero(may_be))
 

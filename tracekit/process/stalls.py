@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, intersect, subtract, union, union_all
+from tracekit.model.keys import distinct
 from tracekit.model.tables.arrays import Array, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.host_activity import (
@@ -76,14 +77,14 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
 
 def _elsewhere(idle: DeviceIdle) -> Intervals:
     """Idle time with a cause of its own, wherever it lies."""
-    names = ("host_loader", "host_gc", "host_overhead", "host_silent")
+    names = ("host_loader", "host_gc", "host_overhead", "host_silent", "host_code")
     return union_all([idle.causes[name] for name in names])
 
 
 def _next_edge(trace: Trace, ts_ns: Ints) -> Ints:
     """The first start or end of a stage after each instant."""
     stages = trace.derived(top_stages)
-    edges = np.unique(np.concatenate((stages.ts_ns, stages.end_ns)))
+    edges = distinct(np.concatenate((stages.ts_ns, stages.end_ns)))
     edges = np.append(edges, _NEVER)
     return edges[np.searchsorted(edges[:-1], ts_ns, side="right")]
 
@@ -102,7 +103,8 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[s
     low = np.maximum.accumulate(end)[pairs] if len(end) else end
     high = np.maximum(np.minimum(first_op, end[pairs + 1]), low)
     causes = idle.causes
-    inside_stages = intersect(causes["host_silent"], trace.derived(stage_time))
+    pauses = union_all([causes["host_silent"], causes["host_code"]])
+    inside_stages = intersect(pauses, trace.derived(stage_time))
     explained = union_all([causes["host_loader"], causes["host_gc"], inside_stages])
     unexplained = subtract(idle.gaps, explained)
     did: HostActivity = trace.derived(host_activity)

@@ -26,10 +26,14 @@ from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows, repe
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, narrow, of_kind
 from tracekit.process.nesting import nesting
+from tracekit.process.repetition import Repetition, repetition, work_end
 from tracekit.process.updates import stage_codes
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+MAX_WHOLES = 8
+"""Most ranges around everything that are looked into."""
 
 MAX_STAGES = 20_000
 """Most ranges of one source kept one by one; beyond it the outermost first, then the longest."""
@@ -62,11 +66,12 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps(Spans):
-    """Steps in order of start, the columns of the measured table `steps`; `origin` is that of all."""
+    """Steps in order of start, the columns of the measured table `steps`; `origin` and `name` are those of all."""
 
     step: Nullable
     occurrence: npt.NDArray[np.int32]
     origin: str
+    name: str | None = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -87,6 +92,7 @@ class Steps(Spans):
             at_rows(self.step, rows),
             self.occurrence[rows],
             self.origin,
+            self.name,
         )
 
     def numbers(self, rows: Ints) -> Nullable:
@@ -189,6 +195,13 @@ def windows(trace: Trace) -> Windows:
     on_thread = host.is_range & False if thread is None else host.thread == thread
     is_stage = named & on_thread
     steps = _annotated_steps(trace, host, np.flatnonzero(is_step & on_thread), number_of, origin)
+    if not len(steps) and _is_unmarked(trace):
+        whole = _wholes(trace, plausible & on_thread)
+        is_stage[whole], plausible[whole] = False, False
+        repeated = repetition(trace, _outermost(trace, plausible & on_thread))
+        if repeated is not None:
+            is_stage[repeated.rows] = False
+            steps = _repeated_steps(repeated)
     if not len(steps):
         steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
     if len(steps) and any(account.captures for account in trace.source.accounts):
@@ -196,6 +209,55 @@ def windows(trace: Trace) -> Windows:
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
     stages, dropped = _stages(trace, host, is_stage, steps)
     return Windows(steps, stages, dropped)
+
+
+def _is_unmarked(trace: Trace) -> bool:
+    """Whether device work was recorded, and neither file name nor process nor engine says of which step or stage.
+
+    What was recorded of a host alone is one piece: nothing tells whether what repeats in it is the work.
+    """
+    source = trace.source
+    is_capture = source.part is not None and source.part.startswith("capture")
+    is_told = is_capture or source.step is not None or source.replica is not None
+    is_told |= any(account.captures for account in source.accounts)
+    is_told |= scope_stage(source.scope, source.role) is not None
+    return not is_told and len(trace.numbers("device_ops", "ts_ns")) > 0
+
+
+def _wholes(trace: Trace, plausible: Mask) -> Ints:
+    """The rows of ranges that stand alone around all others: they are the recording, and would hide what they hold."""
+    wholes: list[int] = []
+    inside = plausible.copy()
+    while True:
+        outer = _outermost(trace, inside)
+        if len(outer) != 1 or np.count_nonzero(inside) < 3 or len(wholes) == MAX_WHOLES:
+            return np.array(wholes, np.int64)
+        name = trace.texts("host_ops", "name").texts[
+            trace.texts("host_ops", "name").codes[outer[0]]
+        ]
+        if is_known_stage(name):
+            return np.array(wholes, np.int64)
+        wholes += outer.tolist()
+        inside[outer] = False
+
+
+def _outermost(trace: Trace, chosen: Mask) -> Ints:
+    """Which of the chosen rows lie in no other of them."""
+    rows = np.flatnonzero(chosen)
+    return rows[trace.derived(nesting).nearest(chosen, rows) < 0]
+
+
+def _repeated_steps(repeated: Repetition) -> Steps:
+    """One row a window of what repeats, numbered from 1."""
+    count = len(repeated.ts_ns)
+    return Steps(
+        repeated.ts_ns,
+        repeated.end_ns - repeated.ts_ns,
+        Nullable(np.arange(1, count + 1), np.zeros(count, np.bool_)),
+        np.zeros(count, np.int32),
+        repeated.origin,
+        repeated.name,
+    )
 
 
 def _is_profiler_step(name: str) -> bool:
@@ -286,7 +348,8 @@ def _occurrence(keys: Ints) -> npt.NDArray[np.int32]:
 def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     """The source as one step, or as the steps that its process says it captured.
 
-    A step lasts from the first to the last thing the host did (the device, without a host). What is recorded
+    A step lasts from the first to the last thing the host did, or until the device work that was launched
+    meanwhile has ended (of a device without a host: from its first to its last op). What is recorded
     of Python functions does not count: whether they are is a choice of the profiler. A capture of several
     steps in a row, named by the first, is told by stages that all come equally often: it is divided where the
     first stage begins anew.
@@ -299,11 +362,15 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     end = start + length
     numbers: list[int | None] = []
     bounds: list[tuple[int, int]] = []
-    for step, first, last in _captured(trace, start):
+    captures = _captured(trace, start)
+    afterwards = [*(first for _, first, _ in captures[1:]), _INT64.max]
+    for (step, first, last), following in zip(captures, afterwards, strict=False):
         inside = (start >= first) & (start < last)
         begun = host.ts_ns[plausible]
         of_capture = plausible[(begun >= first) & (begun < last)]
-        ends = [*_divisions(trace, host, of_capture), int(end[inside].max())]
+        finished = int(end[inside].max())
+        finished = max(finished, min(work_end(trace, first, last), following))
+        ends = [*_divisions(trace, host, of_capture), finished]
         begins = [int(start[inside].min()), *ends[:-1]]
         bounds += zip(begins, ends, strict=True)
         numbers += [None if step is None else step + place for place in range(len(begins))]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, subtract, union, window_at
-from tracekit.model.keys import of_arrays, summed
+from tracekit.model.keys import distinct, of_arrays, summed
 from tracekit.model.tables.arrays import Nullable, at_rows, joined
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import named, of_kind
@@ -106,7 +106,7 @@ def _ways(
 
     `kinds` has direction and memory of each name, `code` the name of each row, -1 for none.
     """
-    recorded = {kinds[number] for number in np.unique(code).tolist() if number >= 0}
+    recorded = {kinds[number] for number in distinct(code).tolist() if number >= 0}
     for way, memory in sorted(
         recorded, key=lambda kind: (kind[0] or "", kind[1] is None, kind[1] or "")
     ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
@@ -45,6 +46,7 @@ def inflate(source: FileBytes, size: int) -> Iterator[bytes]:
     return inflate_careful(source, size) if fast_zlib is None else _fast_inflate(source, size)
 
 
+@lru_cache
 def _let_malloc_keep_blocks(size: int) -> None:
     """Nothing; afterwards glibc reuses freed blocks instead of returning each to the system.
 

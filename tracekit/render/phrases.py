@@ -7,6 +7,7 @@ from itertools import repeat
 from operator import attrgetter
 
 from tracekit.model.kernel_labels import is_template, short_kernel
+from tracekit.model.labels import plural
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet
 from tracekit.model.units import (
     UNKNOWN,
@@ -118,13 +119,32 @@ def claim(finding: Finding) -> str:
 
 def not_analysed(report: Report) -> list[str]:
     """What was not analysed and why: what the report lists, and the sections without an answer."""
-    gaps = [printable(item, SENTENCE) for item in report.unseen]
+    return [*_unseen(report), *_silent(report, ("failed", "skipped"))]
+
+
+def not_analysed_in_short(report: Report) -> list[str]:
+    """The same in a line: what is missing or failed by name, how many questions need more than was recorded."""
+    gaps = [*_unseen(report), *_silent(report, ("failed",))]
+    skipped_count = sum(section.status == "skipped" for section in report.sections)
+    if skipped_count:
+        needs = plural(skipped_count, "question needs", "questions need")
+        gaps.append(f"{skipped_count} {needs} more than was recorded (-v)")
+    return gaps
+
+
+def _unseen(report: Report) -> list[str]:
+    """What the report itself says that it did not see."""
+    return [printable(item, SENTENCE) for item in report.unseen]
+
+
+def _silent(report: Report, statuses: Sequence[str]) -> list[str]:
+    """The sections of these statuses, those of one reason together."""
     silent: dict[str, list[str]] = {}
     for section in report.sections:
-        if section.status != "ok":
+        if section.status in statuses:
             reason = printable(section.reason, SENTENCE) or "no reason given"
             silent.setdefault(f"{section.status}: {reason}", []).append(printable(section.id, 80))
-    return gaps + [f"{', '.join(ids)} ({why})" for why, ids in silent.items()]
+    return [f"{', '.join(ids)} ({why})" for why, ids in silent.items()]
 
 
 def remarks_summary(remarks: Sequence[Remark]) -> str:

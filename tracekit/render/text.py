@@ -257,10 +257,9 @@ def _indented(lines: list[Line], width: int) -> list[Line]:
 def _gaps(report: Report, options: Options, width: int) -> list[Line]:
     """The lines of what was not seen, and how sound the data is."""
     lines: list[Line] = []
-    gaps = phrases.not_analysed(report)
+    listing = phrases.not_analysed if options.verbose else phrases.not_analysed_in_short
+    gaps = listing(report)
     if gaps:
-        if len(gaps) > 6 and not options.verbose:
-            gaps[6:] = [f"{len(gaps) - 6} more (-v)"]
         lines += _pack(["Not analysed: " + gaps[0], *gaps[1:]], " · ", width, hang=2)
     summary = phrases.remarks_summary(report.remarks)
     if summary:

@@ -282,11 +282,11 @@ def rotating_tokens(d: Draw) -> Built:
 
 
 def three_at_once(d: Draw) -> Built:
-    """A sleeping data loader, a head in 32 bits and a rank with more tokens."""
+    """A sleeping data loader, weights sent tensor by tensor, and a rank with more tokens."""
     loader = d.fault({"loader_ns": d.ns(5)}, place="DataLoader")
-    head = d.fault({"fp32": True}, stage="ref", place="sgemm")
+    weights = d.fault({"sync_tensors": 36}, stage="update_weights")
     tokens = d.fault({"tokens": 1.15}, ranks=(d.rank(),), stage="update_actor")
-    return {}, (loader, head, tokens)
+    return {}, (loader, weights, tokens)
 
 
 KINDS: dict[str, Callable[[Draw], Built]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FLOP_PER_NS = 6.0e5
-FP32_FLOP_PER_NS = 1.6e5
+FP32_FLOP_PER_NS = 5.5e4
 UNALIGNED_FLOP_PER_NS = 2.4e5
 HBM_BYTES_PER_NS = 2.6e3
 PINNED_BYTES_PER_NS = 25.0

@@ -234,7 +234,7 @@ def vision_tower(rank: Rank, rows: int) -> None:
         for _ in range(4):
             images = max(1, rows // 128)
             args = shapes((images, 256, 56, 56), (512, 256, 3, 3), kind=kind)
-            ns = k.KERNEL_START_NS + 160.0 * rows * rate
+            ns = k.KERNEL_START_NS + 55.0 * rows * rate
             rank.kernel("aten::cudnn_convolution", k.CONV32 if slow else k.CONV, ns, args=args)
 
 

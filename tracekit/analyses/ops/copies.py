@@ -21,9 +21,10 @@ from tracekit.job.frames import (
     same_text,
     share_of,
 )
-from tracekit.job.stage_windows import steps_of
+from tracekit.job.stage_windows import recorded_steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
+from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, at_rows
@@ -191,7 +192,7 @@ def _pageable(
         ("HtoD", "DtoH")
     )
     for row in row_dicts(pooled[is_pageable]):
-        steps = steps_of(measured, rows[same_text(rows["run"], row["run"])])
+        steps = recorded_steps_of(measured, rows[same_text(rows["run"], row["run"])])
         size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
         count, dur = row["count"], row["dur_ns"]
         if (
@@ -215,12 +216,14 @@ def _pageable(
         better = size_each / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
         gain = max(dur_each - better, 0.0)
         gain_ratio = share_of(gain, steps.step_ns)
+        copies = (
+            f"{plural(count, 'copy', 'copies')} {row['direction']} {plural(count, 'uses', 'use')}"
+        )
         findings.append(
             Finding(
                 "pageable-copies",
                 thresholds.severity(gain_ratio),
-                f"{count:,} copies {row['direction']} use pageable host memory"
-                + in_run(measured, row["run"]),
+                f"{count:,} {copies} pageable host memory" + in_run(measured, row["run"]),
                 "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
                 (
                     evidence("pageable_bytes", round(size_each), "per step and process"),

@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import grouped, ordered, run_heading
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import of_arrays, of_keys, summed
+from tracekit.model.keys import of_arrays, of_keys, sorted_in_groups, summed
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows
@@ -63,9 +63,7 @@ def summary(device_ops: Columns) -> Columns:
     key *= width
     key += names.codes
     key += 1
-    order = np.lexsort((dur, key))
-    key, dur = key[order], dur[order]
-    del order
+    key, dur = np.sort(key), sorted_in_groups(key, dur)
     first = np.flatnonzero(np.concatenate((key[:1] == key[:1], key[1:] != key[:-1])))
     key = key[first]
     count = np.diff(np.append(first, len(dur)))

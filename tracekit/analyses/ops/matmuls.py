@@ -27,7 +27,7 @@ from tracekit.job.stage_windows import Owner
 from tracekit.job.stage_work import StageWork, by_stage, of_run
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model import keys as grouping
-from tracekit.model.keys import of_keys, row_dicts
+from tracekit.model.keys import first_of_each, numbered, of_keys, row_dicts
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
@@ -137,7 +137,7 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
     rows = np.flatnonzero(recorded.number >= 0)
     stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
     width = len(recorded.products)
-    keys, fine = np.unique((stage + 1) * width + recorded.number[rows], return_inverse=True)
+    keys, fine = numbered((stage + 1) * width + recorded.number[rows])
     kinds = [(name, product.kind, product.type) for name, product in recorded.products]
     kind_of = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
     each = np.array([kind_of[kind] for kind in kinds], np.int64)[keys % width]
@@ -148,7 +148,8 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
     coarse = np.where(
         is_kept, np.arange(len(keys)), len(keys) + keys // width * len(kind_of) + each
     )
-    last, first, of_fine = np.unique(coarse, return_index=True, return_inverse=True)
+    last, of_fine = numbered(coarse)
+    first = first_of_each(of_fine, len(last))
     group, count = of_fine[fine], len(last)
     single, number, stage_number = last < len(keys), keys[first] % width, keys[first] // width - 1
     slot = np.full(len(recorded.number), -1, np.int64)

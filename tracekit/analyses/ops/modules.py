@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import looked_up, summed
+from tracekit.model.keys import distinct, looked_up, summed
 from tracekit.model.report import Heading, Section
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import Nullable, all_at_rows, repeated_number, stacked
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -54,17 +55,17 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     parts = [_measured(trace, recorded) for recorded in trace.derived(modules)]
     if not parts:
         return {}
-    frame = pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
-    frame = frame[frame["count"] > 0]
-    largest = frame.sort_values("self_ns", ascending=False, kind="stable").head(MAX_CLASSES)
-    return {"modules": arrays_of(largest)}
+    columns: dict[str, Any] = dict(stacked(parts))
+    is_called = np.flatnonzero(columns["count"] > 0)
+    largest = np.argsort(-columns["self_ns"][is_called], kind="stable")[:MAX_CLASSES]
+    return {"modules": all_at_rows(columns, is_called[largest])}
 
 
 def _measured(trace: Trace, recorded: Modules) -> dict[str, Any]:
     """The columns of `modules` for one way of recording."""
     count = len(recorded.classes)
     width = int(recorded.instance.max()) + 1
-    pairs = np.unique(recorded.owner * width + recorded.instance)
+    pairs = distinct(recorded.owner * width + recorded.instance)
     call_sums = calls(trace, recorded.calls, recorded.owner, count)
     by_name = recorded.origin == "hierarchy"
     out: dict[str, Any] = {
@@ -73,24 +74,27 @@ def _measured(trace: Trace, recorded: Modules) -> dict[str, Any]:
         "instance_count": np.bincount(pairs // width, minlength=count),
         "count": np.bincount(recorded.owner, minlength=count),
         # What a hierarchy names are ops: the time of a module's call is not recorded.
-        "total_ns": pd.arrays.IntegerArray(call_sums.total_ns, np.full(count, by_name)),
+        "total_ns": _known(call_sums.total_ns, is_known=not by_name),
         "self_ns": summed(recorded.owner, recorded.self_ns, count),
     }
     launcher = recorded.launcher
     if launcher is None or not trace.has("device_ops"):
-        unknown = pd.array([pd.NA] * count, dtype="Int64")
+        unknown = repeated_number(None, count)
         return {**out, "device_total_ns": unknown, "device_ns": unknown, "launch_count": unknown}
     links: Launches = trace.derived(launches)
     dur = trace.derived(sound_dur_ns)
     total = during(call_sums, launch_threads(trace), links.ts_ns, dur)[0]
     return {
         **out,
-        "device_total_ns": pd.arrays.IntegerArray(total, np.full(count, by_name)),
-        "device_ns": pd.array(summed(launcher, dur, count), dtype="Int64"),
-        "launch_count": pd.array(
-            np.bincount(launcher[launcher >= 0], minlength=count), dtype="Int64"
-        ),
+        "device_total_ns": _known(total, is_known=not by_name),
+        "device_ns": _known(summed(launcher, dur, count)),
+        "launch_count": _known(np.bincount(launcher[launcher >= 0], minlength=count)),
     }
+
+
+def _known(values: npt.NDArray[np.int64], *, is_known: bool = True) -> Nullable:
+    """Numbers that no row lacks, or that all rows do."""
+    return Nullable(values * is_known, np.full(len(values), not is_known))
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:

@@ -12,6 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import grouped, ordered, run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model import sweeps
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import numbered, summed
 from tracekit.model.report import Heading, Metric, Section, Sheet
@@ -69,7 +70,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "kind": narrow(present // width, kinds.texts),
             "name": narrow(present % width - 1, names.texts),
             "count": np.bincount(group, minlength=count),
-            "total_ns": _outermost(trace, chosen, group, count),
+            "total_ns": _outermost(trace, chosen, slot, count),
             "self_ns": summed(group, tree.self_ns[chosen], count),
             **_device_work(trace, slot, count),
             **_memory(trace, slot, count),
@@ -77,13 +78,16 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _outermost(trace: Trace, rows: Ints, group: Ints, count: int) -> Ints:
+def _outermost(trace: Trace, rows: Ints, slot: Ints, count: int) -> Ints:
     """Wall time per group: on each thread the union of its intervals, so that recursion counts once."""
-    thread = trace.numbers("host_ops", "thread")[rows].astype(np.int64)
-    start = trace.numbers("host_ops", "ts_ns")[rows]
-    end = start + trace.numbers("host_ops", "dur_ns")[rows]
-    pairs, pair = numbered(thread * count + group)
-    return summed(pairs % count, union_totals(start, end, pair, len(pairs)), count)
+    thread = trace.numbers("host_ops", "thread")
+    start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
+    if sweeps.native is not None:
+        in_order = trace.derived(nesting).order
+        return sweeps.outermost(in_order, thread, start, dur, slot, count)
+    pairs, pair = numbered(thread[rows].astype(np.int64) * count + slot[rows])
+    totals = union_totals(start[rows], start[rows] + dur[rows], pair, len(pairs))
+    return summed(pairs % count, totals, count)
 
 
 def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:

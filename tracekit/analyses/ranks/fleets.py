@@ -22,6 +22,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import Intervals, covered, gaps, intersect, union, union_all
+from tracekit.model.keys import largest
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import at_rows, stacked
@@ -78,7 +79,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _bounded(spans: Intervals) -> tuple[Intervals, Ints]:
     """(at most `MAX_SPANS` spans with the longest gaps between them, how much idle time each holds)."""
     length = spans.start[1:] - spans.end[:-1]
-    longest_gaps = np.sort(np.argsort(-length, kind="stable")[: MAX_SPANS - 1])
+    longest_gaps = largest(length, MAX_SPANS - 1)
     first = np.concatenate((np.zeros(min(len(spans.start), 1), np.int64), longest_gaps + 1))
     last = np.concatenate((longest_gaps, np.full(min(len(spans.start), 1), len(spans.start) - 1)))
     joined = Intervals(spans.start[first], spans.end[last])

@@ -12,8 +12,10 @@ from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     UNIT,
+    grouped,
     in_run,
     job,
+    ordered,
     same_text,
     share_of,
     summed,
@@ -65,8 +67,8 @@ def _imbalance(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
     L is <NA> where there is nothing to compare: one member, or no own work.
     """
-    grouped = rows.groupby(keys, dropna=False, sort=False)["own_ns"]
-    out = grouped.agg(members="size", mean_ns="mean", max_ns="max").reset_index()
+    parts = {"members": "size", "mean_ns": "mean", "max_ns": "max"}
+    out = grouped(rows, keys, **{name: ("own_ns", how) for name, how in parts.items()})
     is_comparable = (out["members"] > 1) & (out["max_ns"] > 0)
     longest = out["max_ns"].astype("Float64")
     ratio = (longest - out["mean_ns"].astype("Float64")) / longest.clip(lower=1)
@@ -101,7 +103,7 @@ def _stage_sheet(measured: Measurements) -> Sheet:
     names = ["stage", "mean_ns", "max_ns", "imbalance_ratio", "rank", "rank_ratio", "members"]
     frame = pd.DataFrame(parts, columns=[*RANK_GROUP, *names])
     frame["over_ns"] = frame["max_ns"] - frame["mean_ns"]
-    frame = frame.sort_values(["over_ns", "stage"], ascending=[False, True], kind="stable")
+    frame = ordered(frame, over_ns=False, stage=True)
     headings = (
         *rank_group_headings(measured),
         *as_headings("""

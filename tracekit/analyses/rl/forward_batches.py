@@ -23,7 +23,7 @@ from tracekit.job.frames import (
 from tracekit.job.stage_windows import keyed
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import window_at
-from tracekit.model.keys import CAPTURE, row_dicts
+from tracekit.model.keys import CAPTURE, numbered, row_dicts
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
@@ -112,8 +112,8 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Nullable:
     flops = np.array([product.flops for _, product in recorded.products], float)[
         recorded.number[rows]
     ]
-    sizes, which = np.unique(m, return_inverse=True)
-    keys, group = np.unique(window * len(sizes) + which, return_inverse=True)
+    sizes, which = numbered(m)
+    keys, group = numbered(window * len(sizes) + which)
     weight = np.bincount(group, flops, minlength=len(keys))
     order = np.lexsort((sizes[keys % len(sizes)], weight))  # the last one written is the heaviest
     out, has_rows = np.zeros(count, np.int64), np.zeros(count, np.bool_)

@@ -18,6 +18,7 @@ from tracekit.job.frames import (
     units,
     whole_or_none,
 )
+from tracekit.job.held_back import within
 from tracekit.job.loader_waits import by_rank, long_waits
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import covered, intersect, union, union_all
@@ -144,12 +145,14 @@ def _waits(
             severity = thresholds.severity(cost / step_ns)
             hidden = not pd.isna(idle) and cost < wait / 2
             rank = whole_or_none(row["rank"])
+            culprit = within(measured, run, row["role"], str(row["name"]))
             who = f" on rank {rank}" if rank is not None and len(same) > 1 else ""
             yield Finding(
                 "data-loader-wait",
                 # Long enough to matter, and in the shadow of GPU work: low even where little of it is idle.
                 "low" if severity == "info" else severity,
                 f"{show(float(row['share_ratio']), 'ratio')} of the step is spent waiting for the data loader{who}"
+                + ("" if culprit is None else f", most in {culprit.place}")
                 + in_run(measured, run),
                 _advice(str(row["name"])),
                 (
@@ -182,6 +185,7 @@ ANALYSIS = Analysis(
     title="How long do steps wait for data?",
     reads=("host_ops",),
     writes=(LOADER_WAITS,),
+    rests_on=("gpu_time", "idle_blame", "idle_frames"),
     rules=("data-loader-wait",),
     thresholds={
         "data-loader-wait": {

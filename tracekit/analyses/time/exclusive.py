@@ -15,6 +15,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import (
     UNIT,
+    apart,
     canonical_stages,
     grouped,
     job,
@@ -27,7 +28,16 @@ from tracekit.job.frames import (
 from tracekit.job.idle import idle_time
 from tracekit.job.stage_windows import whole
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike, of_keys, places_of
+from tracekit.model.keys import (
+    CAPTURE,
+    IN_RUN,
+    as_python,
+    looked_up,
+    numbered_alike,
+    of_column,
+    of_keys,
+    places_of,
+)
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.model.thresholds import Thresholds
@@ -38,6 +48,12 @@ SHOWN_ROWS = 60
 
 _LANE = [*IN_RUN, "device"]
 """What is a series of steps of its own: a device of a process, a process where no device was recorded."""
+
+_READ = [
+    *("run", "source", "scope", *IN_RUN, "step", "part", "occurrence", "stage", "device"),
+    *("class", "cause", "op", "count", "exclusive_ns"),
+]
+"""What is read of slots."""
 
 _BACKWARD = "autograd::engine::evaluate_function: "
 
@@ -68,7 +84,7 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     `wall_ns` is the mean wall of these units, `owner` a number for run and role, `stage` the stage as shown.
     """
     walls = job(measured).walls
-    slots = units(whole(measured, "slots"))
+    slots = units(whole(measured, "slots")[_READ])
     slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
     rows = _with_origin(measured, slots)
     unit = [*UNIT, "origin"]
@@ -110,7 +126,8 @@ def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     """One row a stage with its classes, then what the step takes beyond, and the step."""
     tables = []
-    for _, of_owner in rows.groupby("owner", sort=False):
+    columns = ["owner", "run", "role", "stage", "class", "each_ns", "wall_ns"]
+    for of_owner in apart(rows[columns], ["owner"]):
         wall = float(of_owner["wall_ns"].iloc[0])
         by_class = of_owner.groupby(["stage", "class"], sort=False)["each_ns"].sum()
         sums = by_class.unstack(fill_value=0)  # noqa: PD010
@@ -163,8 +180,11 @@ def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
         class_title(kind, text_or_none(cause) or "")
         for kind, cause in zip(once["class"], once["cause"], strict=True)
     ]
-    short = {op: _short(op) for op in rows["op"].dropna().unique()}
-    rows = rows.assign(what=np.array([*titles, None], object)[number], shown=rows["op"].map(short))
+    of_op, first_of_op = of_column(rows["op"])
+    shown = [op and _short(op) for op in as_python(rows["op"].array[first_of_op])]
+    rows = rows[["run", "role", "stage", "wall_ns", "each_ns", "each_count"]]
+    rows["what"] = np.array([*titles, None], object)[number]
+    rows["shown"] = np.array([*shown, None], object)[of_op]
     by = ["run", "role", "stage", "what", "shown", "wall_ns"]
     table = summed(rows, by, ["each_ns", "each_count"])
     table["share_ratio"] = table["each_ns"] / table["wall_ns"].where(table["wall_ns"] > 0)

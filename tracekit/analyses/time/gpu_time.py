@@ -17,6 +17,7 @@ from tracekit.job.charts import device_bars, utilisation
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import label_headings, number_or_none, run_heading, summed, text_or_none
 from tracekit.job.gpu_shares import SUMMED, shares
+from tracekit.job.held_back import first_calls, kinds_of, of_window
 from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
@@ -35,6 +36,7 @@ from tracekit.model.tables.arrays import (
     trimmed_all,
 )
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
+from tracekit.model.tables.slots import HOLDER_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -197,8 +199,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=with_rows(*_sheets(measured, devices, stages)),
-        findings=tuple(_low_utilisation(window, thresholds) for window in unexplained),
-        verdicts=tuple(_explained(measured, explained)),
+        findings=tuple(_low_utilisation(measured, window, thresholds) for window in unexplained),
+        verdicts=(*_explained(measured, explained), *_minor(measured, idling, thresholds)),
         charts=(*device_bars(measured, rows), *utilisation(measured)),
     )
 
@@ -281,7 +283,7 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
     return [Idling(window, claimed.get(window.key, {})) for window in idle_windows]
 
 
-def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
+def _low_utilisation(measured: Measurements, one: Idling, thresholds: Thresholds) -> Finding:
     """R01: the idle time of a stage that no rule with a cause of its own tells."""
     window, row = one.window, one.window.gpu_time
     idle, _ = window.per_step(float(row["idle_ns"]))
@@ -289,6 +291,7 @@ def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
     other_rules = ", ".join(
         f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in one.told.items()
     )
+    place, advice = _held_back(measured, window)
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
@@ -297,8 +300,9 @@ def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
             f", and idle {show(1 - one.accounted, 'ratio')} of it for reasons that no other finding names"
             if other_rules
             else ""
-        ),
-        "look at what the host does meanwhile: synchronising calls, data loading, many short kernels",
+        )
+        + place,
+        advice,
         (
             evidence("busy_ratio", float(row["busy_ratio"]), "busy", better="higher"),
             evidence("idle_ns", round(idle), "idle per step"),
@@ -322,6 +326,51 @@ def _low_utilisation(one: Idling, thresholds: Thresholds) -> Finding:
     )
 
 
+def _held_back(measured: Measurements, window: StageWindow) -> tuple[str, str]:
+    """(what most of the idle time was spent in, as the end of a claim; what to try)."""
+    advice = "look at what the host does meanwhile: synchronising calls, data loading, many short kernels"
+    if not measured.has("idle_blame", "idle_frames"):
+        return "", advice
+    idle_ns, calls = int(window.gpu_time["idle_ns"]), first_calls(measured, window)
+    if 2 * (starting_ns := sum(ns for _, ns in calls)) >= idle_ns:
+        named = ", ".join(f"{name} {show(window.per_step(ns)[0], 'ns')}" for name, ns in calls[:3])
+        return (
+            f": {_of_wall(window, starting_ns)} in first calls ({named})",
+            "record later steps: what starts the runtime and loads code is warm-up, and should not be profiled",
+        )
+    culprit = of_window(measured, window)
+    if culprit is None:
+        return _by_kind(measured, window, idle_ns), advice
+    if culprit.holder == "device":
+        spent = f": {_of_wall(window, culprit.idle_ns)} after a launch had returned {culprit.place}"
+        return (
+            spent,
+            "see what its stream waited for: work of other streams, events, other processes on the GPU",
+        )
+    place = f": {_of_wall(window, culprit.idle_ns)} in {culprit.place}"
+    if culprit.holder == "nothing":
+        return (
+            place,
+            "see what the host does then: with_stack=True, ranges (NVTX), or samples of the CPU",
+        )
+    return place, f"make that shorter or do it ahead: {culprit.place}"
+
+
+def _of_wall(window: StageWindow, idle_ns: int) -> str:
+    """An idle time beside the length of the stage, both per step."""
+    wall_ns = float(window.gpu_time["window_ns"])
+    return f"{show(window.per_step(idle_ns)[0], 'ns')} of {show(window.per_step(wall_ns)[0], 'ns')}"
+
+
+def _by_kind(measured: Measurements, window: StageWindow, idle_ns: int) -> str:
+    """The kinds that most idle time was spent in, as the end of a claim."""
+    shares = [
+        f"{HOLDER_TITLES[kind][0]} {show(ns / idle_ns, 'ratio')}"
+        for kind, ns in kinds_of(measured, window)[:3]
+    ]
+    return f"; idle time by kind: {', '.join(shares)}" if shares else ""
+
+
 def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
     """Of every run, the stages whose idle time other findings tell."""
     reasons: dict[str | None, list[str]] = {}
@@ -339,6 +388,38 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
     return [
         Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run) for run, texts in reasons.items()
     ]
+
+
+REASON_RATIO = 0.03
+"""Idle time of a stage of more than this share of the step is told of, though it is no finding: why nothing ran."""
+
+
+def _minor(
+    measured: Measurements, idling: list[Idling], thresholds: Thresholds
+) -> Iterator[Verdict]:
+    """Of every run, the stages that R01 does not judge or that are busy enough, but idle for longer than findings tell, and why."""
+    judged = [one.window.key for one in idling]
+    windows_ = [
+        window
+        for window in judged_windows(measured)
+        if window.key not in judged
+        and (window.per_step(float(window.gpu_time["idle_ns"]))[1] or 0.0) >= REASON_RATIO
+    ]
+    if not windows_ or not measured.has("idle_blame", "idle_frames"):
+        return
+    claimed = claims(measured, thresholds)
+    reasons: dict[str | None, list[str]] = {}
+    for window in windows_:
+        idle = Idling(window, claimed.get(window.key, {}))
+        ratio = window.per_step(idle.left_ns)[1] or 0.0
+        if ratio >= REASON_RATIO:
+            run = text_or_none(window.gpu_time["run"]) if run_heading(measured) else None
+            reasons.setdefault(run, []).append(
+                f"GPUs are idle {show(ratio, 'ratio')} of the step in {window.name} outside other findings"
+                + _by_kind(measured, window, int(window.gpu_time["idle_ns"]))
+            )
+    for run, texts in reasons.items():
+        yield Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run)
 
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -368,7 +449,16 @@ ANALYSIS = Analysis(
     reads=("device_ops",),
     writes=(GPU_TIME, BUSY_BINS, "metrics"),
     metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),
-    rests_on=("collectives", "host_counts", "idle", "loader_waits", "stage_edges", "sync_stalls"),
+    rests_on=(
+        "collectives",
+        "host_counts",
+        "idle",
+        "idle_blame",
+        "idle_frames",
+        "loader_waits",
+        "stage_edges",
+        "sync_stalls",
+    ),
     rules=("low-gpu-utilization",),
     thresholds={
         "low-gpu-utilization": {

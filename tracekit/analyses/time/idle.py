@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,22 @@ from tracekit.job.frames import (
     text_or_none,
     whole_or_none,
 )
-from tracekit.job.idle import DAMAGED, Pauses, by_cause, idle_by_cause, idle_time, pauses
+from tracekit.job.held_back import Culprit, of_owner
+from tracekit.job.held_back_sheets import held_back_chart, held_back_sheets
+from tracekit.job.idle import (
+    DAMAGED,
+    PAUSING,
+    Pauses,
+    by_cause,
+    idle_by_cause,
+    idle_time,
+    pauses,
+)
 from tracekit.job.stage_windows import (
     NO_STEPS,
     WHERE,
+    ExistingSteps,
+    Owner,
     gpu_steps,
     keyed,
     placed,
@@ -46,10 +58,11 @@ from tracekit.model.tables.arrays import (
     trimmed_all,
 )
 from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
-from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES
+from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES, HOLDERS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
+from tracekit.process.blame import idle_blame
 from tracekit.process.by_name import is_named
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import histogram, idle_by_window, longest
@@ -104,6 +117,39 @@ IDLE_HISTOGRAM = Table(
     },
 )
 
+IDLE_BLAME = Table(
+    "idle_blame",
+    "idle time of one device in the windows of one name, by what held it back: over rows it is gpu_time.idle_ns",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "window": WINDOW,
+        "step": STEP,
+        "stage": STAGE,
+        "node": Column("int64", "Place in the tree; joins `idle_frames`."),
+        "gap_count": Column("int64", "Gaps in the window of which a part was spent there."),
+        "idle_ns": Column("int64", "Idle time spent there itself, inside the window."),
+        "holder": Column("category", "What that is; see `HOLDER_TITLES`.", HOLDERS),
+    },
+)
+
+IDLE_FRAMES = Table(
+    "idle_frames",
+    "a place where idle time was spent, or what encloses one, in the tree of its source",
+    {
+        **KEYS,
+        "node": Column(
+            "int64", "Number within the source and process; what encloses others comes first."
+        ),
+        "parent": Column("int64", "The place that encloses it; -1 at the top."),
+        "frame": Column(
+            "category",
+            "Name as recorded, without addresses and numbers of instances; `(other)` for many small places together.",
+        ),
+        "holder": Column("category", "What it is.", HOLDERS),
+    },
+)
+
 
 SHOWN_GAPS = 30
 MAX_CHART_ROWS = 60
@@ -124,6 +170,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "idle": trimmed_all(by_window),
         "idle_histogram": by_length,
         "idle_gaps": longest(trace, devices),
+        **idle_blame(trace, devices),
         "metrics": _metrics(by_window),
     }
 
@@ -153,8 +200,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not len(whole(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED)
     shares = _by_place(measured)
-    sheets = (_cause_sheet(measured, shares), _gap_sheet(measured))
-    charts = (_stage_chart(measured), _gap_chart(measured))
+    sheets = (*held_back_sheets(measured), _cause_sheet(measured, shares), _gap_sheet(measured))
+    charts = (_stage_chart(measured), held_back_chart(measured), _gap_chart(measured))
     return ANALYSIS.answered(
         metrics=_shares_of_capture(shares),
         sheets=with_rows(*sheets),
@@ -310,32 +357,24 @@ def _gap_chart(measured: Measurements) -> Chart:
 
 
 def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
-    """R29: GPUs that wait while nothing at all is recorded of the host, or while it collects garbage."""
+    """R29: GPUs that wait for a host that launches nothing for long: in Python, collecting garbage, or unknown."""
     existing = gpu_steps(measured)
     findings = []
-    for (run, role), lost in pauses(measured, thresholds.of("host-silence")).items():
-        steps = existing.get((run, role), NO_STEPS)
-        total, ratio = steps.per_step(lost.silent_ns + lost.collection_ns)
+    for owner, lost in pauses(measured, thresholds).items():
+        run, role = owner
+        steps = existing.get(owner, NO_STEPS)
+        total, ratio = steps.per_step(lost.total_ns)
         gaps = _gaps_of(measured, run, role, lost)
-        collected = lost.collection_ns >= lost.silent_ns
-        what = "the host collects garbage" if collected else "nothing is recorded of the host"
+        what, advice, caveats = _told(measured, owner, lost)
         findings.append(
             Finding(
                 "host-silence",
                 thresholds.severity(ratio),
-                f"GPUs wait {show(total, 'ns')} per step while {what}{in_run(measured, run)}",
-                "probably garbage collection: gc.freeze() after set-up, gc.collect() only between steps"
-                if not collected
-                else "gc.freeze() after set-up, gc.collect() only between steps",
+                f"GPUs wait {show(total, 'ns')} of {show(steps.step_ns, 'ns')} per step while {what}"
+                f"{in_run(measured, run)}",
+                advice,
                 (
-                    evidence(
-                        "silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step"
-                    ),
-                    evidence(
-                        "collection_ns",
-                        round(steps.mean(lost.collection_ns)),
-                        "recorded collection, per step",
-                    ),
+                    *_pause_evidence(lost, steps),
                     evidence(
                         "longest_ns",
                         int(gaps["cause_ns"].max()) if len(gaps) else None,
@@ -346,14 +385,60 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 or tuple(window.place for window in lost.windows[:3]),
                 round(total),
                 ratio,
-                ()
-                if collected
-                else (
-                    "no trace row says what the host did: it may have waited for another process or a file",
-                ),
+                caveats,
             )
         )
     return findings
+
+
+def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
+    """What the pauses of one (run, role) are made of."""
+    yield evidence("silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step")
+    if lost.code_ns:
+        yield evidence("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
+    if lost.short_ns:
+        yield evidence("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
+    yield evidence(
+        "collection_ns", round(steps.mean(lost.collection_ns)), "recorded collection, per step"
+    )
+
+
+def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str, tuple[str, ...]]:
+    """(what the host does, what to try, caveats) of pauses, by what most of them are."""
+    if lost.collection_ns >= max(lost.silent_ns, lost.code_ns, lost.short_ns):
+        advice = "gc.freeze() after set-up, gc.collect() only between steps"
+        return "the host collects garbage", advice, ()
+    if lost.short_ns > max(lost.silent_ns, lost.code_ns):
+        culprit = of_owner(measured, owner, ("python", "range", "nothing"))
+        place = "" if culprit is None else f", most in {_named(culprit)}"
+        advice = "see what runs between the ops: with_stack=True, ranges (NVTX), samples of the CPU"
+        return f"the host is between ops, in many short pauses{place}", advice, ()
+    if lost.code_ns > lost.silent_ns:
+        culprit = of_owner(measured, owner, ("python", "range"))
+        place = "the host runs Python" if culprit is None else f"the host is in {_named(culprit)}"
+        return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
+    culprit = of_owner(measured, owner, ("nothing",))
+    around = (
+        "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
+    )
+    what = "nothing is recorded of the host" + (
+        f" {around.replace(', before', ' and before')}" if around else ""
+    )
+    advice = "see what it does: record with with_stack=True, mark it with ranges (NVTX), or sample the CPU"
+    return (
+        what,
+        advice,
+        ("no trace row says what the host did: it may have waited for another process or a file",),
+    )
+
+
+def _named(culprit: Culprit) -> str:
+    """A place, with its share where it is not nearly all."""
+    return (
+        culprit.place
+        if culprit.ratio >= 0.9
+        else f"{culprit.place} ({show(culprit.ratio, 'ratio')} of it)"
+    )
 
 
 def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
@@ -365,7 +450,7 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
     counted = np.array(
         [None in stages or text_or_none(c) in stages for c in rows["canonical"]], bool
     )
-    rows = rows[(rows["cause"] == "host_gc") | ((rows["cause"] == "host_silent") & counted)]
+    rows = rows[(rows["cause"] == "host_gc") | (rows["cause"].isin(PAUSING) & counted)]
     return ordered(rows, cause_ns=False, source=True, ts_ns=True)
 
 
@@ -410,10 +495,10 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
 ANALYSIS = Analysis(
     id="idle",
     title="Why were GPUs idle?",
-    reads=("host_ops", "device_ops", "syncs", "windows"),
-    writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, "metrics"),
+    reads=("host_ops", "device_ops", "syncs", "windows", "python_calls"),
+    writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, IDLE_BLAME, IDLE_FRAMES, "metrics"),
     metrics=("host_wait",),
-    rests_on=("gpu_time",),
+    rests_on=("gpu_time", "host_counts"),
     rules=("host-silence",),
     measure=measure,
     judge=judge,

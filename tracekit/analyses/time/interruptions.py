@@ -334,6 +334,7 @@ ANALYSIS = Analysis(
             "time_ratio": 0.01,
         },
     },
+    every_step=True,
     measure=measure,
     judge=judge,
 )

@@ -259,6 +259,7 @@ ANALYSIS = Analysis(
     title="How much do steps and runs differ?",
     reads=(),
     rests_on=("interruptions", "logged", "metrics", "out_of_memory", "snapshot_levels"),
+    every_step=True,
     measure=measure,
     judge=judge,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,10 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.charts import stage_gantts, step_strips
+from tracekit.job.counted_steps import counted, left_out_steps
 from tracekit.job.frames import (
     STEP_BOUNDS,
+    STEP_ORIGINS,
     Job,
     each_run,
     grouped,
@@ -29,11 +31,12 @@ from tracekit.job.frames import (
     whole_or_none,
 )
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.warm_up import Dropped
 from tracekit.model.faults import sound
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import arrays_of
+from tracekit.model.tables.arrays import arrays_of, repeated_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -51,9 +54,13 @@ STEPS = Table(
         "occurrence": OCCURRENCE,
         "origin": Column(
             "category",
-            "profiler (ProfilerStep) | range (the program's own `step n`) | file (the source is the step) "
-            "| stage (it is one stage of it).",
-            ("profiler", "range", "file", "stage"),
+            "profiler (ProfilerStep) | range (the program's own `step n`) | of what repeats where no mark divides "
+            "the source: iteration (of an engine), repeat (an annotated range), graph (launches of one) | "
+            "file (the source is the step) | stage (it is one stage of it).",
+            STEP_ORIGINS,
+        ),
+        "name": Column(
+            "category", "What repeats, where that alone divides the source; with # for numbers."
         ),
         "ts_ns": TS,
         "dur_ns": Column("int64", "Wall time on the host, ns."),
@@ -100,6 +107,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     for name, spans in (("steps", recorded.step_rows), ("stages", recorded.stage_rows)):
         work = work_within(trace, spans.ts_ns, spans.end_ns)
         tables[name] = {**spans.arrays, **work}
+    tables["steps"] = {
+        **tables["steps"],
+        "name": repeated_text(recorded.step_rows.name, len(recorded.step_rows)),
+    }
     recurring = recurrences(trace)
     if recurring is not None:
         tables["recurrences"] = arrays_of(recurring)
@@ -108,10 +119,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Walls of steps and stages over ranks; finding R30."""
-    steps = job(measured)
-    if not steps.count:
+    every_step = job(measured)
+    if not every_step.count:
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
-    sheets = [_step_sheet(measured, steps.walls)]
+    left_out = left_out_steps(measured)
+    sheets = [_step_sheet(measured, every_step.walls, left_out)]
+    measured = counted(measured, left_out)
+    steps = job(measured)
     stages = stage_walls(measured)
     if len(stages):
         sheets.append(_stage_sheet(measured, stages, steps))
@@ -156,11 +170,21 @@ def _spread(walls: pd.DataFrame) -> tuple[float | None, float | None]:
     return (float(wall.min()), float(wall.max())) if len(wall) > 1 else (None, None)
 
 
-def _step_sheet(measured: Measurements, walls: pd.DataFrame) -> Any:
-    """The steps with their walls and the launched work of all ranks."""
+def _step_sheet(
+    measured: Measurements, walls: pd.DataFrame, left_out: Sequence[Dropped] = ()
+) -> Any:
+    """The steps with their walls and the launched work of all ranks; of those that do not count the reason."""
+    reasons: dict[tuple[str, int | None, str | None], str] = {
+        (step.run, step.step, step.part): step.reason for step in left_out
+    }
+    keys = [
+        (text_or_none(run) or "", whole_or_none(step), text_or_none(part))
+        for run, step, part in zip(walls["run"], walls["step"], walls["part"], strict=True)
+    ]
     step_rows = walls.assign(
         unattributed_ns=walls["wall_ns"] - walls["attributed_ns"],
         origin=walls["origin"].map(ORIGINS),
+        left_out=np.array([*map(reasons.get, keys), None], object)[:-1],
     )
     headings = (
         *run_heading(measured),
@@ -172,6 +196,7 @@ def _step_sheet(measured: Measurements, walls: pd.DataFrame) -> Any:
             ranks | ranks | count
             origin | from
         """),
+        *((Heading("left_out", "left out because it is"),) if left_out else ()),
     )
     return sheet("steps", "Steps", headings, step_rows)
 
@@ -179,6 +204,9 @@ def _step_sheet(measured: Measurements, walls: pd.DataFrame) -> Any:
 ORIGINS = {
     "profiler": "ProfilerStep annotations",
     "range": "the program's own ranges, named `step n`",
+    "iteration": "the engine's iterations, from one to the next",
+    "repeat": "annotated ranges that repeat, from one to the next",
+    "graph": "launches of a graph, from one to the next",
     "file": "first to last activity recorded",
     "stage": "stages captured one by one: the time between them was not recorded",
 }
@@ -325,6 +353,7 @@ ANALYSIS = Analysis(
             "first_over_median": 3.0,
         },
     },
+    every_step=True,
     measure=measure,
     judge=judge,
 )

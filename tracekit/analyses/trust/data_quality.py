@@ -15,7 +15,15 @@ from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, whole_or_none
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import running_max, union_totals
-from tracekit.model.keys import CAPTURE, QUEUE, by_group, numbered_alike, of_arrays, row_dicts
+from tracekit.model.keys import (
+    CAPTURE,
+    QUEUE,
+    by_group,
+    is_one_of,
+    numbered_alike,
+    of_arrays,
+    row_dicts,
+)
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import numbers_or_none
@@ -168,7 +176,7 @@ def _bare_collectives(trace: Trace) -> Check:
     rows = np.flatnonzero(of_kind(trace, "device_ops", "collective"))
     if "Collective name" in trace.sparse:
         has_name = trace.sparse["Collective name"].rows
-        rows = rows[~np.isin(trace.numbers("device_ops", "id")[rows], has_name)]
+        rows = rows[~is_one_of(trace.numbers("device_ops", "id")[rows], has_name)]
     return len(rows), int(trace.numbers("device_ops", "dur_ns")[rows].sum())
 
 

@@ -258,8 +258,10 @@ def repeated_number(value: int | None, length: int) -> Nullable:
     return Nullable(np.full(length, value or 0, np.int64), np.full(length, value is None))
 
 
-def repeated_text(text: str, length: int) -> Coded:
-    """So many rows with this text."""
+def repeated_text(text: str | None, length: int) -> Coded:
+    """So many rows with this text; None is missing."""
+    if text is None:
+        return Coded(np.full(length, -1, np.int8), ())
     return Coded(np.zeros(length, np.int8), (text,))
 
 

@@ -147,6 +147,11 @@ TABLES: tuple[Table, ...] = (
         {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME},
     ),
     Table(
+        "python_calls",
+        "a call of a Python function (read on request)",
+        {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME, "thread": THREAD},
+    ),
+    Table(
         "threads",
         "a thread of the trace",
         {

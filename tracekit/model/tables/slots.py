@@ -13,6 +13,7 @@ CAUSES = (
     "host_sync",
     "host_overhead",
     "host_op",
+    "host_code",
     "host_none",
     "host_silent",
     "sync",
@@ -41,9 +42,13 @@ CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
         "host op",
         "The host ran an op or a runtime call; the next op was not launched yet.",
     ),
+    "host_code": (
+        "host code",
+        "The host ran Python functions, or was in a range without ops, for long: see what held the GPU back.",
+    ),
     "host_none": (
-        "host, not recorded",
-        "Nothing of the host was recorded, but not for long: Python between ops.",
+        "between ops",
+        "The host was in no op and no call, but not for long: Python between ops.",
     ),
     "host_silent": (
         "host silent",
@@ -65,6 +70,39 @@ CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
     "after_last": ("after the last op", "No device op followed any more in this recording."),
 }
 """What people read for each cause, and what it means."""
+
+HOLDERS = (
+    "python",
+    "op",
+    "call",
+    "first_call",
+    "sync",
+    "gc",
+    "range",
+    "system",
+    "profiler",
+    "device",
+    "nothing",
+)
+"""What held a device back: the kinds of the deepest thing recorded then on the thread that launched the next work."""
+
+HOLDER_TITLES: Mapping[str, tuple[str, str]] = {
+    "python": ("Python", "A Python function."),
+    "op": ("op", "An op of the framework."),
+    "call": ("runtime call", "A call of the GPU's runtime or driver."),
+    "first_call": (
+        "first call",
+        "The first call of its name, or the first launch of a kernel, far longer than later ones: start-up, loading code.",
+    ),
+    "sync": ("synchronising call", "A call that waits for the device, or a blocking copy."),
+    "gc": ("garbage collection", "Recorded garbage collection."),
+    "range": ("range", "An annotated range with nothing recorded inside it."),
+    "system": ("system call", "A call of the operating system, or an event of an unknown kind."),
+    "profiler": ("profiler", "The profiler or the driver's module loading."),
+    "device": ("launched", "The launch had returned; the device had not begun."),
+    "nothing": ("nothing recorded", "Nothing was recorded: what the host did is not known."),
+}
+"""What people read for each kind, and what it means."""
 
 CLASSES = ("compute", "collective", "memcpy", "memset", "idle", "host", "no_op")
 """What took the time. On a device the first four, the earlier before the later, and `idle`.

@@ -80,8 +80,8 @@ class Table:
                     arrays[name] = _cast(column, data.get(name), length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
-        lengths = {name: len(array) for name, array in arrays.items() if len(array) != length}
-        if lengths:
+        lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
+        if set(lengths.values()) - {length}:
             raise SchemaError(f"{self.name}: not {length} values: {lengths}")
         return Columns(length, arrays)
 
@@ -155,6 +155,8 @@ def _nullable(column: Column, given: Any) -> Array:
     if isinstance(given, Nullable):
         return given
     if isinstance(given, np.ndarray) and given.dtype == _NUMBERS[column.dtype]:
+        if given.dtype.kind == "i":
+            return Nullable(given, np.zeros(len(given), np.bool_))
         return Nullable(given, np.isnan(given))
     if str(getattr(given, "dtype", "")) == column.dtype:
         return bare(getattr(given, "array", given))

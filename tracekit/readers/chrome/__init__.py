@@ -51,6 +51,7 @@ TABLE_BUILDERS: Mapping[str, Callable[[Rows], Columns | None]] = {
     "counters": chrome_tables.counters,
     "flows": chrome_tables.flows,
     "windows": chrome_tables.windows,
+    "python_calls": chrome_tables.python_calls,
     "threads": chrome_tables.threads,
 }
 
@@ -79,6 +80,8 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     scan = chrome_stream.scan(Path(source.path), _keep(want), on_bytes=on_bytes)
     base, base_is_odd = _base(scan.meta)
     rows, notes = _rows(scan, base, source)
+    if want.table("python_calls") and not want.python:
+        _set_apart(rows, is_kept=want.modules)
     if not want.python and not len(rows.of(*_BESIDES_PYTHON)):
         # Calls of modules alone do not say that the host was recorded.
         rows.classes[rows.classes == CLASS_CODE["python"]] = CLASS_CODE["ignored"]
@@ -111,11 +114,21 @@ def _keep(want: Want) -> Keep:
         keep = replace(keep, args=tuple(dict.fromkeys((*ARGUMENTS, *want.args))))
     if not want.stacks:
         keep = replace(keep, skip_args=STACK_ARGUMENTS)
-    if not want.python:
+    if not want.python and not want.table("python_calls"):
         keep = replace(keep, skip_cats=("python_function",))
     if want.modules and want.table("host_ops"):
         keep = replace(keep, keep_names=MODULE_CALLS)
     return keep
+
+
+def _set_apart(rows: Rows, *, is_kept: bool) -> None:
+    """Make Python functions a class of their own, but for the calls of modules where those are wanted among the ops."""
+    python = rows.classes == CLASS_CODE["python"]
+    if is_kept and python.any():
+        texts = rows.scan.name.values
+        is_call = [isinstance(text, str) and text.startswith(MODULE_CALLS) for text in texts]
+        python &= ~np.array([*is_call, False], np.bool_).take(rows.scan.name.codes, mode="wrap")
+    rows.classes[python] = CLASS_CODE["python_call"]
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

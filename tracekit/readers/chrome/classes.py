@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.remembered import remembered
 from tracekit.model.stages import profiler_step
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
 from tracekit.readers.chrome.scan import Codes, Scan
@@ -27,7 +28,17 @@ COMMUNICATION = re.compile(
 PHASES = "XiIsftCM"
 """Phases that are read: complete, instant (two spellings), flow start/end/step, counter, metadata."""
 
-_OTHERS = ("device_range", "sync", "window", "memory", "flow", "counter", "meta", "ignored")
+_OTHERS = (
+    "device_range",
+    "sync",
+    "window",
+    "memory",
+    "flow",
+    "counter",
+    "meta",
+    "ignored",
+    "python_call",
+)
 CLASS_NAMES = (*HOST_OP_KINDS, *DEVICE_OP_KINDS, *_OTHERS)
 CLASS_CODE = {name: code for code, name in enumerate(CLASS_NAMES)}
 
@@ -77,9 +88,9 @@ def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
     out = np.where(complete, category, out)
 
     # Traces of 2021 have no annotation category: their steps are operators.
-    step = _named(scan, lambda name: profiler_step(name) is not None)
+    step = _named(scan, _is_step)
     out[step & (out == CLASS_CODE["op"])] = CLASS_CODE["range"]
-    collective = _named(scan, lambda name: COMMUNICATION.search(name) is not None)
+    collective = _named(scan, _is_collective)
     if "Collective name" in scan.args:
         collective[scan.args["Collective name"].rows] = True
     out[collective & (out == CLASS_CODE["kernel"])] = CLASS_CODE["collective"]
@@ -97,6 +108,16 @@ _CLASS_OF_PHASE = {
     PHASES.index("M"): CLASS_CODE["meta"],
 }
 """What a row is by its phase alone; a complete row is what its category says."""
+
+
+@remembered
+def _is_step(name: str) -> bool:
+    return profiler_step(name) is not None
+
+
+@remembered
+def _is_collective(name: str) -> bool:
+    return COMMUNICATION.search(name) is not None
 
 
 def _named(scan: Scan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:

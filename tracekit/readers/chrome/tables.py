@@ -123,6 +123,16 @@ def windows(rows: Rows) -> Columns | None:
     return TABLES["windows"].cast(_timed(rows, positions))
 
 
+def python_calls(rows: Rows) -> Columns | None:
+    """Calls of Python functions; None where none was recorded."""
+    positions = rows.of("python", "python_call")
+    if not len(positions):
+        return None
+    return TABLES["python_calls"].cast(
+        {**_timed(rows, positions), "thread": rows.arena.take(rows.thread, positions)}
+    )
+
+
 def memory_ops(rows: Rows) -> Columns | None:
     """Allocations and frees; None unless memory was profiled."""
     positions = rows.of("memory")

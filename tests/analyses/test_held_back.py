@@ -1,0 +1,203 @@
+"""What held the GPU back: in claims, in the sheet and in the picture; no pause lies between two rules."""
+
+import pytest
+from chrome_builder import annotation, kernel, launch, launched, op, step, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from process.blame_traces import python
+from rules.idle_report import result, rows_of
+
+QUESTIONS = (
+    "steps",
+    "gpu-time",
+    "idle",
+    "syncs",
+    "stage-edges",
+    "host",
+    "data-loading",
+    "data-quality",
+)
+MS = 1_000
+
+
+def asked(tmp_path, rows):
+    return result(write(tmp_path / "rank0.json", rows), QUESTIONS).report
+
+
+def found(report, rule):
+    return [finding for finding in report.findings if finding.rule == rule]
+
+
+def reasons(report):
+    """What R01 says where it is no finding."""
+    sheet = next(section for section in report.sections if section.id == "rules")
+    rows = [row for row in rows_of(sheet, "rules") if row["rule"] == "low-gpu-utilization"]
+    return [row["reason"] for row in rows if row["reason"]]
+
+
+def paused(*pauses, whole=100 * MS, host=()):
+    """A step of an update in which the GPU waits for each of the pauses, and works for the rest of the step."""
+    rows = [step(1, 0, whole), annotation("update_actor", 0, whole), *host]
+    work = (whole - sum(pauses)) // (len(pauses) + 1)
+    at = 0
+    for number, pause in enumerate((*pauses, None)):
+        length = work if pause is not None else whole - at
+        rows += launched("gemm", at, at, length, number + 1)
+        at += length + (pause or 0)
+    return rows
+
+
+def test_the_claim_names_the_function_of_the_program_that_most_of_it_was_spent_in(tmp_path):
+    """40 of 100 ms: 38 in prep, of which a function of torch has 30."""
+    host = [
+        python("train.py(3): main", 0, 100 * MS), python("data.py(9): prep", 31 * MS, 38 * MS),
+        python("torch/functional.py(4): stft", 32 * MS, 30 * MS),
+    ]  # fmt: skip
+    (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "host-silence")
+    assert (
+        finding.claim == "GPUs wait 40.0 ms of 100 ms per step while the host is in prep, data.py:9"
+    )
+    assert finding.recoverable_ns == 40_000_000
+    assert "garbage" not in finding.claim + finding.advice
+
+
+def test_where_nothing_is_recorded_the_claim_says_between_what_and_guesses_nothing(tmp_path):
+    host = [op("aten::first", 29 * MS, MS), op("aten::second", 70 * MS, 10)]
+    (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "host-silence")
+    assert finding.claim == (
+        "GPUs wait 40.0 ms of 100 ms per step while nothing is recorded of the host after aten::first and before aten::second"
+    )
+    assert "gc." not in finding.advice
+    assert "with_stack" in finding.advice
+
+
+def test_recorded_collection_is_named(tmp_path):
+    host = [annotation("gc", 30 * MS, 40 * MS)]
+    (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "host-silence")
+    assert "collects garbage" in finding.claim
+    assert "gc.freeze()" in finding.advice
+
+
+@pytest.mark.parametrize("pauses", [(8 * MS,), (2 * MS,) * 4, (14_400,), (1_000,) * 8])
+def test_pauses_of_any_length_count_by_their_sum(tmp_path, pauses):
+    (finding,) = found(asked(tmp_path, paused(*pauses)), "host-silence")
+    assert finding.recoverable_ns == sum(pauses) * 1_000
+
+
+def one_by_one(gap, count=40, length=30):
+    """A step of kernels of 30 µs, each launched by an op as long as the gap before it."""
+    rows, at = [], 0
+    for number in range(count):
+        rows += [
+            op("aten::mul", at, gap),
+            *launched("k", at + gap - 2, at + gap, length, number + 1),
+        ]
+        at += gap + length
+    return [step(1, 0, at), annotation("update_actor", 0, at), *rows]
+
+
+@pytest.mark.parametrize("gap", [20, 200, 999])
+def test_gaps_up_to_a_millisecond_that_add_up_are_launches_one_by_one(tmp_path, gap):
+    report = asked(tmp_path, one_by_one(gap))
+    (finding,) = found(report, "launch-bound")
+    assert finding.recoverable_ns == gap * 39 * 1_000
+    assert not found(report, "host-silence")
+    assert "most in aten::mul" in finding.claim
+
+
+def test_no_length_of_a_pause_is_lost_between_the_rules(tmp_path):
+    """With kernels of 9 ms they are no launches one by one; with those of 30 µs they are, and each gap is claimed once."""
+    for gap in (100, 998, 1_000, 1_001):
+        report = asked(tmp_path / str(gap), paused(*(gap,) * (10_000 // gap)))
+        claimed = sum(f.recoverable_ns for f in report.findings)
+        assert claimed == gap * (10_000 // gap) * 1_000
+
+
+def test_first_calls_are_named_as_warm_up(tmp_path):
+    """60 of 100 ms in the first call of the runtime, 10 in the first launch."""
+    rows = [
+        step(1, 0, 100 * MS), annotation("update_actor", 0, 100 * MS), *launched("a", 0, 0, 10, 1),
+        launch(10, 2, 60 * MS, name="cudaFree"), launch(62 * MS, 3, 10 * MS),
+        kernel("b", 72 * MS, 28 * MS, 3),
+    ]  # fmt: skip
+    (finding,) = found(asked(tmp_path, rows), "low-gpu-utilization")
+    assert (
+        "70.0 ms of 100 ms in first calls (cudaFree 60.0 ms, cudaLaunchKernel 10.0 ms)"
+        in finding.claim
+    )
+    assert "should not be profiled" in finding.advice
+
+
+def test_idle_time_of_a_busy_stage_has_a_reason(tmp_path):
+    """Of 100 ms 5 wait in ops, between kernels of 10 ms: too long for launches, and no silence."""
+    host = [op("aten::nonzero", 47_500, 5 * MS)]
+    report = asked(tmp_path, paused(5 * MS, host=host))
+    assert not report.findings
+    (reason,) = reasons(report)
+    assert (
+        reason
+        == "GPUs are idle 5.0 % of the step in update_actor outside other findings; idle time by kind: op 100 %"
+    )
+
+
+def test_the_tree_and_its_kinds_are_shown(tmp_path):
+    host = [
+        python("train.py(3): main", 0, 100 * MS), python("data.py(9): prep", 30 * MS, 30 * MS),
+        python("log.py(2): write", 60 * MS, 10 * MS),
+    ]  # fmt: skip
+    report = asked(tmp_path, paused(40 * MS, host=host))
+    section = next(section for section in report.sections if section.id == "idle")
+    rows = rows_of(section, "idle_blame")
+    assert [(row["frame"], row["idle_ns"], row["own_ns"]) for row in rows] == [
+        ("update_actor", 40_000_000, 0), ("· prep, data.py:9", 30_000_000, 30_000_000),
+        ("· write, log.py:2", 10_000_000, 10_000_000),
+    ]  # fmt: skip
+    (kinds,) = rows_of(section, "idle_blame_kinds")
+    assert (kinds["python"], kinds["idle_ns"]) == (1.0, 40_000_000)
+    picture = next(chart for chart in section.charts if chart.id == "idle-blame")
+    assert picture.kind == "icicle"
+    widths = {picture.series[name]: high - low for _, name, low, high in picture.marks}
+    assert widths == {
+        "ProfilerStep#1": 40_000_000, "update_actor": 40_000_000, "train.py(3): main": 40_000_000, "data.py(9): prep": 30_000_000, "log.py(2): write": 10_000_000,
+    }  # fmt: skip
+
+
+def test_the_loaders_wait_names_what_it_waits_in(tmp_path):
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    host = [
+        python("train.py(3): main", 0, 100 * MS), annotation(name, 30 * MS, 40 * MS),
+        python("data.py(9): decode", 30 * MS + 1, 39 * MS),
+    ]  # fmt: skip
+    first = [step(0, -100 * MS, 100 * MS), *launched("gemm", -100 * MS, -100 * MS, 100 * MS, 99)]
+    (finding,) = found(asked(tmp_path, first + paused(40 * MS, host=host)), "data-loader-wait")
+    assert finding.claim.endswith("waiting for the data loader, most in decode, data.py:9")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 400), st.integers(5, 4_000), st.sampled_from("opsn")),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_idle_time_above_three_percent_has_a_finding_or_a_reason(tmp_path_factory, pieces):
+    """Whatever the host is in, whatever the lengths: what is idle is claimed, or told of."""
+    rows, at = [], 0
+    for number, (work, idle, what) in enumerate(pieces):
+        rows += launched("k", at, at, work, number + 1)
+        at += work
+        if what == "o":
+            rows.append(op("aten::x", at, idle))
+        elif what == "p":
+            rows.append(python("a.py(1): f", at, idle))
+        elif what == "s":
+            rows.append(launch(at, 500 + number, idle, name="cudaStreamSynchronize"))
+        at += idle
+    rows += launched("k", at, at, 50, 400)
+    rows += [step(1, 0, at + 50), annotation("gen", 0, at + 50)]
+    report = asked(tmp_path_factory.mktemp("idle"), rows)
+    idle_ns = sum(idle for _, idle, _ in pieces) * 1_000
+    claimed = sum(f.recoverable_ns for f in report.findings)
+    if idle_ns - claimed >= 0.03 * (at + 50) * 1_000:
+        assert reasons(report)

@@ -1,0 +1,307 @@
+"""What held a device back: the deepest thing recorded of the thread that launched the next work, worked out by hand."""
+
+from collections import Counter
+
+import numpy as np
+import nsys_builder as nsys
+import pytest
+from chrome_builder import BACKWARD, annotation, kernel, launch, launched, op, step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from process.blame_traces import held, kinds, paths, python, tables, traced
+from process.idle_traces import LIMITS, between, stream_wait, sync
+
+import tracekit
+from tracekit.process.blame import MAX_NODES, MAX_ROWS, short_name
+from tracekit.process.idle_tables import WINDOWS, idle_by_window
+
+WAIT = {"start": 150, "at": 150}
+"""Idle from 100 to 150, all of it before the launch."""
+
+LAUNCH = "cudaLaunchKernel"
+LOCK = "<built-in method acquire of _thread.lock object at 0x7f01>"
+
+
+def test_it_is_the_innermost_python_function_until_the_launch_has_returned(tmp_path):
+    """Idle 100 to 160: 40 in prep, 10 in main alone, 2 in the launch, 8 of start-up."""
+    frames = [python("train.py(3): main", 0, 300), python("data.py(9): prep", 100, 40)]
+    trace = traced(tmp_path, between(*frames, start=150, at=160))
+    assert held(trace) == {
+        "train.py(3): main > data.py(9): prep": 40, "train.py(3): main": 10,
+        f"train.py(3): main > {LAUNCH}": 2, "(starting up)": 8,
+    }  # fmt: skip
+    assert kinds(trace) == {"python": 50, "call": 2, "device": 8}
+
+
+def test_ops_and_calls_within_python_are_below_it(tmp_path):
+    """An op whose end jitters past that of its caller is in it all the same."""
+    rows = [
+        python("train.py(3): main", 0, 300), python("a.py(1): f", 100, 40),
+        op("aten::to", 101, 39.5), launch(105, 8, 20, name="cudaMalloc"),
+    ]  # fmt: skip
+    found = held(traced(tmp_path, between(*rows, start=140.5, at=142.5)))
+    assert found["train.py(3): main > a.py(1): f > aten::to > cudaMalloc"] == 20
+    assert found["train.py(3): main > a.py(1): f > aten::to"] == 19.5
+    assert found["train.py(3): main > a.py(1): f"] == 1
+
+
+def test_a_range_is_not_within_the_call_that_opened_it(tmp_path):
+    """As Python's profiler records it: the step's range begins inside the function that opens it, and outlives it."""
+    rows = [
+        python("train.py(3): main", 0, 300),
+        python("p.py(7): enter", 95, 10),
+        step(6, 100, 150),
+    ]
+    found = held(traced(tmp_path, between(*rows, python("data.py(9): prep", 110, 40), **WAIT)))
+    assert found["train.py(3): main > ProfilerStep#6 > data.py(9): prep"] == 40
+
+
+def test_a_silent_backward_thread_is_followed_to_the_one_that_calls_it(tmp_path):
+    """The kernel is launched by the thread of backward, of which nothing is recorded before 130."""
+    rows = [op("aten::prepare", 100, 30), op("MulBackward0", 130, 30, tid=BACKWARD)]
+    trace = traced(
+        tmp_path,
+        [*launched("a", 0, 0, 100, 1), *rows, *launched("b", 150, 152, 50, 2, tid=BACKWARD)],
+    )
+    assert held(trace) == {
+        "aten::prepare": 30, "MulBackward0": 20, f"MulBackward0 > {LAUNCH}": 2,
+    }  # fmt: skip
+
+
+def test_a_thread_that_waits_is_followed_to_the_one_that_works(tmp_path):
+    """Main waits for backward from 100 to 140; it works from 105 to 135, and then launches the kernel itself."""
+    rows = [
+        python("train.py(3): main", 0, 300),
+        python("<built-in method run_backward of torch._C._EngineBase object at 0x7>", 100, 40),
+        op("MulBackward0", 105, 30, tid=BACKWARD),
+    ]
+    found = held(traced(tmp_path, between(*rows, start=140, at=142)))
+    assert found["MulBackward0"] == 30
+    waiting = "train.py(3): main > <built-in method run_backward of torch._C._EngineBase object>"
+    assert found[waiting] == 10
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        LOCK,
+        "queue.py(154): get",
+        "threading.py(655): wait",
+        "multiprocessing/connection.py(200): poll",
+    ],
+)
+def test_waits_of_python_lead_to_the_thread_that_works(tmp_path, wait):
+    worker = [
+        python("data.py(5): load", 90, 100, tid=77),
+        python("data.py(8): decode", 110, 20, tid=77),
+    ]
+    rows = [python("train.py(3): main", 0, 300), python(wait, 100, 40), *worker]
+    found = held(traced(tmp_path, between(*rows, start=140, at=142)))
+    assert found["data.py(5): load > data.py(8): decode"] == 20
+    assert found["data.py(5): load"] == 20
+
+
+def test_a_function_that_has_wait_in_its_name_is_not_a_wait(tmp_path):
+    rows = [python("sim.py(3): waiting_room", 100, 40), python("data.py(5): load", 90, 100, tid=77)]
+    assert (
+        held(traced(tmp_path, between(*rows, start=140, at=140)))["sim.py(3): waiting_room"] == 40
+    )
+
+
+def test_another_thread_that_works_meanwhile_is_not_blamed(tmp_path):
+    """Main runs Python of its own all along."""
+    rows = [python("train.py(3): main", 0, 300), op("aten::other", 100, 50, tid=77)]
+    assert held(traced(tmp_path, between(*rows, **WAIT))) == {"train.py(3): main": 50}
+
+
+def test_calls_that_synchronise_and_recorded_collection_have_kinds_of_their_own(tmp_path):
+    rows = [
+        sync(100, 9, 10), python("<built-in function collect>", 110, 10), annotation("gc", 120, 10),
+        annotation("load_state", 130, 10),
+    ]  # fmt: skip
+    trace = traced(tmp_path, between(*rows, start=140, at=140))
+    assert kinds(trace) == {"sync": 10, "gc": 20, "range": 10}
+
+
+def test_a_function_of_a_name_like_gc_is_no_collection(tmp_path):
+    trace = traced(tmp_path, between(python("gcn.py(3): collect_all", 100, 50), **WAIT))
+    assert kinds(trace) == {"python": 50}
+
+
+def test_where_nothing_is_recorded_its_neighbours_are_named_and_nothing_is_guessed(tmp_path):
+    rows = [op("aten::first", 80, 20), op("aten::second", 140, 10)]
+    trace = traced(tmp_path, between(*rows, start=150, at=150))
+    assert held(trace) == {
+        "(nothing recorded, after aten::first, before aten::second)": 40,
+        "aten::second": 10,
+    }
+    assert kinds(trace) == {"nothing": 40, "op": 10}
+
+
+def test_only_a_step_or_stage_around_it_is_nothing(tmp_path):
+    rows = [step(1, 0, 200), annotation("update_actor", 0, 200), op("aten::mm", 60, 30)]
+    trace = traced(tmp_path, between(*rows, **WAIT))
+    assert kinds(trace, "stage")["nothing"] == 50
+    (path,) = [path for path in held(trace, "stage") if "nothing" in path]
+    assert path.startswith("ProfilerStep#1 > update_actor > (nothing recorded, after ")
+
+
+def test_no_host_at_all(tmp_path):
+    trace = traced(tmp_path, [kernel("a", 0, 10), kernel("b", 30, 10)])
+    assert held(trace) == {"(nothing recorded)": 20}
+
+
+def test_a_blocking_copy_that_keeps_a_launched_kernel_waiting_is_blamed(tmp_path):
+    """Launched at 110, begun at 500; the thread copies from 120 to 490."""
+    copy = launch(120, 8, 370, name="hipMemcpyWithStream")
+    trace = traced(tmp_path, between(op("aten::copy_", 115, 380), copy, start=110, at=500))
+    found = held(trace)
+    assert found["aten::copy_ > hipMemcpyWithStream"] == 370
+    assert found["(not begun, unknown why)"] == 18
+
+
+def test_a_call_that_waits_for_the_device_is_not_why_it_waits(tmp_path):
+    trace = traced(tmp_path, between(sync(115, 8, 385), start=110, at=500))
+    assert kinds(trace)["device"] == 388
+
+
+def test_a_stream_that_waits_for_another_is_told(tmp_path):
+    rows = between(stream_wait(100, 7), start=90, at=150)
+    assert held(traced(tmp_path, rows)) == {"(waiting for another stream)": 50}
+
+
+def test_the_first_launch_of_a_kernel_that_takes_long_is_a_first_call(tmp_path):
+    """6 ms where others take 10 µs; a call as long that is not the first of its kernel is none."""
+    rows = []
+    for n in range(5):
+        rows += [launch(100 * n, n + 1, 10), kernel("a", 100 * n + 10, 50, n + 1)]
+    rows += [launch(600, 20, 6_000), kernel("late", 6_600, 10, 20)]
+    rows += [launch(7_000, 21, 6_000), kernel("a", 13_000, 10, 21)]
+    assert kinds(traced(tmp_path, rows))["first_call"] == 6_000
+    again = [row | {"name": "a"} if row["name"] == "late" else row for row in rows]
+    assert "first_call" not in kinds(traced(tmp_path, again, "again.json"))
+
+
+def test_devices_are_told_apart_and_share_one_tree(tmp_path):
+    rows = [python("train.py(3): main", 0, 900)]
+    for device in (0, 1):
+        rows += launched("a", 1, 10, 90, 10 + device, device=device)
+        rows += launched("b", 200, 202, 50, 20 + device, device=device)
+    found, frames = tables(traced(tmp_path, rows))
+    found = found[found["window"] == "capture"]
+    assert found.groupby("device")["idle_ns"].sum().tolist() == [102_000] * 2
+    assert frames["frame"].tolist().count("train.py(3): main") == 1
+
+
+def test_instances_addresses_and_numbers_make_one_place():
+    assert (
+        short_name("nn.Module: Linear_12")
+        == short_name("nn.Module: Linear_3")
+        == "nn.Module: Linear"
+    )
+    assert (
+        short_name("<built-in method mm of type object at 0x7f1abc>")
+        == "<built-in method mm of type object>"
+    )
+    assert len(short_name("x" * 5_000)) == 160
+
+
+def test_numbered_ranges_add_up_and_one_alone_keeps_its_name(tmp_path):
+    rows = [
+        annotation("decode 1", 100, 20),
+        annotation("decode 2", 120, 20),
+        annotation("top 3", 140, 10),
+    ]
+    assert held(traced(tmp_path, between(*rows, **WAIT))) == {"decode #": 40, "top 3": 10}
+
+
+def test_the_sums_stay_exact_where_there_are_too_many_places(tmp_path):
+    """2,000 functions of 10 each, in 60 steps."""
+    rows = []
+    for n in range(2_000):
+        rows += [
+            python(f"f.py({n}): f{n}", 20 * n, 10),
+            *launched("k", 20 * n + 10, 20 * n + 12, 8, n + 1),
+        ]
+    rows += [step(n, 600 * n, 600) for n in range(60)]
+    found, frames = tables(traced(tmp_path, rows))
+    assert len(frames) <= MAX_NODES + 24
+    assert len(found) <= MAX_ROWS + 62 * 12
+    capture = found[found["window"] == "capture"]
+    assert int(capture["idle_ns"].sum()) == 1_999 * 12_000
+    assert any("(other)" in path for path in paths(frames))
+
+
+def test_what_nsys_records_of_the_system_and_of_ranges_counts_alike(tmp_path):
+    """Idle 1,000 to 9,000: a range holds 5,000 of it, a call of the system in it 2,000; the kernel is launched at 8,900."""
+    path = nsys.write(
+        tmp_path / "a.sqlite",
+        [
+            *nsys.launched("a", 0, 100, 1_000, 1), nsys.nvtx("Nvrtc::CompileProgram", 2_000, 7_000),
+            nsys.os_call("ioctl", 4_000, 6_000), *nsys.launched("b", 8_900, 9_000, 9_500, 2),
+        ],
+    )  # fmt: skip
+    found = held(tracekit.load(path))
+    assert found["Nvrtc::CompileProgram"] == 3
+    assert found["Nvrtc::CompileProgram > ioctl"] == 2
+    assert sum(found.values()) == 8
+
+
+NAMES = (
+    "aten::mm",
+    LOCK,
+    "a.py(1): f",
+    "gc",
+    "",
+    "ProfilerStep#3",
+    "|`<b>\u202e",
+    "cudaStreamSynchronize",
+    "x" * 400,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_each_idle_nanosecond_of_every_window_is_blamed_once(tmp_path_factory, data):
+    """Whatever overlaps whatever, on any threads, with launches known or not."""
+    draw = data.draw
+    rows = [
+        step(1, 0, draw(st.integers(0, 400))),
+        annotation("gen", draw(st.integers(0, 200)), 150),
+    ]
+    spans = st.tuples(st.integers(0, 500), st.integers(0, 200))
+    for _ in range(draw(st.integers(0, 25))):
+        at, dur = draw(spans)
+        make = draw(st.sampled_from((op, annotation, python)))
+        rows.append(
+            make(draw(st.sampled_from(NAMES)), at, dur, tid=draw(st.sampled_from((100, 101, 102))))
+        )
+    for n in range(draw(st.integers(1, 12))):
+        at, dur = draw(spans)
+        start = at + draw(st.integers(0, 60))
+        link = draw(st.booleans())
+        rows.append(
+            kernel("k", start, dur, n + 1 if link else None, device=draw(st.integers(0, 1)))
+        )
+        rows.append(
+            launch(at, n + 1, draw(st.integers(0, 40)), tid=draw(st.sampled_from((100, 101))))
+        )
+    trace = traced(tmp_path_factory.mktemp("blame"), rows)
+    found, frames = tables(trace)
+    for idle in trace.derived(LIMITS):
+        by_cause = idle_by_window(trace, idle)
+        expected = _by_window(by_cause["window"].codes, by_cause["idle_ns"])
+        blamed = {}
+        if len(found):
+            of_device = found[found["device"] == idle.device]
+            blamed = _by_window(map(WINDOWS.index, of_device["window"]), of_device["idle_ns"])
+        assert blamed == expected
+    assert (np.asarray(frames["parent"], np.int64) < np.arange(len(frames))).all()
+
+
+def _by_window(codes, idle_ns):
+    """Window → ns, where there is any."""
+    sums = Counter()
+    for code, ns in zip(codes, idle_ns, strict=True):
+        sums[int(code)] += int(ns)
+    return {code: ns for code, ns in sums.items() if ns}

@@ -1,0 +1,117 @@
+"""The steps that count: headline, means and findings rest on them, and what is left out is told with its reason.
+
+Told apart by what a step held, never by how long it took: whether its device work was launched in it, and runs in it.
+A recording of a host alone tells nothing of that: there every step counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import UNIT
+from tracekit.job.samples import COLUMNS, Key, Samples, samples
+from tracekit.job.step_values import marked_steps
+from tracekit.job.warm_up import COMPARED_ONLY, Dropped, dropped
+from tracekit.model import faults
+from tracekit.model.keys import is_among
+from tracekit.model.metrics import STEP_TIME
+from tracekit.model.tables.arrays import Columns
+from tracekit.model.trace import Measurements
+
+OF_EVERY_STEP = frozenset(
+    [
+        "allocator_steps",
+        "counter_levels",
+        "live_steps",
+        "logged",
+        "memory_stages",
+        "memory_steps",
+        "out_of_memory",
+        "snapshot_windows",
+        "step_levels",
+        "survivors",
+    ]
+)
+"""Tables of which every row counts: levels of memory go on from step to step, and a log tells of steps of its own."""
+
+LEAST_COUNTED = 2
+"""Where fewer steps would be left the first one counts too, as long as its device work is like that of the others."""
+
+Steps = tuple[Dropped, ...]
+
+
+def left_out_steps(measured: Measurements) -> Steps:
+    """The steps that do not count, with reasons, in order; none of a run without device work, nor where that is unknown."""
+    return faults.sound(measured, lambda whom: faults.asked(whom, _left_out_steps, ()), ())
+
+
+def _left_out_steps(measured: Measurements) -> Steps:
+    steps = measured["steps"]
+    on_device = steps[(steps["launch_count"] > 0).fillna(value=False).to_numpy(np.bool_)]
+    if not len(on_device):
+        return ()
+    values = measured.derived(marked_steps).reindex(columns=[*COLUMNS])
+    values["run"] = values["run"].where(values["run"].notna(), "")
+    with_device = set(on_device["run"].where(on_device["run"].notna(), "").astype(str))
+    of_steps = samples(values[(values["name"] == STEP_TIME).to_numpy(np.bool_)])
+    left_out = [
+        step
+        for step in dropped(of_steps, values, None).steps
+        if step.run in with_device and step.reason not in COMPARED_ONLY
+    ]
+    return tuple(_unless_single(left_out, of_steps))
+
+
+def _unless_single(steps: Sequence[Dropped], of_steps: Mapping[Key, Samples]) -> Iterator[Dropped]:
+    """Of these steps those but for first ones that would leave a single step: its work tells as much."""
+    values = of_steps.get((STEP_TIME, None, None))
+    counts = Counter(step[0] for ids in values.steps for step in ids) if values else Counter()
+    counts.subtract(Counter(step.run for step in steps))
+    for step in steps:
+        if not (step.is_first and counts[step.run] < LEAST_COUNTED):
+            yield step
+
+
+def counted(measured: Measurements, steps: Steps) -> Measurements:
+    """The measurements without those of `steps`; the same without any. Its `recorded` holds all steps with work.
+
+    Looks at no table: what is judged of it rests on those that it looks at itself.
+    """
+    return measured.derived(_Counted(steps)) if steps else measured
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A function of measurements, equal to any other of the same steps: so that each is computed once."""
+
+    steps: Steps
+
+    def __call__(self, measured: Measurements) -> Measurements:
+        """The measurements of the steps that count."""
+        without_work = [step for step in self.steps if step.is_without_work]
+        recorded = _without(measured, without_work) if without_work else measured
+        return replace(_without(measured, self.steps), recorded=recorded)
+
+
+def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
+    """The measurements without what was measured of these steps."""
+    rows = [(step.run or None, step.step, step.part) for step in steps]
+    gone = pd.DataFrame(rows, columns=[*UNIT]).astype({"run": object, "part": object})
+    gone["step"] = gone["step"].astype("Int64")
+    has_part = gone["part"].notna().to_numpy(np.bool_)
+    tables = dict(measured.tables)
+    for name, columns in measured.tables.items():
+        if name in OF_EVERY_STEP or "step" not in columns.arrays:
+            continue
+        keys = {key: columns.arrays[key] for key in UNIT}
+        frame = Columns(len(columns), keys).judged()
+        is_gone = is_among(frame, gone[~has_part], ["run", "step"])
+        is_gone |= is_among(frame, gone[has_part], [*UNIT])
+        if is_gone.any():
+            tables[name] = columns.where(~is_gone)
+    return replace(measured, tables=tables)

@@ -1,0 +1,114 @@
+"""What the device work of steps says of them: whose host ran ahead, what holds no work, what was cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import REPEATING, UNIT, grouped
+from tracekit.model.keys import CAPTURE, looked_up, of_keys
+from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, WITHOUT_WORK
+from tracekit.model.trace import Measurements
+
+DISAGREE = 0.10
+"""By so much of a window may what was launched in it and what runs in it differ; more and it tells of other work."""
+
+STUB_WORK, STUB_TIME = 0.1, 0.5
+"""A first or last step with less of the others' launches, and of their time, is a stub: the profiler cut it off."""
+
+LEAST_REPEATS = 3
+"""Of fewer windows of what repeats the last one, whose end nothing tells, is needed."""
+
+_STEP = [*CAPTURE, "step", "occurrence"]
+
+
+def device_steps(measured: Measurements) -> pd.DataFrame:
+    """The rows of `steps` of processes whose devices were recorded, with sums over these in ns.
+
+    `window_ns`, `inside_ns` (busy by time), `launched_ns` (busy of what was launched in it), `differ_ns` between these.
+    """
+    return measured.derived(_device_steps)
+
+
+def _device_steps(measured: Measurements) -> pd.DataFrame:
+    steps = measured["steps"]
+    rows = measured["gpu_time"]
+    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
+    busy = grouped(rows, _STEP, window_ns=("window_ns", "sum"), idle_ns=("idle_ns", "sum"))
+    steps = looked_up(steps, busy, _STEP, optional=["pid", "step"])
+    is_known = steps["window_ns"].notna() & steps["work_busy_ns"].notna()
+    steps = steps[is_known.to_numpy(np.bool_)]
+    inside = (steps["window_ns"] - steps["idle_ns"]).to_numpy(np.int64)
+    launched = steps["work_busy_ns"].to_numpy(np.int64)
+    return steps.assign(
+        window_ns=steps["window_ns"].to_numpy(np.int64),
+        inside_ns=inside,
+        launched_ns=launched,
+        differ_ns=np.abs(inside - launched),
+    )
+
+
+def marks(steps: pd.DataFrame) -> pd.DataFrame:
+    """The marks of units: run, step, part, name, value 1. `steps` are rows of `device_steps`, told apart by unit."""
+    number, first = of_keys(steps, UNIT)
+    units = steps[[*UNIT]].iloc[first]
+    parts = [
+        units[is_marked].assign(name=name, value=1)
+        for name, is_marked in (
+            (WITHOUT_WORK, _all(number, _stubs(steps))),
+            (RAN_AHEAD, _ran_ahead(steps, number)),
+            (CUT_OFF, _all(number, _cut_off(steps))),
+        )
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _all(number: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Of which units every row is one of these."""
+    count = int(number.max(initial=-1)) + 1
+    return np.asarray(np.bincount(number[~rows], minlength=count) == 0, np.bool_)
+
+
+def _ran_ahead(steps: pd.DataFrame, number: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Of which units much of the work that was launched runs outside, or much that runs was launched outside."""
+    count = int(number.max(initial=-1)) + 1
+    in_row = (steps["origin"] != "file").to_numpy() & (steps["origin"] != "stage").to_numpy()
+    differ = np.bincount(number, np.where(in_row, steps["differ_ns"], 0), count)
+    window = np.bincount(number, steps["window_ns"], count)
+    return np.asarray(differ > DISAGREE * window, np.bool_)
+
+
+def _stubs(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which rows are the first or the last step of their source, and hold next to nothing of what the others do."""
+    is_stub = np.zeros(len(steps), np.bool_)
+    for rows in _sources(steps):
+        if len(rows) < 2 or steps["origin"].iloc[rows[0]] in ("file", "stage"):
+            continue
+        launches = steps["launch_count"].to_numpy(np.float64, na_value=0)[rows]
+        walls = steps["dur_ns"].to_numpy(np.float64)[rows]
+        for place in (0, len(rows) - 1):
+            others = np.arange(len(rows)) != place
+            few = launches[place] < STUB_WORK * np.median(launches[others])
+            short = walls[place] < STUB_TIME * np.median(walls[others])
+            is_stub[rows[place]] = few and short
+    return is_stub
+
+
+def _cut_off(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which rows are the last window of what repeats: it lasts as long as its work, the others until the next begins."""
+    is_last = np.zeros(len(steps), np.bool_)
+    for rows in _sources(steps):
+        if len(rows) >= LEAST_REPEATS and steps["origin"].iloc[rows[0]] in REPEATING:
+            is_last[rows[-1]] = True
+    return is_last
+
+
+def _sources(steps: pd.DataFrame) -> list[npt.NDArray[Any]]:
+    """The rows of every process in a source, in order of time."""
+    number, _ = of_keys(steps, CAPTURE)
+    order = np.lexsort((steps["ts_ns"].to_numpy(np.int64), number))
+    ends = np.cumsum(np.bincount(number))
+    return np.split(order, ends[:-1]) if len(order) else []

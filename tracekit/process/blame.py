@@ -1,0 +1,487 @@
+"""Who held a device back: for every idle nanosecond the deepest thing recorded then of whoever launched the next work.
+
+Until the launch of the next op has returned, that is what its thread is in. A thread that waits, or of which nothing
+but its step or stage is recorded, is followed to the others that feed devices or run the program. From then on the
+device holds itself up. What happened at once is summed by its path of names, from the outermost to the innermost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import beginning, covered
+from tracekit.model.keys import numbered, of_arrays, summed, sums_of
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    at_rows,
+    repeated_number,
+    stacked,
+    trimmed_all,
+)
+from tracekit.model.tables.slots import HOLDERS, OTHER
+from tracekit.model.trace import Trace
+from tracekit.process.by_name import narrow
+from tracekit.process.host_rows import HOLDER, HostRows, Segments, host_rows, labels
+from tracekit.process.idle import DeviceIdle
+from tracekit.process.idle_tables import idle_windows
+from tracekit.process.launches import Launches, launches
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+MAX_THREADS = 4
+"""So many other threads are looked at while the launching one waits: those that run most."""
+
+MAX_DEPTH = 200
+"""Deeper rows count as the one at this depth."""
+
+MAX_NODES = 300
+"""Most places of one source in the tree of what held its devices back: those with most idle time in them."""
+
+SMALL_SHARE = 0.002
+"""A place with less than this share of the idle time of all devices is among the others of the place that encloses it."""
+
+MAX_ROWS = 1_000
+"""Most rows of one source, those of other places beyond it: the largest."""
+
+SUMMED = ("gap_count", "idle_ns")
+
+NOTHING = "(nothing recorded)"
+ON_DEVICE = {
+    "sync": "(waiting for another stream)",
+    "kernel_wait": "(starting up)",
+    "": "(not begun, unknown why)",
+}
+
+_WORKS = np.isin(HOLDERS, ("python", "op", "call", "first_call", "gc", "range"))
+"""What another thread may be in that tells why the launching one waits."""
+
+
+class _Leaves(NamedTuple):
+    """Idle segments of one device in order of time: the `row` of `HostRows` each is in, the `holder`, and the `note`.
+
+    `note` is a code into texts that stand below the row, -1 for none: of what the device did, or the neighbours of nothing.
+    """
+
+    start: Ints
+    end: Ints
+    row: Ints
+    holder: Ints
+    note: Ints
+
+
+def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[str, Array]]:
+    """The tables `idle_blame` and `idle_frames`; over rows of a window the times add up to its idle time, exactly."""
+    devices = [idle for idle in devices if len(idle.gaps.start)]
+    if not devices:
+        return {"idle_blame": {}, "idle_frames": {}}
+    host: HostRows = trace.derived(host_rows)
+    notes: dict[str, int] = {}
+    leaves = [_leaves(trace, host, idle, notes) for idle in devices]
+    lengths = [len(of_device.start) for of_device in leaves]
+    columns = _Leaves(*map(np.concatenate, zip(*leaves, strict=True)))
+    tree, node = _tree(host, columns, tuple(notes))
+    tree, node = _pruned(tree, node, columns.end - columns.start)
+    parts = []
+    nodes = np.split(node, np.cumsum(lengths)[:-1])
+    for idle, of_device, of_node in zip(devices, leaves, nodes, strict=True):
+        sums = _by_window(trace, idle, of_device, of_node)
+        parts.append({"device": repeated_number(idle.device, len(sums["idle_ns"])), **sums})
+    rows, tree = _bounded(stacked(parts), tree)
+    return {"idle_blame": trimmed_all(rows), "idle_frames": trimmed_all(_frames(tree))}
+
+
+# What each nanosecond was spent in
+
+
+def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int]) -> _Leaves:
+    """The idle segments of one device."""
+    thread, ready = _launching(trace, idle)
+    gaps, edges = idle.gaps, _window_edges(trace, idle)
+    place = np.arange(len(gaps.start))
+    waits = Segments(gaps.start, ready, thread, place)
+    waits = _cut_at(Segments(*(column[ready > gaps.start] for column in waits)), edges)
+    part, row = _followed(trace, host, idle, waits)
+    has_row = np.append(row, 0)[: len(row)] >= 0
+    holder = np.full(len(row), HOLDER["nothing"], np.int64)
+    holder[has_row] = host.holder[row[has_row]]
+    only_frame = np.zeros(len(row), np.bool_)
+    only_frame[has_row] = host.frame[row[has_row]]
+    holder[only_frame] = HOLDER["nothing"]
+    note = np.full(len(row), -1, np.int64)
+    silent = np.flatnonzero(holder == HOLDER["nothing"])
+    note[silent] = _neighbours(host, waits.thread[part.origin[silent]], part, silent, notes)
+    late = _cut_at(Segments(ready, gaps.end, thread, place), edges)
+    late = Segments(*(column[late.end > late.start] for column in late))
+    parts = (
+        _Leaves(part.start, part.end, row, holder, note),
+        _on_device(host, idle, late, notes),
+    )
+    both = _Leaves(*map(np.concatenate, zip(*parts, strict=True)))
+    order = np.argsort(both.start, kind="stable")
+    in_order = _Leaves(*(column[order] for column in both))
+    assert int((in_order.end - in_order.start).sum()) == gaps.total, "each idle nanosecond once"
+    return in_order
+
+
+def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
+    """Per gap (the thread that launched the next work of which that is known, until when it had to).
+
+    That is when the launching call returned; without any launch before the gap ends, when it ends. Where no work
+    follows, the thread of the last; -1 where no launch is known at all.
+    """
+    links: Launches = trace.derived(launches)
+    issued = np.where(links.call >= 0, links.call, links.op)
+    rows = idle.rows[links.linked[idle.rows]]
+    gaps, after = idle.gaps, idle.after
+    if not len(rows):
+        return np.full(len(after), -1, np.int64), gaps.end
+    start = trace.numbers("device_ops", "ts_ns")[rows]
+    order = np.argsort(start, kind="stable")
+    place = np.minimum(np.searchsorted(start[order], gaps.end), len(rows) - 1)
+    next_op = np.where((after >= 0) & links.linked[after], after, rows[order][place])
+    thread = trace.numbers("host_ops", "thread")[issued[next_op]].astype(np.int64)
+    call = links.call[after]
+    returned = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
+    ready = np.where(call >= 0, returned[call], links.ts_ns[after])
+    is_linked = (after >= 0) & links.linked[after]
+    return thread, np.where(is_linked, np.clip(ready, gaps.start, gaps.end), gaps.end)
+
+
+def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
+    """When any window begins or ends."""
+    _, start, end = idle_windows(trace, idle)
+    return np.unique(np.concatenate((start, end)))
+
+
+def _cut_at(whole: Segments, edges: Ints) -> Segments:
+    """The segments in pieces that no edge divides."""
+    place, edge = beginning(edges, whole.start + 1, whole.end)
+    start = np.concatenate((whole.start, edges[edge]))
+    piece = np.concatenate((np.arange(len(whole.start)), place))
+    order = np.lexsort((start, piece))
+    start, piece = start[order], piece[order]
+    following = np.append(start[1:], 0)[: len(start)]
+    is_last = np.append(piece[1:] != piece[:-1], True)[: len(piece)]
+    end = np.where(is_last, whole.end[piece], following)
+    return Segments(start, end, whole.thread[piece], whole.origin[piece])
+
+
+def _followed(
+    trace: Trace, host: HostRows, idle: DeviceIdle, waits: Segments
+) -> tuple[Segments, Ints]:
+    """(pieces of the waits, `origin` the place in `waits`; the row each was spent in, -1 for nothing)."""
+    part = host.cut(waits)
+    row = host.at(part.thread, part.start)
+    done, rows = [], []
+    is_open = (row < 0) | (host.waits | host.frame)[row] if len(host.start) else row < 0
+    done.append(Segments(*(column[~is_open] for column in part)))
+    rows.append(row[~is_open])
+    part, own = Segments(*(column[is_open] for column in part)), row[is_open]
+    second = np.full(len(own), -1, np.int64)
+    for other in _others(trace, host, idle) if len(own) else ():
+        at_other = host.cut(part._replace(thread=np.full(len(own), other)))
+        own, second = own[at_other.origin], second[at_other.origin]
+        row = host.at(at_other.thread, at_other.start)
+        row[at_other.thread == part.thread[at_other.origin]] = -1
+        holder = np.append(host.holder, -1)[row]
+        works = (row >= 0) & _WORKS[holder] & ~np.append(host.waits | host.frame, True)[row]
+        second = np.where((second < 0) & (row >= 0), row, second)
+        thread, origin = part.thread[at_other.origin], part.origin[at_other.origin]
+        part = Segments(at_other.start, at_other.end, thread, origin)
+        done.append(Segments(*(column[works] for column in part)))
+        rows.append(row[works])
+        part = Segments(*(column[~works] for column in part))
+        own, second = own[~works], second[~works]
+    done.append(part)
+    rows.append(np.where(own >= 0, own, second))
+    pieces = Segments(*map(np.concatenate, zip(*done, strict=True)))
+    return pieces, np.concatenate(rows)
+
+
+def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
+    """The threads that are looked at while another one waits: those that launch work of the device, then the busiest."""
+    count = int(host.thread.max(initial=-1)) + 1
+    links: Launches = trace.derived(launches)
+    issued = np.where(links.call >= 0, links.call, links.op)[idle.rows]
+    feeds = np.zeros(count, np.int64)
+    by = trace.numbers("host_ops", "thread")[issued[issued >= 0]]
+    np.add.at(feeds, by[by < count], 1)
+    works = _WORKS[host.holder] & ~host.waits & ~host.frame
+    own = np.bincount(host.thread[works], minlength=count)
+    order = np.lexsort((np.arange(count), -own, -feeds))
+    busiest: list[int] = order[own[order] > 0][:MAX_THREADS].tolist()
+    return busiest
+
+
+def _neighbours(
+    host: HostRows, thread: Ints, part: Segments, rows: Ints, notes: dict[str, int]
+) -> Ints:
+    """The notes of segments in which nothing was recorded: what ended before on their thread, and what begins after."""
+    note = np.full(len(rows), notes.setdefault(NOTHING, len(notes)), np.int64)
+    begin = host.begin
+    if not len(begin) or not len(rows):
+        return note
+    place = np.searchsorted(begin, host.axis.lift(thread, part.start[rows]), side="right")
+    before = _outermost(host, place - 1)
+    after = np.where(place < len(begin), np.minimum(place, len(begin) - 1), -1)
+    both = []
+    for row in (before, after):
+        same = (row >= 0) & (host.thread[row] == thread)
+        both.append(np.where(same, host.name.codes[row].astype(np.int64), -1))
+    number, first = of_arrays(both)
+    texts = []
+    for left, right in zip(both[0][first].tolist(), both[1][first].tolist(), strict=True):
+        names = [short_name(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
+        told = [
+            f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name
+        ]
+        texts.append(f"(nothing recorded, {', '.join(told)})" if told else NOTHING)
+    numbers = np.array([notes.setdefault(text, len(notes)) for text in texts], np.int64)
+    return numbers[number]
+
+
+def _outermost(host: HostRows, rows: Ints) -> Ints:
+    """The outermost row around each that is no step or stage and no range around others: what a person would name."""
+    row = rows.copy()
+    active = np.flatnonzero(row >= 0)
+    for _ in range(MAX_DEPTH):
+        above = host.tree.parent[row[active]]
+        goes = above >= 0
+        goes[goes] = np.isin(host.holder[above[goes]], [HOLDER[name] for name in ("op", "call")])
+        active = active[goes]
+        if not len(active):
+            break
+        row[active] = above[goes]
+    return row
+
+
+def _on_device(host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str, int]) -> _Leaves:
+    """The segments after the launch, by why the device did not begin.
+
+    Where that is not known and the launching thread is in a call that copies or asks for memory, it is that call.
+    """
+    causes = [(name, idle.causes[name]) for name in ("sync", "kernel_wait")]
+    edges = [np.concatenate(of_cause) for _, of_cause in causes]
+    cut = _cut_at(late, np.unique(np.concatenate(edges)))
+    why = np.full(len(cut.start), -1, np.int64)
+    for name, of_cause in causes:
+        inside = covered(of_cause, cut.start, cut.end) > 0
+        if inside.any():
+            why[inside] = notes.setdefault(ON_DEVICE[name], len(notes))
+    row = np.full(len(why), -1, np.int64)
+    holder = np.full(len(why), HOLDER["device"], np.int64)
+    unknown = np.flatnonzero(why < 0)
+    if len(unknown):
+        part = host.cut(Segments(*(column[unknown] for column in cut)))
+        known = np.flatnonzero(why >= 0)
+        rows = host.at(part.thread, part.start)
+        rows[~np.append(host.holds, False)[rows]] = -1
+        holders = np.append(host.holder, HOLDER["device"])[rows]
+        note = np.where(rows < 0, notes.setdefault(ON_DEVICE[""], len(notes)), -1)
+        both = (
+            _Leaves(part.start, part.end, rows, holders, note),
+            _Leaves(cut.start[known], cut.end[known], row[known], holder[known], why[known]),
+        )
+        return _Leaves(*map(np.concatenate, zip(*both, strict=True)))
+    return _Leaves(cut.start, cut.end, row, holder, why)
+
+
+# Summed by path
+
+
+class _Tree(NamedTuple):
+    """Places by path: the `parent` of each (-1: none; parents come first), its `text` and `holder`."""
+
+    parent: Ints
+    text: Coded
+    holder: Ints
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_INSTANCE = re.compile(r"(nn\.Module: .*)_\d+\Z")
+_NUMBER = re.compile(r"\d+")
+
+MAX_TEXT = 160
+"""So much of a name stands in the tree."""
+
+
+def short_name(name: str) -> str:
+    """A name without what tells one object from the next.
+
+    >>> short_name("nn.Module: Linear_12"), short_name("<built-in method mm of type object at 0x7f>")
+    ('nn.Module: Linear', '<built-in method mm of type object>')
+    """
+    text = _ADDRESS.sub("", name[: 2 * MAX_TEXT])
+    if (instance := _INSTANCE.match(text)) is not None:
+        text = instance[1]
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def _names(host: HostRows) -> Coded:
+    """The names of all rows as they stand in the tree: ranges that differ in numbers alone as one."""
+    ranges = np.unique(host.name.codes[host.holder == HOLDER["range"]]).tolist()
+    plain: dict[str, list[str]] = {}
+    for code in ranges:
+        text = host.name.texts[code] if code >= 0 else ""
+        plain.setdefault(_NUMBER.sub("#", text), []).append(text)
+    pooled = {text: like for like, texts in plain.items() if len(texts) > 1 for text in texts}
+    return labels(host.name, lambda name: short_name(pooled.get(name, name)))
+
+
+def _tree(host: HostRows, leaves: _Leaves, notes: tuple[str, ...]) -> tuple[_Tree, Ints]:
+    """(the places of all segments and what encloses them, the place of each segment)."""
+    names = _names(host)
+    texts = (*names.texts, *notes, "")
+    depth, top = _depths(host.tree.parent)
+    used = np.zeros(len(depth), np.bool_)
+    used[top[leaves.row[leaves.row >= 0]]] = True
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        at_level = np.flatnonzero(used & (depth == level)) if level <= MAX_DEPTH else ()
+        used[host.tree.parent[at_level]] = True
+    rows = np.flatnonzero(used)
+    rows = rows[np.argsort(depth[rows], kind="stable")]
+    bounds = np.searchsorted(depth[rows], np.arange(int(depth[rows].max(initial=-1)) + 2))
+    place = np.full(len(depth) + 1, -1, np.int64)
+    parents, labels_, holders = [], [], []
+    width, count = len(texts), 0
+    label = np.where(names.codes < 0, width - 1, names.codes)
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        at_level = rows[low:high]
+        above = place[host.tree.parent[at_level]]
+        key = ((above + 1) * width + label[at_level]) * len(HOLDERS) + host.holder[at_level]
+        distinct, number = numbered(key)
+        place[at_level] = count + number
+        count += len(distinct)
+        holders.append(distinct % len(HOLDERS))
+        labels_.append(distinct // len(HOLDERS) % width)
+        parents.append(distinct // len(HOLDERS) // width - 1)
+    node = place[np.where(leaves.row >= 0, np.append(top, -1)[leaves.row], -1)]
+    noted = np.flatnonzero(leaves.note >= 0)
+    key = ((node[noted] + 1) * width + leaves.note[noted]) * len(HOLDERS) + leaves.holder[noted]
+    distinct, number = numbered(key)
+    node[noted] = count + number
+    holders.append(distinct % len(HOLDERS))
+    labels_.append(distinct // len(HOLDERS) % width + len(names.texts))
+    parents.append(distinct // len(HOLDERS) // width - 1)
+    text = Coded(np.concatenate(labels_), texts)
+    return _Tree(np.concatenate(parents), text, np.concatenate(holders)), node
+
+
+def _depths(parent: Ints) -> tuple[Ints, Ints]:
+    """(how many rows enclose each, the row itself or what encloses it at `MAX_DEPTH`)."""
+    depth, jump = (parent >= 0).astype(np.int64), parent.copy()
+    while len(has := np.flatnonzero(jump >= 0)):
+        depth[has] += depth[jump[has]]
+        jump[has] = jump[jump[has]]
+    top = np.where(depth > MAX_DEPTH, parent, np.arange(len(parent)))
+    while (depth[top] > MAX_DEPTH).any():
+        top = top[top]
+    return depth, top
+
+
+def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
+    """The tree without small places, and where each segment is in it: among the others of what encloses its place."""
+    count = len(tree.parent)
+    own = summed(node, length, count)
+    inside = _with_descendants(tree.parent, own)
+    least = max(1, int(SMALL_SHARE * int(own.sum())))
+    order = np.lexsort((np.arange(count), -inside))
+    is_kept = np.zeros(count, np.bool_)
+    is_kept[order[:MAX_NODES]] = True
+    is_kept &= inside >= least
+    holder = np.arange(count)
+    while not is_kept[holder[holder >= 0]].all():
+        gone = np.flatnonzero((holder >= 0) & ~is_kept[holder])
+        holder[gone] = tree.parent[holder[gone]]
+    new = np.cumsum(is_kept) - 1
+    kept = np.flatnonzero(is_kept)
+    lost = np.flatnonzero(~is_kept[node])
+    enclosing = np.append(holder, -1)[node[lost]]
+    enclosing = np.where(enclosing >= 0, new[enclosing], -1)
+    key = (enclosing + 1) * len(HOLDERS) + tree.holder[node[lost]]
+    distinct, number = numbered(key)
+    placed = new[node]
+    placed[lost] = len(kept) + number
+    parent = tree.parent[kept]
+    parents = np.concatenate((np.where(parent >= 0, new[parent], -1), distinct // len(HOLDERS) - 1))
+    codes = np.concatenate((tree.text.codes[kept], np.full(len(distinct), len(tree.text.texts))))
+    holders = np.concatenate((tree.holder[kept], distinct % len(HOLDERS)))
+    return _Tree(parents, Coded(codes, (*tree.text.texts, OTHER)), holders), placed
+
+
+def _with_descendants(parent: Ints, own: Ints) -> Ints:
+    """What each place and all below it have: level by level, the deepest first."""
+    depth, _ = _depths(parent)
+    inside = own.copy()
+    order = np.argsort(depth, kind="stable")
+    bounds = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
+    for low, high in zip(bounds[:-1][::-1].tolist(), bounds[1:][::-1].tolist(), strict=True):
+        below = order[low:high]
+        np.add.at(inside, parent[below], inside[below])
+    return inside
+
+
+def _by_window(trace: Trace, idle: DeviceIdle, leaves: _Leaves, node: Ints) -> dict[str, Array]:
+    """Columns window, step, stage, node, gap_count, idle_ns of one device: windows of one name and step together."""
+    keys, low, high = idle_windows(trace, idle)
+    window, segment = beginning(leaves.start, low, high)
+    length = leaves.end - leaves.start
+    totals = summed(window, length[segment], len(low))
+    assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
+    number, first = of_arrays([window, node[segment]])
+    gap = np.searchsorted(idle.gaps.start, leaves.start, side="right") - 1
+    once = of_arrays([number, gap[segment]])[1]
+    of_row = {name: at_rows(column, window[first]) for name, column in keys.items()}
+    columns: dict[str, Array] = {**of_row, "node": node[segment][first]}
+    again, where = of_arrays(list(columns.values()))
+    count = len(where)
+    return {
+        **{name: at_rows(column, where) for name, column in columns.items()},
+        "gap_count": summed(again[number[once]], np.ones(len(once), np.int64), count),
+        "idle_ns": summed(again, summed(number, length[segment], len(first)), count),
+    }
+
+
+def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tree]:
+    """The largest rows; the others by window and kind, without a place."""
+    node = _numbers(rows, "node")
+    small = np.argsort(-_numbers(rows, "idle_ns"), kind="stable")[MAX_ROWS:]
+    if len(small):
+        node = node.copy()
+        node[small] = len(tree.parent) + tree.holder[node[small]]
+        count = len(HOLDERS)
+        tree = _Tree(
+            np.concatenate((tree.parent, np.full(count, -1))),
+            Coded(
+                np.concatenate((tree.text.codes, np.full(count, len(tree.text.texts) - 1))),
+                tree.text.texts,
+            ),
+            np.concatenate((tree.holder, np.arange(count))),
+        )
+        keys = {name: rows[name] for name in rows if name not in SUMMED}
+        rows = sums_of({**keys, "node": node}, {name: _numbers(rows, name) for name in SUMMED})
+    return {**rows, "holder": narrow(tree.holder[_numbers(rows, "node")], HOLDERS)}, tree
+
+
+def _numbers(rows: dict[str, Array], name: str) -> Ints:
+    """A column of numbers that no row lacks."""
+    values = rows[name]
+    assert isinstance(values, np.ndarray), f"{name}: numbers"
+    return values
+
+
+def _frames(tree: _Tree) -> dict[str, Array]:
+    """The columns of `idle_frames`."""
+    return {
+        "node": np.arange(len(tree.parent)),
+        "parent": tree.parent,
+        "frame": tree.text,
+        "holder": narrow(tree.holder, HOLDERS),
+    }

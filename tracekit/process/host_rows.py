@@ -1,0 +1,273 @@
+"""All that is recorded of the host threads in one tree: ops, calls, ranges, the system's calls, Python functions.
+
+Unlike `nesting` it holds every kind of row, so that at any instant it knows the deepest thing on a thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import spread
+from tracekit.model.keys import of_arrays
+from tracekit.model.tables.arrays import Coded, joined
+from tracekit.model.tables.columns import HOST_OP_KINDS
+from tracekit.model.tables.slots import HOLDERS
+from tracekit.model.trace import Trace
+from tracekit.process.by_name import is_named, of_kind
+from tracekit.process.host_activity import COLLECTION, SyncCalls, sync_calls
+from tracekit.process.launches import Launches, launches
+from tracekit.process.nesting import Nesting, by_start, last_reaching
+from tracekit.process.stage_at import outer_ranges
+from tracekit.process.steps import windows
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+HOLDER = {name: number for number, name in enumerate(HOLDERS)}
+
+_HOLDER_OF_KIND = {
+    "op": "op",
+    "runtime": "call",
+    "range": "range",
+    "python": "python",
+    "overhead": "profiler",
+    "other": "system",
+}
+
+_COLLECTS = re.compile(r"<built-in (?:function|method) collect\b.*|(?:.*/)?gc\.py\(\d+\)")
+
+_WAITS = re.compile(
+    r"(?:.*/)?threading\.py\(\d+\): (?:wait|join|acquire|_wait_for_tstate_lock)$"
+    r"|(?:.*/)?queue\.py\(\d+\): get$|(?:.*/)?selectors\.py\(\d+\): select$"
+    r"|(?:.*/)?multiprocessing/\w+\.py\(\d+\): (?:wait|poll|_poll|recv|recv_bytes|get|join)$"
+    r"|(?:.*/)?concurrent/futures/_base\.py\(\d+\): (?:result|wait)$"
+    r"|<(?:built-in )?method (?:acquire|poll|select|join|recv|wait) of (?!.*\b(?:str|bytes|Event|Stream) object)"
+    r"|<built-in method run_backward\b|(?:.*/)?autograd/graph\.py\(\d+\): _engine_run_backward$"
+    r"|enumerate\(DataLoader\)"
+    r"|(?:pthread_(?:cond|join|mutex|rwlock|barrier|timedjoin)\w*|sem_(?:timed|clock)?wait|p?poll|e?poll_p?wait"
+    r"|p?select|futex\w*|sigwait\w*|wait(?:id|pid|3|4)?)$"
+)
+"""What a thread is in while another one, or another process, has the work: of such names others are looked at first."""
+
+
+_HOLDS = re.compile(
+    r"(?:cuda|cu|hip)(?:Memcpy(?!\w*Async)|Malloc|Free|Host(?:Alloc|Malloc|Free|Register)|Mem(?:Alloc|Free|Create|Map|HostAlloc)"
+    r"|Module|Library|DeviceReset|CtxCreate)(?!\w*Async)"
+)
+
+FIRST_CALL_NS, FIRST_CALL_TIMES = 1_000_000, 20
+"""A first call takes at least so long, and so many times as long as calls of its name do as a rule."""
+
+MAX_FIRST_CALLS = 100
+"""So many long calls are looked at one by one."""
+
+JITTER_NS = 1_000
+"""By so much the end of a row may lie after that of what encloses it."""
+
+TABLES = ("python_calls", "host_ops")
+"""Of rows that begin and end at once, those of the first table enclose the others."""
+
+
+class Segments(NamedTuple):
+    """Pieces of time that do not overlap, each on a thread (-1: none), in order; `origin` tells of what each is a piece."""
+
+    start: Ints
+    end: Ints
+    thread: Ints
+    origin: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """Rows of all threads, by thread, start, longest first; `tree` holds their parents.
+
+    `holder` indexes `HOLDERS`; `waits`: others may have the work meanwhile; `frame`: it only says which step or
+    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all starts and ends on one axis, `edge_ns` the same as times.
+    """
+
+    start: Ints
+    end: Ints
+    thread: Ints
+    name: Coded
+    holder: npt.NDArray[np.int8]
+    waits: Mask
+    frame: Mask
+    holds: Mask
+    tree: Nesting
+    axis: _Axis
+    begin: Ints
+    edges: Ints
+    edge_ns: Ints
+
+    def at(self, thread: Ints, ts_ns: Ints) -> Ints:
+        """For each instant on a thread the row that began last there and still runs; -1 for none."""
+        if not len(self.start):
+            return np.full(len(ts_ns), -1, np.int64)
+        place = np.searchsorted(self.begin, self.axis.lift(thread, ts_ns), side="right") - 1
+        place[(place >= 0) & (self.thread[place] != thread)] = -1
+        return self.tree.running(place, self.end, ts_ns)
+
+    def cut(self, whole: Segments) -> Segments:
+        """The same segments in pieces, each within one row of its thread at every depth; `origin` the place in `whole`."""
+        low = np.searchsorted(self.edges, self.axis.lift(whole.thread, whole.start), side="right")
+        high = np.searchsorted(self.edges, self.axis.lift(whole.thread, whole.end), side="left")
+        of_segment, edge = spread(low, np.where(whole.thread < 0, low, high))
+        origin = np.concatenate((np.arange(len(whole.start)), of_segment))
+        start = np.concatenate((whole.start, self.edge_ns[edge]))
+        order = np.lexsort((start, origin))
+        start, origin = start[order], origin[order]
+        is_last = np.append(origin[1:] != origin[:-1], True)[: len(origin)]
+        end = np.where(is_last, whole.end[origin], np.append(start[1:], 0)[: len(start)])
+        return Segments(start, end, whole.thread[origin], origin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis on which threads follow one another without touching; `points` where their sum would not fit in 64 bits."""
+
+    low: int
+    span: int
+    points: Ints | None
+
+    def lift(self, thread: Ints, ts_ns: Ints) -> Ints:
+        """The place of each instant on the axis."""
+        lanes = thread.astype(np.int64) + 1
+        if self.points is None:
+            return lanes * self.span + (
+                np.clip(ts_ns, self.low, self.low + self.span - 1) - self.low
+            )
+        return lanes * (len(self.points) + 1) + np.searchsorted(self.points, ts_ns)
+
+    @staticmethod
+    def of(times: Ints, threads: int) -> _Axis:
+        """The axis of all these times on so many threads."""
+        low, high = int(times.min(initial=0)), int(times.max(initial=0))
+        span = high - low + 2
+        return _Axis(low, span, None if span * (threads + 2) < 2**62 else np.unique(times))
+
+
+def host_rows(trace: Trace) -> HostRows:
+    """The rows of a trace that last."""
+    names, waits, frame, holder = _described(trace)
+    start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
+    chosen = np.flatnonzero(dur > 0)
+    if trace.has("python_calls"):
+        # Calls of modules stand in both tables.
+        twice = np.zeros(len(start), np.bool_)
+        twice[len(trace.numbers("python_calls", "ts_ns")) :] = of_kind(trace, "host_ops", "python")
+        chosen = chosen[~twice[chosen]]
+    end = start + dur
+    order = by_start(thread[chosen], start[chosen], end[chosen]) if len(chosen) else chosen
+    rows = chosen[order]
+    start, end, thread = start[rows], end[rows], thread[rows].astype(np.int64)
+    recorded = trace.numbers("device_ops", "ts_ns")
+    limits = np.array([recorded.min(initial=0), recorded.max(initial=0)], np.int64)
+    axis = _Axis.of(np.concatenate((start, end, limits)), int(thread.max(initial=0)))
+    begin, until = axis.lift(thread, start), axis.lift(thread, end)
+    # What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call
+    # that opened it would seem to lie in that call for good.
+    jitter = JITTER_NS if axis.points is None else 1
+    parent = np.empty(0, np.int64)
+    if len(rows):
+        parent = last_reaching(np.maximum(begin, until - jitter), until)
+    edges, first = np.unique(np.concatenate((begin, until)), return_index=True)
+    tree = Nesting(parent, np.empty(0, np.int64), np.arange(len(rows)))
+    name = Coded(names.codes[rows], names.texts)
+    holds = is_named(name, _HOLDS.match)
+    only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
+    return HostRows(
+        start, end, thread, name, holder[rows], waits[rows], only_frame, holds, tree,
+        axis, begin, edges, np.concatenate((start, end))[first],
+    )  # fmt: skip
+
+
+def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:
+    """Which rows have an op, a call or a Python function just inside them."""
+    encloses = np.zeros(len(parent), np.bool_)
+    works = np.isin(holder, [HOLDER[name] for name in ("op", "call", "sync", "python")])
+    encloses[parent[(parent >= 0) & works]] = True
+    return encloses
+
+
+def _both(trace: Trace, column: str) -> Ints:
+    """A column of Python functions, then of ops."""
+    return np.concatenate([trace.numbers(table, column) for table in TABLES])
+
+
+def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDArray[np.int8]]:
+    """(names, which rows wait, which are steps (2) or outermost ranges (1), what each is), of Python functions and then of ops."""
+    names = joined([trace.texts(table, "name") for table in TABLES])
+    assert isinstance(names, Coded), "names are texts"
+    first = len(trace.numbers("python_calls", "ts_ns"))
+    holder = np.full(len(names), HOLDER["python"], np.int8)
+    codes = [HOLDER[_HOLDER_OF_KIND[kind]] for kind in HOST_OP_KINDS]
+    kinds = trace.texts("host_ops", "kind")
+    holder[first:] = np.array([*codes, HOLDER["system"]], np.int8)[kinds.codes]
+    calls: SyncCalls = trace.derived(sync_calls)
+    holder[first + calls.row] = HOLDER["sync"]
+    python = holder == HOLDER["python"]
+    collects = is_named(names, COLLECTION.search) & np.isin(
+        holder, [HOLDER[name] for name in ("range", "op", "system", "profiler")]
+    )
+    holder[collects | (python & is_named(names, _COLLECTS.match))] = HOLDER["gc"]
+    waits = is_named(names, _WAITS.match)
+    frame = np.zeros(len(names), np.int8)
+    frame[first:] = _frames(trace)
+    first_calls = first + _first_calls(trace)
+    holder[first_calls[holder[first_calls] == HOLDER["call"]]] = HOLDER["first_call"]
+    return names, waits, frame, holder
+
+
+def _first_calls(trace: Trace) -> Ints:
+    """Rows of `host_ops`: calls far longer than others of their name, the first of that name or to launch that kernel."""
+    dur, names = trace.numbers("host_ops", "dur_ns"), trace.texts("host_ops", "name").codes
+    calls = np.flatnonzero(of_kind(trace, "host_ops", "runtime"))
+    long = calls[dur[calls] >= FIRST_CALL_NS]
+    if not len(long):
+        return long
+    is_first = np.zeros(len(dur), np.bool_)
+    start = trace.numbers("host_ops", "ts_ns")
+    in_order = calls[np.argsort(start[calls], kind="stable")]
+    is_first[in_order[np.unique(names[in_order], return_index=True)[1]]] = True
+    links: Launches = trace.derived(launches)
+    ops = np.flatnonzero(links.call >= 0)
+    ops = ops[np.argsort(links.ts_ns[ops], kind="stable")]
+    kernels = trace.texts("device_ops", "name").codes[ops]
+    is_first[links.call[ops[np.unique(kernels, return_index=True)[1]]]] = True
+    chosen = []
+    for row in long[is_first[long]][:MAX_FIRST_CALLS].tolist():
+        others = dur[calls[(names[calls] == names[row]) & (calls != row)]]
+        if not len(others) or dur[row] >= FIRST_CALL_TIMES * np.median(others):
+            chosen.append(row)
+    return np.array(chosen, np.int64)
+
+
+def _frames(trace: Trace) -> npt.NDArray[np.int8]:
+    """Which rows of `host_ops` are the ranges that the steps (2) and the outermost ranges (1) were made of."""
+    steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    rows = np.flatnonzero(of_kind(trace, "host_ops", "range"))
+    start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    starts, durs = (
+        np.concatenate((getattr(ranges, name), getattr(steps, name), column))
+        for name, column in (("ts_ns", start), ("dur_ns", dur))
+    )
+    number, _ = of_arrays([starts, durs])
+    of_range, of_step, of_row = np.split(number, np.cumsum((len(ranges), len(steps))))
+    frame = np.zeros(len(trace.numbers("host_ops", "ts_ns")), np.int8)
+    frame[rows[np.isin(of_row, of_range)]] = 1
+    frame[rows[np.isin(of_row, of_step)]] = 2
+    return frame
+
+
+def labels(names: Coded, shorten: Callable[[str], str]) -> Coded:
+    """The same rows with shortened texts, equal ones with one code."""
+    code_of: dict[str, int] = {}
+    place = [code_of.setdefault(shorten(text), len(code_of)) for text in names.texts]
+    codes = np.array([*place, -1], np.int64)[names.codes]
+    return Coded(codes, tuple(code_of))

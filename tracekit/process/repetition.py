@@ -1,0 +1,276 @@
+"""What repeats in a recording that no mark divides into steps: iterations of an engine, ranges, launches of a graph.
+
+Whatever it is, a window lasts from one begin to the next, so that windows hold what was done between ranges too;
+the last one lasts until its range and the work that was launched in it have ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import union
+from tracekit.model.keys import QUEUE, of_arrays
+from tracekit.model.remembered import remembered
+from tracekit.model.stages import may_be_stage
+from tracekit.model.tables.arrays import Coded
+from tracekit.model.trace import Trace
+from tracekit.process.by_name import is_named, of_kind
+from tracekit.process.engine_batches import names_iteration
+from tracekit.process.launches import Launches, launches
+from tracekit.process.nesting import nesting
+from tracekit.process.sound import sound_dur_ns
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+LEAST_TIMES = 3
+"""A range that comes less often may be anything."""
+
+LEAST_WORK = 0.8
+"""Windows in which less than this part of the device work was launched do not divide the recording."""
+
+LEAST_COVER = 0.5
+"""Ranges that cover less than this part of their time are pieces of what repeats, such as a single op in it."""
+
+MOST_WINDOWS = 20_000
+"""What comes more often are pieces."""
+
+LEAST_GRAPH_OPS = 50
+"""Launches of smaller graphs are pieces of an iteration: piecewise graphs of a layer hold 10 to 20 kernels."""
+
+_DIGITS = re.compile(r"\d+")
+_PIECE = re.compile(r"layer|block|module|mini|micro|chunk|expert|head", re.IGNORECASE)
+
+
+@remembered
+def pattern(name: str) -> str:
+    """A name with its numbers as `#`: ranges that count their calls are one.
+
+    >>> pattern("FlashAttnFunc, seq = 12, op_id = 345")
+    'FlashAttnFunc, seq = #, op_id = #'
+    """
+    return _DIGITS.sub("#", name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repetition:
+    """Windows in order of start, how they are known (the `origin` of steps), and what begins them.
+
+    `rows` are the host ranges that are these windows themselves, and so no stages of them.
+    """
+
+    ts_ns: Ints
+    end_ns: Ints
+    origin: str
+    name: str
+    rows: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ranges:
+    """Annotated ranges of one thread, or of one stream, that lie in no other of them, in order of start.
+
+    `rows` are those of `host_ops`, none for ranges of a stream.
+    """
+
+    names: Coded
+    ts_ns: Ints
+    end_ns: Ints
+    rows: Ints
+
+    def at(self, places: Ints) -> _Ranges:
+        """Some of them."""
+        rows = self.rows[places] if len(self.rows) else self.rows
+        names = Coded(self.names.codes[places], self.names.texts)
+        return _Ranges(names, self.ts_ns[places], self.end_ns[places], rows)
+
+
+def repetition(trace: Trace, stages: Ints) -> Repetition | None:
+    """What divides a recording that no mark divides; None where nothing repeats, and of one without device work.
+
+    `stages` are the rows of ranges on the step thread that can be stages and lie in no other of these.
+    """
+    if not len(trace.numbers("device_ops", "ts_ns")):
+        return None
+    iterations = _iterations(trace)
+    if iterations is not None:
+        return iterations
+    ranges = _host_ranges(trace, stages) if len(stages) else _device_ranges(trace)
+    return _of_ranges(trace, ranges) or _graphs(trace)
+
+
+def work_end(trace: Trace, start: int, end: int) -> int:
+    """When the last device op that was launched within a window ends; `start` where none was."""
+    first, last = _issued(trace), trace.numbers("device_ops", "ts_ns") + trace.derived(sound_dur_ns)
+    inside = (first >= start) & (first < end)
+    return int(last[inside].max(initial=start))
+
+
+def _issued(trace: Trace) -> Ints:
+    """When each device op was launched; when it began, where no launch is known; long ago, before the first launch.
+
+    A stream works in order: what began before the first op of a recorded launch, without one, was launched before.
+    """
+    return trace.derived(_launch_times)
+
+
+def _launch_times(trace: Trace) -> Ints:
+    links: Launches = trace.derived(launches)
+    start = trace.numbers("device_ops", "ts_ns")
+    if not links.linked.any():
+        return start
+    first = start[links.linked].min()
+    before = ~links.linked & (start < first)
+    issued = np.where(links.linked, links.ts_ns, start)
+    return np.where(before, np.iinfo(np.int64).min, issued)
+
+
+def _iterations(trace: Trace) -> Repetition | None:
+    """The iterations of an engine, of the thread that has most; of ranges within their like the outermost."""
+    names = trace.texts("host_ops", "name")
+    is_iteration = of_kind(trace, "host_ops", "range") & is_named(names, names_iteration)
+    rows = np.flatnonzero(is_iteration)
+    if len(rows) < 2:
+        return None
+    rows = rows[trace.derived(nesting).nearest(is_iteration, rows) < 0]
+    thread = trace.numbers("host_ops", "thread")[rows]
+    threads, counts = np.unique(thread, return_counts=True)
+    rows = rows[thread == threads[counts.argmax()]]
+    return _windows(trace, _host_ranges(trace, rows), "iteration")
+
+
+def _host_ranges(trace: Trace, rows: Ints) -> _Ranges:
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    rows = rows[np.argsort(start, kind="stable")]
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    names = trace.texts("host_ops", "name")
+    end = start + trace.numbers("host_ops", "dur_ns")[rows]
+    return _Ranges(Coded(names.codes[rows], names.texts), start, end, rows)
+
+
+_NO_ROWS = np.empty(0, np.int64)
+
+
+def _device_ranges(trace: Trace) -> _Ranges:
+    """The annotations that were projected to the stream on which they cover most time; those in no other of them."""
+    start, dur = (trace.numbers("device_ranges", name) for name in ("ts_ns", "dur_ns"))
+    names = trace.texts("device_ranges", "name")
+    queue, _ = of_arrays([trace.nullable("device_ranges", name) for name in QUEUE])
+    chosen = is_named(names, _may_repeat) & (dur >= 0)
+    rows = np.flatnonzero(chosen)
+    if len(rows):
+        totals = np.bincount(queue[rows], dur[rows])
+        rows = rows[queue[rows] == totals.argmax()]
+        rows = rows[np.lexsort((-dur[rows], start[rows]))]
+        before = np.maximum.accumulate(np.append(start[rows[:1]], (start + dur)[rows[:-1]]))
+        rows = rows[start[rows] >= before]
+    return _Ranges(
+        Coded(names.codes[rows], names.texts), start[rows], (start + dur)[rows], _NO_ROWS
+    )
+
+
+def _may_repeat(name: str) -> bool:
+    return names_iteration(name) or may_be_stage(name)
+
+
+def _windows(trace: Trace, begins: _Ranges, origin: str) -> Repetition | None:
+    """From each begin to the next; None for a single one, and where they do not hold the work of the recording."""
+    if not 2 <= len(begins.ts_ns) <= MOST_WINDOWS:
+        return None
+    last, end = int(begins.ts_ns[-1]), int(begins.end_ns[-1])
+    issued = _issued(trace) if len(begins.rows) else trace.numbers("device_ops", "ts_ns")
+    end = max(end, work_end(trace, last, end), last + 1)
+    if not _hold_work(trace, issued, int(begins.ts_ns[0]), end):
+        return None
+    patterns = [pattern(name) for name in begins.names.texts]
+    counts = np.bincount(begins.names.codes, minlength=len(patterns))
+    name = patterns[int(counts.argmax())]
+    return Repetition(begins.ts_ns, np.append(begins.ts_ns[1:], end), origin, name, begins.rows)
+
+
+def _hold_work(trace: Trace, issued: Ints, start: int, end: int) -> bool:
+    """Whether most of the device work was issued in this time."""
+    dur = trace.derived(sound_dur_ns)
+    inside = (issued >= start) & (issued < end)
+    return int(dur[inside].sum()) >= LEAST_WORK * int(dur.sum())
+
+
+def _of_ranges(trace: Trace, ranges: _Ranges) -> Repetition | None:
+    """Ranges that repeat: one that covers most of its time, or all of them in turns, each as often as the others."""
+    if len(ranges.ts_ns) < LEAST_TIMES:
+        return None
+    patterns = sorted({pattern(name) for name in ranges.names.texts})
+    code_of = {text: code for code, text in enumerate(patterns)}
+    codes = np.array([code_of[pattern(n)] for n in ranges.names.texts], np.int64)
+    code = codes[ranges.names.codes]
+    counts = np.bincount(code, minlength=len(patterns))
+    leading = _in_turns(ranges, code, counts)
+    takes_turns = leading is not None
+    if leading is None:
+        covered = np.bincount(code, ranges.end_ns - ranges.ts_ns, len(patterns))
+        covered[
+            (counts < LEAST_TIMES) | np.array(list(map(bool, map(_PIECE.search, patterns))))
+        ] = 0
+        leading = int(covered.argmax()) if covered.max() > 0 else None
+        if leading is None or not _covers(ranges, code == leading):
+            return None
+    begins = ranges.at(np.flatnonzero(code == leading))
+    divided = _windows(trace, begins, "repeat")
+    # What takes turns are the stages of its windows; a single range is the window itself.
+    return replace(divided, rows=_NO_ROWS) if divided is not None and takes_turns else divided
+
+
+def _in_turns(ranges: _Ranges, code: Ints, counts: Ints) -> int | None:
+    """The first of several ranges that all come equally often; None where they do not."""
+    present = counts[counts > 0]
+    if len(present) < 2 or present.min() < 2 or present.min() != present.max():
+        return None
+    everything = np.ones(len(code), np.bool_)
+    return int(code[0]) if _covers(ranges, everything) else None
+
+
+def _covers(ranges: _Ranges, chosen: Mask) -> bool:
+    """Whether ranges cover enough of the time from the first to the last of them."""
+    start, end = ranges.ts_ns[chosen], ranges.end_ns[chosen]
+    return union(start, end).total >= LEAST_COVER * float(end.max() - start.min())
+
+
+def _graphs(trace: Trace) -> Repetition | None:
+    """Launches of a graph that repeat: in every window as many, of graphs of the same sizes."""
+    names = trace.texts("host_ops", "name")
+    is_graph = of_kind(trace, "host_ops", "runtime") & is_named(names, _launches_graph)
+    calls = np.flatnonzero(is_graph)
+    if len(calls) < LEAST_TIMES:
+        return None
+    calls = calls[np.argsort(trace.numbers("host_ops", "ts_ns")[calls], kind="stable")]
+    links: Launches = trace.derived(launches)
+    linked = links.call[links.call >= 0]
+    sizes = np.bincount(linked, minlength=len(names))[calls]
+    period = _period(sizes)
+    if period is None or sizes[:period].sum() < LEAST_GRAPH_OPS:
+        return None
+    if sizes.sum() < LEAST_COVER * len(links.call):
+        return None
+    begins = _host_ranges(trace, calls[::period])
+    divided = _windows(trace, begins, "graph")
+    return None if divided is None else replace(divided, rows=_NO_ROWS)
+
+
+_launches_graph: Callable[[str], bool] = lambda name: "GraphLaunch" in name  # noqa: E731
+
+
+def _period(sizes: Ints) -> int | None:
+    """After how many launches the same sizes come again, at least `LEAST_TIMES` in all; None where they do not.
+
+    >>> _period(np.array([300, 300, 300])), _period(np.array([9, 70, 9, 70, 9, 70])), _period(np.array([1, 2, 3]))
+    (1, 2, None)
+    """
+    for period in range(1, min(len(sizes) // LEAST_TIMES, 512) + 1):
+        if (sizes[period:] == sizes[:-period]).all():
+            return period
+    return None
