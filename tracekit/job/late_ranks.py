@@ -1,14 +1,15 @@
-"""Ranks that the others wait for, one or a few, as findings (R09)."""
+"""Ranks that the others wait for, one or a few, as findings (R09): by a test over steps, or by what was seen of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     in_run,
     job,
@@ -18,15 +19,60 @@ from tracekit.job.frames import (
     text_or_none,
     whole_or_none,
 )
-from tracekit.job.rank_groups import MEMBER, RankGroup, abstained, in_rank_group, rank_groups
-from tracekit.job.waits import Waits, saved_by_match, waits
-from tracekit.model.keys import is_among, numbered_alike, of_keys
+from tracekit.job.late_causes import Cause, cause_of
+from tracekit.job.lateness import Lateness, LateSet, cost_by_group, late_sets, lateness
+from tracekit.job.rank_groups import (
+    MEMBER,
+    RANK_GROUP_STEP,
+    RankGroup,
+    abstained,
+    in_rank_group,
+    of_others,
+    rank_groups,
+)
+from tracekit.job.rank_sets import named_set
+from tracekit.job.waits import Waits, savings, waits
+from tracekit.model.keys import is_among, numbered_alike
+from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Metric, Place, Verdict
+from tracekit.model.stats.lasting import rounds_needed
+from tracekit.model.stats.many import benjamini_hochberg
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.units import numbers, show
 
 MAX_PLACES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LateRanks:
+    """A set of members of a rank group that may be named, with what it costs per step in the group that waits most.
+
+    `cause` is known of those that cost enough; `is_named` where chance is unlikely, or what was seen is no chance.
+    """
+
+    rank_group: RankGroup
+    lateness: Lateness
+    late_set: LateSet
+    group: Any
+    cost_ns: float
+    cause: Cause | None
+    is_named: bool
+
+    @property
+    def members(self) -> pd.DataFrame:
+        """Rank and device of each."""
+        return self.lateness.members[self.late_set.is_late]
+
+    @property
+    def ranks(self) -> set[int]:
+        """Their ranks."""
+        return set(self.members["rank"].astype(int).tolist())
+
+    @property
+    def late_steps(self) -> pd.DataFrame:
+        """The steps in which they are late."""
+        return self.lateness.steps[self.late_set.late_steps]
 
 
 def members(rank_group: RankGroup, waited: Waits) -> pd.DataFrame:
@@ -47,163 +93,267 @@ def members(rank_group: RankGroup, waited: Waits) -> pd.DataFrame:
     return out
 
 
-def abstentions(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
-    """Runs of which R09 can say nothing, and why."""
+def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) -> list[LateRanks]:
+    """The late ranks of all rank groups, the latest of each first, named or not.
+
+    Of each rank group one set after the other is tested, until one does not pass; over groups the share of false
+    ones is bounded.
+    """
     limit = thresholds.of("straggler")
-    rows = waits(measured).collectives
+    by_group = []
+    for rank_group in rank_groups(measured):
+        if rank_group.members >= limit["min_ranks"]:
+            by_group.append(list(_candidates(measured, rank_group, waited, limit)))
+    leading = [candidates[0] for candidates in by_group if candidates]
+    costly = [late for late in leading if late.cause is not None]
+    q = benjamini_hochberg([late.late_set.chance for late in costly])
+    is_rare = {id(late): q[place] <= limit["false_ratio"] for place, late in enumerate(costly)}
+    judged = []
+    for candidates in by_group:
+        goes_on = True
+        for place, late in enumerate(candidates):
+            rare = late.late_set.chance <= limit["false_ratio"]
+            rare = is_rare.get(id(late), False) if place == 0 else rare
+            is_named = goes_on and late.cause is not None and _is_own(measured, late)
+            is_named &= rare or _was_seen(measured, late, limit)
+            goes_on &= is_named
+            judged.append(_as_judged(late, is_named=bool(is_named)))
+    return judged
+
+
+def _as_judged(late: LateRanks, *, is_named: bool) -> LateRanks:
+    """The same, named or not."""
+    return LateRanks(
+        late.rank_group,
+        late.lateness,
+        late.late_set,
+        late.group,
+        late.cost_ns,
+        late.cause,
+        is_named,
+    )
+
+
+def _candidates(
+    measured: Measurements, rank_group: RankGroup, waited: Waits, limit: Mapping[str, float]
+) -> Iterator[LateRanks]:
+    """The sets of late members of a rank group; the cause only of those that cost enough to be told of."""
+    late = lateness(rank_group, waited)
+    arrivals = rank_group.of(waited.collectives)
+    step_ns = job(measured).of(rank_group.run).step_ns
+    for late_set in late_sets(late):
+        is_late = is_among(arrivals, late.members[late_set.is_late], MEMBER)
+        costs = cost_by_group(arrivals, is_late)
+        cost_ns = float(costs["saved_ns"].iloc[0]) / rank_group.steps
+        # What lasts: of unlike steps the collectives add up the latest of each, whoever it is.
+        lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
+        cause = None
+        if (share_of(lasting_ns, step_ns) or 0.0) >= limit["step_ratio"]:
+            cause = _cause(measured, rank_group, late, late_set)
+        yield LateRanks(
+            rank_group, late, late_set, costs["group"].iloc[0], cost_ns, cause, is_named=False
+        )
+
+
+def _cause(
+    measured: Measurements, rank_group: RankGroup, late: Lateness, late_set: LateSet
+) -> Cause:
+    """Why they are late, set beside those that are neither early nor late."""
+    ranks = late.members["rank"].to_numpy(np.int64)
+    distance = np.abs(late.late_ns.mean(axis=1) - np.median(late.late_ns.mean(axis=1)))
+    distance[late_set.is_late] = np.inf
+    usual = np.argsort(distance, kind="stable")[: int((~late_set.is_late).sum())]
+    chosen = sorted(set(ranks[late_set.is_late].tolist()))
+    others = [rank for rank in ranks[usual].tolist() if rank not in chosen]
+    return cause_of(measured, rank_group, chosen, others, late.steps[late_set.late_steps])
+
+
+def _is_own(measured: Measurements, late: LateRanks) -> bool:
+    """Whether they are late by what they do, in stages or outside, not by being blocked elsewhere."""
+    needed = 0.5 * float(late.late_set.late_ns.mean())
+    is_late = late.late_set.is_late
+    if float(late.lateness.worked_ns[is_late].mean()) >= needed:
+        return True
+    rows = late.rank_group.of(measured.derived(all_work))
+    return float(rows["beyond_ns"][is_among(rows, late.members, MEMBER)].mean()) >= needed
+
+
+def all_work(measured: Measurements) -> pd.DataFrame:
+    """One row a (step, rank group, member): own_ns in stages and outside of them, and beyond_ns of the others."""
+    segments = measured["segments"]
+    segments = segments[segments["rank"].notna()]
+    segments = segments.assign(part=segments["part"].where(segments["step"].isna(), None))
+    rows = summed(segments, [*RANK_GROUP_STEP, *MEMBER], ["own_ns"])
+    (step,) = numbered_alike(RANK_GROUP_STEP, rows, in_order=True)
+    own_ns = rows["own_ns"].to_numpy(np.int64)
+    return rows.assign(beyond_ns=own_ns - of_others(own_ns, step))
+
+
+def _was_seen(measured: Measurements, late: LateRanks, limit: Mapping[str, float]) -> bool:
+    """Whether what was recorded shows why they are late, however few steps there are: kernels that are slower by one
+    factor to the end of the recording, or a pause that costs much.
+    """
+    cause = late.cause
+    if cause is None:
+        return False
+    if cause.kind == "clock":
+        is_enough = len(late.late_steps) >= limit["clock_steps"]
+        return is_enough and bool(late.late_set.late_steps[-1])
+    step_ns = job(measured).of(late.rank_group.run).step_ns
+    return cause.kind == "pause" and (share_of(late.cost_ns, step_ns) or 0.0) >= limit["seen_ratio"]
+
+
+def abstentions(
+    measured: Measurements, judged: list[LateRanks], thresholds: Thresholds
+) -> Iterator[Verdict]:
+    """Runs of which R09 names nobody, and cannot say that there is nobody."""
+    limit = thresholds.of("straggler")
 
     def lacking(groups_of_run: list[RankGroup]) -> str | None:
-        votes = max((_most_votes(rank_group.of(rows)) for rank_group in groups_of_run), default=0)
-        few = f"{votes} of at least {limit['min_collectives']:g} collectives with a clear last rank"
-        return few if votes < limit["min_collectives"] else None
+        reasons = []
+        for rank_group in groups_of_run:
+            of_group = [late for late in judged if late.rank_group is rank_group]
+            reason = _unknown(measured, rank_group, of_group, limit)
+            if reason is None:
+                return None
+            reasons.append(reason)
+        return max(reasons)[1]
 
     return abstained(measured, "straggler", limit["min_ranks"], lacking)
 
 
-def _most_votes(rows: pd.DataFrame) -> int:
-    """The most collectives with a clear last rank that any one member took part in."""
-    trusted = rows[rows["trusted"].to_numpy(np.bool_)]
-    return int(np.bincount(of_keys(trusted, MEMBER)[0], minlength=1).max())
+def _unknown(
+    measured: Measurements,
+    rank_group: RankGroup,
+    of_group: list[LateRanks],
+    limit: Mapping[str, float],
+) -> tuple[float, str] | None:
+    """(what would be gained if no rank were late, why nobody can be named, or cleared); None where that is known."""
+    if any(late.is_named for late in of_group):
+        return None
+    if not len(rank_group.of(waits(measured).collectives)):
+        return 0.0, "no collective could be compared between ranks"
+    what_if_ns = float(rank_group.of(savings(measured))["saved_ns"].sum()) / rank_group.steps
+    lost_ns = max([what_if_ns, *(late.cost_ns for late in of_group)])
+    share = share_of(lost_ns, job(measured).of(rank_group.run).step_ns)
+    if (share or 0.0) >= limit["what_if_ratio"]:
+        lost = f"{show(lost_ns, 'ns')} of a step are waits for late ranks"
+        return lost_ns, f"{lost}, {_not_named(of_group, limit)}"
+    least = rounds_needed(rank_group.members, 1, limit["false_ratio"])
+    if rank_group.steps >= least:
+        return None
+    return lost_ns, f"{rank_group.steps} of at least {least} steps"
 
 
-def claims(measured: Measurements, waited: Waits, thresholds: Thresholds) -> Iterator[Finding]:
-    """R09: a rank that comes last again and again because it works longer than the others.
-
-    Several that work alike take turns in being last: where none is by itself, a few are looked at together.
-    """
-    limit = thresholds.of("straggler")
-    for rank_group in rank_groups(measured):
-        if rank_group.members < limit["min_ranks"]:
-            continue
-        table = members(rank_group, waited)
-        slow = table["taken"].to_numpy(np.int64) >= limit["min_collectives"]
-        slow &= _share_of_steps(rank_group, table, limit) >= limit["steps_ratio"]
-        late = table[slow].sort_values("beyond_ns", ascending=False, kind="stable")
-        often = late["last"] >= limit["last_ratio"] * late["taken"]
-        for member in sorted(late.index[often.to_numpy(np.bool_)]):
-            yield _finding(measured, waited, rank_group, late.loc[[member]], thresholds)
-        few = 1 < len(late) <= limit["few_ratio"] * rank_group.members
-        if (
-            few
-            and not often.any()
-            and late["last"].sum() >= limit["last_ratio"] * late["taken"].max()
-        ):
-            yield _finding(measured, waited, rank_group, late, thresholds)
+def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
+    """Why the latest of a rank group are not named."""
+    if not of_group or of_group[0].late_set.chance > limit["rotating_chance"]:
+        return "now for one and now for another: see rank-imbalance"
+    late = of_group[0]
+    who = f"{plural(len(late.ranks), 'rank')} {numbers(late.ranks)}"
+    if late.late_set.chance <= limit["false_ratio"]:
+        return f"most for {who}: not for work of their own, as far as it was recorded"
+    return (
+        f"most for {who}: not told apart from chance ({show(late.late_set.chance, 'ratio')})"
+        f" in {len(late.lateness.steps)} steps, {_steps_needed(late, limit)} would tell"
+    )
 
 
-def _share_of_steps(
-    rank_group: RankGroup, table: pd.DataFrame, limit: Mapping[str, float]
-) -> npt.NDArray[np.float64]:
-    """In which share of its steps each member works longer than the others by more than the limit."""
-    steps = rank_group.by_step
-    judged = steps[(steps["others"] + 1 >= limit["min_ranks"]) & steps["wall_ns"].notna()]
-    share = judged["beyond_ns"] / judged["wall_ns"].clip(lower=1).astype("Float64")
-    long = (share >= limit["excess_ratio"]).to_numpy(np.int64)
-    member, judged_member = numbered_alike(MEMBER, table, judged)
-    room = int(max(member.max(initial=-1), judged_member.max(initial=-1))) + 1
-    count = np.bincount(judged_member, minlength=room)[member]
-    shares: npt.NDArray[np.float64] = np.bincount(judged_member, long, minlength=room)[
-        member
-    ] / np.maximum(count, 1)
-    return shares
+def _steps_needed(late: LateRanks, limit: Mapping[str, float]) -> int:
+    """In how many steps these would have to come last to be named, at least one more than were recorded."""
+    needed = rounds_needed(late.late_set.apart, late.late_set.size, limit["false_ratio"])
+    return max(needed, len(late.lateness.steps) + 1)
 
 
-def _are(frame: pd.DataFrame, names: tuple[str, str], late: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Whether rank and device of each row, called `names` there, are those of one of the late members."""
-    return is_among(frame[[*names]].set_axis([*MEMBER], axis=1), late, MEMBER)
+def claims(
+    measured: Measurements, waited: Waits, judged: list[LateRanks], thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R09: ranks that are late again and again, each set with what it costs and why."""
+    for late in judged:
+        if late.is_named and late.cause is not None:
+            yield _finding(measured, waited, late, late.cause, thresholds)
 
 
 def _finding(
-    measured: Measurements,
-    waited: Waits,
-    rank_group: RankGroup,
-    late: pd.DataFrame,
-    thresholds: Thresholds,
+    measured: Measurements, waited: Waits, late: LateRanks, cause: Cause, thresholds: Thresholds
 ) -> Finding:
     """The finding on these members: what they cost in the group whose waits for them are longest."""
-    ranks = list(map(int, late["rank"]))
-    group, saved_ns = _costliest_group(measured, rank_group, late)
-    arrivals = rank_group.of(waited.collectives)
-    arrivals = arrivals[_are(arrivals, MEMBER, late)]
-    arrivals = arrivals[same_text(arrivals["group"], group).to_numpy(np.bool_)]
-    member_steps = rank_group.steps * len(late)
-    excess = float(arrivals["excess_ns"].sum()) / member_steps
-    parts = waited.by_stage[arrivals.index.to_numpy()].sum(axis=0) / member_steps
-    excess_ns, stage = max(zip(parts.tolist(), waited.stages, strict=True))
-    gain = saved_ns / rank_group.steps
+    rank_group = late.rank_group
+    stage = _stage(waited, late)
     step_ns = job(measured).of(rank_group.run).step_ns
-    step_without = None if not step_ns else round(step_ns - gain)
-    where, mostly = (f" in {stage}", f", most of it in {stage}") if stage else ("", "")
-    words = _OF_SEVERAL
-    who = f"ranks {numbers(set(ranks))}"
-    if len(set(ranks)) == 1:
-        words, who = _OF_ONE, f"rank {ranks[0]}"
-    last, votes = int(late["last"].sum()), int(late["taken"].max())
-    members = late[[*MEMBER]].head(MAX_PLACES).itertuples(index=False, name=None)
+    share = share_of(late.cost_ns, step_ns)
+    verb = "keeps" if len(late.ranks) == 1 else "keep"
+    mostly = f", most of it in {stage}" if stage else ""
+    why = f": {cause.words}" if cause.words else ""
+    who = named_set(measured, rank_group, late.ranks)
+    is_late = np.flatnonzero(late.late_set.is_late)
+    places = [_place(late, row, stage) for row in is_late[:MAX_PLACES].tolist()]
     return Finding(
         "straggler",
-        thresholds.severity(share_of(gain, step_ns)),
-        f"{who}{in_rank_group(measured, rank_group)} {words.keeps}: {show(excess, 'ns')} more work of {words.own} own per step"
-        f"{mostly}{in_run(measured, rank_group.run)}",
-        f"put a step of rank {ranks[0]} beside that of another rank{where}: more tokens or longer sequences, slower clocks, other load on its host",
-        (
-            Metric("last_ratio", last / votes, "ratio", "lower", label=words.comes_last),
-            Metric("collectives", votes, "count", label="of collectives"),
-            Metric("excess_ns", round(excess), "ns", "lower", label=_BEYOND),
-            Metric("excess_stage_ns", round(excess_ns), "ns", "lower", label=f"of it{where}"),
-            Metric("without_ns", step_without, "ns", label=f"step without {words.them}"),
-        ),
-        tuple(_place(rank_group, rank, device, stage) for rank, device in members),
-        round(gain),
-        share_of(gain, step_ns),
+        thresholds.severity(share),
+        f"{who}{in_rank_group(measured, rank_group)} {verb} the others waiting: {show(late.cost_ns, 'ns')} per step"
+        f"{_since(late)}{mostly}{why}{in_run(measured, rank_group.run)}",
+        cause.advice,
+        (*_votes(late.late_set), *cause.evidence, _without(late, step_ns)),
+        tuple(places),
+        round(late.cost_ns),
+        share,
         ("what is given back is bounded by the next slowest rank",),
     )
 
 
-_BEYOND = "own work beyond the others, per step"
-
-
-class _Words(NamedTuple):
-    """How a claim speaks of one late rank, or of several."""
-
-    keeps: str
-    own: str
-    comes_last: str
-    them: str
-
-
-_OF_ONE = _Words("keeps the others waiting", "its", "comes last", "it")
-_OF_SEVERAL = _Words(
-    "keep the others waiting, now one and now another",
-    "their",
-    "one of them comes last",
-    "them",
-)
-
-
-def _costliest_group(
-    measured: Measurements, rank_group: RankGroup, late: pd.DataFrame
-) -> tuple[Any, float]:
-    """(the group in which these members cost most, how much time there in all)."""
-    saved = rank_group.of(saved_by_match(measured))
-    saved = saved[_are(saved, ("late_rank", "late_device"), late)]
-    by_group = summed(saved, ["group"], ["saved_ns"])
-    by_group = by_group.sort_values(["saved_ns", "group"], ascending=[False, True])
-    return by_group["group"].iloc[0], float(by_group["saved_ns"].iloc[0])
-
-
-def _place(rank_group: RankGroup, rank: Any, device: Any, stage: str) -> Place:
-    """Where to look at one member: in the step in which it works longest beyond the others."""
-    is_member = same_text(rank_group.by_step["rank"], rank) & same_text(
-        rank_group.by_step["device"], device
+def _votes(late_set: LateSet) -> tuple[Metric, ...]:
+    """How often they are later than all others, how likely that is by chance, and by how much they are later."""
+    steps = len(late_set.late_ns)
+    ratio = late_set.votes / (late_set.size * steps)
+    late_ns = round(float(late_set.late_ns.mean()))
+    label = f"of {steps} {plural(steps, 'step')} later than all others"
+    return (
+        evidence("last_ratio", ratio, label),
+        evidence("chance_ratio", late_set.chance, "as often by chance", better="neither"),
+        evidence("late_ns", late_ns, "later than the others, per step"),
     )
-    member_steps = rank_group.by_step[is_member.fillna(value=False).to_numpy(np.bool_)]
-    step = member_steps.sort_values(["beyond_ns", "step"], ascending=[False, True])["step"].iloc[0]
+
+
+def _without(late: LateRanks, step_ns: float | None) -> Metric:
+    """What a step would take without them."""
+    them = "it" if len(late.ranks) == 1 else "them"
+    step_without = None if not step_ns else round(step_ns - late.cost_ns)
+    return Metric("without_ns", step_without, "ns", label=f"step without {them}")
+
+
+def _since(late: LateRanks) -> str:
+    """In which steps they are late, where not in all."""
+    is_late = late.late_set.late_steps
+    numbers_of_steps = [whole_or_none(step) for step in late.late_steps["step"]]
+    known = [step for step in numbers_of_steps if step is not None]
+    if is_late.all() or not known or len(known) < len(numbers_of_steps):
+        return ""
+    if len(known) > 1 and late.late_set.since:
+        return f" from step {known[0]} on"
+    return f" in {plural(len(known), 'step')} {numbers(set(known))}"
+
+
+def _stage(waited: Waits, late: LateRanks) -> str:
+    """The stage in which they do most of what makes them late; none where it is not done in stages."""
+    arrivals = late.rank_group.of(waited.collectives)
+    arrivals = arrivals[is_among(arrivals, late.members, MEMBER)]
+    arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
+    parts = waited.by_stage[arrivals.index.to_numpy()].sum(axis=0) / late.late_set.size
+    if not len(parts) or parts.sum() < 0.5 * late.late_set.late_ns.sum():
+        return ""
+    return waited.stages[int(parts.argmax())]
+
+
+def _place(late: LateRanks, row: int, stage: str) -> Place:
+    """Where to look at one member: in the step in which it is latest."""
+    member = late.lateness.members.iloc[row]
+    step = late.lateness.steps["step"].iloc[int(late.lateness.late_ns[row].argmax())]
     return Place(
-        run=text_or_none(rank_group.run),
-        role=rank_group.role,
-        rank=int(rank),
-        device=whole_or_none(device),
+        run=text_or_none(late.rank_group.run),
+        role=late.rank_group.role,
+        rank=int(member["rank"]),
+        device=whole_or_none(member["device"]),
         step=whole_or_none(step),
         stage=stage or None,
     )

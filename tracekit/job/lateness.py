@@ -1,0 +1,170 @@
+"""How late each rank is in each step, which few are late together, and what the step would be without (Q18, Q19).
+
+A rank is late by how much less it waits than the others do: what it does, in a stage or outside, all the others wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.collectives import middles
+from tracekit.job.frames import UNIT, distinct
+from tracekit.job.rank_groups import MEMBER, RankGroup, in_order, of_others
+from tracekit.job.waits import Waits
+from tracekit.model.keys import of_keys, places_of, summed
+from tracekit.model.stats.lasting import lasting, votes_of
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+MOST_SETS = 3
+"""Most sets of late ranks that are looked for in one rank group: the latest, and those that are late beside them."""
+
+APART = 0.5
+"""A rank belongs to the late ones if it is late by at least this share of what the latest is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """`late_ns`: a row a member (of `members`), a column a step (of `steps`): how much less it waits than the others.
+
+    `worked_ns` is how much longer it works in stages than the others. Members and steps of which any pair was not
+    recorded are left out.
+    """
+
+    members: pd.DataFrame
+    steps: pd.DataFrame
+    late_ns: Floats
+    worked_ns: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class LateSet:
+    """Members (`is_late`, by row of `Lateness`) that are late together.
+
+    `late_ns`: their mean lateness by step; `votes` of `size` × steps put them before all others; `chance` how likely
+    some set gets so many; `apart` members they were set apart from, those of earlier sets left out.
+    """
+
+    is_late: Bools
+    late_ns: Floats
+    votes: int
+    chance: float
+    apart: int
+
+    @property
+    def size(self) -> int:
+        """How many members they are."""
+        return int(self.is_late.sum())
+
+    @property
+    def late_steps(self) -> Bools:
+        """In which steps they are late: by half of what they are at most."""
+        most = float(self.late_ns.max(initial=0.0))
+        return (self.late_ns >= APART * most) & (self.late_ns > 0)
+
+    @property
+    def since(self) -> int:
+        """From which step on they are late to the end; 0 where it is all along, or not to the end."""
+        start = int(self.late_steps.argmax())
+        return start if bool(self.late_steps[start:].all()) else 0
+
+
+def lateness(rank_group: RankGroup, waited: Waits) -> Lateness:
+    """How late the members of a rank group are in the steps that all of them show."""
+    by_step = rank_group.by_step
+    arrivals = rank_group.of(waited.collectives)
+    members = in_order(distinct(by_step, MEMBER), MEMBER)
+    steps = in_order(distinct(by_step, UNIT), UNIT)
+    shape = len(members), len(steps)
+    cell, cell_came = (_cells(rows, members, steps) for rows in (by_step, arrivals))
+    lost = _sums(cell_came, arrivals["lost_ns"].to_numpy(np.int64), shape)
+    worked = _sums(cell, by_step["beyond_ns"].to_numpy(np.int64), shape)
+    ones = np.ones(len(by_step), np.int64), np.ones(len(arrivals), np.int64)
+    is_there = (_sums(cell, ones[0], shape) > 0) & (_sums(cell_came, ones[1], shape) > 0)
+    is_member = 2 * is_there.sum(axis=1) >= max(shape[1], 1)
+    is_step = is_there[is_member].all(axis=0) & bool(is_member.any())
+    chosen = np.ix_(is_member, is_step)
+    return Lateness(
+        members[is_member].reset_index(drop=True),
+        steps[is_step].reset_index(drop=True),
+        beyond_others(-lost[chosen]),
+        worked[chosen].astype(float),
+    )
+
+
+def _cells(rows: pd.DataFrame, members: pd.DataFrame, steps: pd.DataFrame) -> Ints:
+    """The place of each row in a table of members by steps; -1 of those that stand in neither."""
+    member = places_of(rows, members, MEMBER, optional=MEMBER)
+    step = places_of(rows, steps, UNIT, optional=UNIT)
+    return np.where((member >= 0) & (step >= 0), member * len(steps) + step, -1)
+
+
+def _sums(cell: Ints, values: Ints, shape: tuple[int, int]) -> Ints:
+    """The sum of the values in each cell of the table."""
+    return summed(cell, values, shape[0] * shape[1]).reshape(shape)
+
+
+def beyond_others(values: Ints) -> Floats:
+    """Each value of a column less the median of the others in it."""
+    step = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    medians = of_others(values.ravel(), step.ravel()).reshape(values.shape)
+    return (values - medians).astype(float)
+
+
+def late_sets(late: Lateness) -> Iterator[LateSet]:
+    """The set of members that is latest, then what is latest among the others, at most `MOST_SETS`."""
+    count, steps = late.late_ns.shape
+    is_left = np.ones(count, np.bool_)
+    for _ in range(MOST_SETS):
+        left = np.flatnonzero(is_left)
+        if len(left) < 2 or not steps:
+            return
+        values = late.late_ns[left]
+        if len(left) < count:
+            values = beyond_others(values.astype(np.int64))
+        mean = values.mean(axis=1)
+        chosen = mean >= APART * mean.max()
+        size = int(chosen.sum())
+        if mean.max() <= 0 or 2 * size > len(left):
+            return
+        is_late = np.zeros(count, np.bool_)
+        is_late[left[chosen]] = True
+        late_set = LateSet(
+            is_late,
+            values[chosen].mean(axis=0),
+            votes_of(values, chosen),
+            1.0,
+            len(left),
+        )
+        yield replace(late_set, chance=lasting(values, chosen, late_set.since))
+        is_left &= ~is_late
+
+
+def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
+    """One row a process group, the costliest first: saved_ns, what those who are not late wait for the late ones in all.
+
+    `arrivals` are rows of `Waits.collectives` and `is_late` says which are of late members. A collective counts where
+    the last to come is a late one: the median of what the others lose in it.
+    """
+    match = np.unique(arrivals["match"].to_numpy(np.int64), return_inverse=True)[1]
+    count = int(match.max(initial=-1)) + 1
+    lost = arrivals["lost_ns"].to_numpy(np.int64)
+    least = np.full((2, count), np.iinfo(np.int64).max)
+    np.minimum.at(least, (is_late.astype(np.int64), match), lost)
+    waits_for_late = least[1] < least[0]
+    is_waiting = ~is_late & waits_for_late[match]
+    waiting, place = np.unique(match[is_waiting], return_inverse=True)
+    saved = middles(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
+    first = np.zeros(count, np.int64)
+    first[match[::-1]] = np.arange(len(match) - 1, -1, -1)
+    number, first_of_group = of_keys(arrivals, ["group"])
+    sums = summed(number[first[waiting]], saved, len(first_of_group))
+    table = pd.DataFrame({"group": arrivals["group"].array[first_of_group], "saved_ns": sums})
+    return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")

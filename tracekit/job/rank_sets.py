@@ -1,0 +1,50 @@
+"""What a set of ranks has in common that no other rank has: its host, its model of GPU, its process group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import distinct
+from tracekit.job.rank_groups import RankGroup
+from tracekit.model.keys import of_keys
+from tracekit.model.labels import plural
+from tracekit.model.trace import Measurements
+from tracekit.model.units import numbers
+
+KINDS = {"host": "of host", "device_name": "with", "group": "of process group"}
+"""What ranks may share, the simplest first, and how a claim says it."""
+
+
+def named_set(measured: Measurements, rank_group: RankGroup, ranks: set[int]) -> str:
+    """The name of a set of ranks: `rank 3`, `all 8 ranks of host node-03`, else their numbers."""
+    if len(ranks) == 1:
+        return f"rank {next(iter(ranks))}"
+    for kind, members in _shared(measured, rank_group):
+        number, first = of_keys(members, [kind])
+        for place, row in enumerate(first.tolist()):
+            if (
+                len(first) > 1
+                and set(members["rank"].to_numpy()[number == place].tolist()) == ranks
+            ):
+                name = members[kind].iloc[row]
+                return f"all {len(ranks)} {plural(len(ranks), 'rank')} {KINDS[kind]} {name} (ranks {numbers(ranks)})"
+    return f"ranks {numbers(ranks)}"
+
+
+def _shared(measured: Measurements, rank_group: RankGroup) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(what is shared, one row a rank and value of it), as far as it was recorded."""
+    captures = rank_group.of(measured["captures"])
+    yield "host", _known(captures, "host")
+    yield "device_name", _known(captures, "device_name")
+    collectives = rank_group.of(measured["collectives"])
+    yield "group", _known(collectives, "group")
+
+
+def _known(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The distinct ranks and values of rows that have both."""
+    is_known = rows["rank"].notna().to_numpy(np.bool_) & rows[kind].notna().to_numpy(np.bool_)
+    known = distinct(rows[is_known], ["rank", kind])
+    return known.astype({"rank": "int64"})

@@ -1,0 +1,116 @@
+"""Do the same few always come first? An exact test with one vote a round, and how many rounds it needs.
+
+Under chance the members of a round are exchangeable: any set of so many comes first as likely as any other. The set
+that is asked about was chosen because it came first, so that every set, and every size, could have been: their number counts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+MOST_TERMS = 4_000
+"""Up to so many votes their distribution is worked out; of more a bound of it that is never too small."""
+
+
+ALL_ALONG = 0.75
+"""The share of the certainty that is spent on all rounds; the others, from some round on to the end, have what is left."""
+
+
+def lasting(values: Floats, chosen: Bools, since: int = 0) -> float:
+    """How likely chance alone puts some rows before all others as often as it is with the chosen ones.
+
+    A row a member, a column a round. `since` is the round from which on they come first, to the end: the first is
+    one of many that could have been, so that those rounds have to tell more.
+
+    >>> values = np.array([[0, 0, 9, 9, 9, 9, 9], [1, 2, 3, 4, 5, 6, 7], [2, 1, 0, 1, 2, 1, 2.0]])
+    >>> [round(lasting(values, np.array([True, False, False]), since), 3) for since in (0, 2)]
+    [0.181, 0.181]
+    """
+    rows, rounds = values.shape
+    size = int(chosen.sum())
+    likely = chance(rows, size, rounds, votes_of(values, chosen)) / ALL_ALONG
+    if since:
+        votes = votes_of(values[:, since:], chosen)
+        windows = (rounds - 1) / (1 - ALL_ALONG)
+        likely = min(likely, windows * chance(rows, size, rounds - since, votes))
+    return min(likely, 1.0)
+
+
+def votes_of(values: Floats, chosen: Bools) -> int:
+    """How often one of the chosen rows is among the largest of a column, as many as there are chosen; a tie is no vote.
+
+    >>> votes_of(np.array([[9.0, 8.0], [1.0, 8.0], [2.0, 3.0]]), np.array([True, False, False]))
+    1
+    """
+    size = int(chosen.sum())
+    rows = len(values)
+    largest_left_out = np.partition(values, rows - size - 1, axis=0)[rows - size - 1]
+    return int((values[chosen] > largest_left_out).sum())
+
+
+def chance(rows: int, size: int, rounds: int, votes: int) -> float:
+    """How likely chance alone gives some set of this size, or of a smaller one, so many votes in so many rounds.
+
+    >>> round(chance(4, 1, 4, 4), 6), round(chance(2, 1, 6, 6), 6), chance(4, 1, 4, 1)
+    (0.03125, 0.03125, 1.0)
+    """
+    total = size * rounds
+    sets = _log_choose(rows, size)
+    # Each size has a share of the certainty: a half, a quarter …; of two and three rows there is only one size.
+    sizes = 0.0
+    if rows > 3:
+        sizes = size * math.log(2)
+    if votes >= total:
+        tail = -rounds * sets
+    elif total <= MOST_TERMS:
+        tail = _log_tail(rows, size, rounds, votes)
+    else:
+        tail = _log_bound(total, size / rows, votes / total)
+    return math.exp(min(sets + sizes + tail, 0.0))
+
+
+def rounds_needed(rows: int, size: int, level: float) -> int:
+    """How many rounds tell a set that comes first in all of them from chance, by `lasting`.
+
+    >>> rounds_needed(2, 1, 0.05), rounds_needed(3, 1, 0.05), rounds_needed(4, 1, 0.05), rounds_needed(8, 1, 0.05)
+    (6, 4, 4, 3)
+    """
+    rounds = 2
+    while chance(rows, size, rounds, size * rounds) > level * ALL_ALONG:
+        rounds += 1
+    return rounds
+
+
+def _log_choose(rows: int, size: int) -> float:
+    """The logarithm of the number of sets."""
+    return math.lgamma(rows + 1) - math.lgamma(size + 1) - math.lgamma(rows - size + 1)
+
+
+def _log_tail(rows: int, size: int, rounds: int, votes: int) -> float:
+    """The logarithm of how likely a set that was chosen beforehand gets at least so many votes."""
+    of_round = np.zeros(size + 1)
+    sets = _log_choose(rows, size)
+    for hits in range(max(0, 2 * size - rows), size + 1):
+        ways = _log_choose(size, hits) + _log_choose(rows - size, size - hits)
+        of_round[hits] = math.exp(ways - sets)
+    likely = np.ones(1)
+    for _ in range(rounds):
+        likely = np.convolve(likely, of_round)
+    tail = float(likely[votes:].sum())
+    if tail <= 0:
+        return -math.inf
+    return math.log(tail)
+
+
+def _log_bound(total: int, share: float, reached: float) -> float:
+    """Chernoff's bound of the same: drawing without replacement spreads no wider than with it."""
+    if reached <= share:
+        return 0.0
+    below = (1 - reached) * math.log((1 - reached) / (1 - share))
+    return -total * (reached * math.log(reached / share) + below)
