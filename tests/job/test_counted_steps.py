@@ -52,6 +52,12 @@ def test_steps_whose_host_ran_ahead_do_not_count(tmp_path):
     assert "steps 3–5 of 1–5 (1, 2: out of step with its device work: the host ran ahead)" in text
 
 
+def test_steps_that_a_person_chose_all_count(tmp_path):
+    result = analysis(tmp_path, run_of([35, 72, 96, 95, 97], [90] * 5), steps="2-4")
+    assert told(result) == []
+    assert headline(result)["step_wall"] == pytest.approx((72 + 96 + 95) * 1000 / 3)
+
+
 def test_comparisons_rest_on_the_same_steps(tmp_path):
     result = analysis(tmp_path, run_of([35, 72, 96, 95, 97], [90] * 5))
     samples, left_out, _ = kept_samples(result.measurements)

@@ -45,11 +45,16 @@ Steps = tuple[Dropped, ...]
 
 
 def left_out_steps(measured: Measurements) -> Steps:
-    """The steps that do not count, with reasons, in order; none of a run without device work, nor where that is unknown."""
+    """The steps that do not count, with reasons, in order; none of a run without device work, nor where that is unknown.
+
+    Steps that a person chose all count; work of others, that ran in them, is not there.
+    """
     return faults.sound(measured, lambda whom: faults.asked(whom, _left_out_steps, ()), ())
 
 
 def _left_out_steps(measured: Measurements) -> Steps:
+    if measured.facts.has_chosen_steps:
+        return ()
     steps = measured["steps"]
     on_device = steps[(steps["launch_count"] > 0).fillna(value=False).to_numpy(np.bool_)]
     if not len(on_device):

@@ -285,7 +285,7 @@ def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFram
 
 def _of_device_work(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
     """What the device work of steps says of them: run, step, part, name, value 1."""
-    if "gpu_time" in faults.unasked_tables(measured):
+    if measured.facts.has_chosen_steps or "gpu_time" in faults.unasked_tables(measured):
         return _NO_ROWS
     rows = device_steps(measured)
     if not len(rows):

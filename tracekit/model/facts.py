@@ -13,7 +13,7 @@ class Facts:
 
     `versions` and `options` are of what recorded, by name. `ignored` are the lines on files that were passed over,
     `excluded_count` how many of these the user left out, and `files` how many are in each other state. `stages` are
-    those that alone were asked for. `questions` alone were asked, so that the tables `unasked` were measured by
+    those that alone were asked for, `has_chosen_steps` is whether only some steps were. `questions` alone were asked, so that the tables `unasked` were measured by
     nobody; `own_questions` are those of the user's files that were measured as well. `work` is how many tokens, samples or images a person says that a step holds, `device_memory` how many
     bytes of memory a device. `engine` says who read, where that was not this program alone.
     """
@@ -32,6 +32,7 @@ class Facts:
     work: Mapping[str, float] = field(default_factory=dict[str, float])
     device_memory: int | None = None
     excluded_count: int = 0
+    has_chosen_steps: bool = False
 
 
 _ALWAYS = ("title", "versions", "options", "ignored", "files", "simulated", "stages")
@@ -42,7 +43,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in Facts.__dataclass_fields__:
         value = getattr(facts, name)
-        if name not in _ALWAYS and value in (None, (), {}, "", 0):
+        if name not in _ALWAYS and value in (None, (), {}, "", 0, False):
             continue
         if isinstance(value, tuple):
             value = list(value)
@@ -68,6 +69,7 @@ def of_json(saved: Mapping[str, Any]) -> Facts:
         work=_numbers(saved.get("work"), int, float),
         device_memory=_of_kind(saved.get("device_memory"), int, None),
         excluded_count=_of_kind(saved.get("excluded_count"), int, 0),
+        has_chosen_steps=bool(saved.get("has_chosen_steps")),
     )
 
 

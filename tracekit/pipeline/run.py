@@ -431,6 +431,7 @@ def _facts(
         files=found.state_counts(copies=copy_count),
         simulated=any(map(attrgetter("simulated"), parts)),
         stages=tuple(options.stages),
+        has_chosen_steps=options.steps is not None,
         excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
         **asked.limits(options.questions, options.skip, options.tables, questions),
     )

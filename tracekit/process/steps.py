@@ -372,10 +372,10 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
         finished = int(end[inside].max())
         finished = max(finished, min(work_end(trace, first, last), following))
         ends = [*_divisions(trace, host, of_capture), finished]
-        begin = int(start[inside].min())
+        begun_ns = int(start[inside].min())
         if not trace.source.accounts and step is None and busy.any():
-            begin = min(work_begin(trace, begin), finished)
-        begins = [begin, *ends[:-1]]
+            begun_ns = min(work_begin(trace, begun_ns), finished)
+        begins = [begun_ns, *ends[:-1]]
         bounds += zip(begins, ends, strict=True)
         numbers += [None if step is None else step + place for place in range(len(begins))]
     stage = scope_stage(trace.source.scope, trace.source.role)

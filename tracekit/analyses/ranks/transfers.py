@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.driver_log import logs
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
+    UNIT,
     canonical_stages,
     distinct,
     grouped,
@@ -23,6 +25,7 @@ from tracekit.job.frames import (
     text_or_none,
     whole_if_exact,
 )
+from tracekit.job.rank_groups import own_work
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet, with_rows
@@ -99,7 +102,8 @@ class Sync:
     """The weight sync of one role of one run: medians over steps; None is unknown.
 
     `comm_bytes` and `copy_bytes` are per step and process, `rate` their sum over the wall of the stage;
-    `best` the fastest single transfer of 1 MiB and more of the kinds that the sync uses.
+    `best` the fastest single transfer of 1 MiB and more of the kinds that the sync uses; `waits` is whether
+    the wall may hold waiting for other ranks.
     """
 
     run: object
@@ -113,6 +117,7 @@ class Sync:
     transfers: float | None = None
     rate: float | None = None
     best: float | None = None
+    waits: bool = True
 
     @property
     def ratio(self) -> float | None:
@@ -130,16 +135,34 @@ def _syncs(measured: Measurements) -> Iterator[Sync]:
     ):
         rows = sync_cells[same_text(sync_cells["run"], run) & same_text(sync_cells["role"], role)]
         wall = float(rows["wall_ns"].astype("Float64").median())
+        shortest = _shortest_wall(measured, run, role)
+        if shortest is not None:
+            wall = min(wall, shortest)
         steps = walls[same_text(walls["run"], run)]["wall_ns"]
         moved = _sync_bytes(measured, run, role, wall)
         step_ns = float(steps.median()) if len(steps) else None
-        yield Sync(run, text_or_none(role), "trace", wall, step_ns, len(rows), **moved)
+        is_alone = shortest is None
+        yield Sync(
+            run, text_or_none(role), "trace", wall, step_ns, len(rows), **moved, waits=is_alone
+        )
     for run, log in logs(measured).items():
         times = log.of(SYNC)
         if len(times) and not same_text(sync_cells["run"], run).any():
             step = log.steps.reindex(times.index).dropna()
             step_ns = float(step.median()) if len(step) else None
             yield Sync(run, None, "log", float(times.median()), step_ns, len(times))
+
+
+def _shortest_wall(measured: Measurements, run: object, role: object) -> float | None:
+    """The weight sync of the rank that is shortest in it, which waits for nobody: median over steps; None of one rank."""
+    rows = own_work(measured)
+    rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+    rows = rows[(rows["canonical"] == SYNC).fillna(value=False)]
+    if rows["rank"].nunique() < 2:
+        return None
+    wall_ns = rows["own_ns"].to_numpy(np.int64) + rows["blocked_ns"].to_numpy(np.int64)
+    by_step = grouped(rows.assign(wall_ns=wall_ns), UNIT, shortest=("wall_ns", "min"))
+    return float(by_step["shortest"].astype("Float64").median())
 
 
 def _sync_bytes(
@@ -226,7 +249,7 @@ def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
     headings = (
         *label_headings(measured),
         *as_headings("""
-            wall_ns | weight sync | ns | Wall of the longest rank, median over steps.
+            wall_ns | weight sync | ns | Wall of the rank that is shortest in it, and waits for no other; median over steps.
             ratio | of step | ratio | Of the median step.
             comm_bytes | collectives | bytes | Σ per step and process, as recorded.
             copy_bytes | copies | bytes | Σ per step and process, of more than 64,000 bytes each.
@@ -292,7 +315,8 @@ def _is_slow(sync: Sync, rate_ratio: float) -> bool:
 
 def _sync_caveats(sync: Sync, total_bytes: float) -> Iterator[str]:
     """What limits what is said of a weight sync."""
-    yield "waiting for slower ranks is part of it"
+    if sync.waits:
+        yield "waiting for slower ranks is part of it"
     if sync.steps < 3:
         yield "the first sync after loading takes longer: few steps were seen"
     if not total_bytes:
@@ -386,13 +410,15 @@ def _offload(
     for run, role in moved[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
         of_owner = moved[same_text(moved["run"], run) & same_text(moved["role"], role)]
         both = of_owner[of_owner["direction"] == "any"]
-        exposed, step_ns = float(both["exposed_ns"].sum()), both["step_ns"].max()
+        pageable = of_owner["memory"].astype(str).str.contains("pageable", case=False)
+        # Copies from pageable memory have a finding that knows their cause.
+        exposed = float(both["exposed_ns"].sum()) - float(of_owner[pageable]["exposed_ns"].sum())
+        exposed, step_ns = max(exposed, 0.0), both["step_ns"].max()
         ratio = None if pd.isna(step_ns) or not step_ns else exposed / float(step_ns)
         if ratio is None or ratio < limit["exposed_ratio"]:
             continue
         ways = {way: of_owner[of_owner["direction"] == way] for way in ("HtoD", "DtoH")}
         size = {way: float(rows["size_bytes"].sum()) for way, rows in ways.items()}
-        pageable = of_owner["memory"].astype(str).str.contains("pageable", case=False)
         worst = both.sort_values("exposed_ns", kind="stable").iloc[-1]
         caveats = [
             "if memory is short this is the price of it: look at the head-room before keeping more on the GPU"
@@ -402,9 +428,7 @@ def _offload(
                 "nearly all of it goes one way: it may be input rather than offloaded state"
             )
         if pageable.any():
-            caveats.append(
-                "pageable copies are part of it: where pageable-copies is reported too, do not add the two"
-            )
+            caveats.append("without copies from pageable memory, which are for pageable-copies")
         yield Finding(
             "offload",
             thresholds.severity(ratio),
@@ -462,7 +486,7 @@ ANALYSIS = Analysis(
     title="What do weight sync and offloading cost?",
     reads=("host_ops", "device_ops"),
     writes=(TRANSFERS,),
-    rests_on=("collectives", "gpu_time", "logged"),
+    rests_on=("collectives", "gpu_time", "logged", "segments"),
     rules=("weight-sync", "offload"),
     thresholds={
         "weight-sync": {
