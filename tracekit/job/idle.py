@@ -132,7 +132,7 @@ def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses
         )
         short_ratio = window.per_step(short)[1] or 0.0
         is_claimed = window.key in elsewhere or (*window.key[:2], None) in elsewhere
-        is_busy = window.gpu_time["busy_ratio"] >= busy_ratio
+        is_busy = (window.gpu_time["busy_ratio"] or 0.0) >= busy_ratio
         if is_claimed or not is_busy or short_ratio < limit["short_ratio"]:
             short = 0
         if silent + code + short and is_silence(window):

@@ -459,16 +459,9 @@ def _offload(
 
 
 def _remedy(copies: pd.DataFrame) -> str:
-    """What to try, by the memory that most bytes were copied from or to."""
+    """What to try with copies that are from or to no pageable memory."""
     prefetch = "prefetch the next stage's state while this one computes, or keep it on the GPU"
-    memory = copies["memory"].astype(str).str.lower()
-    size = copies["size_bytes"].astype("Float64").fillna(0)
-    pageable, pinned = (
-        float(size[memory.str.contains(kind)].sum()) for kind in ("pageable", "pinned")
-    )
-    if pageable > pinned:
-        return f"use pinned host memory and non_blocking copies, {prefetch}"
-    if pinned:
+    if copies["memory"].astype(str).str.contains("pinned", case=False).any():
         return (
             f"the memory is pinned already: copy on a stream of its own beside kernels, {prefetch}"
         )

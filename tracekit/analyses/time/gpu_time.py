@@ -16,16 +16,15 @@ from tracekit.analyses import Analysis
 from tracekit.job.charts import device_bars, utilisation
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
-    distinct,
     label_headings,
     number_or_none,
     run_heading,
-    same_text,
     summed,
     text_or_none,
 )
 from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.job.held_back import first_calls, kinds_of, of_window
+from tracekit.job.idle import idle_by_cause
 from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
@@ -271,9 +270,9 @@ class Idling(NamedTuple):
 def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
     """Stages whose GPUs mostly wait; without stages, steps, or the whole capture.
 
-    A capture of one role among several is not judged: it may be idle because another one has the GPU.
+    A whole capture is judged where a place of the program is known to have held the GPU back between its work:
+    otherwise it may be idle because another role has the GPU.
     """
-    captures = measured["captures"]
     limit = thresholds.of("low-gpu-utilization")
     idle_windows = []
     for window in judged_windows(measured):
@@ -284,7 +283,7 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
             or row["window_ns"] == 0
             or row["busy_ratio"] >= limit["busy_ratio"]
             or (share or 0.0) < limit["stage_ratio"]
-            or (window.origin == "file" and _is_one_of_several_roles(captures, window.run))
+            or (window.origin == "file" and not _is_held_back(measured, window))
         ):
             continue
         idle_windows.append(window)
@@ -292,9 +291,15 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
     return [Idling(window, claimed.get(window.key, {})) for window in idle_windows]
 
 
-def _is_one_of_several_roles(captures: pd.DataFrame, run: object) -> bool:
-    """Whether processes of several roles, or outside any, were captured in a run."""
-    return len(distinct(captures[same_text(captures["run"], run)], ["role"])) > 1
+def _is_held_back(measured: Measurements, window: StageWindow) -> bool:
+    """Whether a known place of the host takes most of the idle time of a window, before its last device work ended."""
+    if not measured.has("idle_blame", "idle_frames"):
+        return False
+    after_ns = idle_by_cause(measured).get((*window.key, "after_last"), 0)
+    culprit = of_window(measured, window)
+    if culprit is None or culprit.holder in ("nothing", "device"):
+        return False
+    return 2 * (culprit.idle_ns - after_ns) >= int(window.gpu_time["idle_ns"])
 
 
 def _low_utilisation(measured: Measurements, one: Idling, thresholds: Thresholds) -> Finding:

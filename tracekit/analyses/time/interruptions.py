@@ -13,7 +13,6 @@ from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, ordered, run_heading, summed, text_or_none, units
 from tracekit.job.interruptions import (
-    KIND_OF_RULE,
     Interruption,
     interruption,
     is_late,
@@ -133,12 +132,16 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = placed_interruptions(measured)
     findings: list[Finding] = []
     verdicts: list[Verdict] = []
-    for rule in KIND_OF_RULE:
+    limits = {
+        "allocator-calls": thresholds.of("allocator-calls"),
+        "recompilation": thresholds.of("recompilation"),
+        "graph-capture": thresholds.of("graph-capture"),
+    }
+    for rule, limit in limits.items():
         for run in units(measured["steps"])["run"].drop_duplicates():
             late = interruption(measured, rule, run, thresholds)
             if late is None:
-                first = int(thresholds.of(rule)["first_steps"])
-                reason = f"no step after the first {first} was recorded{in_run(measured, run)}"
+                reason = f"no step after the first {limit['first_steps']:g} was recorded{in_run(measured, run)}"
                 verdicts.append(Verdict(rule, "insufficient data", reason))
             elif is_worth_a_finding(late, thresholds):
                 findings.append(_FINDINGS[rule](measured, late, thresholds))
