@@ -207,7 +207,16 @@ def test_two_gpus_of_a_file_are_each_what_they_would_be_alone(tmp_path_factory, 
 UNSCALED = {"ts_ns", "issue_ns", "peak_ts_ns"}
 """Instants: these do not grow with durations."""
 
-ABSOLUTE = {"idle", "idle_gaps", "idle_histogram", "host_counts", "slots", "stage_edges"}
+ABSOLUTE = {
+    "idle",
+    "idle_blame",
+    "idle_frames",
+    "idle_gaps",
+    "idle_histogram",
+    "host_counts",
+    "slots",
+    "stage_edges",
+}
 """Tables whose causes are told apart by fixed lengths (30 µs, 1 ms, 20 ms) or by size."""
 
 

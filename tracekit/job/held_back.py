@@ -251,7 +251,7 @@ def _walked(tree: Tree, sums: Ints, node: int, total: int) -> int:
         below = np.flatnonzero(tree.parent == node)
         if not len(below):
             return node
-        largest = int(below[sums[below].argmax()])
+        largest = min(below.tolist(), key=lambda place: (-int(sums[place]), tree.frame[place]))
         if sums[largest] < MOST * total:
             return node
         node = largest
@@ -274,7 +274,7 @@ def _tells(tree: Tree, node: int, stages: frozenset[object]) -> bool:
 
 def _is_step(name: str) -> bool:
     return (
-        profiler_step(name.replace("##", "#0")) is not None
+        profiler_step(name.replace("#", "#0")) is not None
         or numbered_step(name.replace("#", "0")) is not None
     )
 
@@ -349,10 +349,14 @@ def branches(tree: Tree, own: Ints, least: float) -> Iterator[Branch]:
     below: dict[int, list[int]] = {}
     for place in np.flatnonzero(sums >= limit).tolist():
         below.setdefault(int(tree.parent[place]), []).append(place)
-    open_ = [(place, 0) for place in sorted(below.get(-1, ()), key=lambda n: (sums[n], -n))]
+
+    def smallest_first(place: int) -> tuple[int, list[int]]:
+        return int(sums[place]), [-ord(character) for character in tree.frame[place]]
+
+    open_ = [(place, 0) for place in sorted(below.get(-1, ()), key=smallest_first)]
     while open_:
         node, depth = open_.pop()
-        inner = sorted(below.get(node, ()), key=lambda n: (sums[n], -n))
+        inner = sorted(below.get(node, ()), key=smallest_first)
         leads = len(inner) == 1 and sums[node] - sums[inner[0]] < limit
         if not leads:
             yield Branch(node, depth, int(sums[node]), int(own[node]))
@@ -366,12 +370,16 @@ def icicle(tree: Tree, own: Ints, least: float) -> list[tuple[int, int, int, int
     below: dict[int, list[int]] = {}
     for place in np.flatnonzero(sums >= limit).tolist():
         below.setdefault(int(tree.parent[place]), []).append(place)
+
+    def largest_first(place: int) -> tuple[int, str]:
+        return -int(sums[place]), tree.frame[place]
+
     marks = []
     open_ = [(-1, -1, 0)]
     while open_:
         node, depth, start = open_.pop()
-        for place in sorted(below.get(node, ()), key=lambda n: (-sums[n], n)):
+        for place in sorted(below.get(node, ()), key=largest_first):
             marks.append((depth + 1, place, start, start + int(sums[place])))
             open_.append((place, depth + 1, start))
             start += int(sums[place])
-    return sorted(marks)
+    return sorted(marks, key=lambda mark: (mark[0], mark[2], tree.frame[mark[1]]))

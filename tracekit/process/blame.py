@@ -312,7 +312,7 @@ class _Tree(NamedTuple):
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _INSTANCE = re.compile(r"(nn\.Module: .*)_\d+\Z")
 _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch")
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"#?\d+")
 
 MAX_TEXT = 160
 """So much of a name stands in the tree."""
