@@ -15,7 +15,7 @@ import pandas as pd
 
 from tracekit.job.frames import canonical_stages, same_text, text_or_none, units
 from tracekit.job.rank_groups import RankGroup
-from tracekit.model.keys import equal, numbered_alike, of_keys, summed
+from tracekit.model.keys import CAPTURE, equal, looked_up, numbered_alike, of_keys, summed
 from tracekit.model.report import Metric
 from tracekit.model.tables.arrays import Columns, Nullable
 from tracekit.model.tables.slots import CAUSE_TITLES
@@ -46,6 +46,9 @@ HELD_UP = 1.25
 
 PAUSE_NS = 1_000_000
 """Idle time in pieces of this mean length is a pause, not Python between ops."""
+
+APART = 0.5
+"""A place in the program is told of that explains at least this share of a pause."""
 
 EACH = ["stage", "class", "cause", "name"]
 """What is set side by side."""
@@ -118,7 +121,8 @@ def cause_of(
     ratio = _call_ratio(measured, rank_group, late, others)
     if ratio is not None and ratio >= HELD_UP:
         return _held_up(ratio)
-    return _of_pause(both, np.where(waiting, more, 0))
+    held = _held_in(measured, rank_group, late, others[:MOST_COMPARED], steps)
+    return _of_pause(both, np.where(waiting, more, 0), held)
 
 
 def _beside(
@@ -225,15 +229,17 @@ def _more_work(
     return Cause("load", words, advice, tuple(of_work))
 
 
-def _of_pause(both: Beside, more: Floats) -> Cause:
-    """What its GPU, or its thread, waits for: the largest part by stage and cause."""
+def _of_pause(both: Beside, more: Floats, held: tuple[str, float] | None) -> Cause:
+    """What its GPU, or its thread, waits for: the largest part by stage and cause, or the place in the program."""
     place = int(more.argmax())
     kind = text_or_none(both.keys["cause"].iloc[place]) or ""
     stage = text_or_none(both.keys["stage"].iloc[place])
     mean = both.late_ns[place] / max(both.late_count[place], 1.0)
     where = f" in {stage}" if stage else " outside its stages"
     title = CAUSE_TITLES.get(kind, ("no op was recorded",))[0]
-    if kind in PAUSES:
+    if held is not None and held[1] >= APART * more[place]:
+        words = f"its GPU waits {show(held[1], 'ns')} a step longer while its host is in {held[0]}"
+    elif kind in PAUSES:
         words = f"its host {PAUSES[kind]}{where}"
     elif kind in ("host_none", "host_silent", "") and mean >= PAUSE_NS:
         words = (
@@ -246,6 +252,40 @@ def _of_pause(both: Beside, more: Floats) -> Cause:
     )
     advice = "look at what its host does there: garbage collection, logging or checkpoints on one rank, data loading, locks"
     return Cause("pause", words, advice, (pause,))
+
+
+def _held_in(
+    measured: Measurements,
+    rank_group: RankGroup,
+    late: list[int],
+    others: list[int],
+    steps: pd.DataFrame,
+) -> tuple[str, float] | None:
+    """(the place in the program that holds the late ranks back longer than the others, by how much per step); None without."""
+    rows = units(_rows(measured.columns("idle_blame"), rank_group, [*late, *others]))
+    frames = measured["idle_frames"]
+    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)].drop(columns="holder")
+    if not len(rows) or not len(frames):
+        return None
+    of_step, wanted = numbered_alike(["step", "part"], rows, steps)
+    places = looked_up(rows[np.isin(of_step, wanted)], frames[[*NODE, "frame", "holder"]], NODE)
+    places = places[places["frame"].notna() & places["holder"].isin(TELLING).to_numpy(np.bool_)]
+    is_late = places["rank"].isin(late).to_numpy(np.bool_)
+    number, first = of_keys(places, ["frame"])
+    idle = places["idle_ns"].to_numpy(np.int64)
+    more = summed(number[is_late], idle[is_late], len(first)) / (len(late) * len(steps))
+    usual = summed(number[~is_late], idle[~is_late], len(first)) / (len(others) * len(steps))
+    if not len(first):
+        return None
+    place = int((more - usual).argmax())
+    return str(places["frame"].iloc[first[place]]), float((more - usual)[place])
+
+
+TELLING = ("python", "gc", "system", "first_call", "call", "sync", "op")
+"""Holders whose name says where to look."""
+
+NODE = (*CAPTURE, "node")
+"""A place in the tree of what holds devices back."""
 
 
 def _call_ratio(
