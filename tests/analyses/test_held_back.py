@@ -84,8 +84,8 @@ def test_pauses_of_any_length_count_by_their_sum(tmp_path, pauses):
     assert finding.recoverable_ns == sum(pauses) * 1_000
 
 
-def one_by_one(gap, count=40, length=30):
-    """A step of kernels of 30 µs, each launched by an op as long as the gap before it."""
+def one_by_one(gap, count=40, length=20):
+    """A step of kernels of 20 µs, each launched by an op as long as the gap before it."""
     rows, at = [], 0
     for number in range(count):
         rows += [
@@ -106,7 +106,7 @@ def test_gaps_up_to_a_millisecond_that_add_up_are_launches_one_by_one(tmp_path, 
 
 
 def test_no_length_of_a_pause_is_lost_between_the_rules(tmp_path):
-    """With kernels of 9 ms they are no launches one by one; with those of 30 µs they are, and each gap is claimed once."""
+    """With kernels of 9 ms they are no launches one by one; with those of 20 µs they are, and each gap is claimed once."""
     for gap in (100, 998, 1_000, 1_001):
         report = asked(tmp_path / str(gap), paused(*(gap,) * (10_000 // gap)))
         claimed = sum(f.recoverable_ns for f in report.findings)

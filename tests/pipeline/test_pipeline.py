@@ -16,6 +16,7 @@ import tracekit
 from tracekit import readers
 from tracekit.engine import local
 from tracekit.model.errors import TracekitError
+from tracekit.pipeline import first_screen
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options, analyze, judge
 from tracekit.readers import loading
@@ -290,10 +291,10 @@ def test_a_question_that_breaks_when_judged_loses_only_its_section(good, monkeyp
 
 @pytest.mark.parametrize("part", ["identity", "headline", "where_it_goes", "fingerprint"])
 def test_a_part_of_the_first_screen_that_breaks_loses_only_itself(good, monkeypatch, part):
-    def broken_part(measured):
+    def broken_part(measured, *left_out):
         raise KeyError("gone")
 
-    monkeypatch.setattr(pipeline.overview, part, broken_part)
+    monkeypatch.setattr(first_screen, part, broken_part)
     report = judge(good.measurements)
     assert report.sections == good.report.sections
     (remark,) = [r for r in report.remarks if r.code == "failed:overview"]

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-import numpy as np
 import nsys_builder as nsys
+import numpy as np
 import pytest
 from chrome_builder import BACKWARD, annotation, kernel, launch, launched, op, step
 from hypothesis import given, settings

@@ -6,19 +6,18 @@ A recording of a host alone tells nothing of that: there every step counts.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import UNIT
-from tracekit.job.samples import COLUMNS, Key, Samples, samples
+from tracekit.job.frames import UNIT, whole_or_none
+from tracekit.job.samples import COLUMNS, samples
 from tracekit.job.step_values import marked_steps
 from tracekit.job.warm_up import COMPARED_ONLY, Dropped, dropped
 from tracekit.model import faults
-from tracekit.model.keys import is_among
+from tracekit.model.keys import CAPTURE, is_among, of_keys
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements
@@ -40,7 +39,7 @@ OF_EVERY_STEP = frozenset(
 """Tables of which every row counts: levels of memory go on from step to step, and a log tells of steps of its own."""
 
 LEAST_COUNTED = 2
-"""Where fewer steps would be left the first one counts too, as long as its device work is like that of the others."""
+"""Where fewer steps of a capture would be left its first one counts too: its device work is like that of the others."""
 
 Steps = tuple[Dropped, ...]
 
@@ -64,17 +63,23 @@ def _left_out_steps(measured: Measurements) -> Steps:
         for step in dropped(of_steps, values, None).steps
         if step.run in with_device and step.reason not in COMPARED_ONLY
     ]
-    return tuple(_unless_single(left_out, of_steps))
+    return tuple(_unless_single(left_out, steps))
 
 
-def _unless_single(steps: Sequence[Dropped], of_steps: Mapping[Key, Samples]) -> Iterator[Dropped]:
-    """Of these steps those but for first ones that would leave a single step: its work tells as much."""
-    values = of_steps.get((STEP_TIME, None, None))
-    counts = Counter(step[0] for ids in values.steps for step in ids) if values else Counter()
-    counts.subtract(Counter(step.run for step in steps))
-    for step in steps:
-        if not (step.is_first and counts[step.run] < LEAST_COUNTED):
-            yield step
+def _unless_single(left_out: Sequence[Dropped], steps: pd.DataFrame) -> Iterator[Dropped]:
+    """Of these steps those but for first ones that would leave next to none in a capture: their work tells as much."""
+    by_step = {(step.run, step.step): step for step in left_out}
+    runs = steps["run"].where(steps["run"].notna(), "")
+    numbers = zip(map(str, runs), map(whole_or_none, steps["step"]), strict=True)
+    dropped_of = [by_step.get(key) for key in numbers]
+    capture, _ = of_keys(steps, CAPTURE)
+    counting = np.bincount(capture[[step is None for step in dropped_of]], minlength=len(steps))
+    needed = {
+        step
+        for step, number in zip(dropped_of, capture.tolist(), strict=True)
+        if step is not None and step.is_first and counting[number] < LEAST_COUNTED
+    }
+    yield from (step for step in left_out if step not in needed)
 
 
 def counted(measured: Measurements, steps: Steps) -> Measurements:

@@ -101,7 +101,8 @@ def _blame(measured: Measurements) -> Blame:
     rows = placed(measured, "idle_blame").reset_index(drop=True)
     frames = measured["idle_frames"]
     tree, place = _merged(frames)
-    node = place[places_of(rows, frames, ["run", "source", "pid", "node"], optional=["run", "pid"])]
+    keys = ["run", "source", "pid", "node"]
+    node = np.append(place, -1)[places_of(rows, frames, keys, optional=["run", "pid"])]
     code = {name: number for number, name in enumerate(HOLDERS)}
     holder = np.array([code[name] for name in rows["holder"]], np.int64)
     return Blame(tree, rows, node, rows["idle_ns"].to_numpy(np.int64), holder)

@@ -121,9 +121,8 @@ def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses
     recorded collection anywhere in a step.
     """
     limit = thresholds.of("host-silence")
-    bound: set[tuple[object, ...]] = set()
-    if measured.has("host_counts"):
-        bound = bound_stages(measured, thresholds.of("launch-bound"))
+    busy_ratio = thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
+    elsewhere = _claimed_between_ops(measured, thresholds)
     paused: dict[Owner, Pauses] = {}
     caused = idle_by_cause(measured)
     for window in stage_windows(measured):
@@ -131,8 +130,10 @@ def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses
         silent, code, short = (
             caused.get((*window.key, cause), 0) for cause in (*PAUSING, "host_none")
         )
-        of_launches = window.key in bound or (*window.key[:2], None) in bound
-        if of_launches or (window.per_step(short)[1] or 0.0) < limit["short_ratio"]:
+        short_ratio = window.per_step(short)[1] or 0.0
+        is_claimed = window.key in elsewhere or (*window.key[:2], None) in elsewhere
+        is_busy = window.gpu_time["busy_ratio"] >= busy_ratio
+        if is_claimed or not is_busy or short_ratio < limit["short_ratio"]:
             short = 0
         if silent + code + short and is_silence(window):
             paused[window.owner] = before._replace(
@@ -154,6 +155,24 @@ def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses
         if total and ratio is not None and ratio >= limit["step_ratio"]:
             costly[owner] = lost
     return costly
+
+
+def _claimed_between_ops(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
+    """The stages (None: the step, and all its stages) of which R02, R03 or R15 count time between ops."""
+    keys: set[tuple[object, ...]] = set()
+    asked = thresholds.values
+    if "launch-bound" in asked and measured.has("host_counts"):
+        keys |= bound_stages(measured, thresholds.of("launch-bound"))
+    if "host-sync-stalls" in asked and measured.has("sync_stalls"):
+        limit = thresholds.of("host-sync-stalls")
+        keys.update(calls.window.key for calls in sync_bound(measured, limit))
+    if {"host-sync-stalls", "stage-edge-idle"} <= asked.keys() and measured.has("stage_edges"):
+        rows = edge_rows(measured, asked["host-sync-stalls"])
+        waiting = idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
+        rows = rows.assign(canonical=rows["next_canonical"])
+        followed = map(keyed, row_dicts(rows[[*WHERE]]))
+        keys.update(key for key in followed if key[:2] in waiting)
+    return keys
 
 
 def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.DataFrame:

@@ -1,13 +1,13 @@
 """Which idle time of each stage has a finding that knows its cause: no second one may count it again.
 
 The findings of R02 (after synchronising calls), R03 (waiting for launches), R04 (data loading), R15 (at the
-edges of stages) and R29 (a host that pauses) are about parts of a stage's idle time that share nothing.
+edges of stages), R29 (a host that pauses), and of R21, R28 and R34 (what interrupts steady steps) are about parts of a stage's idle time that share nothing.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tracekit.job.frames import summed
 from tracekit.job.idle import (
@@ -17,6 +17,7 @@ from tracekit.job.idle import (
     pauses,
     sync_bound,
 )
+from tracekit.job.interruptions import interrupting
 from tracekit.job.launching import bound_stages
 from tracekit.job.loader_waits import by_rank, long_waits
 from tracekit.job.stage_windows import WHERE, keyed, placed
@@ -37,6 +38,7 @@ def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
     """
     claimed: defaultdict[Key, dict[str, int]] = defaultdict(dict)
     for rule, parts in (
+        *_interrupting(measured, thresholds),
         ("host-sync-stalls", _after_syncs(measured, thresholds)),
         ("launch-bound", _before_launches(measured, thresholds)),
         ("data-loader-wait", _loading(measured, thresholds)),
@@ -47,6 +49,20 @@ def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
             if idle_ns:
                 claimed[key][rule] = idle_ns
     return claimed
+
+
+def _interrupting(
+    measured: Measurements, thresholds: Thresholds
+) -> Iterator[tuple[str, dict[Key, int]]]:
+    """What compiling, capturing and allocating in steady steps leaves idle, by stage and for the step as a whole."""
+    for found in interrupting(measured, thresholds):
+        parts: defaultdict[Key, int] = defaultdict(int)
+        for row in row_dicts(summed(found.rows, WHERE, ["lost_ns"])):
+            key, lost_ns = keyed(row), int(row["lost_ns"])
+            parts[key] += lost_ns
+            if key[2] is not None:
+                parts[(*key[:2], None)] += lost_ns
+        yield found.rule, parts
 
 
 def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:

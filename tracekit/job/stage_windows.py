@@ -377,7 +377,8 @@ def _stage_windows(measured: Measurements) -> list[StageWindow]:
                 row["run"],
                 role,
                 stage,
-                (stage or "the step") + in_run(measured, row["run"]),
+                (stage or ("the capture" if row["origin"] == "file" else "the step"))
+                + in_run(measured, row["run"]),
                 existing.get((row["run"], role), NO_STEPS),
                 int(row["window_ns"]),
                 text_or_none(row["origin"]),

@@ -13,7 +13,7 @@ import pandas as pd
 
 from tracekit.job.frames import text_or_none
 from tracekit.job.samples import Key, Samples, StepId
-from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK, WORK_MARKS
+from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK
 
 FIRST, COMPILES = "first_of_window", "compilations"
 _OPENING, _COMPILING = "the first after the profiler began", "compiles or loads code"
@@ -70,8 +70,8 @@ class LeftOut:
 def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None) -> LeftOut:
     """The steps to leave out: the first `first` of every run, or with None by what is known of them.
 
-    By rule these are stubs without device work, the first step after a profiler began, steps in which other device
-    work ran than was launched, and then steps that compile or load code. Where that is all that is left it stays:
+    By rule these are stubs without device work, steps in which other device work ran than was launched, the first
+    step after a profiler began, and then steps that compile or load code. Where that is all that is left it stays:
     then that is what the steps of the run are like; and where device work tells no step from the others, the first
     one stays too, as its work runs in those.
     """
@@ -83,27 +83,30 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
         for ids in steps.steps:
             out += [Dropped(*step, f"one of the first {first}") for step in ids[:first]]
         return LeftOut(tuple(out))
-    marked = {name: _marked(marks, name) for name in (*WORK_MARKS, FIRST, COMPILES)}
+    marked = {name: _marked(marks, name) for name, _ in _RULES}
     for ids in steps.steps:
-        reasons: dict[StepId, str] = {}
-        for name, reason in _RULES:
-            remaining = [step for step in ids if step not in reasons]
-            if (
-                name == FIRST
-                and len(remaining) > 1
-                and all(_is(s, marked[RAN_AHEAD]) for s in remaining)
-            ):
-                continue
-            reasons.update(dict.fromkeys(_unless_all(remaining, marked[name]), reason))
+        reasons = _reasons(ids, marked)
         out += [Dropped(*step, reasons[step]) for step in ids if step in reasons]
     return LeftOut(tuple(out))
+
+
+def _reasons(ids: Sequence[StepId], marked: Mapping[str, set[StepId]]) -> dict[StepId, str]:
+    """The steps of one run that are left out, each with the first reason for that."""
+    reasons: dict[StepId, str] = {}
+    for name, reason in _RULES:
+        remaining = [step for step in ids if step not in reasons]
+        works_elsewhere = _carrying(remaining, marked[RAN_AHEAD])
+        if name == FIRST and 1 < len(remaining) == len(works_elsewhere):
+            continue
+        reasons.update(dict.fromkeys(_unless_all(remaining, marked[name]), reason))
+    return reasons
 
 
 _RULES = (
     (WITHOUT_WORK, _EMPTY),
     (CUT_OFF, _OPEN),
-    (FIRST, _OPENING),
     (RAN_AHEAD, _AHEAD),
+    (FIRST, _OPENING),
     (COMPILES, _COMPILING),
 )
 """The marks and what they say, in order."""
@@ -111,8 +114,13 @@ _RULES = (
 
 def _unless_all(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
     """The steps that carry a mark, none where that would leave nothing."""
-    marked = {step for step in steps if _is(step, marks)}
+    marked = _carrying(steps, marks)
     return set() if len(marked) == len(steps) else marked
+
+
+def _carrying(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
+    """The steps that carry a mark."""
+    return {step for step in steps if _is(step, marks)}
 
 
 def _is(step: StepId, marked: set[StepId]) -> bool:

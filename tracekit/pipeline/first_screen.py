@@ -117,11 +117,10 @@ def _steps(measured: Measurements, left_out: Sequence[Dropped]) -> str:
     step_numbers = sorted(set(map(int, walls["step"].dropna())))
     gone = {(step.run, step.step) for step in left_out}
     runs = walls["run"].where(walls["run"].notna(), "")
-    counting = {
-        int(number)
-        for run, number in zip(runs, walls["step"], strict=True)
-        if not pd.isna(number) and (str(run), int(number)) not in gone
-    }
+    counting: set[int] = set()
+    for run, number in zip(runs, walls["step"], strict=True):
+        if not pd.isna(number) and (str(run), int(number)) not in gone:
+            counting.add(int(number))
     repeats = bool(len(walls)) and bool(walls["origin"].isin(REPEATING).all())
     word = "window" if repeats else "step"
     if step_numbers and counting and left_out:

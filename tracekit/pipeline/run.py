@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracekit.analyses import ANALYSES, Analysis, measured_tables, thresholds_of
-from tracekit.analyses.own import described, loaded_with
+from tracekit.analyses.own import loaded_with
 from tracekit.analyses.rules import checked
 from tracekit.discover import Discovery
 from tracekit.discover.arguments import split_label
@@ -29,17 +29,14 @@ from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.labels import plural
-from tracekit.model.report import Metric, Remark, Report, Section, Sheet
+from tracekit.model.report import Remark, Report, Section
 from tracekit.model.sources import Read
 from tracekit.model.tables import concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
-from tracekit.model.version import VERSION
-from tracekit.pipeline import appendix, asked, kept, recordings, saved, unrelated
-from tracekit.pipeline import first_screen as overview
+from tracekit.pipeline import asked, kept, recordings, saved, unrelated
 from tracekit.pipeline import merge as merging
-from tracekit.pipeline.first_sheet import what_fills_memory
 from tracekit.pipeline.gather import (
     LARGE_FILE_BYTES,
     Measured,
@@ -51,6 +48,7 @@ from tracekit.pipeline.gather import (
     light_text,
     together,
 )
+from tracekit.pipeline.judging import section_of, with_first_screen
 from tracekit.pipeline.measure import (
     READING_SHARE,
     Process,
@@ -68,7 +66,6 @@ from tracekit.pipeline.measure import (
 from tracekit.pipeline.options import Options, numbers_of, options_of
 from tracekit.pipeline.seen_files import discovered
 from tracekit.pipeline.tool_choice import one_tool
-from tracekit.pipeline.unexplained import disagreements, unexplained
 from tracekit.process import cut
 from tracekit.readers.loading import sniff
 
@@ -461,8 +458,8 @@ def judge(
     limits = thresholds_of(questions)
     if thresholds is not None:
         limits = thresholds.with_defaults(limits)
-    counting = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
-    with light_text(), counting as on_question:
+    line = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
+    with light_text(), line as on_question:
         return _judge(one_tool(measured), analyses, limits, on_question)
 
 
@@ -475,9 +472,8 @@ def _judge(
     errors: list[Remark] = []
     sections: list[Section] = []
     steps = counting.left_out_steps(measured)
-    of_steps = counting.counted(measured, steps)
     for analysis in analyses:
-        answer = _section(analysis, measured, limits, steps, errors)
+        answer = section_of(analysis, measured, limits, steps, errors)
         if answer is not None:
             sections.append(answer)
         on_question()
@@ -488,108 +484,4 @@ def _judge(
         sections.append(checked.section(sections, rules, limits))
     # What could not be asked of these sources is not what a reader came for: it comes last.
     sections.sort(key=lambda section: section.status == "skipped")
-
-    def first_screen(
-        part: Callable[[Measurements], T], otherwise: T, whom: Measurements = measured
-    ) -> T:
-        """A part of the first screen; one that breaks is left out and said to be."""
-        if not (measured.has("captures") or measured.faults):
-            return otherwise
-        try:
-            return part(whom)
-        except Exception as error:
-            log.exception("%s failed", part.__name__)
-            what = f"{part.__name__} could not be made: {described(error)}"
-            errors.append(faults.remark("overview", what))
-            return otherwise
-
-    def identity_of(whom: Measurements) -> tuple[str, ...]:
-        return overview.identity(whom, steps)
-
-    identity: tuple[str, ...] = first_screen(identity_of, ())
-    headline: tuple[Metric, ...] = first_screen(overview.headline, (), of_steps)
-    where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
-
-    nothing: tuple[str, ...] = ()
-
-    def unexplained_of(whom: Measurements) -> tuple[str, ...]:
-        return unexplained(whom, sections)
-
-    fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
-    values = first_screen(_values, None)
-    return Report(
-        title=measured.facts.title,
-        tool_version=VERSION,
-        identity=identity,
-        headline=headline,
-        overview=where_it_goes or what_fills_memory(sections),
-        sections=tuple(sections),
-        fingerprint=fingerprint,
-        remarks=(*errors, *appendix.remarks(measured)),
-        unseen=overview.unseen(measured),
-        values=values,
-        contents=appendix.contents(measured),
-        files=overview.file_counts(measured),
-        cautions=(
-            *faults.cautions(measured),
-            *(faults.caution(e.message, e.source) for e in errors),
-            *overview.cautions(measured),
-            *first_screen(disagreements, nothing, of_steps),
-            *first_screen(unexplained_of, nothing, of_steps),
-        ),
-    )
-
-
-def _values(measured: Measurements) -> Sheet | None:
-    """The values for a later compare; None where too few questions were asked to know them."""
-    return faults.asked(measured, appendix.values, None)
-
-
-def _section(
-    analysis: Analysis,
-    measured: Measurements,
-    thresholds: Thresholds,
-    steps: counting.Steps,
-    errors: list[Remark],
-) -> Section | None:
-    """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else.
-
-    `steps` do not count. What breaks is added to `errors`.
-    """
-    try:
-        question = (analysis.id, analysis.tables)
-        answer = faults.judged(measured, partial(_answer, analysis, thresholds, steps), *question)
-    except Exception as error:
-        log.exception("judging %s failed", analysis.id)
-        what = f"{analysis.id} could not be judged: {described(error, analysis.file)}"
-        errors.append(faults.remark(analysis.id, what, analysis.file))
-        reason = f"{faults.error_of(analysis.file)}: {what}"
-        return Section(analysis.id, analysis.title, "failed", reason)
-    if not answer.faults:
-        return answer.value
-    if answer.value is None and not _arises(analysis, measured, thresholds, steps):
-        return None
-    if answer.value is None or answer.value.status != "ok":
-        return Section(analysis.id, analysis.title, "failed", faults.reason(answer.faults))
-    return faults.of_some(answer.value, analysis.rules, faults.caveat(measured, answer.faults))
-
-
-def _answer(
-    analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
-) -> Section | None:
-    """What a question says, of the steps that count or, where it asks for them, of all; `steps` are those that do not."""
-    if analysis.every_step:
-        return analysis.judge(measured, thresholds)
-    return analysis.judge(counting.counted(measured, steps), thresholds)
-
-
-def _arises(
-    analysis: Analysis, measured: Measurements, thresholds: Thresholds, steps: counting.Steps
-) -> bool:
-    """Whether a question arises that says nothing without what failed: its own tables did, or it asks for others' in vain."""
-    if analysis.id in map(attrgetter("question"), measured.faults):
-        return True
-    try:
-        return _answer(analysis, thresholds, steps, measured) is not None
-    except Exception:  # noqa: BLE001 - of measurements that are not whole
-        return True
+    return with_first_screen(measured, steps, sections, errors)

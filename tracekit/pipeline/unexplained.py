@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tracekit.analyses import ANALYSES, QUESTIONS
 from tracekit.job.frames import grouped, job, summed
 from tracekit.job.stage_windows import whole
 from tracekit.job.step_marks import DISAGREE, device_steps
@@ -24,13 +26,14 @@ WORTH_SAYING = 0.03
 
 SHOWN_CAUSES = 3
 
-OF_IDLE_TIME = frozenset(
-    ["gpu-time", "idle", "stage-edges", "syncs", "host", "data-loading", "interruptions"]
-)
-"""The questions whose findings are about time in which a device waits for its process."""
+OF_IDLE_TIME = ("time.", "rl.", "ranks.")
+"""The folders of the questions whose findings may be about time in which a device does nothing."""
 
-OF_WAITING = frozenset(["communication", "stragglers", "imbalance", "transfers"])
-"""The questions whose findings are about time in which a device waits for other ranks, or for what they send."""
+OF_WAITING = ("ranks.",)
+"""Those about time in which a device waits for other ranks, or for what they send."""
+
+NOT_OF_WINDOWS = "time.steps"
+"""The question whose finding is about how long steps take, not about what devices do in them."""
 
 
 def disagreements(measured: Measurements) -> tuple[str, ...]:
@@ -71,7 +74,9 @@ def _disagreements(measured: Measurements) -> Iterator[str]:
     if not window_ns:
         return
     unit, each = _unit(measured), window_ns / len(rows)
-    if float(rows["differ_ns"].sum()) > DISAGREE * window_ns:
+    # A capture is known by what ran in it: it may begin behind the launches of its work.
+    is_marked = (rows["origin"] != "file").to_numpy(np.bool_)
+    if float(rows["differ_ns"][is_marked].sum()) > DISAGREE * window_ns:
         inside, launched = (
             show(float(rows[name].mean()), "ns") for name in ("inside_ns", "launched_ns")
         )
@@ -129,11 +134,22 @@ def _shares(measured: Measurements) -> dict[str, float]:
     return {name: float(sums[name]) / total for name in ("idle_ns", "exposed_comm_ns")}
 
 
-def _has_finding(sections: Sequence[Section], questions: frozenset[str]) -> bool:
-    """Whether any of these questions found something that time could be gained by."""
+def _has_finding(sections: Sequence[Section], folders: tuple[str, ...]) -> bool:
+    """Whether a question of these folders found something that time could be gained by."""
+    questions = _questions(folders)
     return any(
         section.id in questions and any(f.recoverable_ns for f in section.findings)
         for section in sections
+    )
+
+
+@cache
+def _questions(folders: tuple[str, ...]) -> frozenset[str]:
+    """The ids of the questions in these folders."""
+    return frozenset(
+        analysis.id
+        for path, analysis in zip(QUESTIONS, ANALYSES, strict=True)
+        if path.startswith(folders) and path != NOT_OF_WINDOWS
     )
 
 
@@ -150,11 +166,11 @@ def _idle(measured: Measurements, sections: Sequence[Section]) -> Iterator[str]:
         ["idle_ns", "cause"], ascending=[False, True]
     )
     total = float(causes["idle_ns"].sum())
-    parts = [
-        f"{show(share * float(ns) / total, 'ratio')} {_described(str(cause), is_first=not place)}"
-        for place, (cause, ns) in enumerate(zip(causes["cause"], causes["idle_ns"], strict=True))
-        if place < SHOWN_CAUSES and ns
-    ]
+    parts: list[str] = []
+    for cause, ns in causes.itertuples(index=False, name=None):
+        if ns and len(parts) < SHOWN_CAUSES:
+            described = _described(str(cause), is_first=not parts)
+            parts.append(f"{show(share * float(ns) / total, 'ratio')} {described}")
     yield f"{sentence}: {'; '.join(parts)}" if parts else sentence
 
 
@@ -172,14 +188,11 @@ def _waiting(measured: Measurements, sections: Sequence[Section]) -> Iterator[st
     share = _shares(measured).get("exposed_comm_ns", 0.0)
     if share <= WORTH_SAYING:
         return
-    reasons = [
-        verdict.reason
-        for section in sections
-        if section.id in OF_WAITING
-        for verdict in section.verdicts
-        if verdict.rule == "exposed-communication" and verdict.reason
-    ]
-    reason = reasons[0] if reasons else "less than what the rules about communication report"
+    reason = "less than what the rules about communication report"
+    for section in sections:
+        for verdict in section.verdicts:
+            if verdict.rule == "exposed-communication" and verdict.reason:
+                reason = verdict.reason
     yield (
         f"no finding is about the {show(share, 'ratio')} of the {_unit(measured)} in which GPUs only communicate: {reason}"
     )

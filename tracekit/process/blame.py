@@ -238,13 +238,18 @@ def _neighbours(
     number, first = of_arrays(both)
     texts = []
     for left, right in zip(both[0][first].tolist(), both[1][first].tolist(), strict=True):
-        names = [short_name(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
+        names = [_neighbour(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
         told = [
             f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name
         ]
         texts.append(f"(nothing recorded, {', '.join(told)})" if told else NOTHING)
     numbers = np.array([notes.setdefault(text, len(notes)) for text in texts], np.int64)
     return numbers[number]
+
+
+def _neighbour(name: str) -> str:
+    """A name as that of a neighbour; nothing for a launch, which every neighbour may be."""
+    return "" if _LAUNCH.match(name) else short_name(name)
 
 
 def _outermost(host: HostRows, rows: Ints) -> Ints:
@@ -306,6 +311,7 @@ class _Tree(NamedTuple):
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _INSTANCE = re.compile(r"(nn\.Module: .*)_\d+\Z")
+_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch")
 _NUMBER = re.compile(r"\d+")
 
 MAX_TEXT = 160

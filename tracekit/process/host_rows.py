@@ -181,10 +181,9 @@ def host_rows(trace: Trace) -> HostRows:
     name = Coded(names.codes[rows], names.texts)
     holds = is_named(name, _HOLDS.match)
     only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
-    return HostRows(
-        start, end, thread, name, holder[rows], waits[rows], only_frame, holds, tree,
-        axis, begin, edges, np.concatenate((start, end))[first],
-    )  # fmt: skip
+    edge_ns = np.concatenate((start, end))[first]
+    of_rows = holder[rows], waits[rows], only_frame, holds, tree
+    return HostRows(start, end, thread, name, *of_rows, axis, begin, edges, edge_ns)
 
 
 def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:

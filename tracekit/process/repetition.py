@@ -43,6 +43,9 @@ MOST_WINDOWS = 20_000
 LEAST_GRAPH_OPS = 50
 """Launches of smaller graphs are pieces of an iteration: piecewise graphs of a layer hold 10 to 20 kernels."""
 
+MIN_BACKLOG_NS = 1_000_000
+"""A device that begins sooner after a launch was not busy with what had been launched before the recording."""
+
 _DIGITS = re.compile(r"\d+")
 _PIECE = re.compile(r"layer|block|module|mini|micro|chunk|expert|head", re.IGNORECASE)
 
@@ -109,6 +112,22 @@ def work_end(trace: Trace, start: int, end: int) -> int:
     first, last = _issued(trace), trace.numbers("device_ops", "ts_ns") + trace.derived(sound_dur_ns)
     inside = (first >= start) & (first < end)
     return int(last[inside].max(initial=start))
+
+
+def work_begin(trace: Trace, start: int) -> int:
+    """When what the host launches from `start` on begins to run, where most of the time until then it was launched already.
+
+    The device was then busy with what had been launched before the recording began: its time is none of this
+    work. `start` where the device waited for the host, or nothing was launched.
+    """
+    links: Launches = trace.derived(launches)
+    rows = np.flatnonzero(links.linked)
+    if not len(rows):
+        return start
+    begins = trace.numbers("device_ops", "ts_ns")
+    first = rows[begins[rows].argmin()]
+    begin, launched = int(begins[first]), int(links.ts_ns[first])
+    return begin if begin - launched > max(launched - start, MIN_BACKLOG_NS) else start
 
 
 def _issued(trace: Trace) -> Ints:

@@ -26,7 +26,7 @@ from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows, repe
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, narrow, of_kind
 from tracekit.process.nesting import nesting
-from tracekit.process.repetition import Repetition, repetition, work_end
+from tracekit.process.repetition import Repetition, repetition, work_begin, work_end
 from tracekit.process.updates import stage_codes
 
 Ints = npt.NDArray[np.int64]
@@ -349,7 +349,8 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     """The source as one step, or as the steps that its process says it captured.
 
     A step lasts from the first to the last thing the host did, or until the device work that was launched
-    meanwhile has ended (of a device without a host: from its first to its last op). What is recorded
+    meanwhile has ended (of a device without a host: from its first to its last op). Where the device came to that
+    work late, being busy with what was launched before the recording, a capture begins with it. What is recorded
     of Python functions does not count: whether they are is a choice of the profiler. A capture of several
     steps in a row, named by the first, is told by stages that all come equally often: it is divided where the
     first stage begins anew.
@@ -371,7 +372,10 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
         finished = int(end[inside].max())
         finished = max(finished, min(work_end(trace, first, last), following))
         ends = [*_divisions(trace, host, of_capture), finished]
-        begins = [int(start[inside].min()), *ends[:-1]]
+        begin = int(start[inside].min())
+        if not trace.source.accounts and step is None and busy.any():
+            begin = min(work_begin(trace, begin), finished)
+        begins = [begin, *ends[:-1]]
         bounds += zip(begins, ends, strict=True)
         numbers += [None if step is None else step + place for place in range(len(begins))]
     stage = scope_stage(trace.source.scope, trace.source.role)

@@ -217,7 +217,10 @@ def test_without_stages_the_steps_that_a_profiler_counted_are_judged(findings):
     rows = [*steps_of(100, 100)]
     rows += [*launched("k", 1, 2, 70, 1), *launched("k", 101, 102, 70, 2)]
     (found,) = findings(rows, "low-gpu-utilization")
-    assert found.claim == "GPUs are busy 70 % of the step"
+    assert (
+        found.claim
+        == "GPUs are busy 70 % of the step; idle time by kind: nothing recorded 97 %, runtime call 3.3 %"
+    )
     assert (found.recoverable_ns, found.places[0].stage) == (30_000, None)
 
 
@@ -240,7 +243,10 @@ def test_the_idle_time_of_two_gpus_is_what_one_of_them_idles(tmp_path):
     for rank, busy in ((0, 39), (1, 29)):
         write(tmp_path / f"rank{rank}.json", busy_in_gen(busy), rank=rank, world_size=2)
     (found,) = analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).report.findings
-    assert (found.claim, found.recoverable_ns) == ("GPUs are busy 68 % of gen", 16_000)
+    assert (found.claim, found.recoverable_ns) == (
+        "GPUs are busy 68 % of gen; idle time by kind: nothing recorded 94 %, runtime call 6.2 %",
+        16_000,
+    )
 
 
 def test_each_run_is_judged_by_its_own_steps_and_named(tmp_path):
@@ -251,8 +257,16 @@ def test_each_run_is_judged_by_its_own_steps_and_named(tmp_path):
         [tmp_path / "a", tmp_path / "b"], Options(jobs=1, questions=QUESTIONS)
     ).report.findings
     assert [(f.claim, f.recoverable_ns, f.recoverable_ratio) for f in found] == [
-        ("GPUs are busy 49 % of gen (run b)", 51_000, 0.255),
-        ("GPUs are busy 78 % of gen (run a)", 11_000, 0.11),
+        (
+            "GPUs are busy 49 % of gen (run b); idle time by kind: nothing recorded 98 %, runtime call 2.0 %",
+            51_000,
+            0.255,
+        ),
+        (
+            "GPUs are busy 78 % of gen (run a); idle time by kind: nothing recorded 91 %, runtime call 9.1 %",
+            11_000,
+            0.11,
+        ),
     ]
 
 

@@ -108,8 +108,8 @@ FIRES: dict[str, Firing] = {
 }  # fmt: skip
 
 NEAR_MISSES: dict[str, Sources] = {
-    # Launch gaps of 18 in 118 µs, but the median kernel is exactly 10 µs.
-    "launch-bound": one_by_one(10, 2, last=10),
+    # Launch gaps of 45 in 295 µs, but the median kernel is exactly 25 µs.
+    "launch-bound": one_by_one(25, 5, last=25),
     # 4 of 100.
     "data-loader-wait": waiting(50, 4, 4),
     # Four calls a step, for 1.2 % of it.

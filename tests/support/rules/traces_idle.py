@@ -53,7 +53,7 @@ FIRES: dict[str, Firing] = {
     ),
     # 20 ms of 2 s.
     "host-silence": Firing(
-        silent(), "GPUs wait 20.0 ms per step while nothing is recorded of the host",
+        silent(), "GPUs wait 20.0 ms of 2,000 ms per step while nothing is recorded of the host",
         "low", 20_000_000, 0.01,
         {"silent_ns": 20_000_000, "collection_ns": 0, "longest_ns": 20_000_000},
     ),
@@ -64,6 +64,6 @@ NEAR_MISSES: dict[str, Sources] = {
     "host-sync-stalls": synchronised(stage=2001),
     # 29 of 1000.
     "stage-edge-idle": between_stages(29),
-    # One microsecond less than 20 ms is no silence.
+    # One microsecond less than 1 % of the step.
     "host-silence": silent(19_999),
 }

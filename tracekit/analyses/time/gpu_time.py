@@ -15,7 +15,15 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.charts import device_bars, utilisation
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import label_headings, number_or_none, run_heading, summed, text_or_none
+from tracekit.job.frames import (
+    distinct,
+    label_headings,
+    number_or_none,
+    run_heading,
+    same_text,
+    summed,
+    text_or_none,
+)
 from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.job.held_back import first_calls, kinds_of, of_window
 from tracekit.job.idle_claims import claims
@@ -261,10 +269,11 @@ class Idling(NamedTuple):
 
 
 def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
-    """Stages whose GPUs mostly wait; without stages, steps that a profiler counted.
+    """Stages whose GPUs mostly wait; without stages, steps, or the whole capture.
 
-    A whole capture is not judged: a role may be idle in it because another one has the GPU.
+    A capture of one role among several is not judged: it may be idle because another one has the GPU.
     """
+    captures = measured["captures"]
     limit = thresholds.of("low-gpu-utilization")
     idle_windows = []
     for window in judged_windows(measured):
@@ -275,12 +284,17 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
             or row["window_ns"] == 0
             or row["busy_ratio"] >= limit["busy_ratio"]
             or (share or 0.0) < limit["stage_ratio"]
-            or window.origin == "file"
+            or (window.origin == "file" and _is_one_of_several_roles(captures, window.run))
         ):
             continue
         idle_windows.append(window)
     claimed = claims(measured, thresholds) if idle_windows else {}
     return [Idling(window, claimed.get(window.key, {})) for window in idle_windows]
+
+
+def _is_one_of_several_roles(captures: pd.DataFrame, run: object) -> bool:
+    """Whether processes of several roles, or outside any, were captured in a run."""
+    return len(distinct(captures[same_text(captures["run"], run)], ["role"])) > 1
 
 
 def _low_utilisation(measured: Measurements, one: Idling, thresholds: Thresholds) -> Finding:
@@ -350,7 +364,7 @@ def _held_back(measured: Measurements, window: StageWindow) -> tuple[str, str]:
     place = f": {_of_wall(window, culprit.idle_ns)} in {culprit.place}"
     if culprit.holder == "nothing":
         return (
-            place,
+            f": {_of_wall(window, culprit.idle_ns)} with {culprit.place.strip('()')}",
             "see what the host does then: with_stack=True, ranges (NVTX), or samples of the CPU",
         )
     return place, f"make that shorter or do it ahead: {culprit.place}"

@@ -80,6 +80,9 @@ HOST_COUNTS = Table(
 
 Ints = npt.NDArray[np.int64]
 
+NAMED = ("python", "op", "range")
+"""Kinds of places that say where launches come from."""
+
 TOLD = (*COUNTED, "call_p50_ns")
 
 
@@ -311,7 +314,7 @@ def _gap_finding(
     wall = steps.mean(row["device_wall_ns"])
     mean = row["kernel_ns"] / kernels
     culprit = of_stage(measured, row)
-    where = "" if culprit is None or culprit.holder == "device" else f", most in {culprit.place}"
+    where = "" if culprit is None or culprit.holder not in NAMED else f", most in {culprit.place}"
     claim = f"{name} launches {round(kernels / row['process_steps']):,} kernels of {show(mean, 'ns')} on average one by one{where}{run}"
     return Finding(
         "launch-bound",
@@ -387,7 +390,7 @@ ANALYSIS = Analysis(
         "launch-bound": {
             # Launch-bound is a stage whose median kernel (those of graphs and of Optimizer.step apart) is shorter than so many ns
             # (45 % of a step with a median of 15 µs, 32 % with one of 22 µs waited for launches and had no finding at 10),
-            "median_kernel_ns": 50_000,
+            "median_kernel_ns": 25_000,
             # and whose GPUs wait for launches for at least this share of it;
             "gap_ratio": 0.10,
             # or a step with more kernels than this (without a GPU: more ops),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,29 +11,39 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import (
-    Job,
-    canonical_stages,
-    count_distinct,
-    in_run,
-    job,
-    ordered,
-    run_heading,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-    units,
+from tracekit.job.frames import in_run, ordered, run_heading, summed, text_or_none, units
+from tracekit.job.interruptions import (
+    KIND_OF_RULE,
+    Interruption,
+    interruption,
+    is_late,
+    is_worth_a_finding,
+    placed_interruptions,
 )
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import PROCESS, sums_of
+from tracekit.model.intervals import covered, union_all
+from tracekit.model.keys import sums_of
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Array, Coded, repeated_text, stacked, trimmed_all
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    repeated_number,
+    repeated_text,
+    stacked,
+    trimmed_all,
+)
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
+from tracekit.process.host_side import (
+    HostSide,
+    HostWindows,
+    device_busy,
+    host_side,
+    host_windows,
+    uncounted,
+)
 
 KINDS = ("compilation", "allocator", "graph")
 """What an interruption does: it compiles or loads code, asks the driver for memory, captures a graph."""
@@ -50,6 +60,9 @@ INTERRUPTIONS = Table(
         "count": Column("int64", "Calls, those within another of their kind not counted."),
         "dur_ns": Column(
             "int64", "Their time, overlaps counted once: adds up over names and places."
+        ),
+        "idle_ns": Column(
+            "Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."
         ),
     },
 )
@@ -92,8 +105,15 @@ def _counted(trace: Trace, kind: str, rows: Ints) -> dict[str, Array]:
         "stage": stage,
         "name": _largest(names.texts, names.codes[rows].astype(np.int64), dur),
     }
-    values = {"count": np.ones(len(rows), np.int64), "dur_ns": uncounted(start, start + dur)}
-    return sums_of(keys, values)
+    own_ns, end = uncounted(start, start + dur), start + dur
+    values = {"count": np.ones(len(rows), np.int64), "dur_ns": own_ns, "idle_ns": own_ns}
+    if trace.has("device_ops"):
+        busy = union_all(list(trace.derived(device_busy).values()))
+        values["idle_ns"] = own_ns - covered(busy, end - own_ns, end)
+    sums: dict[str, Array] = {**sums_of(keys, values)}
+    if not trace.has("device_ops"):
+        sums["idle_ns"] = repeated_number(None, len(sums["dur_ns"]))
+    return sums
 
 
 def _largest(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
@@ -110,24 +130,18 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Interruptions by name, in the first steps and after; findings R21, R28 and R34."""
     if not measured.has("interruptions"):
         return ANALYSIS.skipped("no host activity was recorded")
-    rows = units(measured["interruptions"])
-    rows["canonical"] = canonical_stages(rows)
+    rows = placed_interruptions(measured)
     findings: list[Finding] = []
     verdicts: list[Verdict] = []
-    for rule, kind, judged in (
-        ("allocator-calls", "allocator", _allocator),
-        ("recompilation", "compilation", _recompilation),
-        ("graph-capture", "graph", _graph_capture),
-    ):
-        first = int(thresholds.of(rule)["first_steps"])
+    for rule in KIND_OF_RULE:
         for run in units(measured["steps"])["run"].drop_duplicates():
-            steady = _steady(measured, run, first)
-            if not steady.count:
+            late = interruption(measured, rule, run, thresholds)
+            if late is None:
+                first = int(thresholds.of(rule)["first_steps"])
                 reason = f"no step after the first {first} was recorded{in_run(measured, run)}"
                 verdicts.append(Verdict(rule, "insufficient data", reason))
-                continue
-            of_kind = rows[same_text(rows["run"], run) & (rows["kind"] == kind)]
-            findings += judged(measured, of_kind[_is_late(of_kind, first)], steady, thresholds)
+            elif is_worth_a_finding(late, thresholds):
+                findings.append(_FINDINGS[rule](measured, late, thresholds))
     table = _sheet(measured, rows, int(thresholds.of("recompilation")["first_steps"]))
     return ANALYSIS.answered(
         metrics=(_total(int(rows["count"].sum())),),
@@ -147,121 +161,82 @@ def _total(count: int) -> Metric:
     )
 
 
-def _is_late(rows: pd.DataFrame, first: int) -> pd.Series[Any]:
-    """Which rows are of steps after the first ones of the run; steps without a number by their order."""
-    by_number = (rows["step"] > first).fillna(value=False).astype(bool)
-    return by_number | (rows["step"].isna() & (rows["occurrence"] >= first))
-
-
-def _steady(measured: Measurements, run: object, first: int) -> Job:
-    """The steps of one run after its first ones: `count` is over all processes."""
-    steps = units(measured["steps"])
-    of_run = steps[same_text(steps["run"], run)]
-    late = of_run[_is_late(of_run, first)]
-    walls = job(measured).of(run).walls
-    number = walls["step"]
-    steady_walls = walls[(number > first).fillna(value=False).astype(bool) | number.isna()]
-    mean = float(steady_walls["wall_ns"].mean()) if len(steady_walls) else None
-    count = count_distinct(late, [*PROCESS, "step", "part", "occurrence"])
-    return Job(steady_walls, mean, count)
-
-
-def _allocator(
-    measured: Measurements, late: pd.DataFrame, steady: Job, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _allocator(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
     """R21: steady steps that ask the driver for memory again and again."""
-    limit = thresholds.of("allocator-calls")
-    calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
-    ratio = share_of(dur, steady.step_ns)
-    is_often = calls >= limit["calls_per_step"]
-    least_ratio = limit["time_ratio"] if is_often else limit["few_calls_time_ratio"]
-    if not calls or (ratio or 0.0) < least_ratio:
-        return
-    run = late["run"].iloc[0]
+    late, severity = found.rows, thresholds.severity(found.lost_ratio)
     staged = late["canonical"].notna()
     designed = late["canonical"].isin(BY_DESIGN) | (~staged & bool(staged.any()))
-    on_purpose = late["dur_ns"][designed].sum() * 2 > late["dur_ns"].sum()
-    severity = thresholds.severity(ratio)
     caveats = ["memory that is really needed anew, such as for longer sequences, must be asked for"]
-    if on_purpose:
+    if late["dur_ns"][designed].sum() * 2 > late["dur_ns"].sum():
         severity = "info" if severity == "info" else "low"
         caveats.insert(
             0, "most of it is around the rollout, where frameworks empty the cache on purpose"
         )
-    yield Finding(
+    return Finding(
         "allocator-calls",
         severity,
-        f"steady steps ask the driver for memory {calls:,.1f} times each" + in_run(measured, run),
+        f"steady steps ask the driver for memory {found.calls:,.1f} times each"
+        + in_run(measured, late["run"].iloc[0]),
         "keep torch.cuda.empty_cache() out of the loop; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         (
-            Metric("calls", float(calls), "count", "lower", label="calls per step and process"),
-            evidence("dur_ns", round(dur), "time per step"),
+            Metric("calls", found.calls, "count", "lower", label="calls per step and process"),
+            evidence("dur_ns", round(found.dur_ns), "time per step"),
         ),
         _places(late),
-        round(dur),
-        ratio,
+        round(found.lost_ns),
+        found.lost_ratio,
         tuple(caveats),
     )
 
 
-def _recompilation(
-    measured: Measurements, late: pd.DataFrame, steady: Job, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _recompilation(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
     """R28: steady steps in which code is compiled or modules are loaded."""
-    limit = thresholds.of("recompilation")
-    calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
-    ratio = share_of(dur, steady.step_ns)
-    if not calls or (ratio or 0.0) < limit["time_ratio"]:
-        return
-    yield Finding(
+    calls = Metric(
+        "compilations", found.calls, "count", "lower", label="times per step and process"
+    )
+    return Finding(
         "recompilation",
-        thresholds.severity(ratio),
-        f"code is still compiled or loaded in {_steps_with(late, steady)}"
-        + in_run(measured, late["run"].iloc[0]),
+        thresholds.severity(found.lost_ratio),
+        f"code is still compiled or loaded in {_steps_with(found)}"
+        + in_run(measured, found.rows["run"].iloc[0]),
         "find what changes from step to step (TORCH_LOGS=recompiles); pad or bucket shapes, mark_dynamic, warm up every shape",
-        (
-            Metric(
-                "compilations", float(calls), "count", "lower", label="times per step and process"
-            ),
-            evidence("dur_ns", round(dur), "time per step"),
-        ),
-        _places(late),
-        round(dur),
-        ratio,
+        (calls, evidence("dur_ns", round(found.dur_ns), "time per step")),
+        _places(found.rows),
+        round(found.lost_ns),
+        found.lost_ratio,
         ("a step number says which steps are the first: a resumed run compiles anew",),
     )
 
 
-def _graph_capture(
-    measured: Measurements, late: pd.DataFrame, steady: Job, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _graph_capture(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
     """R34: steady steps in which graphs are captured and made ready."""
-    limit = thresholds.of("graph-capture")
-    calls, dur = late["count"].sum() / steady.count, late["dur_ns"].sum() / steady.count
-    ratio = share_of(dur, steady.step_ns)
-    if not calls or (ratio or 0.0) < limit["time_ratio"]:
-        return
-    yield Finding(
+    calls = Metric("captures", found.calls, "count", "lower", label="calls per step and process")
+    return Finding(
         "graph-capture",
-        thresholds.severity(ratio),
-        f"graphs are still captured in {_steps_with(late, steady)}"
-        + in_run(measured, late["run"].iloc[0]),
+        thresholds.severity(found.lost_ratio),
+        f"graphs are still captured in {_steps_with(found)}"
+        + in_run(measured, found.rows["run"].iloc[0]),
         "capture every batch size once, before the loop (capture sizes of the engine), and keep the graphs between steps",
-        (
-            Metric("captures", float(calls), "count", "lower", label="calls per step and process"),
-            evidence("dur_ns", round(dur), "time per step"),
-        ),
-        _places(late),
-        round(dur),
-        ratio,
+        (calls, evidence("dur_ns", round(found.dur_ns), "time per step")),
+        _places(found.rows),
+        round(found.lost_ns),
+        found.lost_ratio,
         ("an engine that gives its memory back between steps may have to capture anew",),
     )
 
 
-def _steps_with(late: pd.DataFrame, steady: Job) -> str:
+_FINDINGS = {
+    "allocator-calls": _allocator,
+    "recompilation": _recompilation,
+    "graph-capture": _graph_capture,
+}
+
+
+def _steps_with(found: Interruption) -> str:
     """In how many steady steps that was, in words."""
-    steps = late["step"].nunique() + int(late["step"].isna().any())
-    return f"{steps:,} of {len(steady.walls):,} steady steps"
+    step = found.rows["step"]
+    steps = step.nunique() + int(step.isna().any())
+    return f"{steps:,} of {len(found.steady.walls):,} steady steps"
 
 
 def _places(late: pd.DataFrame) -> tuple[Place, ...]:
@@ -276,7 +251,7 @@ def _places(late: pd.DataFrame) -> tuple[Place, ...]:
 
 def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
     """Interruptions by name: how often and how long, in the first steps and after them."""
-    late = _is_late(rows, first).to_numpy()
+    late = is_late(rows, first)
     marked = rows.assign(
         late_count=np.where(late, rows["count"], 0),
         late_ns=np.where(late, rows["dur_ns"], 0),

@@ -339,7 +339,7 @@ ANALYSIS = Analysis(
     title="Where does the step go?",
     reads=("host_ops", "device_ops", "device_ranges"),
     writes=(STEPS, STAGES, RECURRENCES),
-    rests_on=("collectives", "segments"),
+    rests_on=("collectives", "gpu_time", "segments"),
     rules=("step-variance",),
     thresholds={
         "step-variance": {

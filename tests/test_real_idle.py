@@ -1,0 +1,76 @@
+"""What held GPUs back in real profiles, against a reading of their raw rows that knows nothing of ours."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rules.idle_report import result
+
+from tracekit.job.held_back import blame, inside
+from tracekit.model.keys import summed
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
+pytestmark = pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+
+QUESTIONS = ("steps", "gpu-time", "idle", "syncs", "stage-edges", "host", "data-quality")
+TIMESFORMER = "more/chrome/tracelens/h100/facebook_timesformer-base-finetuned-k400__1016002.json.gz"
+ALEXNET = "more/chrome/hta/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz"
+CLAIMS = {
+    TIMESFORMER: (
+        "host-silence",
+        "GPUs wait 216 ms of 383 ms per step while the host is in preprocess, video_classification.py:129",
+    ),
+    ALEXNET: (
+        "low-gpu-utilization",
+        "39.7 s of 43.4 s in first calls (cudaDeviceGetStreamPriorityRange 29.9 s, cudaFree 6,009 ms, cudaLaunchKernel 3,056 ms)",
+    ),
+    "more/chrome/hta/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz": (
+        "low-gpu-utilization", "in first calls (hipLaunchKernel ",
+    ),
+    "more/chrome/hta/df_index_resolver/df_index_resolver.json.gz": (
+        "launch-bound", "the step launches 3,470 kernels of 35.8 µs on average one by one, most in CompiledFunctionBackward",
+    ),
+    "data/chrome/tracelens/inference/xdit_sd_3.5/profile_trace_rank_0.json.gz": (
+        "launch-bound", "one by one, most in __call__, pipeline_stable_diffusion_3.py:772",
+    ),
+}  # fmt: skip
+
+
+def path_of(name):
+    return Path(REAL).parent / name
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_first_claim_names_what_the_raw_rows_show(name):
+    rule, text = CLAIMS[name]
+    first = result(path_of(name), QUESTIONS).report.findings[0]
+    assert (first.rule, text in first.claim) == (rule, True), first.claim
+
+
+def idle_us(events, start, end):
+    """How long no device op runs in [start, end), one op after the other."""
+    idle, at = 0.0, start
+    kinds = ("kernel", "gpu_memcpy", "gpu_memset")
+    ops = sorted(
+        (event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") in kinds
+    )
+    for begin, stop in ops:
+        idle += max(min(begin, end) - at, 0)
+        at = max(at, min(stop, end))
+    return idle + max(end - at, 0)
+
+
+def test_the_time_below_a_function_is_the_idle_time_while_it_ran():
+    """Video preprocessing in Python: nothing else launches meanwhile."""
+    name = "transformers/pipelines/video_classification.py(129): preprocess"
+    with gzip.open(path_of(TIMESFORMER)) as file:
+        events = json.load(file)["traceEvents"]
+    (row,) = [event for event in events if event.get("name") == name]
+    expected_us = idle_us(events, row["ts"], row["ts"] + row["dur"])
+    of = blame(result(path_of(TIMESFORMER), QUESTIONS).measurements)
+    own = summed(of.node, of.idle_ns, len(of.tree.parent))
+    (place,) = [n for n, frame in enumerate(of.tree.frame) if frame == name]
+    # From the last launch before it on a few microseconds are the launch's and the kernel's.
+    assert inside(of.tree, own)[place] / 1_000 == pytest.approx(expected_us, rel=0.001)

@@ -1,0 +1,122 @@
+"""What interrupts the steady steps of a run, by rule: code that is compiled, graphs that are captured, the driver's allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import (
+    Job,
+    canonical_stages,
+    count_distinct,
+    job,
+    same_text,
+    share_of,
+    units,
+)
+from tracekit.model.keys import PROCESS
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements
+
+KIND_OF_RULE = {
+    "allocator-calls": "allocator",
+    "recompilation": "compilation",
+    "graph-capture": "graph",
+}
+"""Which interruptions each rule is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """The interruptions of one kind in the steady steps of one run; `calls`, `dur_ns` and `lost_ns` per step and process.
+
+    `lost_ns` is what of their time no device of the process worked in: all of it where no device was recorded.
+    """
+
+    rule: str
+    rows: pd.DataFrame
+    steady: Job
+    calls: float
+    dur_ns: float
+    lost_ns: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Their time as a share of the step."""
+        return share_of(self.dur_ns, self.steady.step_ns)
+
+    @property
+    def lost_ratio(self) -> float | None:
+        """What they cost as a share of the step."""
+        return share_of(self.lost_ns, self.steady.step_ns)
+
+
+def placed_interruptions(measured: Measurements) -> pd.DataFrame:
+    """The rows of `interruptions` by unit, with `canonical`, and `lost_ns`: their idle time, else their time."""
+    return measured.derived(_placed_interruptions)
+
+
+def _placed_interruptions(measured: Measurements) -> pd.DataFrame:
+    rows = units(measured["interruptions"])
+    rows["canonical"] = canonical_stages(rows)
+    rows["lost_ns"] = rows["idle_ns"].where(rows["idle_ns"].notna(), rows["dur_ns"])
+    return rows
+
+
+def steady_of(measured: Measurements, run: object, first: int) -> Job:
+    """The steps of one run after its first ones: `count` is over all processes."""
+    steps = units(measured["steps"])
+    of_run = steps[same_text(steps["run"], run)]
+    late = of_run[is_late(of_run, first)]
+    walls = job(measured).of(run).walls
+    number = walls["step"]
+    steady_walls = walls[(number > first).fillna(value=False).astype(bool) | number.isna()]
+    mean = float(steady_walls["wall_ns"].mean()) if len(steady_walls) else None
+    count = count_distinct(late, [*PROCESS, "step", "part", "occurrence"])
+    return Job(steady_walls, mean, count)
+
+
+def is_late(rows: pd.DataFrame, first: int) -> npt.NDArray[np.bool_]:
+    """Which rows are of steps after the first ones of the run; steps without a number by their order."""
+    by_number = (rows["step"] > first).fillna(value=False).to_numpy(np.bool_)
+    unnumbered = rows["step"].isna().to_numpy(np.bool_)
+    return by_number | (unnumbered & (rows["occurrence"].to_numpy(np.int64) >= first))
+
+
+def interruption(
+    measured: Measurements, rule: str, run: object, thresholds: Thresholds
+) -> Interruption | None:
+    """What of this rule interrupts the steady steps of a run; None where no steady step was recorded."""
+    first = int(thresholds.of(rule)["first_steps"])
+    steady = steady_of(measured, run, first)
+    if not steady.count:
+        return None
+    rows = placed_interruptions(measured)
+    of_run = rows[same_text(rows["run"], run) & (rows["kind"] == KIND_OF_RULE[rule])]
+    late = of_run[is_late(of_run, first)]
+    sums = [float(late[name].sum()) / steady.count for name in ("count", "dur_ns", "lost_ns")]
+    return Interruption(rule, late, steady, *sums)
+
+
+def is_worth_a_finding(found: Interruption, thresholds: Thresholds) -> bool:
+    """Whether the rule fires."""
+    limit = thresholds.of(found.rule)
+    least_ratio = limit["time_ratio"]
+    if found.rule == "allocator-calls" and found.calls < limit["calls_per_step"]:
+        least_ratio = limit["few_calls_time_ratio"]
+    return found.calls > 0 and (found.ratio or 0.0) >= least_ratio
+
+
+def interrupting(measured: Measurements, thresholds: Thresholds) -> Iterator[Interruption]:
+    """Every interruption that has a finding."""
+    if not measured.has("interruptions") or not measured.row_count("interruptions"):
+        return
+    for run in units(measured["steps"])["run"].drop_duplicates():
+        for rule in KIND_OF_RULE:
+            found = interruption(measured, rule, run, thresholds)
+            if found is not None and is_worth_a_finding(found, thresholds):
+                yield found

@@ -1,0 +1,139 @@
+"""What is made of judged measurements: the section of one question, and the report with its first screen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import TypeVar
+
+from tracekit.analyses import Analysis
+from tracekit.analyses.own import described
+from tracekit.job import counted_steps as counting
+from tracekit.model import faults
+from tracekit.model.report import Metric, Remark, Report, Section, Sheet
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements
+from tracekit.model.version import VERSION
+from tracekit.pipeline import appendix
+from tracekit.pipeline import first_screen as overview
+from tracekit.pipeline.first_sheet import what_fills_memory
+from tracekit.pipeline.unexplained import disagreements, unexplained
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def with_first_screen(
+    measured: Measurements, steps: counting.Steps, sections: list[Section], errors: list[Remark]
+) -> Report:
+    """The report with these sections; what breaks of the first screen is left out, and said in `errors`."""
+    of_steps = counting.counted(measured, steps)
+
+    def first_screen(
+        part: Callable[[Measurements], T], otherwise: T, whom: Measurements = measured
+    ) -> T:
+        """A part of the first screen; one that breaks is left out and said to be."""
+        if not (measured.has("captures") or measured.faults):
+            return otherwise
+        try:
+            return part(whom)
+        except Exception as error:
+            log.exception("%s failed", part.__name__)
+            what = f"{part.__name__} could not be made: {described(error)}"
+            errors.append(faults.remark("overview", what))
+            return otherwise
+
+    def identity(whom: Measurements) -> tuple[str, ...]:
+        return overview.identity(whom, steps)
+
+    def unexplained_time(whom: Measurements) -> tuple[str, ...]:
+        return unexplained(whom, sections)
+
+    nothing: tuple[str, ...] = ()
+    facts: tuple[str, ...] = first_screen(identity, ())
+    headline: tuple[Metric, ...] = first_screen(overview.headline, (), of_steps)
+    where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
+    fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
+    values = first_screen(_values, None)
+    of_windows = first_screen(disagreements, nothing, of_steps)
+    of_idle_time = first_screen(unexplained_time, nothing, of_steps)
+    of_errors = [faults.caution(error.message, error.source) for error in errors]
+    return Report(
+        title=measured.facts.title,
+        tool_version=VERSION,
+        identity=facts,
+        headline=headline,
+        overview=where_it_goes or what_fills_memory(sections),
+        sections=tuple(sections),
+        fingerprint=fingerprint,
+        remarks=(*errors, *appendix.remarks(measured)),
+        unseen=overview.unseen(measured),
+        values=values,
+        contents=appendix.contents(measured),
+        files=overview.file_counts(measured),
+        cautions=(
+            *faults.cautions(measured),
+            *of_errors,
+            *overview.cautions(measured),
+            *of_windows,
+            *of_idle_time,
+        ),
+    )
+
+
+def _values(measured: Measurements) -> Sheet | None:
+    """The values for a later compare; None where too few questions were asked to know them."""
+    return faults.asked(measured, appendix.values, None)
+
+
+def section_of(
+    analysis: Analysis,
+    measured: Measurements,
+    thresholds: Thresholds,
+    steps: counting.Steps,
+    errors: list[Remark],
+) -> Section | None:
+    """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else.
+
+    `steps` do not count. What breaks is added to `errors`.
+    """
+    try:
+        question = (analysis.id, analysis.tables)
+        answer = faults.judged(measured, partial(_answer, analysis, thresholds, steps), *question)
+    except Exception as error:
+        log.exception("judging %s failed", analysis.id)
+        what = f"{analysis.id} could not be judged: {described(error, analysis.file)}"
+        errors.append(faults.remark(analysis.id, what, analysis.file))
+        reason = f"{faults.error_of(analysis.file)}: {what}"
+        return Section(analysis.id, analysis.title, "failed", reason)
+    if not answer.faults:
+        return answer.value
+    if answer.value is None and not _arises(analysis, measured, thresholds, steps):
+        return None
+    if answer.value is None or answer.value.status != "ok":
+        return Section(analysis.id, analysis.title, "failed", faults.reason(answer.faults))
+    return faults.of_some(answer.value, analysis.rules, faults.caveat(measured, answer.faults))
+
+
+def _answer(
+    analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
+) -> Section | None:
+    """What a question says, of the steps that count or, where it asks for them, of all; `steps` are those that do not."""
+    if analysis.every_step:
+        return analysis.judge(measured, thresholds)
+    return analysis.judge(counting.counted(measured, steps), thresholds)
+
+
+def _arises(
+    analysis: Analysis, measured: Measurements, thresholds: Thresholds, steps: counting.Steps
+) -> bool:
+    """Whether a question arises that says nothing without what failed: its own tables did, or it asks for others' in vain."""
+    if analysis.id in map(attrgetter("question"), measured.faults):
+        return True
+    try:
+        return _answer(analysis, thresholds, steps, measured) is not None
+    except Exception:  # noqa: BLE001 - of measurements that are not whole
+        return True
