@@ -121,8 +121,8 @@ def cause_of(
     ratio = _call_ratio(measured, rank_group, late, others)
     if ratio is not None and ratio >= HELD_UP:
         return _held_up(ratio)
-    held = _held_in(measured, rank_group, late, others[:MOST_COMPARED], steps)
-    return _of_pause(both, np.where(waiting, more, 0), held)
+    holder = _held_in(measured, rank_group, late, others[:MOST_COMPARED], steps)
+    return _of_pause(both, np.where(waiting, more, 0), holder)
 
 
 def _beside(
@@ -137,7 +137,28 @@ def _beside(
     rows = units(rows)
     of_step, wanted = numbered_alike(["step", "part"], rows, steps)
     rows = rows[np.isin(of_step, wanted)].reset_index(drop=True)
-    is_late = rows["rank"].isin(late).to_numpy(np.bool_)
+    return _sides(rows, rows["rank"].isin(late).to_numpy(np.bool_))
+
+
+def slower_since(
+    measured: Measurements, rank_group: RankGroup, since: int
+) -> tuple[float | None, str | None]:
+    """(by which one factor all kernels take longer from a step on, the stage in which most time is added), as far as known."""
+    ranks = np.unique(rank_group.by_step["rank"].to_numpy(np.int64))[:MOST_COMPARED]
+    rows = _rows(measured.columns("slots"), rank_group, ranks.tolist())
+    rows = rows[rows["step"].notna()].reset_index(drop=True)
+    both = _sides(units(rows), (rows["step"] >= since).to_numpy(np.bool_, na_value=False))
+    if both is None:
+        return None, None
+    number, first = of_keys(both.keys, ["stage"])
+    more = np.bincount(number, both.more_ns, len(first))
+    stage = text_or_none(both.keys["stage"].iloc[first[int(more.argmax())]])
+    factor, names = _one_factor(both, both.of_class("compute") & (both.usual_ns > 0))
+    return (factor if len(names) >= LEAST_NAMES else None), stage
+
+
+def _sides(rows: pd.DataFrame, is_late: Bools) -> Beside | None:
+    """The late rows beside the others, by `EACH`; None where one side was not recorded."""
     if is_late.all() or not is_late.any():
         return None
     rows["stage"] = canonical_stages(rows, in_file=True)
@@ -171,14 +192,23 @@ def _of_work(
     """Slower by one factor in the same calls: a clock, or other load on the host; else more work."""
     on_host = not both.of_class("compute").any()
     chosen = both.of_class("host" if on_host else "compute") & (both.usual_ns > 0)
+    factor, names = _one_factor(both, chosen)
+    if factor is not None:
+        return _by_factor(factor, names, on_host)
+    return _more_work(measured, rank_group, both, late, others)
+
+
+def _one_factor(both: Beside, chosen: Bools) -> tuple[float | None, list[str]]:
+    """(the factor by which the same calls of nearly all that is chosen take longer, the names of these); None without."""
+    if not chosen.any():
+        return None, []
     usual, late_ns = both.usual_ns[chosen], both.late_ns[chosen]
     same = np.abs(both.late_count - both.usual_count)[chosen] <= 0.02 * both.usual_count[chosen]
-    if chosen.any() and (factor := _weighted_median(late_ns / usual, usual)) >= SLOWER:
-        near = (np.abs(late_ns / usual - factor) <= NEAR * (factor - 1)) & same
-        if usual[near].sum() >= AGREEING * usual.sum():
-            names = both.keys["name"][chosen][near]
-            return _by_factor(factor, names.unique().tolist(), on_host)
-    return _more_work(measured, rank_group, both, late, others)
+    factor = _weighted_median(late_ns / usual, usual)
+    near = (np.abs(late_ns / usual - factor) <= NEAR * (factor - 1)) & same
+    if factor < SLOWER or usual[near].sum() < AGREEING * usual.sum():
+        return None, []
+    return factor, both.keys["name"][chosen][near].unique().tolist()
 
 
 def _by_factor(factor: float, names: list[str], on_host: bool) -> Cause:
@@ -229,7 +259,7 @@ def _more_work(
     return Cause("load", words, advice, tuple(of_work))
 
 
-def _of_pause(both: Beside, more: Floats, held: tuple[str, float] | None) -> Cause:
+def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> Cause:
     """What its GPU, or its thread, waits for: the largest part by stage and cause, or the place in the program."""
     place = int(more.argmax())
     kind = text_or_none(both.keys["cause"].iloc[place]) or ""
@@ -237,8 +267,10 @@ def _of_pause(both: Beside, more: Floats, held: tuple[str, float] | None) -> Cau
     mean = both.late_ns[place] / max(both.late_count[place], 1.0)
     where = f" in {stage}" if stage else " outside its stages"
     title = CAUSE_TITLES.get(kind, ("no op was recorded",))[0]
-    if held is not None and held[1] >= APART * more[place]:
-        words = f"its GPU waits {show(held[1], 'ns')} a step longer while its host is in {held[0]}"
+    if holder is not None and holder[1] >= APART * more[place]:
+        words = (
+            f"its GPU waits {show(holder[1], 'ns')} a step longer while its host is in {holder[0]}"
+        )
     elif kind in PAUSES:
         words = f"its host {PAUSES[kind]}{where}"
     elif kind in ("host_none", "host_silent", "") and mean >= PAUSE_NS:

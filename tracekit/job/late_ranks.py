@@ -192,8 +192,8 @@ def _cause(
     distance[late_set.is_late] = np.inf
     usual = np.argsort(distance, kind="stable")[: int((~late_set.is_late).sum())]
     chosen = sorted(set(ranks[late_set.is_late].tolist()))
-    others = [rank for rank in ranks[usual].tolist() if rank not in chosen]
-    return cause_of(measured, rank_group, chosen, others, late.steps[late_set.late_steps])
+    usual_ranks = [rank for rank in ranks[usual].tolist() if rank not in chosen]
+    return cause_of(measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps])
 
 
 def _is_own(measured: Measurements, late: LateRanks) -> bool:
@@ -267,10 +267,10 @@ def _unknown(
     if (share or 0.0) >= limit["what_if_ratio"]:
         lost = f"{show(lost_ns, 'ns')} of a step are waits for late ranks"
         return lost_ns, f"{lost}, {_not_named(of_group, limit)}"
-    least = rounds_needed(rank_group.members, 1, limit["false_ratio"])
-    if rank_group.steps >= least:
+    needed = rounds_needed(rank_group.members, 1, limit["false_ratio"])
+    if rank_group.steps >= needed:
         return None
-    return lost_ns, f"{rank_group.steps} of at least {least} steps"
+    return lost_ns, f"{rank_group.steps} of at least {needed} steps"
 
 
 def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
@@ -356,12 +356,12 @@ def _since(late: LateRanks) -> str:
     """In which steps they are late, where not in all."""
     is_late = late.late_set.late_steps
     numbers_of_steps = [whole_or_none(step) for step in late.late_steps["step"]]
-    known = [step for step in numbers_of_steps if step is not None]
-    if is_late.all() or not known or len(known) < len(numbers_of_steps):
+    named_steps = [step for step in numbers_of_steps if step is not None]
+    if is_late.all() or not named_steps or len(named_steps) < len(numbers_of_steps):
         return ""
-    if len(known) > 1 and late.late_set.since:
-        return f" from step {known[0]} on"
-    return f" in {plural(len(known), 'step')} {numbers(set(known))}"
+    if len(named_steps) > 1 and late.late_set.since:
+        return f" from step {named_steps[0]} on"
+    return f" in {plural(len(named_steps), 'step')} {numbers(set(named_steps))}"
 
 
 def _stage(waited: Waits, late: LateRanks) -> str:

@@ -72,8 +72,8 @@ class LateSet:
     @property
     def late_steps(self) -> Bools:
         """In which steps they are late: by half of what they are at most."""
-        most = float(self.late_ns.max(initial=0.0))
-        return (self.late_ns >= APART * most) & (self.late_ns > 0)
+        longest = float(self.late_ns.max(initial=0.0))
+        return (self.late_ns >= APART * longest) & (self.late_ns > 0)
 
     @property
     def since(self) -> int:
@@ -176,9 +176,9 @@ def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
     match = np.unique(arrivals["match"].to_numpy(np.int64), return_inverse=True)[1]
     count = int(match.max(initial=-1)) + 1
     lost = arrivals["lost_ns"].to_numpy(np.int64)
-    least = np.full((2, count), np.iinfo(np.int64).max)
-    np.minimum.at(least, (is_late.astype(np.int64), match), lost)
-    waits_for_late = least[1] < least[0]
+    lowest = np.full((2, count), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, (is_late.astype(np.int64), match), lost)
+    waits_for_late = lowest[1] < lowest[0]
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
     saved = middles(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
