@@ -34,8 +34,7 @@ def test_the_slow_rank_of_a_real_run_is_named_with_its_stage_and_cost():
     place = found.places[0]
     assert (place.rank, place.stage, found.severity) == (2, "update_actor", "high")
     evidence = {m.name: m.value for m in found.evidence}
-    assert evidence["excess_ns"] == pytest.approx(injected, rel=0.15)
-    assert evidence["excess_stage_ns"] == pytest.approx(injected, rel=0.15)
+    assert evidence["late_ns"] == pytest.approx(injected, rel=0.15)
     # What the same work takes without it: 571 to 601 ms in three other runs.
     assert evidence["without_ns"] == pytest.approx(581e6, rel=0.15)
     first = rows_of(section(measured), "waits")[0]
@@ -58,7 +57,9 @@ def test_of_two_ranks_none_is_named_but_the_waits_are_shown():
     """Rank 1 has three times the samples: rank 0 waits for it in the update."""
     measured = measure_folder(real("verl_cpu/v091_straggler/outputs/profile"))
     assert findings(measured) == []
-    assert [(v.answer, v.reason) for v in section(measured).verdicts] == [("insufficient data", "2 of at least 3 ranks of one role")]  # fmt: skip
+    ((answer, reason),) = [(v.answer, v.reason) for v in section(measured).verdicts]
+    assert answer == "insufficient data"
+    assert "most for rank 1: not told apart from chance" in reason
     rows = rows_of(section(measured), "wait_matrix")
     assert {(r["rank"], r["late_rank"]) for r in rows} == {(0, 1)}
     assert (rows[0]["stage"], rows[0]["cause"]) == ("update_actor", "update_actor")

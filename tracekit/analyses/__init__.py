@@ -96,6 +96,7 @@ def question(name: str) -> Analysis:
 QUESTIONS = (
     "time.steps",
     "time.repeats",
+    "time.drift",
     "time.rl_matrix",
     "rl.driver_log",
     "ranks.stragglers",

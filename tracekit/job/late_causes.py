@@ -15,7 +15,7 @@ import pandas as pd
 
 from tracekit.job.frames import canonical_stages, same_text, text_or_none, units
 from tracekit.job.rank_groups import RankGroup
-from tracekit.model.keys import equal, numbered_alike, of_keys, summed
+from tracekit.model.keys import CAPTURE, equal, looked_up, numbered_alike, of_keys, summed
 from tracekit.model.report import Metric
 from tracekit.model.tables.arrays import Columns, Nullable
 from tracekit.model.tables.slots import CAUSE_TITLES
@@ -46,6 +46,9 @@ HELD_UP = 1.25
 
 PAUSE_NS = 1_000_000
 """Idle time in pieces of this mean length is a pause, not Python between ops."""
+
+APART = 0.5
+"""A place in the program is told of that explains at least this share of a pause."""
 
 EACH = ["stage", "class", "cause", "name"]
 """What is set side by side."""
@@ -118,7 +121,8 @@ def cause_of(
     ratio = _call_ratio(measured, rank_group, late, others)
     if ratio is not None and ratio >= HELD_UP:
         return _held_up(ratio)
-    return _of_pause(both, np.where(waiting, more, 0))
+    holder = _held_in(measured, rank_group, late, others[:MOST_COMPARED], steps)
+    return _of_pause(both, np.where(waiting, more, 0), holder)
 
 
 def _beside(
@@ -133,7 +137,28 @@ def _beside(
     rows = units(rows)
     of_step, wanted = numbered_alike(["step", "part"], rows, steps)
     rows = rows[np.isin(of_step, wanted)].reset_index(drop=True)
-    is_late = rows["rank"].isin(late).to_numpy(np.bool_)
+    return _sides(rows, rows["rank"].isin(late).to_numpy(np.bool_))
+
+
+def slower_since(
+    measured: Measurements, rank_group: RankGroup, since: int
+) -> tuple[float | None, str | None]:
+    """(by which one factor all kernels take longer from a step on, the stage in which most time is added), as far as known."""
+    ranks = np.unique(rank_group.by_step["rank"].to_numpy(np.int64))[:MOST_COMPARED]
+    rows = _rows(measured.columns("slots"), rank_group, ranks.tolist())
+    rows = rows[rows["step"].notna()].reset_index(drop=True)
+    both = _sides(units(rows), (rows["step"] >= since).to_numpy(np.bool_, na_value=False))
+    if both is None:
+        return None, None
+    number, first = of_keys(both.keys, ["stage"])
+    more = np.bincount(number, both.more_ns, len(first))
+    stage = text_or_none(both.keys["stage"].iloc[first[int(more.argmax())]])
+    factor, names = _one_factor(both, both.of_class("compute") & (both.usual_ns > 0))
+    return (factor if len(names) >= LEAST_NAMES else None), stage
+
+
+def _sides(rows: pd.DataFrame, is_late: Bools) -> Beside | None:
+    """The late rows beside the others, by `EACH`; None where one side was not recorded."""
     if is_late.all() or not is_late.any():
         return None
     rows["stage"] = canonical_stages(rows, in_file=True)
@@ -167,14 +192,23 @@ def _of_work(
     """Slower by one factor in the same calls: a clock, or other load on the host; else more work."""
     on_host = not both.of_class("compute").any()
     chosen = both.of_class("host" if on_host else "compute") & (both.usual_ns > 0)
+    factor, names = _one_factor(both, chosen)
+    if factor is not None:
+        return _by_factor(factor, names, on_host)
+    return _more_work(measured, rank_group, both, late, others)
+
+
+def _one_factor(both: Beside, chosen: Bools) -> tuple[float | None, list[str]]:
+    """(the factor by which the same calls of nearly all that is chosen take longer, the names of these); None without."""
+    if not chosen.any():
+        return None, []
     usual, late_ns = both.usual_ns[chosen], both.late_ns[chosen]
     same = np.abs(both.late_count - both.usual_count)[chosen] <= 0.02 * both.usual_count[chosen]
-    if chosen.any() and (factor := _weighted_median(late_ns / usual, usual)) >= SLOWER:
-        near = (np.abs(late_ns / usual - factor) <= NEAR * (factor - 1)) & same
-        if usual[near].sum() >= AGREEING * usual.sum():
-            names = both.keys["name"][chosen][near]
-            return _by_factor(factor, names.unique().tolist(), on_host)
-    return _more_work(measured, rank_group, both, late, others)
+    factor = _weighted_median(late_ns / usual, usual)
+    near = (np.abs(late_ns / usual - factor) <= NEAR * (factor - 1)) & same
+    if factor < SLOWER or usual[near].sum() < AGREEING * usual.sum():
+        return None, []
+    return factor, both.keys["name"][chosen][near].unique().tolist()
 
 
 def _by_factor(factor: float, names: list[str], on_host: bool) -> Cause:
@@ -225,15 +259,19 @@ def _more_work(
     return Cause("load", words, advice, tuple(of_work))
 
 
-def _of_pause(both: Beside, more: Floats) -> Cause:
-    """What its GPU, or its thread, waits for: the largest part by stage and cause."""
+def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> Cause:
+    """What its GPU, or its thread, waits for: the largest part by stage and cause, or the place in the program."""
     place = int(more.argmax())
     kind = text_or_none(both.keys["cause"].iloc[place]) or ""
     stage = text_or_none(both.keys["stage"].iloc[place])
     mean = both.late_ns[place] / max(both.late_count[place], 1.0)
     where = f" in {stage}" if stage else " outside its stages"
     title = CAUSE_TITLES.get(kind, ("no op was recorded",))[0]
-    if kind in PAUSES:
+    if holder is not None and holder[1] >= APART * more[place]:
+        words = (
+            f"its GPU waits {show(holder[1], 'ns')} a step longer while its host is in {holder[0]}"
+        )
+    elif kind in PAUSES:
         words = f"its host {PAUSES[kind]}{where}"
     elif kind in ("host_none", "host_silent", "") and mean >= PAUSE_NS:
         words = (
@@ -246,6 +284,40 @@ def _of_pause(both: Beside, more: Floats) -> Cause:
     )
     advice = "look at what its host does there: garbage collection, logging or checkpoints on one rank, data loading, locks"
     return Cause("pause", words, advice, (pause,))
+
+
+def _held_in(
+    measured: Measurements,
+    rank_group: RankGroup,
+    late: list[int],
+    others: list[int],
+    steps: pd.DataFrame,
+) -> tuple[str, float] | None:
+    """(the place in the program that holds the late ranks back longer than the others, by how much per step); None without."""
+    rows = units(_rows(measured.columns("idle_blame"), rank_group, [*late, *others]))
+    frames = measured["idle_frames"]
+    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)].drop(columns="holder")
+    if not len(rows) or not len(frames):
+        return None
+    of_step, wanted = numbered_alike(["step", "part"], rows, steps)
+    places = looked_up(rows[np.isin(of_step, wanted)], frames[[*NODE, "frame", "holder"]], NODE)
+    places = places[places["frame"].notna() & places["holder"].isin(TELLING).to_numpy(np.bool_)]
+    is_late = places["rank"].isin(late).to_numpy(np.bool_)
+    number, first = of_keys(places, ["frame"])
+    idle = places["idle_ns"].to_numpy(np.int64)
+    more = summed(number[is_late], idle[is_late], len(first)) / (len(late) * len(steps))
+    usual = summed(number[~is_late], idle[~is_late], len(first)) / (len(others) * len(steps))
+    if not len(first):
+        return None
+    place = int((more - usual).argmax())
+    return str(places["frame"].iloc[first[place]]), float((more - usual)[place])
+
+
+TELLING = ("python", "gc", "system", "first_call", "call", "sync", "op")
+"""Holders whose name says where to look."""
+
+NODE = (*CAPTURE, "node")
+"""A place in the tree of what holds devices back."""
 
 
 def _call_ratio(

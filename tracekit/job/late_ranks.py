@@ -20,7 +20,14 @@ from tracekit.job.frames import (
     whole_or_none,
 )
 from tracekit.job.late_causes import Cause, cause_of
-from tracekit.job.lateness import Lateness, LateSet, cost_by_group, late_sets, lateness
+from tracekit.job.lateness import (
+    Lateness,
+    LateSet,
+    cost_by_group,
+    late_sets,
+    lateness,
+    with_more_votes,
+)
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
@@ -150,9 +157,30 @@ def _candidates(
         cause = None
         if (share_of(lasting_ns, step_ns) or 0.0) >= limit["step_ratio"]:
             cause = _cause(measured, rank_group, late, late_set)
+        tested = late_set
+        if cause is not None and late_set.apart == len(late.members):
+            tested = _recounted(measured, rank_group, late, late_set, limit)
         yield LateRanks(
-            rank_group, late, late_set, costs["group"].iloc[0], cost_ns, cause, is_named=False
+            rank_group, late, tested, costs["group"].iloc[0], cost_ns, cause, is_named=False
         )
+
+
+def _recounted(
+    measured: Measurements,
+    rank_group: RankGroup,
+    late: Lateness,
+    late_set: LateSet,
+    limit: Mapping[str, float],
+) -> LateSet:
+    """The set with a vote of every step that was recorded: who is late in a first step is late, whatever that step takes."""
+    recorded = measured.recorded
+    if recorded is None or late_set.chance <= limit["false_ratio"]:
+        return late_set
+    chosen = late.members[late_set.is_late]
+    for whole_group in rank_groups(recorded):
+        if whole_group.labels == rank_group.labels:
+            return with_more_votes(late_set, chosen, lateness(whole_group, waits(recorded)))
+    return late_set
 
 
 def _cause(
@@ -164,8 +192,8 @@ def _cause(
     distance[late_set.is_late] = np.inf
     usual = np.argsort(distance, kind="stable")[: int((~late_set.is_late).sum())]
     chosen = sorted(set(ranks[late_set.is_late].tolist()))
-    others = [rank for rank in ranks[usual].tolist() if rank not in chosen]
-    return cause_of(measured, rank_group, chosen, others, late.steps[late_set.late_steps])
+    usual_ranks = [rank for rank in ranks[usual].tolist() if rank not in chosen]
+    return cause_of(measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps])
 
 
 def _is_own(measured: Measurements, late: LateRanks) -> bool:
@@ -239,30 +267,33 @@ def _unknown(
     if (share or 0.0) >= limit["what_if_ratio"]:
         lost = f"{show(lost_ns, 'ns')} of a step are waits for late ranks"
         return lost_ns, f"{lost}, {_not_named(of_group, limit)}"
-    least = rounds_needed(rank_group.members, 1, limit["false_ratio"])
-    if rank_group.steps >= least:
+    needed = rounds_needed(rank_group.members, 1, limit["false_ratio"])
+    if rank_group.steps >= needed:
         return None
-    return lost_ns, f"{rank_group.steps} of at least {least} steps"
+    return lost_ns, f"{rank_group.steps} of at least {needed} steps"
 
 
 def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
     """Why the latest of a rank group are not named."""
-    if not of_group or of_group[0].late_set.chance > limit["rotating_chance"]:
-        return "now for one and now for another: see rank-imbalance"
+    rotating = "now for one and now for another: see rank-imbalance"
+    if not of_group:
+        return rotating
     late = of_group[0]
+    if late.late_set.votes_ratio < limit["rotating_ratio"]:
+        return rotating
     who = f"{plural(len(late.ranks), 'rank')} {numbers(late.ranks)}"
     if late.late_set.chance <= limit["false_ratio"]:
         return f"most for {who}: not for work of their own, as far as it was recorded"
     return (
         f"most for {who}: not told apart from chance ({show(late.late_set.chance, 'ratio')})"
-        f" in {len(late.lateness.steps)} steps, {_steps_needed(late, limit)} would tell"
+        f" in {late.late_set.rounds} steps, {_steps_needed(late, limit)} would tell"
     )
 
 
 def _steps_needed(late: LateRanks, limit: Mapping[str, float]) -> int:
     """In how many steps these would have to come last to be named, at least one more than were recorded."""
     needed = rounds_needed(late.late_set.apart, late.late_set.size, limit["false_ratio"])
-    return max(needed, len(late.lateness.steps) + 1)
+    return max(needed, late.late_set.rounds + 1)
 
 
 def claims(
@@ -304,12 +335,11 @@ def _finding(
 
 def _votes(late_set: LateSet) -> tuple[Metric, ...]:
     """How often they are later than all others, how likely that is by chance, and by how much they are later."""
-    steps = len(late_set.late_ns)
-    ratio = late_set.votes / (late_set.size * steps)
+    steps = late_set.rounds
     late_ns = round(float(late_set.late_ns.mean()))
     label = f"of {steps} {plural(steps, 'step')} later than all others"
     return (
-        evidence("last_ratio", ratio, label),
+        evidence("last_ratio", late_set.votes_ratio, label),
         evidence("chance_ratio", late_set.chance, "as often by chance", better="neither"),
         evidence("late_ns", late_ns, "later than the others, per step"),
     )
@@ -326,12 +356,12 @@ def _since(late: LateRanks) -> str:
     """In which steps they are late, where not in all."""
     is_late = late.late_set.late_steps
     numbers_of_steps = [whole_or_none(step) for step in late.late_steps["step"]]
-    known = [step for step in numbers_of_steps if step is not None]
-    if is_late.all() or not known or len(known) < len(numbers_of_steps):
+    named_steps = [step for step in numbers_of_steps if step is not None]
+    if is_late.all() or not named_steps or len(named_steps) < len(numbers_of_steps):
         return ""
-    if len(known) > 1 and late.late_set.since:
-        return f" from step {known[0]} on"
-    return f" in {plural(len(known), 'step')} {numbers(set(known))}"
+    if len(named_steps) > 1 and late.late_set.since:
+        return f" from step {named_steps[0]} on"
+    return f" in {plural(len(named_steps), 'step')} {numbers(set(named_steps))}"
 
 
 def _stage(waited: Waits, late: LateRanks) -> str:

@@ -16,7 +16,7 @@ from tracekit.job.collectives import middles
 from tracekit.job.frames import UNIT, distinct
 from tracekit.job.rank_groups import MEMBER, RankGroup, in_order, of_others
 from tracekit.job.waits import Waits
-from tracekit.model.keys import of_keys, places_of, summed
+from tracekit.model.keys import is_among, of_keys, places_of, summed
 from tracekit.model.stats.lasting import lasting, votes_of
 
 Ints = npt.NDArray[np.int64]
@@ -48,13 +48,14 @@ class Lateness:
 class LateSet:
     """Members (`is_late`, by row of `Lateness`) that are late together.
 
-    `late_ns`: their mean lateness by step; `votes` of `size` × steps put them before all others; `chance` how likely
+    `late_ns`: their mean lateness by step; `votes` of `size` × `rounds` put them before all others; `chance` how likely
     some set gets so many; `apart` members they were set apart from, those of earlier sets left out.
     """
 
     is_late: Bools
     late_ns: Floats
     votes: int
+    rounds: int
     chance: float
     apart: int
 
@@ -64,10 +65,15 @@ class LateSet:
         return int(self.is_late.sum())
 
     @property
+    def votes_ratio(self) -> float:
+        """The share of the votes that they have."""
+        return self.votes / max(self.size * self.rounds, 1)
+
+    @property
     def late_steps(self) -> Bools:
         """In which steps they are late: by half of what they are at most."""
-        most = float(self.late_ns.max(initial=0.0))
-        return (self.late_ns >= APART * most) & (self.late_ns > 0)
+        longest = float(self.late_ns.max(initial=0.0))
+        return (self.late_ns >= APART * longest) & (self.late_ns > 0)
 
     @property
     def since(self) -> int:
@@ -140,11 +146,25 @@ def late_sets(late: Lateness) -> Iterator[LateSet]:
             is_late,
             values[chosen].mean(axis=0),
             votes_of(values, chosen),
+            steps,
             1.0,
             len(left),
         )
         yield replace(late_set, chance=lasting(values, chosen, late_set.since))
         is_left &= ~is_late
+
+
+def with_more_votes(late_set: LateSet, chosen: pd.DataFrame, late: Lateness) -> LateSet:
+    """The set with the votes of all steps that were recorded, also those whose time does not count."""
+    is_late = is_among(late.members, chosen, MEMBER)
+    if int(is_late.sum()) != late_set.size or late.late_ns.shape[1] <= late_set.rounds:
+        return late_set
+    return replace(
+        late_set,
+        votes=votes_of(late.late_ns, is_late),
+        rounds=late.late_ns.shape[1],
+        chance=lasting(late.late_ns, is_late),
+    )
 
 
 def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
@@ -156,9 +176,9 @@ def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
     match = np.unique(arrivals["match"].to_numpy(np.int64), return_inverse=True)[1]
     count = int(match.max(initial=-1)) + 1
     lost = arrivals["lost_ns"].to_numpy(np.int64)
-    least = np.full((2, count), np.iinfo(np.int64).max)
-    np.minimum.at(least, (is_late.astype(np.int64), match), lost)
-    waits_for_late = least[1] < least[0]
+    lowest = np.full((2, count), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, (is_late.astype(np.int64), match), lost)
+    waits_for_late = lowest[1] < lowest[0]
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
     saved = middles(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]

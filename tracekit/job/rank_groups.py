@@ -51,6 +51,11 @@ class RankGroup:
     by_step: pd.DataFrame
 
     @property
+    def labels(self) -> tuple[str | None, str | None, int | None]:
+        """What it is known by: run, role, replica."""
+        return self.run, self.role, self.replica
+
+    @property
     def members(self) -> int:
         """How many ranks it shows (devices, where a rank drives several)."""
         return count_distinct(self.work, MEMBER)

@@ -46,5 +46,5 @@ def _shared(measured: Measurements, rank_group: RankGroup) -> Iterator[tuple[str
 def _known(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
     """The distinct ranks and values of rows that have both."""
     is_known = rows["rank"].notna().to_numpy(np.bool_) & rows[kind].notna().to_numpy(np.bool_)
-    known = distinct(rows[is_known], ["rank", kind])
-    return known.astype({"rank": "int64"})
+    members = distinct(rows[is_known], ["rank", kind])
+    return members.astype({"rank": "int64"})

@@ -316,7 +316,10 @@ ANALYSIS = Analysis(
     reads=("host_ops", "device_ops", "device_ranges"),
     args=COLLECTIVE_ARGS,
     writes=(ARRIVALS, SEGMENTS, "quality"),
-    rests_on=("collectives", "slots", "host_counts", "forward_batches", "captures"),
+    rests_on=(
+        *("captures", "collectives", "forward_batches", "host_counts"),
+        *("idle_blame", "idle_frames", "slots"),
+    ),
     rules=("straggler",),
     thresholds={
         "straggler": {
@@ -335,8 +338,8 @@ ANALYSIS = Analysis(
             "seen_ratio": 0.03,
             # Nobody is cleared where a step without late ranks would be shorter by this share (the severity medium).
             "what_if_ratio": 0.03,
-            # A set of ranks that chance gives so often is not one: now one and now another is late.
-            "rotating_chance": 0.5,
+            # Ranks with a smaller share of the votes are not the late ones: now one and now another is.
+            "rotating_ratio": 0.6,
         },
     },
     measure=measure,

@@ -1,0 +1,156 @@
+"""Do steps become longer while they are recorded? Finding R36."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import each_run, in_run, job, same_text, share_of
+from tracekit.job.late_causes import slower_since
+from tracekit.job.rank_groups import rank_groups
+from tracekit.model.report import Finding, Metric, Place, Section, Verdict
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+
+Floats = npt.NDArray[np.float64]
+
+
+class Rise(NamedTuple):
+    """From which step on (its place) all steps are longer than all before, and the means of both."""
+
+    place: int
+    before_ns: float
+    after_ns: float
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Nothing of its own: what is judged are the walls of steps."""
+    del trace
+    return {}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Whether all steps from one on are longer than all before; finding R36."""
+    limit = thresholds.of("drift")
+    findings: list[Finding] = []
+    verdicts: list[Verdict] = []
+    for run, units_of_run in each_run(job(measured).walls):
+        walls = units_of_run[units_of_run["step"].notna()]
+        places = _places(len(walls), limit["false_ratio"])
+        if not places:
+            reason = f"{len(walls)} of at least {_least(limit['false_ratio'])} steps{in_run(measured, run)}"
+            verdicts.append(Verdict("drift", "insufficient data", reason))
+            continue
+        rise = _rise(walls["wall_ns"].to_numpy(float), places, limit["slower_ratio"])
+        if rise is not None:
+            step = int(walls["step"].iloc[rise.place])
+            findings += _findings(measured, run, rise, (step, len(walls)), thresholds)
+    if not findings and not verdicts and not len(job(measured).walls):
+        return ANALYSIS.skipped("no step was recorded")
+    return ANALYSIS.answered(findings=tuple(findings), verdicts=tuple(verdicts))
+
+
+def _places(steps: int, level: float) -> list[int]:
+    """The places at which a rise may be looked for: those in the middle, as many as chance allows.
+
+    Chance puts the longest steps last in 1 of C(n, k) recordings.
+
+    >>> _places(5, 0.05), _places(6, 0.05), _places(8, 0.05)
+    ([], [3], [3, 4, 5])
+    """
+    places: list[int] = []
+    likely = 0.0
+    for place in sorted(range(2, steps - 1), key=lambda place: (abs(2 * place - steps), place)):
+        likely += 1 / math.comb(steps, place)
+        if likely > level * (1 + 1e-9):
+            break
+        places.append(place)
+    return sorted(places)
+
+
+def _least(level: float) -> int:
+    """The least steps that can tell."""
+    steps = 4
+    while not _places(steps, level):
+        steps += 1
+    return steps
+
+
+def _rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
+    """The rise by most among these places; None where no steps are all longer than all before, by that share."""
+    rises = []
+    for place in places:
+        before, after = walls[:place], walls[place:]
+        if after.min() > before.max() and after.mean() >= (1 + slower) * before.mean():
+            rises.append(Rise(place, float(before.mean()), float(after.mean())))
+    return max(rises, key=lambda rise: rise.after_ns / rise.before_ns, default=None)
+
+
+def _findings(
+    measured: Measurements, run: Any, rise: Rise, where: tuple[int, int], thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R36 for one run: the step from which on, and what takes longer."""
+    step, count = where
+    gain = (rise.after_ns - rise.before_ns) * (count - rise.place) / count
+    share = share_of(gain, job(measured).of(run).step_ns)
+    more = rise.after_ns / rise.before_ns
+    factors: list[float] = []
+    stages: list[str] = []
+    for rank_group in rank_groups(measured):
+        if same_text(pd.Series([rank_group.run]), run).all():
+            factor, stage = slower_since(measured, rank_group, step)
+            factors += filter(None, [factor])
+            stages += filter(None, [stage])
+    why, where_most = "", ""
+    if factors:
+        why = f": the same kernels take {max(factors):.2f} times as long"
+    elif stages:
+        where_most = f", most of it in {stages[0]}"
+    yield Finding(
+        "drift",
+        thresholds.severity(share),
+        f"steps are {show(more - 1, 'ratio')} slower from step {step} on than before{where_most}{why}"
+        f"{in_run(measured, run)}",
+        "look at what changed there: clocks, temperature and power limit of the GPUs; other jobs; sequences that grow; memory near its limit",
+        (
+            Metric(
+                "before_ns", round(rise.before_ns), "ns", label=f"mean of {rise.place} steps before"
+            ),
+            Metric("after_ns", round(rise.after_ns), "ns", label="mean of those after"),
+            evidence("gain_ns", round(gain), "of the mean step"),
+        ),
+        (Place(step=step, stage=stages[0] if stages else None),),
+        round(gain),
+        share,
+        ("a run that was slower for a while for a reason outside looks the same",),
+    )
+
+
+ANALYSIS = Analysis(
+    id="drift",
+    title="Do steps become longer while they are recorded?",
+    reads=(),
+    rests_on=("arrivals", "segments", "slots"),
+    rules=("drift",),
+    every_step=True,
+    thresholds={
+        "drift": {
+            # How often chance may put the longest steps last: with six steps only the last three can tell, with eight
+            # the last three to five.
+            "false_ratio": 0.05,
+            # By how much they are longer: clocks of a GPU that runs hot fall by 5 to 15 %, steps of clean simulated jobs
+            # whose lengths differ by 4.5 % were told apart by 0 of 28.
+            "slower_ratio": 0.03,
+        },
+    },
+    measure=measure,
+    judge=judge,
+)
