@@ -100,9 +100,16 @@ def test_findings_not_shown_are_counted(sample):
 
 
 def test_sections_without_an_answer_are_named_with_their_reason(sample):
-    text = render(sample, "text", width=200)
+    text = render(sample, "text", width=200, verbose=True)
     assert "memory (skipped: no memory snapshots found)" in text
     assert "power (failed: KeyError" in text
+
+
+def test_the_first_screen_names_what_failed_and_counts_what_was_not_recorded(sample):
+    text = render(sample, "text", width=200)
+    assert "power (failed: KeyError" in text
+    assert "memory (skipped" not in text
+    assert "need more than was recorded (-v)" in text or "needs more than was recorded (-v)" in text
 
 
 def test_a_report_of_nothing_is_still_a_report():
