@@ -82,7 +82,7 @@ EXPECTED = {
     "unfused_attention": Expectation(("unfused-operators",), (), ("attention",)),
     "rollout_tail": Expectation(("rollout-tail", *LATE), ("replica-imbalance",), ()),
     "idle_rollout": Expectation(("low-gpu-utilization", "host-sync-stalls", "launch-bound"), (), ("@stage",)),
-    "drift": Expectation((), (), ("@place|drift|slower from",)),
+    "drift": Expectation(("drift",), (), ("@place",)),
     "contiguous_copies": Expectation((), (), ("aten::copy_|contiguous|direct_copy",)),
     "log_writing": Expectation((), (), ("@place|write",)),
     "slow_weight_sync": Expectation(("weight-sync",), (), ()),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from chrome_builder import annotation, kernel, launch, launched, memcpy, op, step
 from rules import (
     traces_communication,
+    traces_drift,
     traces_host,
     traces_idle,
     traces_links,
@@ -123,6 +124,7 @@ NEAR_MISSES: dict[str, Sources] = {
 
 PARTS = (
     traces_communication,
+    traces_drift,
     traces_host,
     traces_idle,
     traces_links,
