@@ -12,9 +12,11 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import each_run, in_run, job, same_text, share_of
+from tracekit.job.frames import UNIT, each_run, in_run, job, same_text, share_of
 from tracekit.job.late_causes import slower_since
 from tracekit.job.rank_groups import rank_groups
+from tracekit.job.waits import savings
+from tracekit.model.keys import places_of, summed
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -49,13 +51,23 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             reason = f"{len(walls)} of at least {_least(limit['false_ratio'])} steps{in_run(measured, run)}"
             verdicts.append(Verdict("drift", "insufficient data", reason))
             continue
-        rise = _rise(walls["wall_ns"].to_numpy(float), places, limit["slower_ratio"])
+        # Without late ranks: one that is late from some step on is no drift of all.
+        without = _without_waits(measured, walls)
+        rise = _rise(without, places, limit["slower_ratio"])
         if rise is not None:
             step = int(walls["step"].iloc[rise.place])
             findings += _findings(measured, run, rise, (step, len(walls)), thresholds)
     if not findings and not verdicts and not len(job(measured).walls):
         return ANALYSIS.skipped("no step was recorded")
     return ANALYSIS.answered(findings=tuple(findings), verdicts=tuple(verdicts))
+
+
+def _without_waits(measured: Measurements, walls: pd.DataFrame) -> Floats:
+    """The walls of steps as they would be if no rank were late."""
+    saved = savings(measured)
+    place = places_of(saved, walls, UNIT, optional=UNIT)
+    lost = summed(place, saved["saved_ns"].to_numpy(np.int64), len(walls))
+    return walls["wall_ns"].to_numpy(float) - lost
 
 
 def _places(steps: int, level: float) -> list[int]:
@@ -138,7 +150,7 @@ ANALYSIS = Analysis(
     id="drift",
     title="Do steps become longer while they are recorded?",
     reads=(),
-    rests_on=("arrivals", "segments", "slots"),
+    rests_on=("arrivals", "collectives", "segments", "slots"),
     rules=("drift",),
     every_step=True,
     thresholds={
