@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from analyses.test_counters import recording
@@ -16,7 +17,9 @@ FOLDERS = ("simulated_gpu", "simulated_memory", "verl_cpu")
 
 
 class Watched(Measurements):
-    """Measurements that note which tables are looked at."""
+    """Measurements that note which tables are looked at, in themselves and in what is cut from them."""
+
+    looked_at: ClassVar[set[str]] = set()
 
     def has(self, *names):
         self.looked_at.update(names)
@@ -37,7 +40,7 @@ def looked_at(analysis, whole):
     watched = Watched(
         whole.tables, whole.sources, whole.failures, whole.notes, whole.facts, whole.check
     )
-    object.__setattr__(watched, "looked_at", set())
+    Watched.looked_at.clear()
     analysis.judge(watched, defaults())
     return sorted(watched.looked_at & set(whole.tables))
 

@@ -130,10 +130,8 @@ def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses
         silent, code, short = (
             caused.get((*window.key, cause), 0) for cause in (*PAUSING, "host_none")
         )
-        short_ratio = window.per_step(short)[1] or 0.0
         is_claimed = window.key in elsewhere or (*window.key[:2], None) in elsewhere
-        is_busy = (window.gpu_time["busy_ratio"] or 0.0) >= busy_ratio
-        if is_claimed or not is_busy or short_ratio < limit["short_ratio"]:
+        if is_claimed or not _are_many(window, short, limit["short_ratio"], busy_ratio):
             short = 0
         if silent + code + short and is_silence(window):
             paused[window.owner] = before._replace(
@@ -155,6 +153,12 @@ def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses
         if total and ratio is not None and ratio >= limit["step_ratio"]:
             costly[owner] = lost
     return costly
+
+
+def _are_many(window: StageWindow, short_ns: int, short_ratio: float, busy_ratio: float) -> bool:
+    """Whether short pauses are much of a stage that is not judged for idle GPUs as a whole."""
+    is_busy = (window.gpu_time["busy_ratio"] or 0.0) >= busy_ratio
+    return is_busy and (window.per_step(short_ns)[1] or 0.0) >= short_ratio
 
 
 def _claimed_between_ops(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:

@@ -372,10 +372,8 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
         finished = int(end[inside].max())
         finished = max(finished, min(work_end(trace, first, last), following))
         ends = [*_divisions(trace, host, of_capture), finished]
-        begun_ns = int(start[inside].min())
-        if not trace.source.accounts and step is None and busy.any():
-            begun_ns = min(work_begin(trace, begun_ns), finished)
-        begins = [begun_ns, *ends[:-1]]
+        begun_ns = _begin_of(trace, step, int(start[inside].min()))
+        begins = [min(begun_ns, finished), *ends[:-1]]
         bounds += zip(begins, ends, strict=True)
         numbers += [None if step is None else step + place for place in range(len(begins))]
     stage = scope_stage(trace.source.scope, trace.source.role)
@@ -392,6 +390,13 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
 
 
 _INT64 = np.iinfo(np.int64)
+
+
+def _begin_of(trace: Trace, step: int | None, host_begin_ns: int) -> int:
+    """When a capture begins: with the host, or with its device work; one that its process tells of, with the host."""
+    if trace.source.accounts or step is not None or not trace.has("host_ops"):
+        return host_begin_ns
+    return work_begin(trace, host_begin_ns)
 
 
 def _captured(trace: Trace, start: Ints) -> list[tuple[int | None, int, int]]:

@@ -21,7 +21,7 @@ from tracekit.job.frames import (
     same_text,
     share_of,
 )
-from tracekit.job.stage_windows import recorded_steps_of
+from tracekit.job.stage_windows import ExistingSteps, recorded_steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
 from tracekit.model.labels import plural
@@ -207,17 +207,8 @@ def _pageable(
         dur_each, ratio = steps.per_step(dur)
         if size_each < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
             continue
-        pinned = pooled[
-            same_text(pooled["run"], row["run"])
-            & (pooled["direction"] == row["direction"])
-            & pooled["memory"].str.contains("pinned", case=False)
-        ]
-        rate = pinned["gb_per_s"].max() if len(pinned) else pd.NA
-        better = size_each / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
-        gain = max(dur_each - better, 0.0)
-        exposed_ns = _exposed_ns(measured, row)
-        if exposed_ns is not None:
-            gain = min(steps.mean(exposed_ns), dur_each)
+        rate = _pinned_rate(pooled, row)
+        gain = _gain_ns(measured, row, steps, dur_each, size_each, rate)
         gain_ratio = share_of(gain, steps.step_ns)
         copies = (
             f"{plural(count, 'copy', 'copies')} {row['direction']} {plural(count, 'uses', 'use')}"
@@ -247,6 +238,32 @@ def _pageable(
             )
         )
     return findings
+
+
+def _pinned_rate(pooled: pd.DataFrame, row: Mapping[Any, Any]) -> Any:
+    """The best rate of copies from or to pinned memory of the same run and direction; NA without any."""
+    pinned = pooled[
+        same_text(pooled["run"], row["run"])
+        & (pooled["direction"] == row["direction"])
+        & pooled["memory"].str.contains("pinned", case=False)
+    ]
+    return pinned["gb_per_s"].max() if len(pinned) else pd.NA
+
+
+def _gain_ns(
+    measured: Measurements,
+    row: Mapping[Any, Any],
+    steps: ExistingSteps,
+    dur_each: float,
+    size_each: float,
+    rate: Any,
+) -> float:
+    """What pinned memory gives back in a step: what nothing hides; where that is not known, what a better rate gives."""
+    exposed_ns = _exposed_ns(measured, row)
+    if exposed_ns is not None:
+        return min(steps.mean(exposed_ns), dur_each)
+    pinned_ns = size_each / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
+    return max(dur_each - pinned_ns, 0.0)
 
 
 def _exposed_ns(measured: Measurements, row: Mapping[Any, Any]) -> int | None:
