@@ -96,7 +96,7 @@ def timeless(result):
 
 NOT_ASKED = {
     "driver-log", "syncs", "fleets", "forward-batches", "rollout", "data-loading", "optimizer", "matmuls",
-    "unfused", "modules", "repeats"}  # fmt: skip
+    "unfused", "modules", "repeats", "links"}  # fmt: skip
 """Questions about what the usual run does not do or record."""
 
 

@@ -393,10 +393,12 @@ def test_a_training_run_in_32_bits_on_v100_uses_no_tensor_cores():
 def test_a_resnet_in_32_bits_spends_most_of_its_time_in_convolutions():
     """Of 472.45 ms of kernels 35 % convolve and 25 % multiply matrices, read from the raw rows by name."""
     (path,) = (Path(REAL) / "chrome/hta/ns_resolution_trace").glob("*.gz")
-    (found,) = found_by(result_of(path, ("matmuls",)).report, "no-tensor-cores")
-    values = {metric.name: metric.value for metric in found.evidence}
-    assert values["convolution_ratio"] == pytest.approx(0.35, abs=0.01)
-    assert values["plain_ratio"] == pytest.approx(0.60, abs=0.01)
+    found = found_by(result_of(path, ("matmuls",)).report, "no-tensor-cores")
+    assert [one.places[0].stage for one in found] == ["backward", "forward"]
+    for one in found:
+        values = {metric.name: metric.value for metric in one.evidence}
+        assert values["convolution_ratio"] == pytest.approx(0.35, abs=0.025)
+        assert values["plain_ratio"] == pytest.approx(0.60, abs=0.06)
 
 
 @needs_data

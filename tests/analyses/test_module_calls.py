@@ -47,7 +47,23 @@ def with_calls(rows, word):
 def sections(path):
     """All that the report on a path says, by section; and the rest of it."""
     told = json.loads(tracekit.render(analyze(path, Options(jobs=1)).report, "json"))
+    for section in told["sections"]:
+        without_places(section)
     return {one["id"]: one for one in told["sections"]}, told | {"sections": None, "contents": None}
+
+
+BLAMING = ("idle", "gpu-time", "host", "data-loading")
+"""Questions that name the Python functions, calls of modules among them, that held a GPU back."""
+
+
+def without_places(section):
+    """Nothing; afterwards a section does not say any more what held a GPU back, but still how long."""
+    if section["id"] in BLAMING:
+        for name in ("sheets", "charts"):
+            parts = [(one, one.get("name") or one["id"]) for one in section[name]]
+            section[name] = [one for one, called in parts if "blame" not in called]
+        for finding in section["findings"]:
+            del finding["claim"], finding["advice"]
 
 
 def both(folder, sources):

@@ -11,6 +11,7 @@ from analyses.in_depth import report_of, rows_of, section
 from chrome_builder import annotation, launched, op, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rules.host_report import frame_of
 
 import tracekit
 from tracekit.analyses.ops.modules import measure
@@ -25,7 +26,7 @@ def call(name, ts, dur):
 
 
 def modules(trace, origin="python"):
-    found = pd.DataFrame({n: pd.Series(v) for n, v in measure(trace)["modules"].items()})
+    found = frame_of(measure(trace)["modules"])
     found = found.astype({"origin": object, "module": object})
     return found[found["origin"] == origin].set_index("module")
 

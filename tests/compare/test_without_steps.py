@@ -52,12 +52,15 @@ def test_a_recording_is_no_step(call):
     status, found = compared(call, window("a.json", 1000), window("b.json", 1117))
     assert status == 0
     step = found["headline"]
-    assert (step["name"], step["title"]) == ("launch_cadence", "launch of flash_fwd_kernel")
+    assert (step["name"], step["title"]) == (
+        "launch_cadence",
+        "launch of attention (flash_fwd_kernel)",
+    )
     assert (step["base"], step["opt"]) == (1_000_000, 1_117_000)
     assert found["verdict"] == "inconclusive"
     assert not any(change["name"] == "step_time" for change in found["changes"])
     text = call("compare", "a.json", "b.json", "-j", "1").stdout
-    assert "launch of flash_fwd_kernel 1.00 ms → 1.12 ms" in text
+    assert "launch of attention (flash_fwd_kernel) 1.00 ms → 1.12 ms" in text
     assert "a.json: 1 run, 30.0 ms recorded without step marks" in " ".join(text.split())
 
 
@@ -66,7 +69,7 @@ def test_three_recordings_a_side_break_a_gate(call):
     status, found = compared(call, *given, *RULE)
     assert status == 1
     (gate,) = found["gates"]
-    assert gate["claim"].startswith("step_time (launch of flash_fwd_kernel) +11.7 %")
+    assert gate["claim"].startswith("step_time (launch of attention (flash_fwd_kernel)) +11.7 %")
     assert found["verdict"] == "regression"
     back = ["--opt" if one == "--base" else "--base" if one == "--opt" else one for one in given]
     assert compared(call, *back, *RULE)[0] == 0

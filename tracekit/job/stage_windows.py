@@ -147,10 +147,12 @@ class _Placed:
 def _placed(measured: Measurements, table: str) -> pd.DataFrame:
     rows = whole(measured, table)
     canonical = canonical_stages(rows)
-    is_stage = equal(rows["window"], "stage") & pd.notna(canonical)
+    with_stages = measured.derived(_staged_owners)
+    all_owners, owner_number = owners_of(rows[["run", "role"]])
+    has_stages = np.array([*(owner in with_stages for owner in all_owners), False], bool)
+    is_stage = equal(rows["window"], "stage") & pd.notna(canonical) & has_stages[owner_number]
     steps, step_origin = _judged_steps(measured, rows)
     owners, number = owners_of(rows[["run", "role"]].iloc[steps])
-    with_stages = measured.derived(_staged_owners)
     unstaged = np.array([*(owner not in with_stages for owner in owners), False], bool)[number]
     is_judged = unstaged & (step_origin != "stage")
     places = np.concatenate((np.flatnonzero(is_stage), steps[is_judged]))
@@ -213,8 +215,32 @@ def _surest_origins(measured: Measurements) -> dict[Owner, str]:
 
 
 def _staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
-    """(run, role) of the devices that have a stage."""
-    return frozenset(owners_of(staged(whole(measured, "gpu_time")))[0])
+    """(run, role) of the devices that have a stage; not where stages are less than half of a capture without steps.
+
+    What lies outside them is then most of it, and nobody named it: the capture is judged as a whole.
+    """
+    rows = whole(measured, "gpu_time")
+    in_stages, captured = _lengths(staged(rows)), _lengths(_undivided(measured, rows))
+    owners = in_stages.keys()
+    return frozenset(o for o in owners if 2 * in_stages[o] >= captured.get(o, 0))
+
+
+def _undivided(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of captures that nothing divides into steps."""
+    steps = rows.iloc[np.flatnonzero(equal(rows["window"], "step"))]
+    steps = steps.iloc[np.flatnonzero(steps["step"].isna())]
+    origins = measured.derived(_origins)
+    of_step = places_of(steps[[*CAPTURE]], origins, CAPTURE, optional=["pid"])
+    is_file = np.append(equal(origins["origin"], "file"), [False])[of_step]
+    undivided: pd.DataFrame = steps.iloc[np.flatnonzero(is_file)]
+    return undivided
+
+
+def _lengths(rows: pd.DataFrame) -> dict[Owner, int]:
+    """Σ length of windows by run and role."""
+    owners, number = owners_of(rows)
+    window_ns = rows["window_ns"].to_numpy(np.int64)
+    return dict(zip(owners, grouping.summed(number, window_ns, len(owners)).tolist(), strict=True))
 
 
 def owners_of(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:

@@ -469,6 +469,7 @@ ANALYSIS = Analysis(
     writes=(GPU_TIME, BUSY_BINS, "metrics"),
     metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),
     rests_on=(
+        "interruptions",
         "collectives",
         "host_counts",
         "idle",
