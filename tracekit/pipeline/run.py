@@ -37,6 +37,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
 from tracekit.pipeline import asked, kept, recordings, saved, unrelated
 from tracekit.pipeline import merge as merging
+from tracekit.pipeline.claims import counted_once
 from tracekit.pipeline.gather import (
     LARGE_FILE_BYTES,
     Measured,
@@ -478,6 +479,7 @@ def _judge(
         if answer is not None:
             sections.append(answer)
         on_question()
+    sections = counted_once(sections, limits)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):
         limits = limits.only({"severity"}.union(*rules.values()))

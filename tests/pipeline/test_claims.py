@@ -1,0 +1,58 @@
+"""What a cause counts, its symptoms do not count again."""
+
+import pytest
+
+from tracekit.analyses import defaults
+from tracekit.model.report import Finding, Place, Section
+from tracekit.pipeline.claims import counted_once
+
+
+def finding(rule, recoverable_ns, *places, severity="high"):
+    ratio = None if recoverable_ns is None else recoverable_ns / 1000
+    return Finding(rule, severity, rule, "", (), places, recoverable_ns, ratio)
+
+
+def left(*findings):
+    """What each of the findings, each in a section of its own, counts at the end."""
+    sections = [Section(str(number), "", findings=(one,)) for number, one in enumerate(findings)]
+    return [one.findings[0] for one in counted_once(sections, defaults())]
+
+
+RANK = Place(run="a", role="actor", rank=2, stage="gen")
+
+
+def test_a_late_rank_whose_loader_is_told_counts_what_the_loader_does_not():
+    late, loader = left(finding("straggler", 200, RANK), finding("data-loader-wait", 150, RANK))
+    assert (late.recoverable_ns, late.recoverable_ratio) == (50, pytest.approx(0.05))
+    assert (late.severity, loader.recoverable_ns) == ("medium", 150)
+    assert late.caveats == ("150 ns of it is counted by data-loader-wait",)
+
+
+def test_what_is_counted_whole_elsewhere_is_left_as_information():
+    tail, late = left(finding("rollout-tail", 300, RANK), finding("straggler", 200, RANK))
+    assert (tail.recoverable_ns, late.recoverable_ns, late.severity) == (300, 0, "info")
+
+
+@pytest.mark.parametrize("other", [
+    Place(run="a", role="actor", rank=3), Place(run="b", role="actor", rank=2), Place(run="a", role="critic", rank=2),
+])  # fmt: skip
+def test_other_ranks_roles_and_runs_count_for_themselves(other):
+    late = left(finding("straggler", 200, RANK), finding("data-loader-wait", 150, other))[0]
+    assert (late.recoverable_ns, late.severity) == (200, "high")
+
+
+def test_pauses_of_more_ranks_than_the_late_one_count():
+    pauses = finding("host-silence", 100, RANK, Place(run="a", role="actor", rank=5))
+    assert left(pauses, finding("straggler", 200, RANK))[0].recoverable_ns == 100
+
+
+def test_parts_of_a_stage_that_is_told_as_a_whole_do_not_count_again():
+    stage, gen = Place(role="actor", stage="update_weights"), Place(role="actor", stage="gen")
+    syncs = [finding("host-sync-stalls", 80, place) for place in (stage, gen)]
+    inside, outside, _ = left(*syncs, finding("weight-sync", 100, stage))
+    assert (inside.recoverable_ns, outside.recoverable_ns) == (0, 80)
+
+
+def test_what_has_no_time_to_give_back_stays_as_it_is():
+    unknown = finding("straggler", None, RANK)
+    assert left(unknown, finding("rollout-tail", 300, RANK))[0] is unknown

@@ -1,0 +1,84 @@
+"""Each nanosecond of a step is recoverable by one finding: what a specific cause counts, its symptoms do not count again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracekit.model.report import SEVERITIES, Finding, Section
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.units import show
+
+COUNTED_BY: tuple[tuple[str, str], ...] = (
+    ("straggler", "rollout-tail"),
+    ("straggler", "data-loader-wait"),
+    ("replica-imbalance", "rollout-tail"),
+    ("replica-imbalance", "data-loader-wait"),
+    ("replica-imbalance", "straggler"),
+    ("host-silence", "straggler"),
+    ("host-sync-stalls", "weight-sync"),
+    ("host-silence", "weight-sync"),
+    ("exposed-communication", "weight-sync"),
+)
+"""(symptom, cause): where both are of the same ranks, or of the same stage, the time of the symptom is that of the cause.
+
+A rank is late by all that it does longer, so that a late rank is the symptom of its tail and of its loader; what one rank
+does costs what the others wait, so that its pauses are the symptom of its lateness; a stage is the sum of its parts.
+"""
+
+
+def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
+    """The sections, with what findings count less what findings of their causes count."""
+    findings = [finding for section in sections for finding in section.findings]
+    counted = []
+    for section in sections:
+        less = tuple(_less(finding, findings, thresholds) for finding in section.findings)
+        counted.append(section if less == section.findings else replace(section, findings=less))
+    return counted
+
+
+def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds) -> Finding:
+    """A finding less what its causes count; itself where there are none."""
+    if not symptom.recoverable_ns:
+        return symptom
+    causes = []
+    for cause in findings:
+        is_cause = (symptom.rule, cause.rule) in COUNTED_BY
+        if is_cause and cause.recoverable_ns and _are_of_one_place(symptom, cause):
+            causes.append(cause)
+    if not causes:
+        return symptom
+    taken = min(sum(cause.recoverable_ns or 0 for cause in causes), symptom.recoverable_ns)
+    left = symptom.recoverable_ns - taken
+    ratio = symptom.recoverable_ratio
+    if ratio is not None:
+        ratio *= left / symptom.recoverable_ns
+    severity = max(symptom.severity, thresholds.severity(ratio), key=SEVERITIES.index)
+    names = ", ".join(dict.fromkeys(cause.rule for cause in causes))
+    told = f"{show(taken, 'ns')} of it is counted by {names}"
+    return replace(
+        symptom,
+        severity=severity,
+        recoverable_ns=left,
+        recoverable_ratio=ratio,
+        caveats=(*symptom.caveats, told),
+    )
+
+
+def _are_of_one_place(symptom: Finding, cause: Finding) -> bool:
+    """Whether a symptom is only of ranks that the cause names; where the cause names none, of stages that it names."""
+    if not symptom.places or _named(symptom, "role") != _named(cause, "role"):
+        return False
+    runs, cause_runs = _named(symptom, "run"), _named(cause, "run")
+    if runs and cause_runs and runs != cause_runs:
+        return False
+    ranks, cause_ranks = _named(symptom, "rank"), _named(cause, "rank")
+    if cause_ranks:
+        return bool(ranks) and ranks <= cause_ranks
+    stages, cause_stages = _named(symptom, "stage"), _named(cause, "stage")
+    return bool(stages) and stages <= cause_stages
+
+
+def _named(finding: Finding, name: str) -> set[object]:
+    """The runs, roles, ranks or stages that the places of a finding name."""
+    return {getattr(place, name) for place in finding.places} - {None}
