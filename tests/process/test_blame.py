@@ -5,14 +5,25 @@ from collections import Counter
 import nsys_builder as nsys
 import numpy as np
 import pytest
-from chrome_builder import BACKWARD, annotation, kernel, launch, launched, op, step
+from chrome_builder import (
+    BACKWARD,
+    BASE_NS,
+    annotation,
+    kernel,
+    launch,
+    launched,
+    op,
+    step,
+    write,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from process.blame_traces import held, kinds, paths, python, tables, traced
+from process.blame_traces import TABLES, held, kinds, paths, python, tables, traced
 from process.idle_traces import LIMITS, between, stream_wait, sync
 
 import tracekit
 from tracekit.process.blame import MAX_NODES, MAX_ROWS, short_name
+from tracekit.process.host_rows import host_rows
 from tracekit.process.idle_tables import WINDOWS, idle_by_window
 
 WAIT = {"start": 150, "at": 150}
@@ -31,6 +42,22 @@ def test_it_is_the_innermost_python_function_until_the_launch_has_returned(tmp_p
         f"train.py(3): main > {LAUNCH}": 2, "(starting up)": 8,
     }  # fmt: skip
     assert kinds(trace) == {"python": 50, "call": 2, "device": 8}
+
+
+@pytest.mark.parametrize("base_ns", [None, BASE_NS])
+@pytest.mark.parametrize("far", [400, 5 * 10**14], ids=["near", "years apart"])
+def test_what_has_not_begun_yet_does_not_run(tmp_path, base_ns, far):
+    """Prep begins at 104: at 100 main runs; also where the times of all threads on one axis are too many for 64 bits."""
+    frames = [python("train.py(3): main", 0, 300), python("data.py(9): prep", 104, 36)]
+    strays = [op("stray", far, 10, tid=tid) for tid in range(70, 90)]
+    rows = between(*frames, *strays, **WAIT)
+    path = write(tmp_path / "rank0.json", rows, base_ns=base_ns)
+    host = tracekit.load(path, tables=TABLES).derived(host_rows)
+    running = [-1, *(host.name.texts[code] for code in host.name.codes)]
+    at = np.array([-5, 100, 103.999, 104, 139.999, 140, 200, 300]) * 1_000
+    rows = host.at(np.zeros(len(at), np.int64), (base_ns or 0) + at.astype(np.int64))
+    main, prep = frames[0]["name"], frames[1]["name"]
+    assert [running[row + 1] for row in rows] == [-1, main, main, prep, prep, main, main, -1]
 
 
 def test_ops_and_calls_within_python_are_below_it(tmp_path):

@@ -6,7 +6,7 @@ Unlike `nesting` it holds every kind of row, so that at any instant it knows the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -129,7 +129,10 @@ class HostRows:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis on which threads follow one another without touching; `points` where their sum would not fit in 64 bits."""
+    """One axis on which threads follow one another without touching.
+
+    Where their sum would not fit in 64 bits it counts `points`, and the gaps between them, in place of nanoseconds.
+    """
 
     low: int
     span: int
@@ -139,17 +142,22 @@ class _Axis:
         """The place of each instant on the axis."""
         lanes = thread.astype(np.int64) + 1
         if self.points is None:
-            return lanes * self.span + (
-                np.clip(ts_ns, self.low, self.low + self.span - 1) - self.low
-            )
-        return lanes * (len(self.points) + 1) + np.searchsorted(self.points, ts_ns)
+            inside: Ints = np.clip(ts_ns, self.low, self.low + self.span - 1)
+            return lanes * self.span + (inside - self.low)
+        place = np.searchsorted(self.points, ts_ns)
+        is_point = self.points[np.minimum(place, len(self.points) - 1)] == ts_ns
+        lifted: Ints = 2 * (lanes * (len(self.points) + 1) + place) + is_point
+        return lifted
 
     @staticmethod
-    def of(times: Ints, threads: int) -> _Axis:
+    def of(times: Sequence[Ints], threads: int) -> _Axis:
         """The axis of all these times on so many threads."""
-        low, high = int(times.min(initial=0)), int(times.max(initial=0))
-        span = high - low + 2
-        return _Axis(low, span, None if span * (threads + 2) < 2**62 else np.unique(times))
+        known = [column for column in times if len(column)]
+        low = min((int(column.min()) for column in known), default=0) - 1
+        high = max((int(column.max()) for column in known), default=0) + 1
+        span = high - low + 1
+        fits = span * (threads + 2) < 2**62
+        return _Axis(low, span, None if fits else np.unique(np.concatenate(known)))
 
 
 def host_rows(trace: Trace) -> HostRows:
@@ -166,9 +174,7 @@ def host_rows(trace: Trace) -> HostRows:
     order = by_start(thread[chosen], start[chosen], end[chosen]) if len(chosen) else chosen
     rows = chosen[order]
     start, end, thread = start[rows], end[rows], thread[rows].astype(np.int64)
-    recorded = trace.numbers("device_ops", "ts_ns")
-    limits = np.array([recorded.min(initial=0), recorded.max(initial=0)], np.int64)
-    axis = _Axis.of(np.concatenate((start, end, limits)), int(thread.max(initial=0)))
+    axis = _Axis.of((start, end, trace.numbers("device_ops", "ts_ns")), int(thread.max(initial=0)))
     begin, until = axis.lift(thread, start), axis.lift(thread, end)
     # What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call
     # that opened it would seem to lie in that call for good.
