@@ -29,12 +29,12 @@ check-all: check test-slow
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h) | $(VENV)/bin/python
+$(VENV)/.demo: pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
-$(VENV)/.dev: pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(VENV)/.dev: pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e ./capture
 	touch $@ $(VENV)/.demo
 
 lint: $(VENV)/.dev
@@ -57,9 +57,9 @@ test-slow: $(VENV)/.dev
 # nvtx 0.2.12 and later records nothing under the nsys of Debian. verl asks for much that its profiler never imports.
 tools: $(TOOLS_VENV)/.ready
 
-$(TOOLS_VENV)/.ready: Makefile pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h)
+$(TOOLS_VENV)/.ready: Makefile pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h)
 	$(PYTHON) -m venv $(TOOLS_VENV)
-	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]' \
+	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]' -e ./capture \
 	  torch==2.13.0 ray==2.60.0 nvtx==0.2.11 'tensordict>=0.8,!=0.9.0,<=0.10.0' 'transformers>=5.5.3,!=5.6.0,<5.11' codetiming hydra-core orjson uvicorn fastapi datasets torchdata cachetools peft TransferQueue==0.1.11
 	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
 	touch $@
@@ -92,7 +92,7 @@ check-lowest: $(LOWEST)/.test
 
 $(LOWEST)/.test: pyproject.toml setup.py tests/lowest.txt $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h)
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/lowest.txt -e '.[test]'
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/lowest.txt -e '.[test]' -e ./capture
 	touch $@
 
 format: $(VENV)/.dev

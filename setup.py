@@ -1,6 +1,20 @@
-"""Builds the optional parts in C; without a compiler the package works, with its pure-Python scanner and SQLite alone."""
+"""Builds the optional parts in C, without which the package works (slower), and puts the example of `tracekit demo` into it."""
+
+import shutil
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
+
+EXAMPLE = Path("examples/simulated_gpu/outputs/profile")
+
+
+class BuildWithExample(build_py):
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            shutil.copytree(EXAMPLE, Path(self.build_lib, "tracekit/example"), dirs_exist_ok=True)
+
 
 PYTHON = {
     "define_macros": [("Py_LIMITED_API", "0x030b0000")],
@@ -27,6 +41,7 @@ HARMLESS = Extension(
 SWEEPS = Extension("tracekit.model._sweeps", ["tracekit/model/_sweeps.c"], **PYTHON)
 
 setup(
+    cmdclass={"build_py": BuildWithExample},
     ext_modules=[SCANNER, PAGES, HARMLESS, SWEEPS],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tracekit.model.errors import SchemaError, TraceFormatError, TracekitError
+from tracekit.model.installed import require_alone
 from tracekit.model.version import VERSION
 
 if TYPE_CHECKING:
@@ -62,4 +63,5 @@ def __getattr__(name: str) -> Any:
     """A public name, imported now."""
     if name not in _LAZY:
         raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
+    require_alone()
     return getattr(import_module(_LAZY[name]), name)

@@ -244,11 +244,12 @@ def test_a_command_without_what_it_needs_says_in_one_line_what_is_missing(call, 
 
 
 def test_every_command_is_called_without_arguments(call):
-    """The table above and the three commands that list everything are all there are."""
+    """The table above, the three commands that list everything and the example are all there are."""
     from tracekit.cli import COMMANDS
 
     assert {name for name in COMMANDS if call(name).exit_code == 0} == {
         "cache",
+        "demo",
         "explain",
         "tables",
     }

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from tracekit.cli import terminal
+from tracekit.model.installed import require_alone
 from tracekit.model.version import VERSION
 
 COMMANDS = (
@@ -32,6 +33,7 @@ COMMANDS = (
     "tables",
     "cache",
     "completion",
+    "demo",
 )
 """Each is `command` in the module of its name."""
 
@@ -96,6 +98,7 @@ class Commands(click.Group):
         gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
         context: click.Context | None = None
         try:
+            require_alone()
             with self.make_context(PROGRAM, args) as context:
                 status = self.invoke(context)
             terminal.say("")  # what is still buffered must fail here, where it can be reported

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import DISTRIBUTION
 
 if TYPE_CHECKING:
     from tracekit.model.trace import Failure
@@ -134,7 +135,7 @@ def _issues() -> str:
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
-        urls = metadata("tracekit").get_all("Project-URL") or []
+        urls = metadata(DISTRIBUTION).get_all("Project-URL") or []
     except PackageNotFoundError:
         return ""
     for entry in urls:

@@ -218,7 +218,7 @@ def _ray() -> Any:
     except ImportError as error:
         raise TracekitError(
             f"--engine ray needs Ray, which cannot be imported: {in_short(error)}",
-            "pip install 'tracekit[ray]', or leave --engine out",
+            "pip install 'tracekit-rl[ray]', or leave --engine out",
         ) from error
     return ray
 

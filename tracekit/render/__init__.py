@@ -117,7 +117,7 @@ def refuse_without_library(name: str) -> None:
     except ValueError:  # what stands in its place is no module
         spec = None
     if spec is None:
-        raise TracekitError(f"{name} needs {library}", f"pip install 'tracekit[{name}]'")
+        raise TracekitError(f"{name} needs {library}", f"pip install 'tracekit-rl[{name}]'")
 
 
 def format_of(path: PurePath | str) -> str:

@@ -22,7 +22,7 @@ def render_parquet(report: Report, _options: Options) -> dict[str, bytes]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise TracekitError("parquet needs pyarrow", "pip install 'tracekit[parquet]'") from None
+        raise TracekitError("parquet needs pyarrow", "pip install 'tracekit-rl[parquet]'") from None
 
     files = {}
     for name, sheet in tables(report).items():

@@ -107,7 +107,7 @@ def matplotlib_or_refuse() -> Any:
             import_module(f"matplotlib.{name}")
     except ImportError:
         problem = "image files need matplotlib"
-        raise TracekitError(problem, "pip install 'tracekit[plots]'") from None
+        raise TracekitError(problem, "pip install 'tracekit-rl[plots]'") from None
     return library
 
 

@@ -1,0 +1,43 @@
+"""`tracekit demo`: the answer for the example that comes with tracekit, and what to type next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tracekit.cli import terminal
+from tracekit.model.errors import TracekitError
+
+PACKAGE = Path(__file__).parents[1]
+PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/outputs/profile"
+"""Where the example lies: in the installed package, or in a checkout."""
+
+NEXT = """
+That was an example: two simulated ranks of GRPO. With it, or with a profile of your own:
+  tracekit analyze {path} -v                   every table
+  tracekit analyze {path} -o report.html       all of it as one page, with pictures
+  tracekit explain exposed-communication       what a finding measures, and what to do
+"""
+
+
+@click.command(name="demo", short_help="Try it on an example that comes with tracekit.")
+@click.option("--path", "only_path", is_flag=True, help="Only print where the example lies.")
+@click.pass_context
+def command(ctx: click.Context, *, only_path: bool) -> int:
+    """The answer for an example that comes with tracekit: profiles of two simulated ranks."""
+    from tracekit.cli.analyze import command as analyze
+
+    path = next((place for place in PLACES if place.is_dir()), None)
+    if path is None:
+        raise TracekitError(
+            "the example is not installed", "pip install --force-reinstall tracekit-rl"
+        )
+    if only_path:
+        terminal.say(f"{path}\n")
+        return 0
+    terminal.tell(f"$ tracekit analyze {path}")
+    with analyze.make_context("analyze", [str(path)], parent=ctx.parent) as of_example:
+        status: int = analyze.invoke(of_example)
+    terminal.tell(NEXT.format(path=path).rstrip())
+    return status
