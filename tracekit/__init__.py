@@ -3,7 +3,10 @@
 import tracekit
 trace = tracekit.load("rank0.pt.trace.json.gz")
 trace["device_ops"]                              # a pandas frame
-report = tracekit.analyze("outputs/profile")     # a Report
+report = tracekit.analyze("outputs/profile")     # a Report; a notebook shows it
+report.tables["kernels"]                         # what is shown, as pandas frames
+measured = tracekit.measure("outputs/profile")
+measured.tables["kernels"]                       # what was measured of every process and step
 print(tracekit.render(report, "md"))
 found = tracekit.compare("base/", "opt/")        # a Comparison
 print(found.verdict, tracekit.render(found))
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
     from tracekit.model.report import Report
     from tracekit.model.trace import Measurements, Trace
     from tracekit.pipeline import analyze, compare
+    from tracekit.pipeline.measuring import measure
     from tracekit.pipeline.options import Options
-    from tracekit.readers.loading import load
+    from tracekit.readers.loading import load, load_all
     from tracekit.render import render
 
 __version__ = VERSION
@@ -33,6 +37,8 @@ _LAZY = {
     "analyze": "tracekit.pipeline",
     "compare": "tracekit.compare",
     "load": "tracekit.readers.loading",
+    "load_all": "tracekit.readers.loading",
+    "measure": "tracekit.pipeline.measuring",
     "render": "tracekit.render",
     "Comparison": "tracekit.compare.comparison",
     "Options": "tracekit.pipeline.options",
@@ -55,6 +61,8 @@ __all__ = [
     "analyze",
     "compare",
     "load",
+    "load_all",
+    "measure",
     "render",
 ]
 

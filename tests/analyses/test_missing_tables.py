@@ -38,24 +38,24 @@ def measured(folder):
 def looked_at(analysis, whole):
     """The tables that a question reads of these measurements."""
     watched = Watched(
-        whole.tables, whole.sources, whole.failures, whole.notes, whole.facts, whole.check
+        whole.arrays, whole.sources, whole.failures, whole.notes, whole.facts, whole.check
     )
     Watched.looked_at.clear()
     analysis.judge(watched, defaults())
-    return sorted(watched.looked_at & set(whole.tables))
+    return sorted(watched.looked_at & set(whole.arrays))
 
 
 def variants(whole, name):
     """(what was done to it, the measurements) for every way in which a table can be poorer."""
     columns = whole.columns(name)
-    others = {key: table for key, table in whole.tables.items() if key != name}
-    yield "absent", replace(whole, tables=others)
-    yield "empty", replace(whole, tables={**others, name: TABLES[name].no_rows()})
+    others = {key: table for key, table in whole.arrays.items() if key != name}
+    yield "absent", replace(whole, arrays=others)
+    yield "empty", replace(whole, arrays={**others, name: TABLES[name].no_rows()})
     if "window" in columns.arrays:
         windows = whole[name]["window"]
         for window in windows.dropna().unique():
             alone = columns.where((windows == window).to_numpy())
-            yield f"{window} alone", replace(whole, tables={**others, name: alone})
+            yield f"{window} alone", replace(whole, arrays={**others, name: alone})
 
 
 def failures(whole, analyses):

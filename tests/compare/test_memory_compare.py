@@ -327,7 +327,7 @@ def test_a_snapshot_and_a_trace_of_one_process_are_not_put_together(tmp_path):
     traced = rows[rows["name"] == "device_peak_reserved"].assign(tool="torch", value=5.0)
     both = pd.concat([rows, traced, rows.assign(rank=1)], ignore_index=True)
     metrics = TABLES["metrics"].cast({name: both[name].to_numpy(object) for name in both})
-    values = value_rows(replace(found, tables={**found.tables, "metrics": metrics}))
+    values = value_rows(replace(found, arrays={**found.arrays, "metrics": metrics}))
     told = values[~values["whole"].astype(bool)][["rank", "name", "value"]].to_numpy().tolist()
     assert sorted(told) == [
         [0, "device_peak_allocated", MIB],

@@ -202,8 +202,8 @@ def test_a_copy_that_is_cut_off_or_longer_is_the_same_recording_and_counts_once(
     assert [source.name for source in result.measurements.sources] == ["rank0.json", "rank1.json"]
     assert result.report.headline == alone.report.headline
     assert result.report.files == (("read", 2), ("duplicate", 1))
-    for table, frame in result.measurements.tables.items():
-        assert len(frame) == len(alone.measurements.tables[table]), table
+    for table, frame in result.measurements.arrays.items():
+        assert len(frame) == len(alone.measurements.arrays[table]), table
     (note,) = [n for n in result.measurements.notes if n.code == "same-recording"]
     assert note.source in ("cut_rank1.json", "again_rank1.json")
     assert note.message.startswith("the same recording as rank1.json")

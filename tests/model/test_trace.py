@@ -213,4 +213,4 @@ def test_measurements_give_empty_tables_for_what_no_source_filled():
     assert list(measured["captures"]) == list(TABLES["captures"].columns)
     assert measured["quality"]["count"].isna().tolist() == [False, True]
     with pytest.raises(TypeError):
-        measured.tables["quality"] = Columns.of(quality())
+        measured.arrays["quality"] = Columns.of(quality())

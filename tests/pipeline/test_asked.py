@@ -41,8 +41,8 @@ def test_a_question_says_the_same_from_the_tables_that_are_measured_for_it(every
     (analysis,) = [analysis for analysis in ANALYSES if analysis.id == id_]
     measured = asked.to_measure([id_], (), ANALYSES)
     names = {table for one in measured for table in one.tables}
-    few = {name: frame for name, frame in every_table.tables.items() if name in names}
-    alone = replace(every_table, tables=few)
+    few = {name: frame for name, frame in every_table.arrays.items() if name in names}
+    alone = replace(every_table, arrays=few)
     with alone.watched() as looked_at:
         section = analysis.judge(alone, defaults())
     assert looked_at <= names

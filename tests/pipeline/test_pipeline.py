@@ -114,7 +114,7 @@ def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
     )
     for module in (readers, loading):
         monkeypatch.setattr(module, "READERS", (twice,))
-    with pytest.raises(TracekitError, match="holds 2 processes: 100, 100"):
+    with pytest.raises(TracekitError, match="holds 2 processes: rank 0 pid 100; rank 0 pid 100"):
         tracekit.load(profile / "rank0.json")
     assert len(analyze(profile / "rank0.json").measurements.sources) == 2
 

@@ -113,9 +113,9 @@ MEASUREMENTS = st.builds(
 
 
 def assert_same(loaded, original):
-    assert set(loaded.tables) == set(original.tables)
-    for name, columns in original.tables.items():
-        assert_frame_equal(loaded.tables[name].frame(), columns.frame(), check_exact=True)
+    assert set(loaded.arrays) == set(original.arrays)
+    for name, columns in original.arrays.items():
+        assert_frame_equal(loaded.arrays[name].frame(), columns.frame(), check_exact=True)
     assert loaded.sources == tuple(replace(s, path=Path(s.name)) for s in original.sources)
     assert loaded.failures == original.failures
     assert loaded.notes == original.notes
@@ -174,8 +174,8 @@ def test_what_lies_under_missing_values_does_not_reach_the_file(tmp_path, path):
     hidden = Nullable(np.array([0.5, 123.0]), np.array([False, True]))
     other = tmp_path / "other.tkm"
     counters = Columns(2, {**columns.arrays, "value": hidden})
-    tables = {**measurements.tables, "counters": counters}
-    saved.save(replace(measurements, tables=tables), other)
+    tables = {**measurements.arrays, "counters": counters}
+    saved.save(replace(measurements, arrays=tables), other)
     assert other.read_bytes() == path.read_bytes()
 
 

@@ -13,4 +13,4 @@ def columns_of(name, frame):
 def with_tables(measured, frames):
     """The measurements with these frames in the place of the tables of their names."""
     changed = {name: columns_of(name, frame) for name, frame in frames.items()}
-    return replace(measured, tables={**measured.tables, **changed})
+    return replace(measured, arrays={**measured.arrays, **changed})

@@ -9,6 +9,7 @@ from typing import Literal
 from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.origins import Attribution
 from tracekit.model.report import Better, Gate, Report, Unit
+from tracekit.model.shown import Shown
 
 SCHEMA = "tracekit.compare/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
@@ -123,8 +124,8 @@ class StepValue:
     counted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
     """Two sides compared; `verdict` is that of `headline`, the step, or "not comparable".
 
     Of sides without a step of which both have memory snapshots, `headline` is the peak of memory, in bytes.

@@ -29,7 +29,7 @@ def _roles(side: Side) -> list[str]:
     roles = set(map(itemgetter(1), side.samples))
     for measured in side.measured:
         roles.update(map(attrgetter("role"), measured.sources))
-        for table in measured.tables.values():
+        for table in measured.arrays.values():
             if "role" in table.arrays:
                 roles.update(table.texts("role"))
     return sorted(role for role in roles if role is not None)
@@ -59,11 +59,11 @@ def _name_of(role: str | None, names: Mapping[str, str]) -> str | None:
 
 def _of_measured(measured: Measurements, names: Mapping[str, str]) -> Measurements:
     """Measurements with other names for some roles."""
-    tables = dict(measured.tables)
-    for name, table in measured.tables.items():
+    tables = dict(measured.arrays)
+    for name, table in measured.arrays.items():
         if "role" in table.arrays:
             tables[name] = table.renamed("role", names)
     sources = tuple(
         replace(source, role=_name_of(source.role, names)) for source in measured.sources
     )
-    return replace(measured, tables=tables, sources=sources)
+    return replace(measured, arrays=tables, sources=sources)

@@ -114,8 +114,8 @@ def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
     gone = pd.DataFrame(rows, columns=[*UNIT]).astype({"run": object, "part": object})
     gone["step"] = gone["step"].astype("Int64")
     has_part = gone["part"].notna().to_numpy(np.bool_)
-    tables = dict(measured.tables)
-    for name, columns in measured.tables.items():
+    tables = dict(measured.arrays)
+    for name, columns in measured.arrays.items():
         if name in OF_EVERY_STEP or "step" not in columns.arrays:
             continue
         keys = {key: columns.arrays[key] for key in UNIT}
@@ -124,4 +124,4 @@ def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
         is_gone |= is_among(frame, gone[has_part], [*UNIT])
         if is_gone.any():
             tables[name] = columns.where(~is_gone)
-    return replace(measured, tables=tables)
+    return replace(measured, arrays=tables)

@@ -154,7 +154,7 @@ def _without(measured: Measurements, captures: Collection[Capture]) -> Measureme
     sources = tuple(s for s in measured.sources if (s.name, s.pid) not in captures)
     gone = {name for name, _ in captures} - {source.name for source in sources}
     tables = {}
-    for name, columns in measured.tables.items():
+    for name, columns in measured.arrays.items():
         rows = columns.where(~_of(columns.judged(), captures, gone))
         if len(rows) or not len(columns):
             tables[name] = rows

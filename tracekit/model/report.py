@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from tracekit.model.shown import Shown, figure_of, frames_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
 
 SCHEMA = "tracekit.report/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
@@ -81,8 +88,8 @@ class Place:
     run: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+@dataclass(frozen=True, slots=True, repr=False)
+class Finding(Shown):
     """One claim, the numbers behind it, what to try, where to look, and what it would give per step."""
 
     rule: str
@@ -158,8 +165,8 @@ class Ranked:
     kind: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
+@dataclass(frozen=True, slots=True, repr=False)
+class Sheet(Shown):
     """A table to show: rows in the order of importance; `omitted` counts rows left out of the report."""
 
     name: str
@@ -211,8 +218,8 @@ class Chart:
     """Whose row each is, where rows are processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+@dataclass(frozen=True, slots=True, repr=False)
+class Section(Shown):
     """The answer to one question, or why there is none."""
 
     id: str
@@ -238,8 +245,8 @@ class Remark:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown):
     """Everything that was concluded about a set of sources.
 
     `identity` are the facts of the first line (run, ranks, steps, hardware …) in order; `headline` the
@@ -271,6 +278,32 @@ class Report:
     def asks_rules(self) -> bool:
         """Whether any question that was asked has a rule."""
         return any(section.id == RULES for section in self.sections)
+
+    @property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """Every table of the report as a pandas frame, by the name of the file that `--export csv` writes.
+
+        Values are raw: ns, bytes, ratios of 0 to 1; a unit is the suffix of the column's name. `attrs` of a frame hold
+        `title`, `caption`, `omitted` (rows that no output has), and `units` and `docs` by column.
+        """
+        frames: Mapping[str, pd.DataFrame] = frames_of(self)
+        return frames
+
+    def section(self, id: str) -> Section:  # noqa: A002 - what it is called
+        """The section of this id; raises `KeyError` naming those there are."""
+        for section in self.sections:
+            if section.id == id:
+                return section
+        known = ", ".join(section.id for section in self.sections)
+        raise KeyError(f"no section {id!r}; there are: {known}")
+
+    def figure(self, chart: str, axes: Any = None) -> Any:
+        """The axes of matplotlib with one chart on them, a new figure's or those given.
+
+        `chart` is the id of a chart or of the section that it is in (its first one). Raises `TracekitError` for others, and
+        where matplotlib is missing.
+        """
+        return figure_of(self, chart, axes)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -17,7 +17,10 @@ import pandas as pd
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.keys import place_of
+from tracekit.model.labels import did_you_mean
 from tracekit.model.metrics import described
+from tracekit.model.report import Heading, Sheet
+from tracekit.model.shown import as_html
 from tracekit.model.sources import (
     Account,
     Failure,
@@ -31,7 +34,7 @@ from tracekit.model.sources import (
 )
 from tracekit.model.tables import KEYS, TABLES, Table
 from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Nullable, all_at_rows, bare
-from tracekit.model.tables.table import FEW_ROWS, Dtype
+from tracekit.model.tables.table import FEW_ROWS, Dtype, unit_of
 
 __all__ = [
     "KEPT_ROWS",
@@ -64,7 +67,7 @@ class SparseColumn(Protocol):
     def categories(self) -> list[Any] | None: ...  # noqa: D102
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """The tables of one process from one source file. `trace["device_ops"]` is a pandas frame.
 
@@ -92,6 +95,30 @@ class Trace:
                 TABLES[name].fits(table)
             else:
                 TABLES[name].check(table)
+
+    def __repr__(self) -> str:
+        """What it is of, and what was recorded."""
+        facts = [self.source.name]
+        if self.source.rank is not None:
+            facts.append(f"rank {self.source.rank}")
+        for name in self.tables:
+            facts.append(f"{name} {self._row_count(name):,}")
+        return f"<Trace {' · '.join(facts)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the tables, how many rows each has, and what a row is."""
+        rows = [(name, self._row_count(name), TABLES[name].row) for name in self.tables]
+        headings = (
+            Heading("table", "table"),
+            Heading("rows", "rows", "count"),
+            Heading("row", "a row is"),
+        )
+        return as_html(Sheet("trace", f"Trace of {self.source.name}", headings, tuple(rows)))
+
+    def _row_count(self, name: str) -> int:
+        """How many rows a table has; no frame is made for it."""
+        assert isinstance(self.tables, Frames), "a trace holds its tables so"
+        return len(self.tables.as_given()[name])
 
     def has(self, *names: str) -> bool:
         """Whether the source recorded all of these tables."""
@@ -249,7 +276,7 @@ KEPT_ROWS = 150_000
 """The frame of a longer table is made anew for each question: its texts as objects take many times their memory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Measurements:
     """The measured tables of all sources, concatenated: all that judging sees.
 
@@ -259,7 +286,7 @@ class Measurements:
     added. `recorded` are the measurements of all steps, where some of them do not count and are left out of these.
     """
 
-    tables: Mapping[str, Columns]
+    arrays: Mapping[str, Columns]
     sources: tuple[Source, ...]
     failures: tuple[Failure, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -275,14 +302,40 @@ class Measurements:
 
     def __post_init__(self) -> None:
         """Check every table against its schema and freeze the mapping."""
-        for name, columns in self.tables.items():
+        for name, columns in self.arrays.items():
             TABLES[name].fits(columns)
-        object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+        object.__setattr__(self, "arrays", MappingProxyType(dict(self.arrays)))
+
+    def __repr__(self) -> str:
+        """How many sources it is of, and the tables."""
+        facts = [f"{len(self.sources):,} sources"]
+        for name, columns in self.arrays.items():
+            facts.append(f"{name} {len(columns):,}")
+        return f"<Measurements {' · '.join(facts)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the tables, how many rows each has, and what a row is."""
+        rows = [(name, len(columns), TABLES[name].row) for name, columns in self.arrays.items()]
+        headings = (
+            Heading("table", "table"),
+            Heading("rows", "rows", "count"),
+            Heading("row", "a row is"),
+        )
+        title = f"Measured of {len(self.sources):,} sources"
+        return as_html(Sheet("measurements", title, headings, tuple(rows)))
+
+    @property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """Every table as a frame for a person, made when it is asked for: texts are categories, and what is unknown is missing.
+
+        `attrs` of a frame hold `row`, what one row is, and `units` and `docs` by column.
+        """
+        return _Described(self.arrays)
 
     def has(self, *names: str) -> bool:
         """Whether any source filled all of these tables."""
         self._look(names)
-        return all(name in self.tables for name in names)
+        return all(name in self.arrays for name in names)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         """A frame of one table, without rows when no source filled it; texts are objects, NaN where one is missing.
@@ -300,7 +353,7 @@ class Measurements:
     def columns(self, name: str) -> Columns:
         """The bare columns of one table, without rows when no source filled it."""
         self._look((name,))
-        return self.tables[name] if name in self.tables else TABLES[name].no_rows()
+        return self.arrays[name] if name in self.arrays else TABLES[name].no_rows()
 
     def row_count(self, name: str) -> int:
         """How many rows a table has, none where no source filled it: asked before a frame of none is made."""
@@ -336,3 +389,23 @@ class Measurements:
     def _look(self, names: Iterable[str]) -> None:
         if self._looks:
             self._looks[-1].update(names)
+
+
+class _Described(Frames):
+    """Frames that tell what they hold."""
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        """The frame of one table, with what is known of it in `attrs`; `TracekitError` names the tables there are."""
+        if name not in self:
+            near = did_you_mean(name, self)
+            raise TracekitError(
+                f"no table {name!r} was measured{near}", f"measured: {', '.join(self) or 'none'}"
+            )
+        frame = super().__getitem__(name)
+        table = TABLES[name]
+        frame.attrs = {
+            "row": table.row,
+            "units": {column: unit_of(column, kind) for column, kind in table.columns.items()},
+            "docs": {column: described.doc for column, described in table.columns.items()},
+        }
+        return frame

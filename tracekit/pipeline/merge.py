@@ -143,7 +143,7 @@ def _renamed(
 ) -> Measurements:
     """The same measurements with other names for runs and sources."""
     tables: dict[str, Columns] = {}
-    for name, columns in part.tables.items():
+    for name, columns in part.arrays.items():
         tables[name] = columns.renamed("run", runs).renamed("source", sources)
     renamed_sources: list[Source] = []
     for source in part.sources:
@@ -152,7 +152,7 @@ def _renamed(
         renamed_sources.append(replace(source, run=run, name=name, notes=notes))
     return replace(
         part,
-        tables=tables,
+        arrays=tables,
         sources=tuple(renamed_sources),
         failures=_with_sources(part.failures, sources),
         notes=_with_sources(part.notes, sources),

@@ -77,7 +77,7 @@ _SOURCE_MAYBE_NUMBERS = ("step", "rank", "world_size", "replica", "pid")
 
 def save(measurements: Measurements, path: Path | str) -> None:
     """Nothing; afterwards `path` holds `measurements`, of each source only the name that was shown."""
-    tables = _in_order(measurements.tables)
+    tables = _in_order(measurements.arrays)
     size = sum(len(rows) * _row_bytes(TABLES[name]) for name, rows in tables.items())
     if size > MAX_BYTES:
         raise TracekitError(
@@ -291,7 +291,7 @@ def _measurements(archive: _Archive) -> Measurements:
         tables[name] = _columns(TABLES[name], described, archive)
     archive.finish()
     return Measurements(
-        tables=_in_order(tables),
+        arrays=_in_order(tables),
         sources=tuple(map(_source, _as_list(manifest.get("sources"), "sources"))),
         failures=tuple(map(_failure, _as_list(manifest.get("failures"), "failures"))),
         notes=tuple(map(_note, _as_list(manifest.get("notes"), "notes"))),

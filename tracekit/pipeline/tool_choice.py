@@ -80,7 +80,7 @@ def _is_of(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
 def _part(measured: Measurements, names: frozenset[str], *, kept: bool) -> Measurements:
     """The measurements of these sources, or of all others."""
     tables: dict[str, Columns] = {}
-    for name, columns in measured.tables.items():
+    for name, columns in measured.arrays.items():
         rows = columns.where(_is_of(columns, names) == kept)
         if len(rows) or not len(columns):
             tables[name] = rows

@@ -37,7 +37,9 @@ def column_names(sheet: Sheet) -> list[str]:
     names = []
     for heading in sheet.headings:
         suffix = _SUFFIXES.get(heading.unit, "")
-        name = heading.name.removesuffix(suffix) + suffix
+        name = heading.name
+        if f"_{name}" != suffix:
+            name = name.removesuffix(suffix) + suffix
         names.append(unique_name(name, lower_names))
     return names
 

@@ -47,6 +47,17 @@ class Column:
         return self.dtype in _MAYBE or (self.dtype == "category" and not self.values)
 
 
+UNITS = ("ns", "bytes", "ratio", "gb_per_s", "count")
+"""The units that names of columns end in."""
+
+
+def unit_of(name: str, column: Column) -> str:
+    """The unit of a column, which its name ends in; `text` of texts, and nothing of other numbers."""
+    if column.dtype == "category":
+        return "text"
+    return next((unit for unit in UNITS if name == unit or name.endswith(f"_{unit}")), "")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """A named set of columns, and what one row of it is; equal to itself alone."""

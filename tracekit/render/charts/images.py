@@ -14,7 +14,8 @@ from itertools import chain, groupby
 from typing import Any
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.report import Report
+from tracekit.model.labels import did_you_mean
+from tracekit.model.report import Chart, Report
 from tracekit.render.charts import shapes
 from tracekit.render.charts.kinds import layout, stage_tones
 from tracekit.render.charts.shapes import WIDTH
@@ -114,21 +115,55 @@ def matplotlib_or_refuse() -> Any:
 def painted(picture: shapes.Layout, suffix: str, matplotlib: Any) -> bytes:
     """The picture in one of `FORMATS`, whatever the user's own settings of matplotlib are."""
     unsaid = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[suffix]
-    caption = _CAPTION * bool(picture.caption)
-    height = _TITLE + picture.height + caption + 2 * _MARGIN
     # A figure of its own, unknown to pyplot, is drawn without a window on any machine.
     with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # characters that the font has not are drawn as boxes
-        size_in = (_WIDTH_IN, height * _POINT / 72)
-        figure = matplotlib.figure.Figure(figsize=size_in, dpi=_DPI)
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        axes.set_xlim(-_MARGIN, WIDTH + _MARGIN)
-        axes.set_ylim(picture.height + caption + _MARGIN, -_TITLE - _MARGIN)
-        _paint(axes, picture, matplotlib)
+        figure = matplotlib.figure.Figure(figsize=_size_in(picture), dpi=_DPI)
+        _draw_on(figure.add_axes((0, 0, 1, 1)), picture, matplotlib)
         file = BytesIO()
         figure.savefig(file, format=suffix, metadata=unsaid)
     return file.getvalue()
+
+
+def figure_of(report: Report, chart: str, axes: Any = None) -> Any:
+    """The axes with one chart of the report, by its id or that of its section; for those given see `Report.figure`."""
+    charts: dict[str, Chart] = {}
+    for section in report.sections:
+        for one in section.charts:
+            charts.setdefault(one.id, one)
+    for section in report.sections:
+        for one in section.charts:
+            charts.setdefault(section.id, one)
+    chosen = charts.get(chart)
+    if chosen is None:
+        ids = list(charts)
+        near = did_you_mean(chart, ids)
+        raise TracekitError(
+            f"no chart {chart!r} in the report{near}", f"there are: {', '.join(ids) or 'none'}"
+        )
+    matplotlib = matplotlib_or_refuse()
+    picture = layout(chosen, stage_tones(charts.values()))
+    with matplotlib.style.context(_SETTINGS):
+        if axes is None:
+            pyplot = import_module("matplotlib.pyplot")
+            axes = pyplot.figure(figsize=_size_in(picture)).add_axes((0, 0, 1, 1))
+        _draw_on(axes, picture, matplotlib)
+    return axes
+
+
+def _size_in(picture: shapes.Layout) -> tuple[float, float]:
+    """The width and height of a figure that shows the picture, in inches."""
+    height = _TITLE + picture.height + _CAPTION * bool(picture.caption) + 2 * _MARGIN
+    return _WIDTH_IN, height * _POINT / 72
+
+
+def _draw_on(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:
+    """Nothing; afterwards the axes show the picture and nothing else."""
+    caption = _CAPTION * bool(picture.caption)
+    axes.set_axis_off()
+    axes.set_xlim(-_MARGIN, WIDTH + _MARGIN)
+    axes.set_ylim(picture.height + caption + _MARGIN, -_TITLE - _MARGIN)
+    _paint(axes, picture, matplotlib)
 
 
 def _paint(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:

@@ -1,0 +1,45 @@
+"""The function of the Python interface that measures and does not judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracekit.model.trace import Measurements
+from tracekit.pipeline import run
+from tracekit.pipeline.options import options_of
+
+
+def measure(  # noqa: PLR0913 - one per option
+    path: str | Path | Sequence[str | Path] = (),
+    *,
+    ranks: str | None = None,
+    steps: str | None = None,
+    stages: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    jobs: int | None = None,
+    sample: int | None = None,
+    questions: str | Sequence[str] | None = None,
+    skip: str | Sequence[str] = (),
+    question_files: str | Sequence[str] = (),
+    cache: bool = True,
+) -> Measurements:
+    """What was measured of a profile, from which `analyze` judges: `measure(path).tables["kernels"]` is a pandas frame.
+
+    Its rows are those of every process, step and stage; `tracekit tables NAME` tells the columns, whose units are their
+    suffixes and stand in `attrs["units"]`. The options are those of `analyze`; `path` may be saved measurements (`.tkm`).
+    Raises `TracekitError` when nothing was found or could be read.
+    """
+    chosen = {
+        "ranks": ranks,
+        "steps": steps,
+        "stages": stages,
+        "exclude": exclude,
+        "jobs": jobs,
+        "sample": sample,
+        "questions": questions,
+        "skip": skip,
+        "question_files": question_files,
+        "cache": cache,
+    }
+    return run.measured_all(path, options_of(chosen))
