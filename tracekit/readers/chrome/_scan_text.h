@@ -11,7 +11,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__GNUC__) || defined(__clang__)
+/* What only some compilers have; TRACEKIT_PLAIN_C compiles what all others get. */
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(TRACEKIT_PLAIN_C)
+#define TK_GNU 1
+#endif
+
+#ifdef TK_GNU
 #define TK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TK_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define TK_RARE __attribute__((noinline, cold))
@@ -68,7 +73,7 @@ static inline uint64_t tk_bytes_equal(uint64_t word, unsigned char c)
 /* The number of the lowest byte that is marked in `mask`, which is not 0. */
 static inline unsigned tk_first_byte(uint64_t mask)
 {
-#if defined(__GNUC__) || defined(__clang__)
+#ifdef TK_GNU
     return (unsigned)__builtin_ctzll(mask) >> 3;
 #else
     unsigned byte = 0;

@@ -8,7 +8,12 @@
 #include <Python.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef _WIN32
+#include <io.h>
+#include <stdio.h>
+#else
 #include <unistd.h>
+#endif
 
 #include "../chrome/_scan_columns.h"
 
@@ -75,12 +80,23 @@ static const unsigned char *read_varint(const unsigned char *p, const unsigned c
     return NULL;
 }
 
+/* So many bytes of the file from `start` on, or fewer; 0 or less where there are none. */
+static Py_ssize_t read_at(int fd, unsigned char *into, size_t size, uint64_t start)
+{
+#ifdef _WIN32
+    if (_lseeki64(fd, (__int64)start, SEEK_SET) < 0) return -1;
+    return _read(fd, into, (unsigned)(size < AHEAD_BYTES ? size : AHEAD_BYTES));
+#else
+    return pread(fd, into, size, (off_t)start);
+#endif
+}
+
 static bool read_pages(Pages *self, uint32_t first, uint32_t count)
 {
     size_t size = (size_t)count * self->page_size, done = 0;
-    off_t start = (off_t)(first - 1) * (off_t)self->page_size;
+    uint64_t start = (uint64_t)(first - 1) * self->page_size;
     while (done < size) {
-        ssize_t part = pread(self->fd, self->window + done, size - done, start + (off_t)done);
+        Py_ssize_t part = read_at(self->fd, self->window + done, size - done, start + done);
         if (part <= 0) return false;
         done += (size_t)part;
     }
