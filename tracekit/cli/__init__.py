@@ -31,6 +31,7 @@ COMMANDS = (
     "collect",
     "explain",
     "tables",
+    "mcp",
     "cache",
     "completion",
     "demo",
