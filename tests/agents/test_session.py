@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_session import session
+from strict_schema import validate
 
 from tracekit.agents import bounds
 from tracekit.agents.tools import TOOLS
@@ -58,21 +59,11 @@ CALLS = [(tool, arguments) for tool, several in EACH.items() for arguments in se
 def test_an_answer_is_what_its_schema_says_and_bounded(asked, tool, arguments):
     result = asked.call(tool, **arguments)
     assert not result.is_error
-    schema = strict(asked.tools()[tool].output_schema)
-    jsonschema.validate(result.structured_content, schema, cls=jsonschema.Draft202012Validator)
+    validate(result.structured_content, asked.tools()[tool].output_schema)
     (content,) = result.content
     assert 0 < len(content.text) <= bounds.TEXT
     assert len(json.dumps(result.structured_content)) < 3 * bounds.ROW_CHARACTERS
     assert str(ROOT) not in content.text + json.dumps(result.structured_content)
-
-
-def strict(schema):
-    """The schema that knows all fields."""
-    if isinstance(schema, dict):
-        schema = {key: strict(value) for key, value in schema.items()}
-        if "properties" in schema:
-            schema["additionalProperties"] = False
-    return list(map(strict, schema)) if isinstance(schema, list) else schema
 
 
 def test_the_text_is_the_first_screen_that_a_person_sees(asked):

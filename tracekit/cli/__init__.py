@@ -31,6 +31,7 @@ COMMANDS = (
     "collect",
     "explain",
     "tables",
+    "schema",
     "mcp",
     "cache",
     "completion",

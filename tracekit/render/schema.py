@@ -23,6 +23,8 @@ _SCALARS: Mapping[Any, str] = {
     str: "string",
 }
 
+_Records = dict[type, dict[str, Any]]
+
 
 def document(kind: type, version: str) -> dict[str, Any]:
     """The schema of a dataclass that is saved under a version such as `tracekit.report/1`."""
@@ -43,14 +45,16 @@ def urn(version: str) -> str:
 
 def schema_of(kind: type) -> dict[str, Any]:
     """The schema of a dataclass; those that it is made of stand in `$defs`, by name."""
-    records: dict[str, dict[str, Any]] = {}
+    records: _Records = {}
     body = _record(kind, records)
     if records:
-        body["$defs"] = dict(sorted(records.items(), key=itemgetter(0)))
+        named = {record.__name__: schema for record, schema in records.items()}
+        assert len(named) == len(records), "two dataclasses of one name"
+        body["$defs"] = dict(sorted(named.items(), key=itemgetter(0)))
     return body
 
 
-def _record(kind: type, records: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _record(kind: type, records: _Records) -> dict[str, Any]:
     """The schema of one dataclass; afterwards `records` hold those that it refers to."""
     hints = get_type_hints(kind, include_extras=True)
     properties: dict[str, Any] = {}
@@ -71,22 +75,20 @@ def is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _schema(hint: Any, records: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _schema(hint: Any, records: _Records) -> dict[str, Any]:
     """The schema of an annotation."""
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     if is_dataclass(hint):
         assert isinstance(hint, type), "an annotation names a class"
-        if hint.__name__ not in records:
-            records[hint.__name__] = {}
-            records[hint.__name__] = _record(hint, records)
+        if hint not in records:
+            records[hint] = {}
+            records[hint] = _record(hint, records)
         return {"$ref": f"#/$defs/{hint.__name__}"}
     return _generic(get_origin(hint), get_args(hint), records)
 
 
-def _generic(
-    origin: Any, arguments: tuple[Any, ...], records: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _generic(origin: Any, arguments: tuple[Any, ...], records: _Records) -> dict[str, Any]:
     """The schema of an annotation that is made of others."""
     if origin is Annotated:
         return _schema(arguments[0], records) | _said(arguments[1:])
@@ -122,7 +124,7 @@ def _one_of(options: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": types}
 
 
-def _items(kinds: tuple[Any, ...], records: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _items(kinds: tuple[Any, ...], records: _Records) -> dict[str, Any]:
     """The schema of a tuple: of any length, or of exactly these items."""
     if kinds[-1] is Ellipsis:
         return {"type": "array", "items": _schema(kinds[0], records)}
