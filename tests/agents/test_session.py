@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_table_filtered_and_in_parts(asked):
         part = asked.data("tables", path="simulated_gpu", table="values", limit=97, offset=offset)
         rows += part["rows"]
         offset = part["next_offset"]
-    assert len(rows) == every["matching"] == every["tables"][0]["rows"] > 2 * 97
+    assert len(rows) == every["matching"] == every["tables"][0]["row_count"] > 2 * 97
     assert rows[: len(every["rows"])] == every["rows"]
     wanted = {"rank": 1, "name": "gpu_idle", "stage": None}
     chosen = asked.data(

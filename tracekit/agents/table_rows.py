@@ -50,8 +50,8 @@ class TableNote:
 
     name: str
     title: str
-    rows: Annotated[int, "How many rows it has."]
-    columns: tuple[str, ...]
+    row_count: Annotated[int, "How many rows it has."]
+    column_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def table_rows(roots: Roots, asked: TablesArguments) -> tuple[str, TablesAnswer]
     sheets = tables(report)
     if asked.table is None:
         notes = tuple(_note(name, sheet) for name, sheet in sheets.items())
-        lines = [f"{note.name}: {note.title} ({note.rows:,} rows)" for note in notes]
+        lines = [f"{note.name}: {note.title} ({note.row_count:,} rows)" for note in notes]
         return text_within("\n".join(lines), _REST), TablesAnswer(path, notes)
     if asked.table not in sheets:
         near = did_you_mean(asked.table, sheets)
