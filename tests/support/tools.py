@@ -23,6 +23,7 @@ ALONGSIDE = (
     "tests/capture/test_recipes.py",
     "tests/capture/test_switch.py",
     "tests/capture/test_with_verl.py",
+    "tests/logs/test_systems.py",
     "tests/readers/test_nsys_stats.py",
     "tests/test_nsys_reports.py",
 )
@@ -39,6 +40,7 @@ HERE = {
     "verl": lambda: verl_python.PYTHON is not None,
     "ray": lambda: find_spec("ray") is not None and find_spec("nvtx") is not None,
     "nsys": lambda: bool(nsys_tool.found()),
+    "logs": lambda: all(map(find_spec, ("tensorboard", "mlflow", "wandb", "sqlalchemy"))),
     "compiler": lambda: COMPILER is not None,
     "namespaces": lambda: shutil.which("unshare") is not None,
 }

@@ -34,6 +34,7 @@ COMMANDS = (
     "cache",
     "completion",
     "demo",
+    "log",
 )
 """Each is `command` in the module of its name."""
 
