@@ -61,12 +61,16 @@ Kind = Literal["clock", "load", "host", "pause", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why ranks are late: in words behind a colon (empty: nothing tells), what to do, and the numbers behind it."""
+    """Why ranks are late: in words behind a colon (empty: nothing tells), what to do, and the numbers behind it.
+
+    `pause_ns` is how much longer a late step idles in pieces long enough to be seen one by one; 0 where there are none.
+    """
 
     kind: Kind
     words: str
     advice: str
     evidence: tuple[Metric, ...] = ()
+    pause_ns: int = 0
 
 
 UNKNOWN = Cause(
@@ -267,7 +271,9 @@ def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> C
     mean = both.late_ns[place] / max(both.late_count[place], 1.0)
     where = f" in {stage}" if stage else " outside its stages"
     title = CAUSE_TITLES.get(kind, ("no op was recorded",))[0]
-    if holder is not None and holder[1] >= APART * more[place]:
+    longer_ns = float(more[place])
+    if holder is not None and holder[1] >= APART * longer_ns:
+        longer_ns = min(longer_ns, holder[1])
         words = (
             f"its GPU waits {show(holder[1], 'ns')} a step longer while its host is in {holder[0]}"
         )
@@ -283,7 +289,18 @@ def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> C
         "pause_ns", round(float(more[place])), "ns", "lower", label=f"longer idle, {title}"
     )
     advice = "look at what its host does there: garbage collection, logging or checkpoints on one rank, data loading, locks"
-    return Cause("pause", words, advice, (pause,))
+    is_long = _piece_ns(both, place) >= PAUSE_NS
+    return Cause("pause", words, advice, (pause,), round(longer_ns) if is_long else 0)
+
+
+def _piece_ns(both: Beside, place: int) -> float:
+    """The mean length of the pieces in which the late ranks idle at a row, or of those that the others have not."""
+    late_ns, late_count = float(both.late_ns[place]), float(both.late_count[place])
+    more_count = late_count - float(both.usual_count[place])
+    mean = late_ns / max(late_count, 1.0)
+    if more_count <= 0:
+        return mean
+    return max(mean, float(both.more_ns[place]) / max(more_count, 1.0))
 
 
 def _held_in(
