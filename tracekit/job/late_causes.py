@@ -198,7 +198,7 @@ def _of_work(
     chosen = both.of_class("host" if on_host else "compute") & (both.usual_ns > 0)
     factor, names = _one_factor(both, chosen)
     if factor is not None:
-        return _by_factor(factor, names, on_host)
+        return _by_factor(factor, names, on_host, len(late))
     return _more_work(measured, rank_group, both, late, others)
 
 
@@ -215,17 +215,18 @@ def _one_factor(both: Beside, chosen: Bools) -> tuple[float | None, list[str]]:
     return factor, both.keys["name"][chosen][near].unique().tolist()
 
 
-def _by_factor(factor: float, names: list[str], on_host: bool) -> Cause:
+def _by_factor(factor: float, names: list[str], on_host: bool, ranks: int) -> Cause:
     """All that is done takes longer by one factor; of few kinds of work it may as well be more work in each call."""
     if len(names) < LEAST_NAMES:
         words = f"the same calls of {_short(names[0])} take {factor:.2f} times as long, with more in each or slower"
         return Cause("unknown", words, UNKNOWN.advice)
     if on_host:
         return _held_up(factor)
+    gpus = "this GPU" if ranks == 1 else "these GPUs"
     return Cause(
         "clock",
         f"the same kernels take {factor:.2f} times as long as on the others",
-        "look at the clocks, temperature and power limit of this GPU (nvidia-smi -q -d CLOCK,PERFORMANCE)",
+        f"look at the clocks, temperature and power limit of {gpus} (nvidia-smi -q -d CLOCK,PERFORMANCE)",
         (Metric("kernel_factor", factor, "", "lower", label="times as long, all kernels alike"),),
     )
 
