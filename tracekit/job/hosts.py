@@ -87,4 +87,4 @@ def _hosts(owners: Sequence[Row], sheet: Sheet, member: str) -> list[Cell]:
 def _process(owner: Row) -> str:
     """What tables call a process: `rank 3 actor`."""
     _, role, replica, rank, _ = owner
-    return phrase(called("rank", rank), called("replica", replica), role)
+    return phrase(called("rank", rank), called("replica", replica), str(role or ""))
