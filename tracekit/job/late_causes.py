@@ -71,6 +71,8 @@ class Cause:
     advice: str
     evidence: tuple[Metric, ...] = ()
     pause_ns: int = 0
+    is_seen: bool = False
+    """Of a load: that there are more calls, or more rows."""
 
 
 UNKNOWN = Cause(
@@ -199,7 +201,10 @@ def _of_work(
     factor, names = _one_factor(both, chosen)
     if factor is not None:
         return _by_factor(factor, names, on_host, len(late))
-    return _more_work(measured, rank_group, both, late, others)
+    more = _more_work(measured, rank_group, both, late, others)
+    if on_host and not more.is_seen:
+        return _longer_calls(both, chosen, more)
+    return more
 
 
 def _one_factor(both: Beside, chosen: Bools) -> tuple[float | None, list[str]]:
@@ -261,7 +266,22 @@ def _more_work(
         words = f"its matrix products{in_stage} have {rows:.2f} times as many rows as those of the others"
         of_work.append(Metric("row_factor", rows, "", "lower", label="times as many rows"))
     advice = "balance tokens over ranks (dynamic batch sizes, balanced sequence lengths), or find why it is given more"
-    return Cause("load", words, advice, tuple(of_work))
+    is_seen = abs(count - usual) > 0.02 * usual or len(of_work) > 1
+    return Cause("load", words, advice, tuple(of_work), is_seen=is_seen)
+
+
+def _longer_calls(both: Beside, chosen: Bools, more: Cause) -> Cause:
+    """As many calls of a host that take longer, some more than others: with more in each, or while others have its cores."""
+    times = float(both.late_ns[chosen].sum()) / float(both.usual_ns[chosen].sum())
+    if times < SLOWER:
+        return more
+    _, _, most = more.words.partition("more work, ")
+    return Cause(
+        "unknown",
+        f"the same calls of its host take {times:.2f} times as long, {most}: more in each, or other load on its cores",
+        "see what else runs on its cores, and whether it is given more (samples, longer sequences)",
+        more.evidence,
+    )
 
 
 def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> Cause:
