@@ -1,7 +1,7 @@
 """Profiles a small real training run on four CPU processes, clean or with one known fault planted in it.
 
     pip install torch==2.13.0
-    python examples/make_gloo_faults.py OUT [--faults clean,rotating,...] [--steps 5] [--calls 8]
+    python examples/make_gloo_faults.py OUT [--faults clean,rotating,...] [--steps 5] [--small]
 
 Every run leaves `OUT/<fault>/rank<r>.pt.trace.json.gz` and `truth.json`: what was planted where, and
 the steps and stages by a clock outside the profiler. The stages are those of an RL step: `gen`,
@@ -22,7 +22,9 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-WORLD, WIDTH, LAYERS, BATCH, CALLS = 4, 256, 3, 32, 8
+WORLD, WIDTH, BATCH = 4, 256, 32
+LAYERS, CALLS = 3, 8
+"""Of the network, and calls of it in a stage; one of each makes small traces."""
 WARMUP = 2
 PINNED = ("contention", "contention_clean")
 """Runs of two ranks, each on a core of its own."""
@@ -49,12 +51,16 @@ FAULTS = {
 class Job:
     """What one rank trains, and the clock of its stages."""
 
-    def __init__(self, rank: int, fault: str, steps: int, calls: int) -> None:
-        self.rank, self.fault, self.calls = rank, fault, calls
+    def __init__(self, rank: int, fault: str, steps: int, small: bool) -> None:
+        self.rank, self.fault, self.calls = rank, fault, 1 if small else CALLS
         self.batch = BATCH * (24 if fault == "more_samples" and rank == 2 else 1)
-        self.actor, self.reference, self.rollout = network(), network(), network()
+        layers = 1 if small else LAYERS
+        self.actor, self.reference, self.rollout = (network(layers) for _ in range(3))
         self.model = torch.nn.parallel.DistributedDataParallel(self.actor)
+        self.optimizer: torch.optim.Optimizer
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=False)
+        if small:
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, foreach=False)
         seconds = 0.060 if fault == "loader" else 0.0
         if fault == "loader_one_rank" and rank == 1:
             seconds = 0.120
@@ -161,9 +167,9 @@ def keep_busy(core: int) -> None:
         multiply(1.0)
 
 
-def network() -> torch.nn.Module:
+def network(count: int) -> torch.nn.Module:
     """A few layers of a perceptron."""
-    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(count)]
     return torch.nn.Sequential(*(part for one in layers for part in (one, torch.nn.GELU())))
 
 
@@ -175,7 +181,7 @@ def multiply(seconds: float) -> None:
 
 
 def train(
-    rank: int, world: int, fault: str, steps: int, calls: int, folder: str, port: int
+    rank: int, world: int, fault: str, steps: int, small: bool, folder: str, port: int
 ) -> None:
     """One rank of one run."""
     if fault in PINNED:
@@ -184,7 +190,7 @@ def train(
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    job, path = Job(rank, fault, steps, calls), Path(folder)
+    job, path = Job(rank, fault, steps, small), Path(folder)
     for number in range(WARMUP):
         job.step(number)
     gc.collect()
@@ -193,7 +199,7 @@ def train(
         activities=[ProfilerActivity.CPU],
         schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
         on_trace_ready=lambda p: p.export_chrome_trace(str(path / f"rank{rank}.pt.trace.json.gz")),
-        record_shapes=not memory,
+        record_shapes=not (memory or small),
         profile_memory=memory,
     ) as profiler:
         for number in range(steps + 1):
@@ -204,7 +210,7 @@ def train(
     dist.destroy_process_group()
 
 
-def run(fault: str, steps: int, calls: int, out: Path, port: int) -> None:
+def run(fault: str, steps: int, small: bool, out: Path, port: int) -> None:
     """All ranks of one run, and its `truth.json`."""
     world = 2 if fault in PINNED else WORLD
     folder = out / fault
@@ -216,7 +222,7 @@ def run(fault: str, steps: int, calls: int, out: Path, port: int) -> None:
     ]
     for rival in rivals:
         rival.start()
-    processes.spawn(train, (world, fault, steps, calls, str(folder), port), nprocs=world)
+    processes.spawn(train, (world, fault, steps, small, str(folder), port), nprocs=world)
     for rival in rivals:
         rival.terminate()
     parts = [folder / f"truth{rank}.json" for rank in range(world)]
@@ -234,14 +240,13 @@ def main() -> None:
     parser.add_argument("--faults", default=",".join(FAULTS), help="comma separated")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument(
-        "--calls",
-        type=int,
-        default=CALLS,
-        help="of the network in a stage: fewer make smaller traces",
+        "--small",
+        action="store_true",
+        help="a network of one layer, called once in a stage, SGD, no shapes",
     )
     options = parser.parse_args()
     for index, fault in enumerate(options.faults.split(",")):
-        run(fault, options.steps, options.calls, options.out, 29_650 + index)
+        run(fault, options.steps, options.small, options.out, 29_650 + index)
         print(f"{fault}: {FAULTS[fault]}", flush=True)
 
 
