@@ -108,6 +108,17 @@ def test_a_pause_in_one_of_two_steps_costs_half_of_it_per_step(tmp_path):
     assert found.recoverable_ns == 4_905_000
 
 
+def test_pauses_of_ranks_that_take_turns_name_none_of_them(tmp_path):
+    """Rank 0 pauses in the first of three steps, rank 1 in the second; rank 2 does not."""
+    shape = {"steps": 3, "length": 30_000}
+    ranks = {
+        rank: rank_rows(USUAL, pause=[10_000 * (rank == at) for at in range(3)], **shape)
+        for rank in range(2)
+    }
+    ranks[2] = rank_rows(USUAL, **shape)
+    assert section(measure_folder(write_sources(tmp_path, ranks))).findings == ()
+
+
 def test_of_a_pause_beside_more_work_only_the_pause_is_told(tmp_path):
     """Four kernels of 1,000 instead of 100 as well, which makes 3,600: the second ends at 2,010, nothing until 10,020."""
     (found,), _ = of_two(tmp_path, 1, pause=10_000, durations=dict.fromkeys(NAMES, 1_000))

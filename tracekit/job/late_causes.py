@@ -275,10 +275,10 @@ def _longer_calls(both: Beside, chosen: Bools, more: Cause) -> Cause:
     times = float(both.late_ns[chosen].sum()) / float(both.usual_ns[chosen].sum())
     if times < SLOWER:
         return more
-    _, _, most = more.words.partition("more work, ")
+    _, _, largest = more.words.partition("more work, ")
     return Cause(
         "unknown",
-        f"the same calls of its host take {times:.2f} times as long, {most}: more in each, or other load on its cores",
+        f"the same calls of its host take {times:.2f} times as long, {largest}: more in each, or other load on its cores",
         "see what else runs on its cores, and whether it is given more (samples, longer sequences)",
         more.evidence,
     )

@@ -26,6 +26,7 @@ from tracekit.job.lateness import (
     cost_by_group,
     late_sets,
     lateness,
+    stands_alone,
     with_more_votes,
 )
 from tracekit.job.rank_groups import (
@@ -142,6 +143,8 @@ def _judged(
         return late
     if rare or _has_slow_clock(late, late.cause, limit):
         return replace(late, is_named=True)
+    if not stands_alone(late.lateness, late.late_set):
+        return late
     pause_ns = _pause_ns(late, late.cause)
     step_ns = job(measured).of(late.rank_group.run).step_ns
     is_costly = (share_of(pause_ns, step_ns) or 0.0) >= limit["seen_ratio"]
