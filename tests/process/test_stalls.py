@@ -159,6 +159,16 @@ def test_what_has_a_cause_of_its_own_is_told_apart(tmp_path):
     assert (row["idle_ns"], row["explained_ns"], row["after_sync_ns"]) == (60_000, 20_000, 10_000)
 
 
+def test_what_was_launched_already_does_not_wait_for_the_next_stage(tmp_path):
+    """`ref` launches at 60 what begins at 1,200 only, before what `actor_update` launches: idle for 1,100, none of it for that."""
+    rows = [
+        step(1, 0, 2000), annotation("ref", 0, 100), annotation("actor_update", 130, 1800),
+        *launched("a", 0, 0, 90, 1), *launched("b", 60, 1200, 10, 2), *launched("c", 150, 1210, 90, 3),
+    ]  # fmt: skip
+    (row,) = edges(tmp_path, rows).to_dict("records")
+    assert (row["idle_ns"], row["explained_ns"], row["inside_ns"]) == (1_100_000, 1_100_000, 0)
+
+
 # Delays and queues
 
 

@@ -25,6 +25,7 @@ from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import count_line, is_live, progress_line
 from tracekit.job import counted_steps as counting
+from tracekit.job.hosts import with_hosts
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
@@ -477,7 +478,7 @@ def _judge(
     for analysis in analyses:
         answer = section_of(analysis, measured, limits, steps, errors)
         if answer is not None:
-            sections.append(answer)
+            sections.append(with_hosts(measured, answer))
         on_question()
     sections = counted_once(sections, limits)
     rules = {analysis.id: analysis.rules for analysis in analyses}

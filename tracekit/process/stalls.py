@@ -105,7 +105,9 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[s
     causes = idle.causes
     pauses = union_all([causes["host_silent"], causes["host_code"]])
     inside_stages = intersect(pauses, trace.derived(stage_time))
-    explained = union_all([causes["host_loader"], causes["host_gc"], inside_stages])
+    # What was launched already does not wait for the next stage to be prepared.
+    elsewhere = (causes[name] for name in ("host_loader", "host_gc", "sync", "other"))
+    explained = union_all([*elsewhere, inside_stages])
     unexplained = subtract(idle.gaps, explained)
     did: HostActivity = trace.derived(host_activity)
     busy_host = intersect(
