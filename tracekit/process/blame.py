@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import beginning, covered
-from tracekit.model.keys import numbered, of_arrays, summed, sums_of
+from tracekit.model.keys import distinct, numbered, of_arrays, summed, sums_of
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
@@ -157,7 +157,7 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
 def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
     """When any window begins or ends."""
     _, start, end = idle_windows(trace, idle)
-    return np.unique(np.concatenate((start, end)))
+    return distinct(np.concatenate((start, end)))
 
 
 def _cut_at(whole: Segments, edges: Ints) -> Segments:
@@ -274,7 +274,7 @@ def _on_device(host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str
     """
     causes = [(name, idle.causes[name]) for name in ("sync", "kernel_wait")]
     edges = [np.concatenate(of_cause) for _, of_cause in causes]
-    cut = _cut_at(late, np.unique(np.concatenate(edges)))
+    cut = _cut_at(late, distinct(np.concatenate(edges)))
     why = np.full(len(cut.start), -1, np.int64)
     for name, of_cause in causes:
         inside = covered(of_cause, cut.start, cut.end) > 0
@@ -332,7 +332,7 @@ def short_name(name: str) -> str:
 
 def _names(host: HostRows) -> Coded:
     """The names of all rows as they stand in the tree: ranges that differ in numbers alone as one."""
-    ranges = np.unique(host.name.codes[host.holder == HOLDER["range"]]).tolist()
+    ranges = distinct(host.name.codes[host.holder == HOLDER["range"]]).tolist()
     plain: dict[str, list[str]] = {}
     for code in ranges:
         text = host.name.texts[code] if code >= 0 else ""

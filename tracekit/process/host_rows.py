@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import spread
-from tracekit.model.keys import of_arrays
+from tracekit.model.keys import distinct, of_arrays
 from tracekit.model.tables.arrays import Coded, joined
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
@@ -129,7 +129,10 @@ class HostRows:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis on which threads follow one another without touching; `points` where their sum would not fit in 64 bits."""
+    """One axis on which threads follow one another without touching; `points` where their sum would not fit in 64 bits.
+
+    On that of points each has a place, and so has what lies between two of them.
+    """
 
     low: int
     span: int
@@ -142,14 +145,18 @@ class _Axis:
             return lanes * self.span + (
                 np.clip(ts_ns, self.low, self.low + self.span - 1) - self.low
             )
-        return lanes * (len(self.points) + 1) + np.searchsorted(self.points, ts_ns)
+        before = np.searchsorted(self.points, ts_ns)
+        until = np.searchsorted(self.points, ts_ns, side="right")
+        return lanes * (2 * len(self.points) + 1) + before + until
 
     @staticmethod
     def of(times: Ints, threads: int) -> _Axis:
-        """The axis of all these times on so many threads."""
-        low, high = int(times.min(initial=0)), int(times.max(initial=0))
-        span = high - low + 2
-        return _Axis(low, span, None if span * (threads + 2) < 2**62 else np.unique(times))
+        """The axis of all these times on so many threads; what is earlier or later has a place of its own."""
+        if not len(times):
+            return _Axis(0, 1, None)
+        low, high = int(times.min()) - 1, int(times.max()) + 1
+        span = high - low + 1
+        return _Axis(low, span, None if span * (threads + 2) < 2**62 else distinct(times))
 
 
 def host_rows(trace: Trace) -> HostRows:
@@ -166,9 +173,7 @@ def host_rows(trace: Trace) -> HostRows:
     order = by_start(thread[chosen], start[chosen], end[chosen]) if len(chosen) else chosen
     rows = chosen[order]
     start, end, thread = start[rows], end[rows], thread[rows].astype(np.int64)
-    recorded = trace.numbers("device_ops", "ts_ns")
-    limits = np.array([recorded.min(initial=0), recorded.max(initial=0)], np.int64)
-    axis = _Axis.of(np.concatenate((start, end, limits)), int(thread.max(initial=0)))
+    axis = _Axis.of(np.concatenate((start, end)), int(thread.max(initial=0)))
     begin, until = axis.lift(thread, start), axis.lift(thread, end)
     # What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call
     # that opened it would seem to lie in that call for good.
