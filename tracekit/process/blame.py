@@ -81,7 +81,7 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     devices = [idle for idle in devices if len(idle.gaps.start)]
     if not devices:
         return {"idle_blame": {}, "idle_frames": {}}
-    host: HostRows = trace.derived(host_rows)
+    host = host_rows(trace)
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
     lengths = [len(of_device.start) for of_device in leaves]
@@ -443,14 +443,15 @@ def _by_window(trace: Trace, idle: DeviceIdle, leaves: _Leaves, node: Ints) -> d
     assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
     number, first = of_arrays([window, node[segment]])
     gap = np.searchsorted(idle.gaps.start, leaves.start, side="right") - 1
-    once = of_arrays([number, gap[segment]])[1]
+    gap_count = max(1, len(idle.gaps.start))
+    number_of_pair = distinct(number * gap_count + gap[segment]) // gap_count
     of_row = {name: at_rows(column, window[first]) for name, column in keys.items()}
     columns: dict[str, Array] = {**of_row, "node": node[segment][first]}
     again, where = of_arrays(list(columns.values()))
     count = len(where)
     return {
         **{name: at_rows(column, where) for name, column in columns.items()},
-        "gap_count": summed(again[number[once]], np.ones(len(once), np.int64), count),
+        "gap_count": np.bincount(again[number_of_pair], minlength=count),
         "idle_ns": summed(again, summed(number, length[segment], len(first)), count),
     }
 

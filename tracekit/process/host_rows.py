@@ -88,7 +88,7 @@ class HostRows:
     """Rows of all threads, by thread, start, longest first; `tree` holds their parents.
 
     `holder` indexes `HOLDERS`; `waits`: others may have the work meanwhile; `frame`: it only says which step or
-    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all starts and ends on one axis, `edge_ns` the same as times.
+    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all starts and ends on one axis.
     """
 
     start: Ints
@@ -103,7 +103,6 @@ class HostRows:
     axis: _Axis
     begin: Ints
     edges: Ints
-    edge_ns: Ints
 
     def at(self, thread: Ints, ts_ns: Ints) -> Ints:
         """For each instant on a thread the row that began last there and still runs; -1 for none."""
@@ -119,7 +118,7 @@ class HostRows:
         high = np.searchsorted(self.edges, self.axis.lift(whole.thread, whole.end), side="left")
         of_segment, edge = spread(low, np.where(whole.thread < 0, low, high))
         origin = np.concatenate((np.arange(len(whole.start)), of_segment))
-        start = np.concatenate((whole.start, self.edge_ns[edge]))
+        start = np.concatenate((whole.start, self.axis.times(self.edges[edge])))
         order = np.lexsort((start, origin))
         start, origin = start[order], origin[order]
         is_last = np.append(origin[1:] != origin[:-1], True)[: len(origin)]
@@ -148,6 +147,12 @@ class _Axis:
         before = np.searchsorted(self.points, ts_ns)
         until = np.searchsorted(self.points, ts_ns, side="right")
         return lanes * (2 * len(self.points) + 1) + before + until
+
+    def times(self, places: Ints) -> Ints:
+        """The instants that have these places, of which each is that of a row's start or end."""
+        if self.points is None:
+            return self.low + places % self.span
+        return self.points[places % (2 * len(self.points) + 1) // 2]
 
     @staticmethod
     def of(times: Ints, threads: int) -> _Axis:
@@ -181,14 +186,14 @@ def host_rows(trace: Trace) -> HostRows:
     parent = np.empty(0, np.int64)
     if len(rows):
         parent = last_reaching(np.maximum(begin, until - jitter), until)
-    edges, first = np.unique(np.concatenate((begin, until)), return_index=True)
+    edges = distinct(np.concatenate((begin, until)))
+    del until
     tree = Nesting(parent, np.empty(0, np.int64), np.arange(len(rows)))
     name = Coded(names.codes[rows], names.texts)
     holds = is_named(name, _HOLDS.match)
     only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
-    edge_ns = np.concatenate((start, end))[first]
     of_rows = holder[rows], waits[rows], only_frame, holds, tree
-    return HostRows(start, end, thread, name, *of_rows, axis, begin, edges, edge_ns)
+    return HostRows(start, end, thread, name, *of_rows, axis, begin, edges)
 
 
 def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:
