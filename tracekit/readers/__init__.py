@@ -96,11 +96,11 @@ _FIRST_KEY = (
 """How a memory snapshot begins that is JSON, and hardly a trace."""
 
 READERS: tuple[Reader, ...] = (
+    Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True, one_by_one=True),
+    Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
     Reader("driver_log", "log", "driver_log"),
     Reader("memory_log", "log", "memory_log"),
     Reader("memory_timeline", "torch_memory", "torch_memory.timeline", rb"\s*+\[\s*+\["),
-    Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True, one_by_one=True),
-    Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
     Reader("torch_memory", "torch_memory", "torch_memory", rb"\x80|\s*+<|" + _FIRST_KEY),
     Reader("chrome", "torch", "chrome"),
 )
