@@ -305,18 +305,20 @@ def measure_source(
         want = wanted(analyses)
         if any(chosen.values()):
             want = replace(want, tables=(want.tables or frozenset()) | cut.READS)
-        parts = list(read_parts(source, on_read, want, **chosen))
-        on_bytes = by_parts(advance, (1 - READING_SHARE) / max(1, len(parts) * len(analyses)))
-        on_question = partial(on_bytes, source.size_bytes)
+        on_bytes = by_parts(advance, 1 / max(1, len(analyses)))
+        unmeasured_share = 1 - READING_SHARE
         sources: list[MeasuredSource] = []
-        while parts:
-            # A trace and all that was derived of it are let go of before the next is measured.
-            trace, part = parts.pop(0)
+        for trace, part, following in read_parts(source, on_read, want, **chosen):
+            share = unmeasured_share / (following + 1)
+            unmeasured_share -= share
+            on_question = partial(on_bytes, source.size_bytes * share)
             if any(chosen.values()):
                 stages = chosen["stages"]
                 sources.append(measured_part(trace, part, analyses, stages, on_question))
             elif part is not None:
                 sources.append(measured(part, analyses, on_question))
+            # A trace and all that was derived of it are let go of before the next is made.
+            del trace, part
         return tuple(sources)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
 from tracekit.model.codes import Reason
 from tracekit.model.errors import TracekitError, refused
-from tracekit.model.sources import Source
-from tracekit.model.trace import Trace, Want
+from tracekit.model.sources import Source, Want
 from tracekit.readers import READERS, foreign, form_of, head, reader_named
 from tracekit.readers.no_profiles import no_profile
+
+if TYPE_CHECKING:
+    from tracekit.model.trace import Trace
 
 MAX_NAMED = 8
 """So many processes are named in a message."""
