@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
+from operator import itemgetter
 
 from tracekit.model.report import Cell, Metric, Report
 
@@ -55,9 +57,9 @@ def points_of(report: Report) -> tuple[Point, ...]:
     names = [heading.name for heading in report.values.headings]
     of_ranks: dict[tuple[str, int], list[float]] = {}
     of_job: dict[tuple[str, int], float] = {}
-    runs = {dict(zip(names, row, strict=True)).get("run") for row in report.values.rows}
-    for row in report.values.rows:
-        cells = dict(zip(names, row, strict=True))
+    rows = list(map(dict, map(partial(zip, names), report.values.rows)))
+    runs = set(map(itemgetter("run"), rows))
+    for cells in rows:
         value, step = cells["value"], cells["step"]
         if not isinstance(value, int | float) or not isinstance(step, int):
             continue
