@@ -49,12 +49,18 @@ class SyncBound:
     stall_count: int
     call_ns: int
     idle_ns: int
+    later_ns: int
+
+    @property
+    def lost_ns(self) -> int:
+        """What the device waits for the host because of them."""
+        return self.idle_ns + self.later_ns
 
 
 def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBound]:
     """The stages of which rule R02 says that synchronising calls hold them up."""
     rows = placed(measured, "sync_stalls")
-    columns = ("count", "stall_count", "call_ns", "idle_ns")
+    columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
     if not len(rows):
         return []
     sums = {keyed(row): row for row in row_dicts(summed(rows, WHERE, columns))}

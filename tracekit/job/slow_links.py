@@ -18,7 +18,8 @@ import pandas as pd
 from tracekit.job.collectives import matched
 from tracekit.job.frames import apart
 from tracekit.job.traffic import collectives
-from tracekit.model.keys import of_keys
+from tracekit.model.intervals import covered, union
+from tracekit.model.keys import CAPTURE, numbered_alike, of_keys
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -71,9 +72,28 @@ def lost_rows(measured: Measurements, links: Sequence[SlowLink]) -> pd.DataFrame
     excess = excess[collectives(measured)["exposed_ns"].notna().to_numpy(np.bool_)[places]]
     exposed = rows["exposed_ns"].to_numpy(np.int64)
     waited = rows["wait_ns"].to_numpy(np.int64, na_value=0)
-    lost = np.minimum(excess, np.maximum(exposed - waited, 0))
+    due_to_others = _beside_others(measured, rows)
+    lost = np.minimum(excess, np.maximum(exposed - waited - due_to_others, 0))
     end = rows["ts_ns"].to_numpy(np.int64) + rows["dur_ns"].to_numpy(np.int64)
     return rows.assign(ts_ns=end - lost, dur_ns=lost, exposed_ns=pd.array(lost, dtype="Int64"))
+
+
+def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
+    """For each of these collectives how long others run beside it on its device, for which compute waits as well."""
+    beside = np.zeros(len(rows), np.int64)
+    if not len(rows):
+        return beside
+    keys = [*CAPTURE, "device"]
+    others = collectives(measured).drop(index=rows.index)
+    others = others[others["exposed_ns"].notna()]
+    of_row, of_other = numbered_alike(keys, rows, others)
+    start, dur = (rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    other_start, other_dur = (others[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    for lane in np.unique(of_row).tolist():
+        here, there = of_row == lane, of_other == lane
+        running = union(other_start[there], (other_start + other_dur)[there])
+        beside[here] = covered(running, start[here], (start + dur)[here])
+    return beside
 
 
 def _transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:

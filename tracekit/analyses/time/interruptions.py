@@ -312,7 +312,6 @@ ANALYSIS = Analysis(
             "time_ratio": 0.01,
         },
     },
-    every_step=True,
     measure=measure,
     judge=judge,
 )
