@@ -72,17 +72,17 @@ def lost_rows(measured: Measurements, links: Sequence[SlowLink]) -> pd.DataFrame
     excess = excess[collectives(measured)["exposed_ns"].notna().to_numpy(np.bool_)[places]]
     exposed = rows["exposed_ns"].to_numpy(np.int64)
     waited = rows["wait_ns"].to_numpy(np.int64, na_value=0)
-    due_to_others = _beside_others(measured, rows)
-    lost = np.minimum(excess, np.maximum(exposed - waited - due_to_others, 0))
+    shared_ns = _beside_others(measured, rows)
+    lost = np.minimum(excess, np.maximum(exposed - waited - shared_ns, 0))
     end = rows["ts_ns"].to_numpy(np.int64) + rows["dur_ns"].to_numpy(np.int64)
     return rows.assign(ts_ns=end - lost, dur_ns=lost, exposed_ns=pd.array(lost, dtype="Int64"))
 
 
 def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
     """For each of these collectives how long others run beside it on its device, for which compute waits as well."""
-    beside = np.zeros(len(rows), np.int64)
+    shared_ns = np.zeros(len(rows), np.int64)
     if not len(rows):
-        return beside
+        return shared_ns
     keys = [*CAPTURE, "device"]
     others = collectives(measured).drop(index=rows.index)
     others = others[others["exposed_ns"].notna()]
@@ -90,10 +90,10 @@ def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
     start, dur = (rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
     other_start, other_dur = (others[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
     for lane in np.unique(of_row).tolist():
-        here, there = of_row == lane, of_other == lane
-        running = union(other_start[there], (other_start + other_dur)[there])
-        beside[here] = covered(running, start[here], (start + dur)[here])
-    return beside
+        is_row, is_other = of_row == lane, of_other == lane
+        running = union(other_start[is_other], (other_start + other_dur)[is_other])
+        shared_ns[is_row] = covered(running, start[is_row], (start + dur)[is_row])
+    return shared_ns
 
 
 def _transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:

@@ -14,8 +14,8 @@ from jobsim.rank import Rank
 
 
 def counted(job: Job) -> list[int]:
-    """The steps that count: all but the first, in which profiling begins and code is loaded, as every reader has it."""
-    return [*job.step_numbers()][1:]
+    """The steps that count: all but the first, in which profiling begins and code is loaded; a single one counts."""
+    return [*job.step_numbers()][1:] or [job.first_step]
 
 
 def mean_step(ranks: list[Rank], steps: list[int]) -> float:
