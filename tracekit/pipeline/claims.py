@@ -19,8 +19,8 @@ COUNTED_BY: tuple[tuple[str, str], ...] = (
     ("host-sync-stalls", "weight-sync"),
     ("host-silence", "weight-sync"),
     ("exposed-communication", "weight-sync"),
-    ("launch-bound", "host-sync-stalls"),
     ("rank-imbalance", "straggler"),
+    ("rank-imbalance", "host-silence"),
     ("step-variance", "recompilation"),
     ("step-variance", "graph-capture"),
     ("step-variance", "drift"),
@@ -28,8 +28,7 @@ COUNTED_BY: tuple[tuple[str, str], ...] = (
 """(symptom, cause): where both are of the same ranks, or of the same stage, the time of the symptom is that of the cause.
 
 A rank is late by all that it does longer, so that a late rank is the symptom of its tail and of its loader; what one rank
-does costs what the others wait, so that its pauses are the symptom of its lateness; a stage is the sum of its parts. Launches
-that come late because the host waited for the device are told by its waiting. Steps differ by what only some of them hold.
+does costs what the others wait, so that its pauses are the symptom of its lateness; a stage is the sum of its parts. Steps differ by what only some of them hold.
 """
 
 OF_ALL = frozenset(("step-variance", "rank-imbalance"))

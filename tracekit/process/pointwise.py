@@ -101,9 +101,10 @@ def _is_in_place(name: str) -> bool:
 def _is_layout_copy(trace: Trace, recorded: Shapes, op: Ints, number: Ints) -> Bools:
     """Which of some kernels copy numbers of one type for the copy's own sake."""
     names = trace.texts("host_ops", "name")
-    kept_type = [_keeps_type(types) for types in recorded.types]
     is_copy = np.append(is_named(names, COPY.__eq__), False)[op]
-    is_copy &= np.array([*kept_type, False], np.bool_)[number]
+    copies = np.flatnonzero(is_copy)
+    keeps_type = by_value(number[copies], recorded.types, _keeps_type)
+    is_copy[copies] = np.equal(keeps_type, True)  # noqa: FBT003
     copies = np.flatnonzero(is_copy)
     around = trace.derived(nesting).nearest(of_kind(trace, "host_ops", "op"), op[copies])
     is_own = np.append(is_named(names, COPIED_BY.__contains__), True)[around]
