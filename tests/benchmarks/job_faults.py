@@ -157,7 +157,7 @@ def score(kind: str, truth: dict[str, Any], findings: list[dict[str, Any]]) -> d
     """What the findings are worth, held against the truth."""
     expected, fault = EXPECTED[kind], truth["faults"][0]
     loud = [each for each in findings if each["severity"] != "info"]
-    if fault["warm_up"]:
+    if fault.get("warm_up"):
         # Steps that do not count give nothing back: to say so is information, and right where nothing else is said.
         loud = loud or [each for each in findings if each["rule"] == "warm-up"]
 
