@@ -253,4 +253,7 @@ def test_pauses_of_ranks_at_different_times_cost_what_the_others_wait_too(tmp_pa
     waited = next(metric.value for metric in found.evidence if metric.name == "waited_ns")
     assert waited == pytest.approx(8_000_000, rel=0.01)
     assert found.recoverable_ns == pytest.approx(truth["all_faults_ns"], rel=0.02)
-    assert {place.stage for place in found.places} == {"update_actor", "old_log_prob"}  # where the gaps begin
+    assert {place.stage for place in found.places} == {
+        "update_actor",
+        "old_log_prob",
+    }  # where the gaps begin

@@ -84,11 +84,11 @@ def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
     if not len(rows):
         return shared_ns
     keys = [*CAPTURE, "device"]
-    others = collectives(measured).drop(index=rows.index)
-    others = others[others["exposed_ns"].notna()]
-    of_row, of_other = numbered_alike(keys, rows, others)
+    other_rows = collectives(measured).drop(index=rows.index)
+    other_rows = other_rows[other_rows["exposed_ns"].notna()]
+    of_row, of_other = numbered_alike(keys, rows, other_rows)
     start, dur = (rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
-    other_start, other_dur = (others[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    other_start, other_dur = (other_rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
     for lane in np.unique(of_row).tolist():
         is_row, is_other = of_row == lane, of_other == lane
         running = union(other_start[is_other], (other_start + other_dur)[is_other])
