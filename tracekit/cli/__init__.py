@@ -30,6 +30,7 @@ COMMANDS = (
     "collect",
     "explain",
     "tables",
+    "sql",
     "cache",
     "completion",
 )
