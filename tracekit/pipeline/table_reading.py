@@ -36,7 +36,13 @@ PROCESS = Column(
 )
 """What joins raw tables: ids such as `correlation` are of one process alone."""
 
+NUMBER = Column("int32", "Number of the row among those that were read of its file.")
+"""What `id` is where tables are read by name: in another look at the file it may be another one."""
+
 RAW_NAMES = frozenset(map(attrgetter("name"), RAW))
+
+_ON_REQUEST = frozenset({"flows", "python_calls"})
+"""The raw tables that are large, and whose threads are those of others."""
 
 _TELL_STEPS = frozenset({"host_ops", "device_ops", "device_ranges", "threads"})
 """The raw tables that tell which step something belongs to."""
@@ -61,7 +67,10 @@ def _with_keys(table: Table) -> Table:
     """A raw table with the keys of its process, and the step, where it has no columns of these names."""
     keys = {**KEYS, "process": PROCESS, "step": STEP}
     before = {name: column for name, column in keys.items() if name not in table.columns}
-    return Table(table.name, table.row, {**before, **table.columns})
+    own = dict(table.columns)
+    if "id" in own:
+        own["id"] = NUMBER
+    return Table(table.name, table.row, {**before, **own})
 
 
 def rows_of(
@@ -165,6 +174,8 @@ def read_tables(
 ) -> list[tuple[str, Columns]]:
     """The rows of these raw tables in one source, a pair for each process that recorded one."""
     wanted = frozenset(names)
+    if "threads" in names:
+        wanted |= RAW_NAMES - _ON_REQUEST
     if with_step:
         wanted |= _TELL_STEPS
     if steps is not None or stages:

@@ -91,10 +91,9 @@ class Session:
         if meta is not None:
             return Result(meta.names, _Rows(meta.rows(self.tables)))
         with_step = statements.may_use_step(text)
-        # What was read without its steps lacks that column: read again, before the statement is checked.
-        self._fill(
-            list(filter(self._has_step.__contains__, self._names(text))), with_step=with_step
-        )
+        # A table that was read without its steps lacks that column: read again, before the statement is checked.
+        words = statements.words(text)
+        self._fill(list(filter(words.__contains__, self._has_step)), with_step=with_step)
         self._check(text)
         names = self._names(text)
         self._fill(names, with_step=with_step)
@@ -116,7 +115,7 @@ class Session:
             raise plain(error, self.tables) from None
 
     def _names(self, text: str) -> list[str]:
-        """The tables that a statement names; by its words where DuckDB cannot tell."""
+        """The tables that a statement names, of those without rows; by its words where DuckDB cannot tell."""
         try:
             named = set(map(str.lower, self._connection.get_table_names(text)))
         except _duckdb().Error:
@@ -134,6 +133,11 @@ class Session:
         missing = list(filterfalse(is_filled, names))
         if not missing:
             return
+        if not self._raw.isdisjoint(missing):
+            # Rows and threads are numbered in one look at a file: what is joined by them has to be of the same look.
+            before = list(filter(self._raw.__contains__, self._has_step))
+            missing = list(dict.fromkeys((*before, *missing)))
+            with_step = with_step or any(map(self._has_step.get, before))
         rows = self._load(missing, with_step)
         for name in missing:
             self._has_step[name] = with_step
