@@ -24,6 +24,7 @@ ALONGSIDE = (
     "tests/capture/test_switch.py",
     "tests/capture/test_with_verl.py",
     "tests/readers/test_nsys_stats.py",
+    "tests/sql/test_recipes_nsys.py",
     "tests/test_nsys_reports.py",
 )
 """The modules of which some tests are collected only where a tool is."""

@@ -220,11 +220,11 @@ def _step(trace: Trace, name: str, length: int) -> Array:
     """The number of the step that each row belongs to: device work to that in which it was launched."""
     if "ts_ns" not in TABLES[name].columns or trace.source.tool not in ("torch", "nsys"):
         return repeated_number(trace.source.step, length)
-    if name == "device_ops":
-        placed: Placement = trace.derived(placement)
-        ts_ns = placed.ts_ns
-    else:
-        array = trace.array(name, "ts_ns")
-        ts_ns = array.values if isinstance(array, Nullable) else np.asarray(array)
     recorded: Windows = trace.derived(windows)
-    return recorded.step_rows.number_at(ts_ns)
+    if name != "device_ops":
+        array = trace.array(name, "ts_ns")
+        assert isinstance(array, np.ndarray), "what profilers record has its time"
+        return recorded.step_rows.number_at(array)
+    placed: Placement = trace.derived(placement)
+    numbers = recorded.step_rows.number_at(placed.ts_ns)
+    return Nullable(numbers.values, numbers.missing | ~placed.known)
