@@ -99,7 +99,7 @@ def _raw_rows(
 ) -> Rows:
     """The rows of raw tables."""
     _refuse_saved(names[0], paths)
-    sources, runs, failures = _counted(paths, options)
+    sources, runs, failures_before = _counted(paths, options)
     work = partial(
         read_tables,
         names=tuple(names),
@@ -109,18 +109,23 @@ def _raw_rows(
         stages=options.stages,
     )
     parts: dict[str, list[Columns]] = {}
+    failures: list[Failure] = []
     with progress_line(sys.stderr, "reading", enabled=options.progress) as on_progress:
-        for outcome in local.run(work, sources, jobs=options.jobs, on_progress=on_progress):
+        # What a worker reads of one large file would be copied on its way here.
+        where: local.Where | None = "here" if len(sources) == 1 else None
+        for outcome in local.run(
+            work, sources, jobs=options.jobs, on_progress=on_progress, where=where
+        ):
             if outcome.failure is not None:
-                failures = (*failures, outcome.failure)
+                failures.append(outcome.failure)
             for name, columns in outcome.value or ():
                 in_run = _in_run(columns, runs.get(outcome.source.name))
                 parts.setdefault(name, []).append(in_run)
-    if failures and len(failures) >= len(sources):
+    if failures and len(failures) == len(sources):
         raise run.unreadable(failures)
     by_name = {table.name: table for table in tables()}
     rows = {name: _concat(by_name[name], of_name) for name, of_name in parts.items()}
-    return Rows(rows, failures)
+    return Rows(rows, (*failures_before, *failures))
 
 
 def _refuse_saved(name: str, paths: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from tracekit.model.tables.table import Table
 _KIND = re.compile(r"^(?:[A-Z][\w-]* )+Error: ")
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 _NO_COLUMN = re.compile(
-    r'(?:Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"'
+    r'(?:Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"'
     r'|[Cc]olumn "([^"]+)" does not exist)'
 )
 _NO_FUNCTION = re.compile(

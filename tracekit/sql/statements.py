@@ -14,7 +14,7 @@ from tracekit.sql.messages import READS_ONLY, plain
 from tracekit.sql.schema import TYPES
 
 _ALLOWED = ("SELECT", "EXPLAIN", "MULTI")
-"""MULTI is PIVOT: it finds the values first, then selects."""
+"""MULTI is PIVOT, which finds the values first, then selects; before DuckDB 2 it is two statements without a text."""
 
 _NOT_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _ALL_COUNTED = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
@@ -51,12 +51,17 @@ def several(text: str, connection: Any) -> list[str]:
         parsed = connection.extract_statements(text)
     except duckdb.Error as error:
         raise plain(error) from None
+    texts = list(
+        filter(None, (statement.query.strip().rstrip(";").strip() for statement in parsed))
+    )
+    if parsed and not texts and "pivot" in words(text):
+        return [text.strip().rstrip(";").strip()]
     for statement in parsed:
         kind = statement.type.name
         if kind not in _ALLOWED:
             word = next(iter(re.findall(r"[A-Za-z]+", code(statement.query))), kind).upper()
             raise TracekitError(f"{word}: only queries run here (SELECT, FROM, WITH …)", READS_ONLY)
-    return [statement.query.strip().rstrip(";").strip() for statement in parsed]
+    return texts
 
 
 def single(text: str, connection: Any) -> str:
