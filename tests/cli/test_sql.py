@@ -17,6 +17,8 @@ import tracekit.sql.session
 from tracekit.cli import main, sql_shell
 from tracekit.cli import sql as command
 from tracekit.model.errors import TracekitError
+from tracekit.model.sources import Fault
+from tracekit.pipeline import table_reading
 
 ROOT = Path(__file__).parents[2]
 ONE = ROOT / "examples/simulated_gpu/outputs/profile/simulated_rank0.pt.trace.json.gz"
@@ -176,6 +178,22 @@ def test_a_file_that_cannot_be_read_is_named_and_strict_makes_it_the_status(call
         assert result.exit_code == 0
         assert "bad.pt.trace.json" in result.stderr
         assert call("sql", tmp_path, statement, "--strict").exit_code == 2
+
+
+def test_a_table_that_failed_is_not_said_to_be_unrecorded(call, monkeypatch):
+    fault = Fault("kernels", "measured", "ZeroDivisionError: x", "a.json", 1, ("kernels",))
+    rows = table_reading.Rows({}, (), (fault,))
+    monkeypatch.setattr(table_reading, "rows_of", lambda *_args, **_more: rows)
+    result = call("sql", ONE, "SELECT name FROM kernels")
+    assert result.exit_code == 0
+    assert "a.json: kernels could not be measured: ZeroDivisionError: x" in result.stderr
+    assert "nothing of it was recorded" not in result.stderr
+    assert call("sql", ONE, "SELECT name FROM kernels", "--strict").exit_code == 2
+
+
+def test_names_of_columns_that_a_profile_made_up_are_safe_to_print(call):
+    hostile = "PIVOT (SELECT chr(27) || '[31m' AS name, 1 AS one) ON name USING sum(one)"
+    assert call("sql", ONE, hostile).stdout == "\\x1b[31m\n       1\n"
 
 
 def test_a_narrow_terminal_shortens_texts_and_no_number(call, monkeypatch):

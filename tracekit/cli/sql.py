@@ -154,8 +154,8 @@ class _Answers:
         """Nothing; runs a statement, and prints or writes its rows."""
         result = self.session.run(statement)
         _give(result, self._form)
-        for name in sorted(self.session.unfilled - self._told):
-            if not self._quiet:
+        if not self._quiet:
+            for name in sorted(self.session.unfilled - self._told):
                 terminal.tell(f"{name}: nothing of it was recorded")
         self._told |= self.session.unfilled
 
@@ -164,9 +164,10 @@ class _Answers:
         self.has_failed = self.has_failed or bool(rows.failures or rows.faults)
         terminal.tell_failures(rows.failures)
         for fault in rows.faults:
-            terminal.tell_problem(
-                f"{fault.source}: {fault.question} could not be {fault.action}", fault.error
-            )
+            # What failed is not what was not recorded: of that nothing is said.
+            self._told.update(fault.tables)
+            problem = f"{fault.source}: {fault.question} could not be {fault.action}: {fault.error}"
+            terminal.tell_problem(problem, "the tables of other questions are whole")
         return rows.tables
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from math import isfinite
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from types import NoneType
 from typing import Any
 
 from tracekit.model.report import Cell, Heading, Sheet, Unit
 from tracekit.render.csv import table_bytes as csv_bytes
-from tracekit.render.escape import shorten
+from tracekit.render.escape import printable, shorten
 from tracekit.render.grid import Grid, grid
 from tracekit.render.parquet import arrow_table, pyarrow_or_refuse
 from tracekit.render.tables import column_names
@@ -39,9 +39,9 @@ def rows_as_text(sheet: Sheet, width: int | None = None) -> str:
     """The rows in columns under their names, texts shortened where the page is narrower."""
     table = grid(sheet)
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    widths = _widths(table, columns, width)
+    widths = _widths(table, _titles(sheet), columns, width)
     lines = []
-    for cells in ([heading.name for heading in sheet.headings], *table.rows):
+    for cells in (_titles(sheet), *table.rows):
         line = []
         for text, size, column in zip(cells, widths, table.columns, strict=True):
             align = str.rjust if column.numeric else str.ljust
@@ -105,11 +105,18 @@ def _unitless(sheet: Sheet) -> Sheet:
     return replace(sheet, headings=headings)
 
 
-def _widths(table: Grid, columns: Sequence[Sequence[str]], width: int | None) -> list[int]:
+def _titles(sheet: Sheet) -> list[str]:
+    """The names as they are shown: PIVOT makes them of what a profile holds."""
+    return list(map(printable, map(attrgetter("name"), sheet.headings)))
+
+
+def _widths(
+    table: Grid, titles: Sequence[str], columns: Sequence[Sequence[str]], width: int | None
+) -> list[int]:
     """How wide each column is: the widest texts give way until all fit, or nothing is left to give."""
     widths = []
-    for column, cells in zip(table.columns, columns, strict=True):
-        widths.append(max(map(len, (column.title, *cells))))
+    for title, cells in zip(titles, columns, strict=True):
+        widths.append(max(map(len, (title, *cells))))
     texts = [place for place, column in enumerate(table.columns) if not column.numeric]
     while width is not None and texts:
         excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
