@@ -133,6 +133,14 @@ def test_a_table_is_found_wherever_a_statement_names_it(small, asked, statement)
     assert "things" in asked[0][0]
 
 
+def test_a_plan_is_shown_line_by_line(small):
+    plan = small.run("EXPLAIN SELECT name FROM things WHERE row > 1")
+    lines = [line for (line,) in plan.rows(1000)]
+    assert plan.names == ("plan",)
+    assert len(lines) > 3
+    assert not any("\n" in line for line in lines)
+
+
 def test_a_name_that_is_put_together_is_refused_rather_than_an_empty_table(small):
     assert "cannot be told" in refusal(small, "FROM query_table('thi' || 'ngs')")
 

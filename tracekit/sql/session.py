@@ -99,6 +99,9 @@ class Session:
         self._fill(names, with_step=with_step)
         self._describe(self.tables if statements.asks_for_comments(text) else names)
         cursor = self._execute(text)
+        if statements.is_explained(text):
+            plans = "\n".join(plan for _, plan in cursor.fetchall())
+            return Result(("plan",), _Rows(zip(plans.splitlines())))
         return Result(tuple(map(itemgetter(0), cursor.description)), cursor)
 
     def statements(self, text: str) -> list[str]:

@@ -101,6 +101,11 @@ def is_query(text: str) -> bool:
     return first is not None and first[1] in ("select", "with", "from", "values")
 
 
+def is_explained(text: str) -> bool:
+    """Whether it asks how a query would run, not what it gives."""
+    return re.match(r"\s*explain\b", code(text), re.IGNORECASE) is not None
+
+
 def may_use_step(text: str) -> bool:
     """Whether the column `step` may matter: it is named, or may be among all columns."""
     all_words = words(text)

@@ -1,4 +1,4 @@
--- Who is last: in how many collectives each rank began after all others of its group, and how late.
+-- Who is last, by the clocks as recorded: in how many collectives each rank began after all others of its group, and how late.
 WITH matched AS (
   SELECT run, "group", op, ordinal, rank, ts_ns, dur_ns,
     count(*) OVER same AS rank_count, min(ts_ns) OVER same AS first_ns, max(ts_ns) OVER same AS last_ns
