@@ -25,6 +25,7 @@ ALONGSIDE = (
     "tests/capture/test_with_verl.py",
     "tests/logs/test_systems.py",
     "tests/readers/test_nsys_stats.py",
+    "tests/sql/test_recipes_nsys.py",
     "tests/test_nsys_reports.py",
 )
 """The modules of which some tests are collected only where a tool is."""

@@ -31,6 +31,7 @@ COMMANDS = (
     "collect",
     "explain",
     "tables",
+    "sql",
     "cache",
     "completion",
     "demo",

@@ -86,6 +86,7 @@ __all__ = [
     "options_of",
     "read_source",
     "reduce",
+    "unreadable",
     "wanted",
 ]
 
@@ -357,7 +358,7 @@ def reduce(
     fold = recordings.counted_once if already_folded else partial(_folded, options.question_files)
     parts = list(chain.from_iterable(fold(values)))
     if not parts and failures:
-        raise _unreadable(failures)
+        raise unreadable(failures)
     light_parts = [replace(part, tables={}) for part in parts]
     questions = every_question(options.question_files)
     tables_of_sources = list(map(dict, in_order(parts, questions)))
@@ -392,7 +393,7 @@ def _with_sources(
     )
 
 
-def _unreadable(failures: Sequence[Failure]) -> TracekitError:
+def unreadable(failures: Sequence[Failure]) -> TracekitError:
     """The error of a profile of which no source could be read: it tells of the first."""
     first = failures[0]
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
