@@ -317,7 +317,7 @@ def test_measured_tables_are_those_that_analyze_measures():
 
     measured = run.measured_all([str(SIMULATED)], Options())
     for name in ("kernels", "gpu_time", "collectives", "operator_shapes", "metrics"):
-        frame = measured.tables[name].frame()
+        frame = measured.arrays[name].frame()
         expected = frame.astype(object).where(frame.notna(), None).to_dict("records")
         assert answer(f"SELECT * FROM {name}", SIMULATED) == expected, name
 

@@ -87,7 +87,7 @@ def rows_of(
         rows = _raw_rows(raw, paths, options, with_step=with_step)
     if measured:
         asked = run.measured_all(paths, replace(options, questions=(), tables=measured))
-        filled = {name: asked.tables[name] for name in measured if name in asked.tables}
+        filled = {name: asked.arrays[name] for name in measured if name in asked.arrays}
         failures = rows.failures or asked.failures
         faults = tuple(f for f in asked.faults if not set(measured).isdisjoint(f.tables))
         rows = Rows({**rows.tables, **filled}, failures, faults)
@@ -189,12 +189,14 @@ def read_tables(
     rows: list[tuple[str, Columns]] = []
     with light_text():
         source = with_content(source)
-        parts = list(read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages))
-        for number, (_, trace) in enumerate(parts):
+        parts = read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages)
+        for number, (_, trace, following) in enumerate(parts):
+            is_alone = number + following == 0
             for name in names:
                 if trace is not None and trace.has(name):
-                    process = _process(trace.source, number if len(parts) > 1 else None)
+                    process = _process(trace.source, None if is_alone else number)
                     rows.append((name, _keyed(trace, name, process, with_step=with_step)))
+            del trace
     return rows
 
 
