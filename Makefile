@@ -17,7 +17,7 @@ endif
 # Tests start Python many times: let it keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
+.PHONY: test-logs demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
@@ -75,6 +75,12 @@ test-tools: tools
 	  export TRACEKIT_NSYS=$$nsys TRACEKIT_TOOLS="verl ray compiler namespaces $${nsys:+nsys}" && \
 	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $$modules && \
 	  $(TOOLS_VENV)/bin/python -m pytest -n 1 $$clusters
+
+# `tracekit log` into the systems themselves, in an environment of their own.
+test-logs:
+	$(PYTHON) -m venv $(VENV)-logs
+	$(VENV)-logs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' tensorboard wandb mlflow-skinny sqlalchemy alembic
+	TRACEKIT_TOOLS=logs $(VENV)-logs/bin/python -m pytest tests/logs
 
 # capture beside verl's own profiler, role by role and mode by mode, in several versions of verl; and verl's trainer asked for a
 # profile while it runs. Too long for every change: the nightly workflow runs it.

@@ -38,10 +38,13 @@ HARMLESS = Extension(
     ["tracekit/readers/torch_memory/_harmless.c"],
     **PYTHON,
 )
+RECORDS = Extension(
+    "tracekit.readers.torch_memory._records", ["tracekit/readers/torch_memory/_records.c"], **PYTHON
+)
 SWEEPS = Extension("tracekit.model._sweeps", ["tracekit/model/_sweeps.c"], **PYTHON)
 
 setup(
     cmdclass={"build_py": BuildWithExample},
-    ext_modules=[SCANNER, PAGES, HARMLESS, SWEEPS],
+    ext_modules=[SCANNER, PAGES, HARMLESS, RECORDS, SWEEPS],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -1,7 +1,7 @@
 """Profiles a small real training run on four CPU processes, clean or with one known fault planted in it.
 
     pip install torch==2.13.0
-    python examples/make_gloo_faults.py OUT [--faults clean,rotating,...] [--steps 5]
+    python examples/make_gloo_faults.py OUT [--faults clean,rotating,...] [--steps 5] [--small]
 
 Every run leaves `OUT/<fault>/rank<r>.pt.trace.json.gz` and `truth.json`: what was planted where, and
 the steps and stages by a clock outside the profiler. The stages are those of an RL step: `gen`,
@@ -22,8 +22,12 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-WORLD, WIDTH, LAYERS, BATCH, CALLS = 4, 256, 3, 32, 8
+WORLD, WIDTH, BATCH = 4, 256, 32
+LAYERS, CALLS = 3, 8
+"""Of the network, and calls of it in a stage; one of each makes small traces."""
 WARMUP = 2
+PINNED = ("contention", "contention_clean")
+"""Runs of two ranks, each on a core of its own."""
 
 FAULTS = {
     "clean": "nothing is planted",
@@ -34,6 +38,12 @@ FAULTS = {
     "small_collectives": "600 all-reduces of 4 bytes in adv, every step",
     "tiny_ops": "4,000 additions of a scalar in update_actor, every step",
     "leak": "4 MiB kept every step; memory is profiled",
+    "gc": "rank 2 holds a million objects that point at one another, and collects garbage in update_actor, every step",
+    "loader_one_rank": "the data loader of rank 1 sleeps for 120 ms a batch, without workers",
+    "more_samples": "rank 2 has 24 times as many samples as the others",
+    "one_pause": "rank 3 sleeps for 400 ms in ref, in one step",
+    "contention": "two ranks, each on a core; four busy processes share that of rank 1",
+    "contention_clean": "two ranks, each on a core",
     "ragged": "the second of the two mini-batches holds one sample, the first all others",
 }
 
@@ -41,14 +51,23 @@ FAULTS = {
 class Job:
     """What one rank trains, and the clock of its stages."""
 
-    def __init__(self, rank: int, fault: str, steps: int) -> None:
-        self.rank, self.fault = rank, fault
-        self.actor, self.reference, self.rollout = network(), network(), network()
+    def __init__(self, rank: int, fault: str, steps: int, small: bool) -> None:
+        self.rank, self.fault, self.calls = rank, fault, 1 if small else CALLS
+        self.batch = BATCH * (24 if fault == "more_samples" and rank == 2 else 1)
+        layers = 1 if small else LAYERS
+        self.actor, self.reference, self.rollout = (network(layers) for _ in range(3))
         self.model = torch.nn.parallel.DistributedDataParallel(self.actor)
+        self.optimizer: torch.optim.Optimizer
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=False)
-        prompts = Prompts(BATCH * (steps + WARMUP + 2), 0.060 / BATCH if fault == "loader" else 0)
-        self.batches = iter(torch.utils.data.DataLoader(prompts, batch_size=BATCH))
+        if small:
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, foreach=False)
+        seconds = 0.060 if fault == "loader" else 0.0
+        if fault == "loader_one_rank" and rank == 1:
+            seconds = 0.120
+        prompts = Prompts(self.batch * (steps + WARMUP + 2), seconds / BATCH)
+        self.batches = iter(torch.utils.data.DataLoader(prompts, batch_size=self.batch))
         self.kept: list[torch.Tensor] = []
+        self.objects = list(tangle(1_000_000)) if fault == "gc" and rank == 2 else []
         self.truth: list[dict[str, int]] = []
 
     @contextlib.contextmanager
@@ -66,16 +85,18 @@ class Job:
         rows = next(self.batches)
         with self.stage("gen"), torch.no_grad():
             longer = 3 if self.fault == "rollout" and self.rank == 3 else 1
-            for _ in range(4 * CALLS * longer):
+            for _ in range(4 * self.calls * longer):
                 rows = torch.tanh(self.rollout(rows))
         with self.stage("reward"):
             reward = rows.mean(1)
         with self.stage("old_log_prob"), torch.no_grad():
-            old = sum(self.actor(rows) for _ in range(CALLS))
+            old = sum(self.actor(rows) for _ in range(self.calls))
         with self.stage("ref"), torch.no_grad():
-            target = sum(self.reference(rows) for _ in range(CALLS))
+            target = sum(self.reference(rows) for _ in range(self.calls))
             if self.fault == "straggler_ref" and self.rank == 1:
                 multiply(0.150)
+            if self.fault == "one_pause" and self.rank == 3 and number == 3:
+                time.sleep(0.400)
         with self.stage("adv"):
             advantage = self.advantage(reward)
         with self.stage("update_actor"):
@@ -91,19 +112,22 @@ class Job:
 
     def advantage(self, reward: torch.Tensor) -> torch.Tensor:
         """The reward less its mean over all ranks."""
-        gathered = [torch.zeros_like(reward) for _ in range(WORLD)]
-        dist.all_gather(gathered, reward)
+        mean = reward.mean(0, keepdim=True)
+        gathered = [torch.zeros_like(mean) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, mean)
         for _ in range(600 if self.fault == "small_collectives" else 0):
             dist.all_reduce(torch.zeros(1))
         return reward - torch.cat(gathered).mean()
 
     def update(self, number: int, rows: torch.Tensor, advantage: torch.Tensor) -> None:
         """Two mini-batches."""
-        cut = BATCH - 1 if self.fault == "ragged" else BATCH // 2
-        for index, part in enumerate((slice(0, cut), slice(cut, BATCH))):
+        cut = self.batch - 1 if self.fault == "ragged" else self.batch // 2
+        for index, part in enumerate((slice(0, cut), slice(cut, self.batch))):
             with record_function(f"mini_batch{index}"):
                 if self.fault == "rotating" and index == 0 and self.rank == number % WORLD:
                     time.sleep(0.120)
+                if self.objects and index == 0:
+                    gc.collect()
                 if self.fault == "tiny_ops":
                     scalar = torch.zeros(1)
                     for _ in range(2_000):
@@ -128,9 +152,24 @@ class Prompts(torch.utils.data.Dataset[torch.Tensor]):
         return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
 
 
-def network() -> torch.nn.Module:
+def tangle(count: int) -> Iterator[list[object]]:
+    """Objects each of which points at the one before it."""
+    last: list[object] = []
+    for _ in range(count):
+        last = [last]
+        yield last
+
+
+def keep_busy(core: int) -> None:
+    """Never; a process on this core that always has something to do."""
+    os.sched_setaffinity(0, {core})
+    while True:
+        multiply(1.0)
+
+
+def network(count: int) -> torch.nn.Module:
     """A few layers of a perceptron."""
-    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(count)]
     return torch.nn.Sequential(*(part for one in layers for part in (one, torch.nn.GELU())))
 
 
@@ -141,13 +180,17 @@ def multiply(seconds: float) -> None:
         square = (square @ square) * 1e-3
 
 
-def train(rank: int, fault: str, steps: int, folder: str, port: int) -> None:
+def train(
+    rank: int, world: int, fault: str, steps: int, small: bool, folder: str, port: int
+) -> None:
     """One rank of one run."""
+    if fault in PINNED:
+        os.sched_setaffinity(0, {rank})
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
-    job, path = Job(rank, fault, steps), Path(folder)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    job, path = Job(rank, fault, steps, small), Path(folder)
     for number in range(WARMUP):
         job.step(number)
     gc.collect()
@@ -156,7 +199,7 @@ def train(rank: int, fault: str, steps: int, folder: str, port: int) -> None:
         activities=[ProfilerActivity.CPU],
         schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
         on_trace_ready=lambda p: p.export_chrome_trace(str(path / f"rank{rank}.pt.trace.json.gz")),
-        record_shapes=not memory,
+        record_shapes=not (memory or small),
         profile_memory=memory,
     ) as profiler:
         for number in range(steps + 1):
@@ -167,16 +210,26 @@ def train(rank: int, fault: str, steps: int, folder: str, port: int) -> None:
     dist.destroy_process_group()
 
 
-def run(fault: str, steps: int, out: Path, port: int) -> None:
+def run(fault: str, steps: int, small: bool, out: Path, port: int) -> None:
     """All ranks of one run, and its `truth.json`."""
+    world = 2 if fault in PINNED else WORLD
     folder = out / fault
     folder.mkdir(parents=True, exist_ok=True)
-    processes.spawn(train, (fault, steps, str(folder), port), nprocs=WORLD)
-    parts = [folder / f"truth{rank}.json" for rank in range(WORLD)]
+    context = processes.get_context("spawn")
+    rivals = [
+        context.Process(target=keep_busy, args=(1,), daemon=True)
+        for _ in range(4 * (fault == "contention"))
+    ]
+    for rival in rivals:
+        rival.start()
+    processes.spawn(train, (world, fault, steps, small, str(folder), port), nprocs=world)
+    for rival in rivals:
+        rival.terminate()
+    parts = [folder / f"truth{rank}.json" for rank in range(world)]
     ranks = [json.loads(part.read_text()) for part in parts]
     for part in parts:
         part.unlink()
-    truth = {"fault": fault, "planted": FAULTS[fault], "world_size": WORLD, "ranks": ranks}
+    truth = {"fault": fault, "planted": FAULTS[fault], "world_size": world, "ranks": ranks}
     (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
 
 
@@ -186,9 +239,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--faults", default=",".join(FAULTS), help="comma separated")
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="a network of one layer, called once in a stage, SGD, no shapes",
+    )
     options = parser.parse_args()
     for index, fault in enumerate(options.faults.split(",")):
-        run(fault, options.steps, options.out, 29_650 + index)
+        run(fault, options.steps, options.small, options.out, 29_650 + index)
         print(f"{fault}: {FAULTS[fault]}", flush=True)
 
 

@@ -159,7 +159,9 @@ def test_what_a_pause_costs_is_its_length():
 
 
 def test_a_pause_in_one_of_two_steps_costs_half_of_it():
-    assert cost(planted({"pauses": (8 * MS,)}, steps_of_fault=(4,))) == 4 * MS
+    """Of steps 3 to 5 the first does not count."""
+    assert cost(planted({"pauses": (8 * MS,)}, steps=3, steps_of_fault=(5,))) == 4 * MS
+    assert cost(planted({"pauses": (8 * MS,)}, steps=3, steps_of_fault=(3,))) == 0
 
 
 def test_a_pause_of_one_rank_holds_up_the_others():
@@ -182,7 +184,7 @@ def test_two_faults_are_priced_apart_and_together():
     figures = truth(job, run(job))
     assert [each["cost_ns"] for each in figures["faults"]] == [8 * MS, 5 * MS]
     assert figures["all_faults_ns"] == 13 * MS
-    assert figures["step_ns_without"] == round(mean_step(run(job.without(*faults)), [3, 4]))
+    assert figures["step_ns_without"] == round(mean_step(run(job.without(*faults)), [4]))
 
 
 def test_warm_up_costs_nothing_in_the_steps_that_count_and_is_told_apart():

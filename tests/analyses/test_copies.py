@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from chrome_builder import kernel, memcpy, memset, op, write
+from chrome_builder import annotation, kernel, memcpy, memset, op, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.idle_traces import frame_of
+from rules.traces import MIB, pageable
 
 import tracekit
 from tracekit.analyses.ops.copies import direction, measure
@@ -210,3 +211,16 @@ def test_the_rate_is_the_recorded_one_within_a_per_cent(name):
         assert row["gb_per_s"] == pytest.approx(expected, rel=0.01)
         checked += int(mine.sum())
     assert checked == len(ops)
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_what_pageable_copies_cost_is_that_of_the_steps_that_count(tmp_path, staged):
+    """10 ms a step of 100; the first of four steps does not count, for the profiler began in it."""
+    rows = pageable(16 * MIB, 10_000, steps=4)
+    if staged:
+        rows += [annotation("actor_update", number * 100_000, 100_000) for number in range(4)]
+    write(tmp_path / "rank0.json", rows)
+    report = analyze(tmp_path, Options(jobs=1, questions=("copies", "transfers"))).report
+    (found,) = [finding for finding in report.findings if finding.rule == "pageable-copies"]
+    assert found.recoverable_ns == 10_000_000
+    assert found.recoverable_ratio == pytest.approx(0.1)

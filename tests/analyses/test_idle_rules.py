@@ -2,6 +2,8 @@
 
 import pytest
 from chrome_builder import annotation, kernel, launch, launched, op, step, write
+from jobsim.job import Fault, Job
+from jobsim.truth import make
 from rules import traces_idle
 from rules.firing import write_sources
 from rules.idle_report import RULES, answers, evidence, findings, result, rows_of, section
@@ -231,3 +233,27 @@ def test_a_process_without_a_device_beside_one_with_it(tmp_path):
     driver = [step(1, 0, 2_000_000), annotation("adv", 0, 2_000_000), op("aten::add", 0, 10)]
     (found,) = findings(tmp_path, {0: silent(), 1: driver})
     assert (found.rule, found.recoverable_ns) == ("host-silence", 20_000_000)
+
+
+def test_pauses_of_ranks_at_different_times_cost_what_the_others_wait_too(tmp_path):
+    """Each of two SIMULATED ranks pauses for 8 ms where the other does not: 8 ms of its own, 8 of the other, every step."""
+    at = (("update_actor",), ("ref",))
+    faults = tuple(
+        Fault("pause", {"gc_at": where, "gc_ns": 8_000_000}, ranks=(rank,))
+        for rank, where in enumerate(at)
+    )
+    quiet = {"noise": 0.0, "host_noise": 0.0, "step_spread": 0.0, "rank_spread": 0.0}
+    job = Job("pauses", ranks=2, steps=3, faults=faults, **quiet)
+    truth = make(job, tmp_path)
+    (found,) = [
+        finding
+        for finding in result(tmp_path / "profile", None).report.findings
+        if finding.rule == "host-silence"
+    ]
+    waited = next(metric.value for metric in found.evidence if metric.name == "waited_ns")
+    assert waited == pytest.approx(8_000_000, rel=0.01)
+    assert found.recoverable_ns == pytest.approx(truth["all_faults_ns"], rel=0.02)
+    assert {place.stage for place in found.places} == {
+        "update_actor",
+        "old_log_prob",
+    }  # where the gaps begin

@@ -47,6 +47,15 @@ def test_a_group_that_got_slower_is_named_with_the_step(tmp_path):
     assert found.recoverable_ns == 30_000
 
 
+def test_what_waits_for_another_collective_beside_it_is_not_due_to_the_link(tmp_path):
+    """Of the first of four messages, 11 µs longer than usual, another collective takes 18 of 21: 3 + 3 × 11 of 1000."""
+    sources = two_links(10, 21)
+    for rank in (2, 3):
+        sources[rank] += launched("ncclDevKernel_AllGather", 50, 901, 18, 50, stream=33)
+    (found,) = found_by(report_of(tmp_path, sources), "slow-link")
+    assert found.recoverable_ns == 36_000
+
+
 @pytest.mark.parametrize(
     "durations",
     [[9, 10, 40, 10, 40], [9, 10, 10, 10, 40], [9, 40, 40, 10, 10], [9, 10, 10, 19, 19]],

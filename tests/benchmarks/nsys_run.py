@@ -15,12 +15,14 @@ import argparse
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 import make_traces
@@ -32,16 +34,32 @@ HERE = Path(__file__).resolve().parent
 
 KERNELS = "cuda_gpu_kern_sum"
 REPORTS = (KERNELS, "cuda_api_sum", "nvtx_sum", "nvtx_gpu_proj_sum")
+BEFORE_2023 = {
+    KERNELS: "gpukernsum",
+    "cuda_api_sum": "cudaapisum",
+    "nvtx_sum": "nvtxsum",
+    "nvtx_gpu_proj_sum": "nvtxgpuproj",
+}
+"""What the reports were called before they got the names by which they are known here."""
 SLOW_REPORT = "nvtx_gpu_proj_sum"
 LIMIT_S = 600
 MOST_MB = 250
 OURS, EVERYTHING = "kernels", "analyze"
 
 
+@cache
+def name_of(report: str, program: Path) -> str:
+    """What this nsys calls a report."""
+    command = [str(program), "stats", "--help-reports"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    is_new = re.search(rf"^ *{report}\b", done.stdout + done.stderr, re.MULTILINE) is not None
+    return report if is_new else BEFORE_2023[report]
+
+
 def report_of_nsys(program: Path, report: str, export: Path, folder: Path) -> tuple[dict, str]:
     """(seconds and CPU seconds of one report of nsys, and what it counted; its error)."""
-    prefix = folder / "figures"
-    command = [program, "stats", "-q", "-r", report, "--format", "csv", "--output", prefix, export]
+    prefix, name = folder / "figures", name_of(report, program)
+    command = [program, "stats", "-q", "-r", name, "--format", "csv", "--output", prefix, export]
     start, before = time.perf_counter(), children_cpu()
     process = subprocess.Popen(
         [str(part) for part in command],
@@ -57,7 +75,7 @@ def report_of_nsys(program: Path, report: str, export: Path, folder: Path) -> tu
         return {"process_seconds": float(LIMIT_S), "stopped": True}, ""
     seconds, cpu = time.perf_counter() - start, children_cpu() - before
     figures = {"process_seconds": round(seconds, 3), "process_cpu": round(cpu, 3)}
-    written = folder / f"{prefix.name}_{report}.csv"
+    written = folder / f"{prefix.name}_{name}.csv"
     if not written.exists():  # its exit status is 0 whatever happens
         return {}, said.decode(errors="replace").strip() or "nsys printed nothing"
     with written.open(encoding="utf-8", newline="") as file:

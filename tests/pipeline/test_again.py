@@ -466,7 +466,10 @@ def test_python_callers_get_the_kept_report_too(profile, cache):
     assert entry.stat().st_mtime_ns > 1
 
 
-def test_the_second_look_imports_neither_pandas_nor_numpy(profile):
+@pytest.mark.parametrize("form", ["trace", "export"])
+def test_the_second_look_imports_neither_pandas_nor_numpy(profile, tmp_path, form):
+    if form == "export":
+        profile = put_export(tmp_path / "export.sqlite")
     code = """if True:
         import sys
         from tracekit.cli import main

@@ -56,3 +56,25 @@ def test_parts_of_a_stage_that_is_told_as_a_whole_do_not_count_again():
 def test_what_has_no_time_to_give_back_stays_as_it_is():
     unknown = finding("straggler", None, RANK)
     assert left(unknown, finding("rollout-tail", 300, RANK))[0] is unknown
+
+
+def test_what_is_counted_over_all_ranks_and_stages_has_its_causes_anywhere():
+    gen = Place(role="actor", stage="gen")
+    uneven, unlike, *_ = left(
+        finding("rank-imbalance", 250, Place(role="actor", step=3, stage="update_actor")),
+        finding("step-variance", 70, Place(step=4)),
+        finding("straggler", 200, RANK), finding("recompilation", 60, gen),
+    )  # fmt: skip
+    assert (uneven.recoverable_ns, uneven.caveats) == (
+        50,
+        ("200 ns of it is counted by straggler",),
+    )
+    assert (unlike.recoverable_ns, unlike.severity) == (10, "low")
+
+
+def test_imbalance_of_another_role_and_variance_without_what_only_some_steps_hold_count():
+    uneven, unlike, _ = left(
+        finding("rank-imbalance", 250, Place(role="critic")), finding("step-variance", 70, Place(step=4)),
+        finding("straggler", 200, RANK),
+    )  # fmt: skip
+    assert (uneven.recoverable_ns, unlike.recoverable_ns) == (250, 70)

@@ -111,6 +111,7 @@ def test_a_file_of_several_processes_is_for_analyze(profile, monkeypatch):
         tool="torch",
         claims=reader.claims,
         read=lambda s, w, b: reader.read(s, w, b) * 2,
+        each=lambda s, w, b: [(trace, 0) for trace in reader.read(s, w, b) * 2],
     )
     for module in (readers, loading):
         monkeypatch.setattr(module, "READERS", (twice,))

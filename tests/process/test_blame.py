@@ -165,6 +165,20 @@ def test_where_nothing_is_recorded_its_neighbours_are_named_and_nothing_is_guess
     assert kinds(trace) == {"nothing": 40, "op": 10}
 
 
+@pytest.mark.parametrize(
+    "far", [[], [op("aten::far", 1_300_000_000_000_000, 1, tid=tid) for tid in (77, 78)]]
+)
+def test_a_row_holds_no_instant_before_it_begins_however_far_apart_rows_are(tmp_path, far):
+    """Also where times of 1970 and many years later, on as many threads, do not fit on one axis of nanoseconds."""
+    rows = [op("aten::first", 80, 20), op("aten::second", 140, 10), *far]
+    host = host_rows(traced(tmp_path, rows, base_ns=0))
+    instants = np.array([79, 80, 99, 100, 139, 140, 149, 150]) * 1000
+    place = host.at(np.zeros(len(instants), np.int64), instants)
+    names = [host.name.texts[host.name.codes[row]] if row >= 0 else None for row in place]
+    first, second = ["aten::first"] * 2, ["aten::second"] * 2
+    assert names == [None, *first, None, None, *second, None]
+
+
 def test_only_a_step_or_stage_around_it_is_nothing(tmp_path):
     rows = [step(1, 0, 200), annotation("update_actor", 0, 200), op("aten::mm", 60, 30)]
     trace = traced(tmp_path, between(*rows, **WAIT))

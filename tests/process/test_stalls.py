@@ -53,6 +53,33 @@ def test_a_copy_and_the_wait_for_it_in_one_op_are_one_occasion(tmp_path):
     assert found.call_ns.tolist() == [49_000]
 
 
+def caught_up(*more, waited=90):
+    """The call returns at 110, `b` begins at 130 and `c` at 150, 10 after `b`; `e` waits for 35 behind `d`: the host is ahead."""
+    return [
+        *launched("a", 0, 10, 90, 1), sync(110 - waited, 9, waited), *launched("b", 120, 130, 10, 2),
+        *launched("c", 145, 150, 10, 3), *launched("d", 158, 160, 40, 4), *launched("e", 165, 200, 10, 5),
+        *launched("f", 230, 240, 10, 6), *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "later"),
+    [
+        (caught_up(), 10),
+        # In the call the host lost 25, of which 20 are counted until `b` begins.
+        (caught_up(waited=25), 5),
+        (caught_up(annotation("actor_update", 0, 144)), 4),
+        # Another call returns at 142.
+        (caught_up(sync(141, 10, 1)), 2),
+    ],
+    ids=["all of it", "no more than was lost", "in one stage", "until the next call"],
+)
+def test_what_follows_counts_until_the_host_is_ahead_again(tmp_path, rows, later):
+    found = synced(tmp_path, rows)
+    assert found.idle_ns.tolist()[0] == 20_000
+    assert found.later_ns.tolist()[0] == later * 1000
+
+
 @pytest.mark.parametrize(
     ("name", "copy", "dur", "counts"),
     [
@@ -157,6 +184,16 @@ def test_what_has_a_cause_of_its_own_is_told_apart(tmp_path):
     ]  # fmt: skip
     (row,) = edges(tmp_path, rows).to_dict("records")
     assert (row["idle_ns"], row["explained_ns"], row["after_sync_ns"]) == (60_000, 20_000, 10_000)
+
+
+def test_what_was_launched_already_does_not_wait_for_the_next_stage(tmp_path):
+    """`ref` launches at 60 what begins at 1,200 only, before what `actor_update` launches: idle for 1,100, none of it for that."""
+    rows = [
+        step(1, 0, 2000), annotation("ref", 0, 100), annotation("actor_update", 130, 1800),
+        *launched("a", 0, 0, 90, 1), *launched("b", 60, 1200, 10, 2), *launched("c", 150, 1210, 90, 3),
+    ]  # fmt: skip
+    (row,) = edges(tmp_path, rows).to_dict("records")
+    assert (row["idle_ns"], row["explained_ns"], row["inside_ns"]) == (1_100_000, 1_100_000, 0)
 
 
 # Delays and queues

@@ -111,7 +111,7 @@ def sheets(draw):
 
 
 @st.composite
-def charts(draw, kinds=("gantt", "bars", "heatmap", "lines", "histogram")):
+def charts(draw, kinds=("gantt", "bars", "heatmap", "matrix", "lines", "histogram")):
     """Any chart that keeps to its docstring: marks refer to rows and series there are."""
     kind = draw(st.sampled_from(kinds))
     rows, series = (draw(st.lists(texts, min_size=1, max_size=4)) for _ in range(2))

@@ -113,6 +113,17 @@ def test_a_cell_is_the_darker_the_larger_and_shares_are_of_one():
     assert "unknown" not in words(picture(half))
 
 
+def test_a_matrix_has_a_column_a_series_with_its_name_above():
+    marks = ((0, 0, 0), (0, 1, 4), (1, 0, 9), (1, 1, None))
+    chart = Chart("c", "C", "matrix", marks, ("a", "b"), ("r", "q"), unit="count")
+    cells = boxes(picture(chart))
+    assert [cell[0] for cell in cells] == ["l0", "l4", "l8", "unknown"]
+    assert [cell[5] for cell in cells] == ["r · a: 0", "r · b: 4", "q · a: 9", "q · b: —"]
+    assert cells[0][1] == cells[2][1] < cells[1][1] == cells[3][1]
+    assert cells[0][2] == cells[1][2] < cells[2][2]
+    assert {"a", "b", "unknown"} <= set(words(picture(chart)))
+
+
 def test_a_line_goes_up_with_its_value_and_an_unknown_value_interrupts_it():
     marks = ((0, 1, 100), (0, 2, 200), (0, 3, None), (0, 4, 50), (0, 5, 60))
     root = picture(Chart("c", "C", "lines", marks, ("a",), unit="count", x_unit="id"))

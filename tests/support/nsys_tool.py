@@ -17,6 +17,13 @@ REPORTS = {
 }
 """The reports whose figures are ours to repeat: their names since 2023, and before."""
 
+FURTHER_REPORTS = {
+    "cuda_gpu_sum": "gpusum",
+    "cuda_api_gpu_sum": "apigpusum",
+    "osrt_sum": "osrtsum",
+}
+"""Reports that are asked for by name alone."""
+
 NAME_COLUMNS = ("Name", "Operation", "Range")
 
 KEPT_LENGTH = 4096
@@ -52,7 +59,8 @@ def stats(program, sqlite, folder, reports=tuple(REPORTS)):
     old = int(version(program).partition(".")[0]) < 2023
     copy = folder / "copy.sqlite"
     shutil.copyfile(sqlite, copy)
-    asked = {report: REPORTS[report] if old else report for report in reports}
+    old_names = REPORTS | FURTHER_REPORTS
+    asked = {report: old_names[report] if old else report for report in reports}
     prefix = folder / "figures"
     command = [program, "stats", "-q", "-r", ",".join(asked.values()), "--format", "csv"]
     done = run([*command, "--output", prefix, copy])

@@ -35,7 +35,11 @@ def alone_and_together(monkeypatch, folder: Path, spare: Path) -> tuple[Result, 
             traces.append(replace(trace, source=replace(trace.source, pid=1000 + len(traces))))
             return traces[-1:]
 
-        return SimpleNamespace(read=read)
+        def each(source, want, on_bytes):
+            traces = read(source, want, on_bytes)
+            return zip(traces, reversed(range(len(traces))), strict=True)
+
+        return SimpleNamespace(each=each)
 
     monkeypatch.setattr(measuring, "reader_named", reader)
     apart = analyze(f"run={folder}", Options(jobs=1))

@@ -23,7 +23,9 @@ ALONGSIDE = (
     "tests/capture/test_recipes.py",
     "tests/capture/test_switch.py",
     "tests/capture/test_with_verl.py",
+    "tests/logs/test_systems.py",
     "tests/readers/test_nsys_stats.py",
+    "tests/sql/test_recipes_nsys.py",
     "tests/test_nsys_reports.py",
 )
 """The modules of which some tests are collected only where a tool is."""
@@ -39,6 +41,7 @@ HERE = {
     "verl": lambda: verl_python.PYTHON is not None,
     "ray": lambda: find_spec("ray") is not None and find_spec("nvtx") is not None,
     "nsys": lambda: bool(nsys_tool.found()),
+    "logs": lambda: all(map(find_spec, ("tensorboard", "mlflow", "wandb", "sqlalchemy"))),
     "compiler": lambda: COMPILER is not None,
     "namespaces": lambda: shutil.which("unshare") is not None,
 }

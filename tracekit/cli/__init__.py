@@ -31,11 +31,13 @@ COMMANDS = (
     "collect",
     "explain",
     "tables",
+    "sql",
     "schema",
     "mcp",
     "cache",
     "completion",
     "demo",
+    "log",
 )
 """Each is `command` in the module of its name."""
 

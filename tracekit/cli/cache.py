@@ -18,6 +18,7 @@ _WHAT = {
     "measured": "what was measured of profiles",
     "nsys": "exports of .nsys-rep files",
     "reports": "reports",
+    "fetched": "copies of what lies elsewhere, and of members of archives",
 }
 
 

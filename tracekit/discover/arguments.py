@@ -14,6 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
+from tracekit.discover import fetched
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, plural, shown
@@ -138,7 +139,11 @@ def split_label(given: str | Path) -> tuple[str | None, Path]:
     What exists or matches as it is typed has no label, whatever characters it holds, nor has a `Path`.
     """
     text = os.fspath(given)
+    if fetched.is_address(text):
+        return None, fetched.of_address(text)
     label, equals, path = text.partition("=")
+    if label and equals and isinstance(given, str) and fetched.is_address(path):
+        return label, fetched.of_address(path)
     named = isinstance(given, str) and bool(label and equals and path)
     if not named or os.path.lexists(text) or _pattern(text, None) is not None:
         return None, Path(text)
@@ -224,7 +229,10 @@ def _read_argument(given: str | Path) -> Argument:
     label, path = split_label(given)
     text = os.fspath(given)
     path_text = text if label is None else str(path)
-    argument = _existing(path_text, label) or _pattern(path_text, label)
+    if fetched.is_address(text.partition("=")[2]) or fetched.is_address(text):
+        argument = _existing(str(path), label, text)
+    else:
+        argument = _existing(path_text, label) or _pattern(path_text, label)
     if argument is None:
         hint = "check the spelling and the directory"
         if not _MAGIC.isdisjoint(text):
@@ -248,6 +256,9 @@ def _existing(given: str, label: str | None, text: str = "") -> Argument | None:
             f"{shown(text)}: cannot be read: {error.strerror}", "check the permissions"
         ) from error
     _refuse_special(shown(text), mode)
+    if stat.S_ISREG(mode) and fetched.is_archive(path):
+        path = fetched.of_archive(path)
+        return Argument(text, label, path, (path,))
     if stat.S_ISDIR(mode):
         return Argument(text, label, path, (path,))
     return Argument(text, label, path.parent, (path,), loose=label is None)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import same_text, staged, summed
+from tracekit.job.frames import UNIT, same_text, staged, summed
 from tracekit.job.launching import bound_stages
 from tracekit.job.stage_windows import (
     NO_STEPS,
@@ -24,7 +24,8 @@ from tracekit.job.stage_windows import (
     step_sums,
     whole,
 )
-from tracekit.model.keys import of_keys, records, row_dicts
+from tracekit.job.waits import waits
+from tracekit.model.keys import looked_up, of_keys, records, row_dicts
 from tracekit.model.thresholds import Thresholds, shared
 from tracekit.model.trace import Measurements
 from tracekit.process.idle import IdleTime
@@ -49,12 +50,18 @@ class SyncBound:
     stall_count: int
     call_ns: int
     idle_ns: int
+    later_ns: int
+
+    @property
+    def lost_ns(self) -> int:
+        """What the device waits for the host because of them."""
+        return self.idle_ns + self.later_ns
 
 
 def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBound]:
     """The stages of which rule R02 says that synchronising calls hold them up."""
     rows = placed(measured, "sync_stalls")
-    columns = ("count", "stall_count", "call_ns", "idle_ns")
+    columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
     if not len(rows):
         return []
     sums = {keyed(row): row for row in row_dicts(summed(rows, WHERE, columns))}
@@ -153,6 +160,39 @@ def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses
         if total and ratio is not None and ratio >= limit["step_ratio"]:
             costly[owner] = lost
     return costly
+
+
+def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int:
+    """How long ranks wait in collectives for others that pause longer than they do: a sum over the steps of all of them.
+
+    Of a wait no more counts than the late rank paused longer in the stage to which the wait is booked.
+    """
+    if not lost.stages or not measured.has("segments"):
+        return 0
+    booked = waits(measured).booked
+    booked = booked[same_text(booked["run"], owner[0]) & same_text(booked["role"], owner[1])]
+    booked = booked.rename(columns={"stage": "waiting_in", "cause": "canonical"})
+    if not len(booked):
+        return 0
+    keys = [*UNIT, "canonical", "rank"]
+    idle = placed(measured, "idle")
+    idle = idle[same_text(idle["run"], owner[0]) & same_text(idle["role"], owner[1])]
+    stages = {key[2] for key in lost.stages}
+    is_lost = idle["canonical"].isin(list(stages - {None})).to_numpy(np.bool_)
+    if None in stages:
+        is_lost |= idle["canonical"].isna().to_numpy(np.bool_)
+    idle = idle[is_lost & idle["cause"].isin(PAUSING).to_numpy(np.bool_)]
+    paused = summed(idle, keys, ["idle_ns"])
+    pairs = summed(booked, [*keys, "late_rank"], ["lost_ns"])
+    of_rank, of_late = (
+        looked_up(
+            pairs[columns].set_axis(keys, axis=1), paused, keys, optional=[*UNIT, "canonical"]
+        )
+        for columns in (keys, [*UNIT, "canonical", "late_rank"])
+    )
+    own_ns, late_ns = (part["idle_ns"].fillna(0).to_numpy(np.int64) for part in (of_rank, of_late))
+    waited_ns = pairs["lost_ns"].to_numpy(np.int64)
+    return int(np.minimum(waited_ns, np.maximum(late_ns - own_ns, 0)).sum())
 
 
 def _are_many(window: StageWindow, short_ns: int, short_ratio: float, busy_ratio: float) -> bool:

@@ -69,7 +69,7 @@ def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, in
     if not measured.has("sync_stalls"):
         return {}
     bound = sync_bound(measured, thresholds.of("host-sync-stalls"))
-    return {calls.window.key: calls.idle_ns for calls in bound}
+    return {calls.window.key: calls.lost_ns for calls in bound}
 
 
 def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:

@@ -61,12 +61,18 @@ Kind = Literal["clock", "load", "host", "pause", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why ranks are late: in words behind a colon (empty: nothing tells), what to do, and the numbers behind it."""
+    """Why ranks are late: in words behind a colon (empty: nothing tells), what to do, and the numbers behind it.
+
+    `pause_ns` is how much longer a late step idles in pieces long enough to be seen one by one; 0 where there are none.
+    """
 
     kind: Kind
     words: str
     advice: str
     evidence: tuple[Metric, ...] = ()
+    pause_ns: int = 0
+    is_seen: bool = False
+    """Of a load: that there are more calls, or more rows."""
 
 
 UNKNOWN = Cause(
@@ -194,8 +200,11 @@ def _of_work(
     chosen = both.of_class("host" if on_host else "compute") & (both.usual_ns > 0)
     factor, names = _one_factor(both, chosen)
     if factor is not None:
-        return _by_factor(factor, names, on_host)
-    return _more_work(measured, rank_group, both, late, others)
+        return _by_factor(factor, names, on_host, len(late))
+    more = _more_work(measured, rank_group, both, late, others)
+    if on_host and not more.is_seen:
+        return _longer_calls(both, chosen, more)
+    return more
 
 
 def _one_factor(both: Beside, chosen: Bools) -> tuple[float | None, list[str]]:
@@ -211,17 +220,18 @@ def _one_factor(both: Beside, chosen: Bools) -> tuple[float | None, list[str]]:
     return factor, both.keys["name"][chosen][near].unique().tolist()
 
 
-def _by_factor(factor: float, names: list[str], on_host: bool) -> Cause:
+def _by_factor(factor: float, names: list[str], on_host: bool, ranks: int) -> Cause:
     """All that is done takes longer by one factor; of few kinds of work it may as well be more work in each call."""
     if len(names) < LEAST_NAMES:
         words = f"the same calls of {_short(names[0])} take {factor:.2f} times as long, with more in each or slower"
         return Cause("unknown", words, UNKNOWN.advice)
     if on_host:
         return _held_up(factor)
+    gpus = "this GPU" if ranks == 1 else "these GPUs"
     return Cause(
         "clock",
         f"the same kernels take {factor:.2f} times as long as on the others",
-        "look at the clocks, temperature and power limit of this GPU (nvidia-smi -q -d CLOCK,PERFORMANCE)",
+        f"look at the clocks, temperature and power limit of {gpus} (nvidia-smi -q -d CLOCK,PERFORMANCE)",
         (Metric("kernel_factor", factor, "", "lower", label="times as long, all kernels alike"),),
     )
 
@@ -256,7 +266,22 @@ def _more_work(
         words = f"its matrix products{in_stage} have {rows:.2f} times as many rows as those of the others"
         of_work.append(Metric("row_factor", rows, "", "lower", label="times as many rows"))
     advice = "balance tokens over ranks (dynamic batch sizes, balanced sequence lengths), or find why it is given more"
-    return Cause("load", words, advice, tuple(of_work))
+    is_seen = abs(count - usual) > 0.02 * usual or len(of_work) > 1
+    return Cause("load", words, advice, tuple(of_work), is_seen=is_seen)
+
+
+def _longer_calls(both: Beside, chosen: Bools, more: Cause) -> Cause:
+    """As many calls of a host that take longer, some more than others: with more in each, or while others have its cores."""
+    times = float(both.late_ns[chosen].sum()) / float(both.usual_ns[chosen].sum())
+    if times < SLOWER:
+        return more
+    _, _, largest = more.words.partition("more work, ")
+    return Cause(
+        "unknown",
+        f"the same calls of its host take {times:.2f} times as long, {largest}: more in each, or other load on its cores",
+        "see what else runs on its cores, and whether it is given more (samples, longer sequences)",
+        more.evidence,
+    )
 
 
 def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> Cause:
@@ -267,7 +292,9 @@ def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> C
     mean = both.late_ns[place] / max(both.late_count[place], 1.0)
     where = f" in {stage}" if stage else " outside its stages"
     title = CAUSE_TITLES.get(kind, ("no op was recorded",))[0]
-    if holder is not None and holder[1] >= APART * more[place]:
+    longer_ns = float(more[place])
+    if holder is not None and holder[1] >= APART * longer_ns:
+        longer_ns = min(longer_ns, holder[1])
         words = (
             f"its GPU waits {show(holder[1], 'ns')} a step longer while its host is in {holder[0]}"
         )
@@ -283,7 +310,18 @@ def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> C
         "pause_ns", round(float(more[place])), "ns", "lower", label=f"longer idle, {title}"
     )
     advice = "look at what its host does there: garbage collection, logging or checkpoints on one rank, data loading, locks"
-    return Cause("pause", words, advice, (pause,))
+    is_long = _piece_ns(both, place) >= PAUSE_NS
+    return Cause("pause", words, advice, (pause,), round(longer_ns) if is_long else 0)
+
+
+def _piece_ns(both: Beside, place: int) -> float:
+    """The mean length of the pieces in which the late ranks idle at a row, or of those that the others have not."""
+    late_ns, late_count = float(both.late_ns[place]), float(both.late_count[place])
+    more_count = late_count - float(both.usual_count[place])
+    mean = late_ns / max(late_count, 1.0)
+    if more_count <= 0:
+        return mean
+    return max(mean, float(both.more_ns[place]) / max(more_count, 1.0))
 
 
 def _held_in(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from tracekit.job.lateness import (
     cost_by_group,
     late_sets,
     lateness,
+    stands_alone,
     with_more_votes,
 )
 from tracekit.job.rank_groups import (
@@ -56,6 +57,7 @@ class LateRanks:
     """A set of members of a rank group that may be named, with what it costs per step in the group that waits most.
 
     `cause` is known of those that cost enough; `is_named` where chance is unlikely, or what was seen is no chance.
+    `pause_ns`: what a pause that was seen costs per step, where chance is not unlikely: no more than it is claimed.
     """
 
     rank_group: RankGroup
@@ -65,6 +67,7 @@ class LateRanks:
     cost_ns: float
     cause: Cause | None
     is_named: bool
+    pause_ns: float = 0.0
 
     @property
     def members(self) -> pd.DataFrame:
@@ -121,24 +124,31 @@ def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) ->
         for place, late in enumerate(candidates):
             rare = late.late_set.chance <= limit["false_ratio"]
             rare = is_rare.get(id(late), False) if place == 0 else rare
-            is_named = goes_on and late.cause is not None and _is_own(measured, late)
-            is_named &= rare or _was_seen(measured, late, limit)
-            goes_on &= is_named
-            judged.append(_as_judged(late, is_named=bool(is_named)))
+            as_judged = _judged(measured, late, limit, goes_on=goes_on, rare=rare)
+            goes_on &= as_judged.is_named
+            judged.append(as_judged)
     return judged
 
 
-def _as_judged(late: LateRanks, *, is_named: bool) -> LateRanks:
-    """The same, named or not."""
-    return LateRanks(
-        late.rank_group,
-        late.lateness,
-        late.late_set,
-        late.group,
-        late.cost_ns,
-        late.cause,
-        is_named,
-    )
+def _judged(
+    measured: Measurements,
+    late: LateRanks,
+    limit: Mapping[str, float],
+    *,
+    goes_on: bool,
+    rare: bool,
+) -> LateRanks:
+    """The same, named or not: for good where chance is unlikely, else for a pause alone that was seen."""
+    if not goes_on or late.cause is None or not _is_own(measured, late):
+        return late
+    if rare or _has_slow_clock(late, late.cause, limit):
+        return replace(late, is_named=True)
+    if not stands_alone(late.lateness, late.late_set):
+        return late
+    pause_ns = _pause_ns(late, late.cause)
+    step_ns = job(measured).of(late.rank_group.run).step_ns
+    is_costly = (share_of(pause_ns, step_ns) or 0.0) >= limit["seen_ratio"]
+    return replace(late, is_named=is_costly, pause_ns=pause_ns)
 
 
 def _candidates(
@@ -217,18 +227,16 @@ def all_work(measured: Measurements) -> pd.DataFrame:
     return rows.assign(beyond_ns=own_ns - of_others(own_ns, step))
 
 
-def _was_seen(measured: Measurements, late: LateRanks, limit: Mapping[str, float]) -> bool:
-    """Whether what was recorded shows why they are late, however few steps there are: kernels that are slower by one
-    factor to the end of the recording, or a pause that costs much.
-    """
-    cause = late.cause
-    if cause is None:
-        return False
-    if cause.kind == "clock":
-        is_enough = len(late.late_steps) >= limit["clock_steps"]
-        return is_enough and bool(late.late_set.late_steps[-1])
-    step_ns = job(measured).of(late.rank_group.run).step_ns
-    return cause.kind == "pause" and (share_of(late.cost_ns, step_ns) or 0.0) >= limit["seen_ratio"]
+def _has_slow_clock(late: LateRanks, cause: Cause, limit: Mapping[str, float]) -> bool:
+    """Whether their kernels are slower by one factor to the end of the recording: that is seen in few steps."""
+    is_enough = len(late.late_steps) >= limit["clock_steps"]
+    return cause.kind == "clock" and is_enough and bool(late.late_set.late_steps[-1])
+
+
+def _pause_ns(late: LateRanks, cause: Cause) -> float:
+    """What the pause that was seen in their late steps costs per step: no more than it is long, nor than the others wait."""
+    share = len(late.late_steps) / max(late.rank_group.steps, 1)
+    return min(cause.pause_ns * share, late.cost_ns)
 
 
 def abstentions(
@@ -312,25 +320,35 @@ def _finding(
     rank_group = late.rank_group
     stage = _stage(waited, late)
     step_ns = job(measured).of(rank_group.run).step_ns
-    share = share_of(late.cost_ns, step_ns)
-    verb = "keeps" if len(late.ranks) == 1 else "keep"
+    cost_ns = late.pause_ns or late.cost_ns
+    share = share_of(cost_ns, step_ns)
     mostly = f", most of it in {stage}" if stage else ""
     why = f": {cause.words}" if cause.words else ""
-    who = named_set(measured, rank_group, late.ranks)
+    each = " per step" if rank_group.steps > 1 else ""
     is_late = np.flatnonzero(late.late_set.is_late)
     places = [_place(late, row, stage) for row in is_late[:MAX_PLACES].tolist()]
     return Finding(
         "straggler",
         thresholds.severity(share),
-        f"{who}{in_rank_group(measured, rank_group)} {verb} the others waiting: {show(late.cost_ns, 'ns')} per step"
+        f"{_held_up_by(measured, late)} the others waiting: {show(cost_ns, 'ns')}{each}"
         f"{_since(late)}{mostly}{why}{in_run(measured, rank_group.run)}",
         cause.advice,
-        (*_votes(late.late_set), *cause.evidence, _without(late, step_ns)),
+        (*_votes(late.late_set), *cause.evidence, _without(late, cost_ns, step_ns)),
         tuple(places),
-        round(late.cost_ns),
+        round(cost_ns),
         share,
         ("what is given back is bounded by the next slowest rank",),
     )
+
+
+def _held_up_by(measured: Measurements, late: LateRanks) -> str:
+    """Whom the others wait for, with its verb; a pause where no more than that is known."""
+    who = named_set(measured, late.rank_group, late.ranks)
+    who = f"{who}{in_rank_group(measured, late.rank_group)}"
+    if late.pause_ns:
+        return f"a pause of {who} keeps"
+    verb = "keeps" if len(late.ranks) == 1 else "keep"
+    return f"{who} {verb}"
 
 
 def _votes(late_set: LateSet) -> tuple[Metric, ...]:
@@ -345,10 +363,10 @@ def _votes(late_set: LateSet) -> tuple[Metric, ...]:
     )
 
 
-def _without(late: LateRanks, step_ns: float | None) -> Metric:
+def _without(late: LateRanks, cost_ns: float, step_ns: float | None) -> Metric:
     """What a step would take without them."""
-    them = "it" if len(late.ranks) == 1 else "them"
-    step_without = None if not step_ns else round(step_ns - late.cost_ns)
+    them = "it" if len(late.ranks) == 1 or late.pause_ns else "them"
+    step_without = None if not step_ns else round(step_ns - cost_ns)
     return Metric("without_ns", step_without, "ns", label=f"step without {them}")
 
 

@@ -154,6 +154,13 @@ def late_sets(late: Lateness) -> Iterator[LateSet]:
         is_left &= ~is_late
 
 
+def stands_alone(late: Lateness, late_set: LateSet) -> bool:
+    """Whether all of a set are late in all its late steps, and no other member is nearly as late in any step: none takes turns."""
+    least = APART * float(late_set.late_ns.max(initial=0.0))
+    of_set, left_out = late.late_ns[late_set.is_late], late.late_ns[~late_set.is_late]
+    return bool((of_set[:, late_set.late_steps] >= least).all() and (left_out < least).all())
+
+
 def with_more_votes(late_set: LateSet, chosen: pd.DataFrame, late: Lateness) -> LateSet:
     """The set with the votes of all steps that were recorded, also those whose time does not count."""
     is_late = is_among(late.members, chosen, MEMBER)

@@ -18,7 +18,8 @@ import pandas as pd
 from tracekit.job.collectives import matched
 from tracekit.job.frames import apart
 from tracekit.job.traffic import collectives
-from tracekit.model.keys import of_keys
+from tracekit.model.intervals import covered, union
+from tracekit.model.keys import CAPTURE, numbered_alike, of_keys
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
@@ -71,9 +72,28 @@ def lost_rows(measured: Measurements, links: Sequence[SlowLink]) -> pd.DataFrame
     excess = excess[collectives(measured)["exposed_ns"].notna().to_numpy(np.bool_)[places]]
     exposed = rows["exposed_ns"].to_numpy(np.int64)
     waited = rows["wait_ns"].to_numpy(np.int64, na_value=0)
-    lost = np.minimum(excess, np.maximum(exposed - waited, 0))
+    shared_ns = _beside_others(measured, rows)
+    lost = np.minimum(excess, np.maximum(exposed - waited - shared_ns, 0))
     end = rows["ts_ns"].to_numpy(np.int64) + rows["dur_ns"].to_numpy(np.int64)
     return rows.assign(ts_ns=end - lost, dur_ns=lost, exposed_ns=pd.array(lost, dtype="Int64"))
+
+
+def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
+    """For each of these collectives how long others run beside it on its device, for which compute waits as well."""
+    shared_ns = np.zeros(len(rows), np.int64)
+    if not len(rows):
+        return shared_ns
+    keys = [*CAPTURE, "device"]
+    other_rows = collectives(measured).drop(index=rows.index)
+    other_rows = other_rows[other_rows["exposed_ns"].notna()]
+    of_row, of_other = numbered_alike(keys, rows, other_rows)
+    start, dur = (rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    other_start, other_dur = (other_rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    for lane in np.unique(of_row).tolist():
+        is_row, is_other = of_row == lane, of_other == lane
+        running = union(other_start[is_other], (other_start + other_dur)[is_other])
+        shared_ns[is_row] = covered(running, start[is_row], (start + dur)[is_row])
+    return shared_ns
 
 
 def _transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:

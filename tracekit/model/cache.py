@@ -23,7 +23,15 @@ OFF_VARIABLE = "TRACEKIT_NO_CACHE"
 LIMIT_VARIABLE = "TRACEKIT_CACHE_LIMIT"
 LIMIT_BYTES = 20_000_000_000
 
-KINDS = {"measured": "*.measured", "nsys": "*.sqlite", "reports": "*.report"}
+INDEX = "index"
+"""The file of a directory of copies that stands for all of it."""
+
+KINDS = {
+    "measured": "*.measured",
+    "nsys": "*.sqlite",
+    "reports": "*.report",
+    "fetched": f"*/{INDEX}",
+}
 """The directory of each kind of thing that is kept, and how its files are called."""
 
 PARTIAL = "partial-"
@@ -97,8 +105,14 @@ def entries(kind: str) -> list[tuple[int, int, Path]]:
         for path in (directory / kind).glob(KINDS[kind]):
             with contextlib.suppress(OSError):
                 status = path.stat()
-                kept.append((status.st_mtime_ns, status.st_size, path))
+                size = _tree_bytes(path.parent) if path.name == INDEX else status.st_size
+                kept.append((status.st_mtime_ns, size, path))
     return sorted(kept)
+
+
+def _tree_bytes(directory: Path) -> int:
+    """How many bytes the files below a directory have."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def forget_oldest(limit: int) -> None:
@@ -138,6 +152,8 @@ def removed(path: Path) -> bool:
         if not lock(descriptor, exclusive=True):
             return False
         path.unlink(missing_ok=True)
+        if path.name == INDEX:
+            shutil.rmtree(path.parent, ignore_errors=True)
     except OSError:
         return False
     finally:

@@ -45,6 +45,7 @@ ChartKind = Literal[
     "gantt",
     "bars",
     "heatmap",
+    "matrix",
     "lines",
     "histogram",
     "intervals",
@@ -186,6 +187,7 @@ class Chart:
     gantt (row, series, start, end): bars on one time axis, one line a row;
     bars (row, series, value): stacked bars, one a row;
     heatmap (row, start, end, value): coloured cells, values of `unit`, None where unknown;
+    matrix (row, series, value): the same with a column a series instead of an axis;
     lines (series, x, y); histogram (series, low, high, value): stacked over [low, high).
     intervals (row, series, low, mid, high): factors on one log axis with a line at 1 and the band of
     those nearer to it than `within`, a share, shaded; low and high None where there is no interval;

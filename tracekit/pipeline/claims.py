@@ -19,12 +19,20 @@ COUNTED_BY: tuple[tuple[str, str], ...] = (
     ("host-sync-stalls", "weight-sync"),
     ("host-silence", "weight-sync"),
     ("exposed-communication", "weight-sync"),
+    ("rank-imbalance", "straggler"),
+    ("rank-imbalance", "host-silence"),
+    ("step-variance", "recompilation"),
+    ("step-variance", "graph-capture"),
+    ("step-variance", "drift"),
 )
 """(symptom, cause): where both are of the same ranks, or of the same stage, the time of the symptom is that of the cause.
 
 A rank is late by all that it does longer, so that a late rank is the symptom of its tail and of its loader; what one rank
-does costs what the others wait, so that its pauses are the symptom of its lateness; a stage is the sum of its parts.
+does costs what the others wait, so that its pauses are the symptom of its lateness; a stage is the sum of its parts. Steps differ by what only some of them hold.
 """
+
+OF_ALL = frozenset(("step-variance", "rank-imbalance"))
+"""Rules that count over all ranks and stages of a run: whatever their places are, a cause anywhere is one of theirs."""
 
 
 def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
@@ -67,10 +75,13 @@ def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds)
 
 def _are_of_one_place(symptom: Finding, cause: Finding) -> bool:
     """Whether a symptom is only of ranks that the cause names; where the cause names none, of stages that it names."""
-    if not symptom.places or _named(symptom, "role") != _named(cause, "role"):
-        return False
     runs, cause_runs = _named(symptom, "run"), _named(cause, "run")
-    if runs and cause_runs and runs != cause_runs:
+    if not symptom.places or (runs and cause_runs and runs != cause_runs):
+        return False
+    roles, cause_roles = _named(symptom, "role"), _named(cause, "role")
+    if symptom.rule in OF_ALL:
+        return not roles or roles == cause_roles
+    if roles != cause_roles:
         return False
     ranks, cause_ranks = _named(symptom, "rank"), _named(cause, "rank")
     if cause_ranks:

@@ -45,7 +45,8 @@ def read_source(
     stages: tuple[str, ...] = (),
 ) -> Iterator[Trace]:
     """The traces of one source, cut to what was asked for; none where it holds nothing of that."""
-    for _, part in read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages):
+    parts = read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages)
+    for _, part, _ in parts:
         if part is not None:
             yield part
 
@@ -58,14 +59,15 @@ def read_parts(
     ranks: frozenset[int] | None = None,
     steps: frozenset[int] | None = None,
     stages: tuple[str, ...] = (),
-) -> Iterator[tuple[Trace, Trace | None]]:
-    """Each trace of one source, and what of it was asked for; None where it holds nothing of that."""
-    for trace in reader_named(source.reader).read(source, want, _increments(advance)):
-        rank = trace.source.rank
+) -> Iterator[tuple[Trace, Trace | None, int]]:
+    """Each trace of one source, what of it was asked for (None where it holds nothing of that), how many follow."""
+    for trace, following in reader_named(source.reader).each(source, want, _increments(advance)):
+        rank, part = trace.source.rank, None
         if ranks is None or rank is None or rank in ranks:
-            yield trace, cut(trace, steps, stage_filter(stages) if stages else None)
-        else:
-            yield trace, None
+            part = cut(trace, steps, stage_filter(stages) if stages else None)
+        yield trace, part, following
+        # They are let go of before the next is made.
+        del trace, part
 
 
 def holding(trace: Trace, stages: tuple[str, ...], *, is_kept: bool) -> Holding:

@@ -25,6 +25,7 @@ from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import count_line, is_live, progress_line
 from tracekit.job import counted_steps as counting
+from tracekit.job.hosts import with_hosts
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
@@ -85,6 +86,7 @@ __all__ = [
     "options_of",
     "read_source",
     "reduce",
+    "unreadable",
     "wanted",
 ]
 
@@ -304,18 +306,20 @@ def measure_source(
         want = wanted(analyses)
         if any(chosen.values()):
             want = replace(want, tables=(want.tables or frozenset()) | cut.READS)
-        parts = list(read_parts(source, on_read, want, **chosen))
-        on_bytes = by_parts(advance, (1 - READING_SHARE) / max(1, len(parts) * len(analyses)))
-        on_question = partial(on_bytes, source.size_bytes)
+        on_bytes = by_parts(advance, 1 / max(1, len(analyses)))
+        unmeasured_share = 1 - READING_SHARE
         sources: list[MeasuredSource] = []
-        while parts:
-            # A trace and all that was derived of it are let go of before the next is measured.
-            trace, part = parts.pop(0)
+        for trace, part, following in read_parts(source, on_read, want, **chosen):
+            share = unmeasured_share / (following + 1)
+            unmeasured_share -= share
+            on_question = partial(on_bytes, source.size_bytes * share)
             if any(chosen.values()):
                 stages = chosen["stages"]
                 sources.append(measured_part(trace, part, analyses, stages, on_question))
             elif part is not None:
                 sources.append(measured(part, analyses, on_question))
+            # A trace and all that was derived of it are let go of before the next is made.
+            del trace, part
         return tuple(sources)
 
 
@@ -354,7 +358,7 @@ def reduce(
     fold = recordings.counted_once if already_folded else partial(_folded, options.question_files)
     parts = list(chain.from_iterable(fold(values)))
     if not parts and failures:
-        raise _unreadable(failures)
+        raise unreadable(failures)
     light_parts = [replace(part, tables={}) for part in parts]
     questions = every_question(options.question_files)
     tables_of_sources = list(map(dict, in_order(parts, questions)))
@@ -389,7 +393,7 @@ def _with_sources(
     )
 
 
-def _unreadable(failures: Sequence[Failure]) -> TracekitError:
+def unreadable(failures: Sequence[Failure]) -> TracekitError:
     """The error of a profile of which no source could be read: it tells of the first."""
     first = failures[0]
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
@@ -477,7 +481,7 @@ def _judge(
     for analysis in analyses:
         answer = section_of(analysis, measured, limits, steps, errors)
         if answer is not None:
-            sections.append(answer)
+            sections.append(with_hosts(measured, answer))
         on_question()
     sections = counted_once(sections, limits)
     rules = {analysis.id: analysis.rules for analysis in analyses}

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import beginning, covered
-from tracekit.model.keys import numbered, of_arrays, summed, sums_of
+from tracekit.model.keys import distinct, numbered, of_arrays, summed, sums_of
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
@@ -81,7 +81,7 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     devices = [idle for idle in devices if len(idle.gaps.start)]
     if not devices:
         return {"idle_blame": {}, "idle_frames": {}}
-    host: HostRows = trace.derived(host_rows)
+    host = host_rows(trace)
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
     lengths = [len(of_device.start) for of_device in leaves]
@@ -157,7 +157,7 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
 def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
     """When any window begins or ends."""
     _, start, end = idle_windows(trace, idle)
-    return np.unique(np.concatenate((start, end)))
+    return distinct(np.concatenate((start, end)))
 
 
 def _cut_at(whole: Segments, edges: Ints) -> Segments:
@@ -274,7 +274,7 @@ def _on_device(host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str
     """
     causes = [(name, idle.causes[name]) for name in ("sync", "kernel_wait")]
     edges = [np.concatenate(of_cause) for _, of_cause in causes]
-    cut = _cut_at(late, np.unique(np.concatenate(edges)))
+    cut = _cut_at(late, distinct(np.concatenate(edges)))
     why = np.full(len(cut.start), -1, np.int64)
     for name, of_cause in causes:
         inside = covered(of_cause, cut.start, cut.end) > 0
@@ -332,7 +332,7 @@ def short_name(name: str) -> str:
 
 def _names(host: HostRows) -> Coded:
     """The names of all rows as they stand in the tree: ranges that differ in numbers alone as one."""
-    ranges = np.unique(host.name.codes[host.holder == HOLDER["range"]]).tolist()
+    ranges = distinct(host.name.codes[host.holder == HOLDER["range"]]).tolist()
     plain: dict[str, list[str]] = {}
     for code in ranges:
         text = host.name.texts[code] if code >= 0 else ""
@@ -443,14 +443,15 @@ def _by_window(trace: Trace, idle: DeviceIdle, leaves: _Leaves, node: Ints) -> d
     assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
     number, first = of_arrays([window, node[segment]])
     gap = np.searchsorted(idle.gaps.start, leaves.start, side="right") - 1
-    once = of_arrays([number, gap[segment]])[1]
+    gap_count = max(1, len(idle.gaps.start))
+    number_of_pair = distinct(number * gap_count + gap[segment]) // gap_count
     of_row = {name: at_rows(column, window[first]) for name, column in keys.items()}
     columns: dict[str, Array] = {**of_row, "node": node[segment][first]}
     again, where = of_arrays(list(columns.values()))
     count = len(where)
     return {
         **{name: at_rows(column, where) for name, column in columns.items()},
-        "gap_count": summed(again[number[once]], np.ones(len(once), np.int64), count),
+        "gap_count": np.bincount(again[number_of_pair], minlength=count),
         "idle_ns": summed(again, summed(number, length[segment], len(first)), count),
     }
 

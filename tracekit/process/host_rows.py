@@ -6,7 +6,7 @@ Unlike `nesting` it holds every kind of row, so that at any instant it knows the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import spread
-from tracekit.model.keys import of_arrays
+from tracekit.model.keys import distinct, of_arrays
 from tracekit.model.tables.arrays import Coded, joined
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
@@ -88,7 +88,7 @@ class HostRows:
     """Rows of all threads, by thread, start, longest first; `tree` holds their parents.
 
     `holder` indexes `HOLDERS`; `waits`: others may have the work meanwhile; `frame`: it only says which step or
-    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all starts and ends on one axis, `edge_ns` the same as times.
+    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all starts and ends on one axis.
     """
 
     start: Ints
@@ -103,7 +103,6 @@ class HostRows:
     axis: _Axis
     begin: Ints
     edges: Ints
-    edge_ns: Ints
 
     def at(self, thread: Ints, ts_ns: Ints) -> Ints:
         """For each instant on a thread the row that began last there and still runs; -1 for none."""
@@ -119,7 +118,7 @@ class HostRows:
         high = np.searchsorted(self.edges, self.axis.lift(whole.thread, whole.end), side="left")
         of_segment, edge = spread(low, np.where(whole.thread < 0, low, high))
         origin = np.concatenate((np.arange(len(whole.start)), of_segment))
-        start = np.concatenate((whole.start, self.edge_ns[edge]))
+        start = np.concatenate((whole.start, self.axis.times(self.edges[edge])))
         order = np.lexsort((start, origin))
         start, origin = start[order], origin[order]
         is_last = np.append(origin[1:] != origin[:-1], True)[: len(origin)]
@@ -129,9 +128,9 @@ class HostRows:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis on which threads follow one another without touching.
+    """One axis on which threads follow one another without touching; `points` where their sum would not fit in 64 bits.
 
-    Where their sum would not fit in 64 bits it counts `points`, and the gaps between them, in place of nanoseconds.
+    On that of points each has a place, and so has what lies between two of them.
     """
 
     low: int
@@ -142,22 +141,27 @@ class _Axis:
         """The place of each instant on the axis."""
         lanes = thread.astype(np.int64) + 1
         if self.points is None:
-            inside: Ints = np.clip(ts_ns, self.low, self.low + self.span - 1)
-            return lanes * self.span + (inside - self.low)
-        place = np.searchsorted(self.points, ts_ns)
-        is_point = self.points[np.minimum(place, len(self.points) - 1)] == ts_ns
-        lifted: Ints = 2 * (lanes * (len(self.points) + 1) + place) + is_point
-        return lifted
+            return lanes * self.span + (
+                np.clip(ts_ns, self.low, self.low + self.span - 1) - self.low
+            )
+        before = np.searchsorted(self.points, ts_ns)
+        until = np.searchsorted(self.points, ts_ns, side="right")
+        return lanes * (2 * len(self.points) + 1) + before + until
+
+    def times(self, places: Ints) -> Ints:
+        """The instants that have these places, of which each is that of a row's start or end."""
+        if self.points is None:
+            return self.low + places % self.span
+        return self.points[places % (2 * len(self.points) + 1) // 2]
 
     @staticmethod
-    def of(times: Sequence[Ints], threads: int) -> _Axis:
-        """The axis of all these times on so many threads."""
-        known = [column for column in times if len(column)]
-        low = min((int(column.min()) for column in known), default=0) - 1
-        high = max((int(column.max()) for column in known), default=0) + 1
+    def of(times: Ints, threads: int) -> _Axis:
+        """The axis of all these times on so many threads; what is earlier or later has a place of its own."""
+        if not len(times):
+            return _Axis(0, 1, None)
+        low, high = int(times.min()) - 1, int(times.max()) + 1
         span = high - low + 1
-        fits = span * (threads + 2) < 2**62
-        return _Axis(low, span, None if fits else np.unique(np.concatenate(known)))
+        return _Axis(low, span, None if span * (threads + 2) < 2**62 else distinct(times))
 
 
 def host_rows(trace: Trace) -> HostRows:
@@ -174,7 +178,7 @@ def host_rows(trace: Trace) -> HostRows:
     order = by_start(thread[chosen], start[chosen], end[chosen]) if len(chosen) else chosen
     rows = chosen[order]
     start, end, thread = start[rows], end[rows], thread[rows].astype(np.int64)
-    axis = _Axis.of((start, end, trace.numbers("device_ops", "ts_ns")), int(thread.max(initial=0)))
+    axis = _Axis.of(np.concatenate((start, end)), int(thread.max(initial=0)))
     begin, until = axis.lift(thread, start), axis.lift(thread, end)
     # What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call
     # that opened it would seem to lie in that call for good.
@@ -182,14 +186,14 @@ def host_rows(trace: Trace) -> HostRows:
     parent = np.empty(0, np.int64)
     if len(rows):
         parent = last_reaching(np.maximum(begin, until - jitter), until)
-    edges, first = np.unique(np.concatenate((begin, until)), return_index=True)
+    edges = distinct(np.concatenate((begin, until)))
+    del until
     tree = Nesting(parent, np.empty(0, np.int64), np.arange(len(rows)))
     name = Coded(names.codes[rows], names.texts)
     holds = is_named(name, _HOLDS.match)
     only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
-    edge_ns = np.concatenate((start, end))[first]
     of_rows = holder[rows], waits[rows], only_frame, holds, tree
-    return HostRows(start, end, thread, name, *of_rows, axis, begin, edges, edge_ns)
+    return HostRows(start, end, thread, name, *of_rows, axis, begin, edges)
 
 
 def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:

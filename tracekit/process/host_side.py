@@ -255,10 +255,15 @@ def device_places(trace: Trace) -> Ints:
     return of_arrays([np.where(device.missing, -1, device.values)])[0]
 
 
+AT_ONCE_NS = 1_000
+"""A kernel that begins before its launch returns, or so soon after, had nothing to wait for but the launch."""
+
+
 def launch_gaps(trace: Trace) -> list[Intervals]:
     """Per device, the gaps in which it waits for the launch of a single kernel (the launch-bound idle of Q6).
 
-    A gap before a kernel whose launch began after the device ran dry. Not counted: gaps longer than
+    A gap before a kernel whose launch began after the device ran dry, or which began as soon as it was launched: nothing
+    else can have held it back. Not counted: gaps longer than
     `PAUSE_NS`, before a graph, within Optimizer.step, before the first op of a stage that follows another
     one, or with a synchronising, loading, collecting, compiling, capturing or allocating call in them or returning
     as they begin: those have causes, and rules, of their own.
@@ -271,6 +276,8 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
     single = ordinary(trace) & (links.call >= 0)
     single[single] = side.within_optimizer[links.call[single]] < 0
     causes = _elsewhere(trace, side)
+    call_end = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
+    returned = np.where(links.call >= 0, np.append(call_end, 0)[links.call], 0)
     number = trace.derived(device_places)
     by_device = []
     for device in distinct(number):
@@ -278,7 +285,8 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
         rows = rows[np.lexsort((~single[rows], start[rows]))]
         before = np.concatenate((start[rows[:1]], np.maximum.accumulate(end[rows])[:-1]))
         length = start[rows] - before
-        bound = (length > 0) & (length <= PAUSE_NS) & single[rows] & (links.ts_ns[rows] >= before)
+        bound = (length > 0) & (length <= PAUSE_NS) & single[rows]
+        bound &= (links.ts_ns[rows] >= before) | (start[rows] <= returned[rows] + AT_ONCE_NS)
         bound &= ~is_one_of(start[rows], opening_ns(trace, rows))
         begin, stop = before[bound], start[rows][bound]
         free = covered(causes, begin, stop) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, intersect, subtract, union, union_all
-from tracekit.model.keys import distinct
+from tracekit.model.keys import distinct, summed
 from tracekit.model.tables.arrays import Array, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.host_activity import (
@@ -33,8 +33,9 @@ class Stalls:
 
     An occasion is all calls of one innermost op, or a call outside of ops: `row` (of `host_ops`) is its
     last call, `op` the outermost op around it, -1 for none; `end_ns` when it returned, `call_ns` the time in its calls;
-    `stalled` whether the device was idle on return, `idle_ns` the idle time due to it. `after` is all
-    idle time that follows calls, due to them or not.
+    `stalled` whether the device was idle on return, `idle_ns` the idle time due to it up to the next device op, `later_ns`
+    what the device waits for the host further on, see `_later`. `after` is all idle time that follows calls up to the next
+    op, due to them or not.
     """
 
     row: Ints
@@ -43,6 +44,7 @@ class Stalls:
     call_ns: Ints
     stalled: npt.NDArray[np.bool_]
     idle_ns: Ints
+    later_ns: Ints
     after: Intervals
 
 
@@ -60,19 +62,54 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
     closes = np.append(idle.gaps.end, _NEVER)
     stalled = (gap >= 0) & (end < closes[gap]) & (np.append(idle.after, -1)[gap] >= 0)
     following = np.append(end, _NEVER)[1:]
-    until = np.minimum(np.minimum(closes[gap], following), _next_edge(trace, end))
-    until = np.where(stalled, until, end)
+    last_ns = np.minimum(following, _next_edge(trace, end))
+    until = np.where(stalled, np.minimum(closes[gap], last_ns), end)
     due = until - end - covered(_elsewhere(idle), end, until)
+    later = _later(trace, idle, end, until, last_ns, length, due)
     # Calls are in order of their ends, so the last of each occasion tells its place in that order.
     last = len(end) - 1 - np.unique(calls.occasion[chosen][::-1], return_index=True)[1]
     number = np.unique(calls.occasion[chosen], return_inverse=True)[1]
-    sums = np.zeros((3, len(last)), np.int64)
-    for column, values in enumerate((length, stalled, due)):
+    sums = np.zeros((4, len(last)), np.int64)
+    for column, values in enumerate((length, stalled, due, later)):
         np.add.at(sums[column], number, values)
     order = np.argsort(last, kind="stable")
-    last, (call_ns, times, idle_ns) = last[order], sums[:, order]
+    last, (call_ns, times, idle_ns, later_ns) = last[order], sums[:, order]
     row, op = calls.row[chosen[last]], calls.op[chosen[last]]
-    return Stalls(row, op, end[last], call_ns, times > 0, idle_ns, union(end, until))
+    return Stalls(row, op, end[last], call_ns, times > 0, idle_ns, later_ns, union(end, until))
+
+
+AHEAD_NS = 30_000
+"""A device op that waits for so long on its stream shows that its host is ahead again."""
+
+
+def _later(
+    trace: Trace, idle: DeviceIdle, end: Ints, until: Ints, last_ns: Ints, call_ns: Ints, due: Ints
+) -> Ints:
+    """Per call how long the device waits for the host after the op that follows it, until the host is ahead again.
+
+    The host has lost its lead by waiting in the calls, and would have launched all that follows as much earlier: no more
+    than it was in them, less what is due already, counts in a row of calls between which it never got ahead.
+    """
+    if not len(end):
+        return due
+    links: Launches = trace.derived(launches)
+    launch = links.ts_ns[idle.rows]
+    is_ahead = links.linked[idle.rows]
+    is_ahead &= trace.numbers("device_ops", "ts_ns")[idle.rows] - launch >= AHEAD_NS
+    leads = np.append(np.sort(launch[is_ahead]), _NEVER)
+    stop = np.minimum(last_ns, leads[np.searchsorted(leads[:-1], end)])
+    # The way of a launch to the device is hidden as well where the host is ahead.
+    names = ("host_op", "host_none", "host_sync", "kernel_wait")
+    waits = union_all([idle.causes[name] for name in names])
+    later = np.where(until > end, covered(waits, until, np.maximum(stop, until)), 0)
+    is_first = np.append(True, stop[:-1] < end[1:])
+    chain = np.cumsum(is_first) - 1
+    count = int(chain[-1]) + 1
+    lost, in_all = (summed(chain, values, count) for values in (call_ns - due, later))
+    allowed = np.clip(lost, 0, in_all)
+    ratio = np.divide(allowed, in_all, out=np.zeros(count), where=in_all > 0)
+    counted: Ints = np.floor(later * ratio[chain]).astype(np.int64)
+    return counted
 
 
 def _elsewhere(idle: DeviceIdle) -> Intervals:
@@ -105,7 +142,9 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[s
     causes = idle.causes
     pauses = union_all([causes["host_silent"], causes["host_code"]])
     inside_stages = intersect(pauses, trace.derived(stage_time))
-    explained = union_all([causes["host_loader"], causes["host_gc"], inside_stages])
+    # What was launched already does not wait for the next stage to be prepared.
+    elsewhere = (causes[name] for name in ("host_loader", "host_gc", "sync", "other"))
+    explained = union_all([*elsewhere, inside_stages])
     unexplained = subtract(idle.gaps, explained)
     did: HostActivity = trace.derived(host_activity)
     busy_host = intersect(

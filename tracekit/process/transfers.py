@@ -129,7 +129,7 @@ def _places(trace: Trace) -> Places:
     # Ends jitter by up to a microsecond: a stage begins where the one before it has ended.
     before = np.maximum.accumulate(np.concatenate((start[:1], end)))[:-1]
     start = np.minimum(np.maximum(start, before), end)
-    outside = subtract(union(steps.ts_ns, steps.end_ns), union(start, end))
+    outside = _cut(subtract(union(steps.ts_ns, steps.end_ns), union(start, end)), steps.ts_ns)
     starts = np.concatenate((start, outside.start))
     order = np.argsort(starts, kind="stable")
     stage = np.concatenate((np.arange(len(stages)), np.full(len(outside.start), -1)))
@@ -143,6 +143,16 @@ def _places(trace: Trace) -> Places:
         starts[order],
         np.concatenate((end, outside.end))[order],
     )
+
+
+def _cut(spans: Intervals, at: Ints) -> Intervals:
+    """The same time, in spans that end at these instants: steps that follow one another at once are several all the same."""
+    span = np.searchsorted(spans.start, at, side="right") - 1
+    inside = at[(span >= 0) & (at < np.append(spans.end, 0)[span])]
+    start = distinct(np.concatenate((spans.start, inside)))
+    span = np.searchsorted(spans.start, start, side="right") - 1
+    end = np.minimum(spans.end[span], np.append(start[1:], np.iinfo(np.int64).max))
+    return Intervals(start, end)
 
 
 def _by_place(copies: Copies, busy: Intervals, places: Places) -> dict[str, Any]:

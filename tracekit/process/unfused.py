@@ -16,7 +16,9 @@ from tracekit.process import flops
 from tracekit.process.by_name import is_named, named, of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import by_start
+from tracekit.process.pointwise import elements
 from tracekit.process.shapes import Shapes, launch_threads, owners, shapes
+from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 
@@ -144,6 +146,49 @@ def _copied(dims_text: str, types_text: str | None) -> int:
     return size if size < 2**62 else 0
 
 
+def product_work(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
+    """Per device op, whether it was launched by one of the two products of an attention."""
+    chosen = np.zeros(len(trace.numbers("host_ops", "ts_ns")), np.bool_)
+    chosen[found.first] = chosen[found.last] = True
+    launched: npt.NDArray[np.bool_] = owners(trace, chosen) >= 0
+    return launched
+
+
+def score_passes(
+    trace: Trace, found: Unfused, extra: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Per device op, whether it is the shortest between the products of its attention that passes over all scores."""
+    recorded: Shapes = trace.derived(shapes)
+    rows = np.flatnonzero(extra)
+    softmax = found.softmax[np.lexsort(_by_thread(trace, found.first))]
+    attention = _latest_product(trace, found)[rows]
+    size, scores = (
+        elements(recorded, np.append(recorded.number, -1)[ops])
+        for ops in (trace.derived(launches).op[rows], softmax)
+    )
+    is_pass = size >= scores[attention]
+    rows, attention = rows[is_pass], attention[is_pass]
+    dur = trace.derived(sound_dur_ns)[rows]
+    order = np.lexsort((dur, attention))
+    shortest = np.zeros(len(extra), np.bool_)
+    shortest[rows[order[np.flatnonzero(np.diff(attention[order], prepend=-1))]]] = True
+    return shortest
+
+
+def _by_thread(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
+    """What host rows are ordered by, thread and start."""
+    return trace.numbers("host_ops", "ts_ns")[rows], trace.numbers("host_ops", "thread")[rows]
+
+
+def _latest_product(trace: Trace, found: Unfused) -> Ints:
+    """Per device op the attention, by the order of first products, whose first product its thread launched last; -1."""
+    links: Launches = trace.derived(launches)
+    start, thread = _by_thread(trace, found.first)
+    order = np.lexsort((start, thread))
+    thread = thread[order].astype(np.int64)
+    return _latest(thread, start[order], launch_threads(trace), links.ts_ns)
+
+
 def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
     """Per device op, whether it was launched within an attention, its two products left out."""
     links: Launches = trace.derived(launches)
@@ -155,7 +200,7 @@ def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
     )
     order = np.lexsort((start[found.first], thread[found.first]))
     first, last = found.first[order], found.last[order]
-    latest_product = _latest(thread[first], start[first], launch_threads(trace), links.ts_ns)
+    latest_product = _latest_product(trace, found)
     inside = latest_product >= 0
     end = (start + dur)[last][latest_product]
     same = thread[first][latest_product] == launch_threads(trace)

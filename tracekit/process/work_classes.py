@@ -49,7 +49,7 @@ def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
         "device": device,
         "count": np.bincount(group, minlength=len(group_keys)),
         "busy_ns": union_totals(start, start + dur, group, len(group_keys)),
-        "top": _top(group, names.codes[ops], dur, len(group_keys), names.texts),
+        "top": top_names(group, names.codes[ops], dur, len(group_keys), names.texts),
         "capability": _capabilities(trace, device),
     }
 
@@ -87,7 +87,7 @@ def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
         **_who(trace, ["all", *classes], keys),
         "count": np.bincount(group, minlength=len(keys)),
         "busy_ns": totals,
-        "top": _top(group, codes, end - start, len(keys), names),
+        "top": top_names(group, codes, end - start, len(keys), names),
     }
 
 
@@ -110,7 +110,7 @@ def _who(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
     }
 
 
-def _top(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any) -> Any:
+def top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any) -> Any:
     """The name with most Σ duration in each group; the first of equals, None for an empty group."""
     width = len(names) + 1
     pairs, pair = numbered(group * width + codes + 1)

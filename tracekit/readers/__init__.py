@@ -6,7 +6,7 @@ A file here is imported when something may be of its format: who has traces does
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +36,8 @@ class Reader:
     """One format, and the file here that reads it.
 
     Where `hint` is said, the first bytes of every file of the format match that expression. `looks_beside`
-    says that its file has a function `beside`: what it reads is not in the file alone.
+    says that its file has a function `beside`: what it reads is not in the file alone; `one_by_one`
+    that it has a function `each`: of several Traces each is made when it is asked for.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Reader:
     file: str
     hint: bytes = b""
     looks_beside: bool = False
+    one_by_one: bool = False
 
     @property
     def module(self) -> ModuleType:
@@ -62,6 +64,17 @@ class Reader:
         function: Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]
         function = self.module.read
         return function
+
+    def each(
+        self, source: Source, want: Want, on_bytes: Callable[[int], None] | None
+    ) -> Iterator[tuple[Trace, int]]:
+        """Each Trace of a file, and how many follow it."""
+        if self.one_by_one:
+            yield from self.module.each(source, want, on_bytes)
+            return
+        traces = self.read(source, want, on_bytes)
+        while traces:
+            yield traces.pop(0), len(traces)
 
     @property
     def beside(self) -> Callable[[Path], tuple[str, ...] | None]:
@@ -83,11 +96,11 @@ _FIRST_KEY = (
 """How a memory snapshot begins that is JSON, and hardly a trace."""
 
 READERS: tuple[Reader, ...] = (
+    Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True, one_by_one=True),
+    Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
     Reader("driver_log", "log", "driver_log"),
     Reader("memory_log", "log", "memory_log"),
     Reader("memory_timeline", "torch_memory", "torch_memory.timeline", rb"\s*+\[\s*+\["),
-    Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True),
-    Reader("nsys_rep", "nsys", "nsys.report", rb"NVIDIA", looks_beside=True),
     Reader("torch_memory", "torch_memory", "torch_memory", rb"\x80|\s*+<|" + _FIRST_KEY),
     Reader("chrome", "torch", "chrome"),
 )

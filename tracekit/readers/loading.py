@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.discover import Sniffed
 from tracekit.discover import discover as find
+from tracekit.discover.fetched import here
 from tracekit.model.codes import Reason
 from tracekit.model.errors import TracekitError, refused
-from tracekit.model.sources import Source
-from tracekit.model.trace import Trace, Want
+from tracekit.model.sources import Source, Want
 from tracekit.readers import READERS, foreign, form_of, head, reader_named
 from tracekit.readers.no_profiles import no_profile
+
+if TYPE_CHECKING:
+    from tracekit.model.trace import Trace
 
 MAX_NAMED = 8
 """So many processes are named in a message."""
@@ -34,13 +38,13 @@ def load(
 ) -> Trace:
     """The Trace of one process: `load(path)["device_ops"]` is a pandas frame.
 
-    `path` is a file or, with a `rank` or `pid`, a directory too: the one process with these is read, where a file holds
+    `path` is a file (or an address that fsspec knows) or, with a `rank` or `pid`, a directory too: the one process with these is read, where a file holds
     several or a directory holds many. `python` adds all Python functions (calls of nn.Module are read in any case), `stacks` call stacks;
     `args` limits the recorded arguments that are kept, `tables` the tables that are built, `columns` the
     nullable columns that must be filled (others may be <NA>, which reads large exports sooner). Raises
     `TraceFormatError` for a file that cannot be read, `TracekitError` where that is not one process.
     """
-    path = Path(path)
+    path = here(path)
     if path.is_dir() and rank is None and pid is None:
         raise TracekitError(
             f"{path} is a directory",
@@ -77,7 +81,7 @@ def load_all(
     """
     want = _want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)
     traces: list[Trace] = []
-    for source in _sources(Path(path)):
+    for source in _sources(here(path)):
         traces += _traces(source, want)
     return traces
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 
 from tracekit.model.codes import Data, Reason
-from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
-from tracekit.readers.chrome.stream import BYTE_ORDER_MARK
 
 RAY_TASKS = Reason(
     "no-profile", "a timeline of Ray's tasks, no profile", Data(what="a timeline of Ray's tasks")
@@ -35,8 +34,10 @@ def no_profile(head: bytes) -> Reason | None:
     """
     if _PICTURE.match(head):
         return PICTURE
-    if not head.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"["):
+    if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         return None
+    from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
+
     categories = set(_CATEGORY.findall(head))
     of_tasks = any(category.startswith(b"task:") for category in categories)
     profiled = {category.decode("latin-1").lower() for category in categories} & set(

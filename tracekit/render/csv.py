@@ -17,10 +17,10 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 def render_csv(report: Report, _options: Options) -> dict[str, bytes]:
     """The bytes of one CSV file a table, by file name."""
-    return {f"{name}.csv": _table(sheet) for name, sheet in tables(report).items()}
+    return {f"{name}.csv": table_bytes(sheet) for name, sheet in tables(report).items()}
 
 
-def _table(sheet: Sheet) -> bytes:
+def table_bytes(sheet: Sheet) -> bytes:
     """One table with its header; unknown is an empty field."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\r\n", quoting=csv.QUOTE_MINIMAL)

@@ -18,21 +18,26 @@ _WHOLE: tuple[Unit, ...] = ("ns", "bytes", "count", "id")
 
 def render_parquet(report: Report, _options: Options) -> dict[str, bytes]:
     """The bytes of one Parquet file a table, by file name."""
+    pa, pq = pyarrow_or_refuse()
+    files = {}
+    for name, sheet in tables(report).items():
+        out = BytesIO()
+        pq.write_table(arrow_table(sheet, pa), out, compression="zstd")
+        files[f"{name}.parquet"] = out.getvalue()
+    return files
+
+
+def pyarrow_or_refuse() -> tuple[Any, Any]:
+    """(pyarrow, its module for Parquet); raises where they are not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise TracekitError("parquet needs pyarrow", "pip install 'tracekit-rl[parquet]'") from None
-
-    files = {}
-    for name, sheet in tables(report).items():
-        out = BytesIO()
-        pq.write_table(_table(sheet, pa), out, compression="zstd")
-        files[f"{name}.parquet"] = out.getvalue()
-    return files
+    return pa, pq
 
 
-def _table(sheet: Sheet, pa: Any) -> Any:
+def arrow_table(sheet: Sheet, pa: Any) -> Any:
     """The sheet as a pyarrow table."""
     columns, described = [], []
     for index, (name, heading) in enumerate(zip(column_names(sheet), sheet.headings, strict=True)):

@@ -14,9 +14,8 @@ from jobsim.rank import Rank
 
 
 def counted(job: Job) -> list[int]:
-    """The steps that count: all, but those of a warm-up."""
-    first = 1 if any(fault.warm_up for fault in job.faults) else 0
-    return [*job.step_numbers()][first:]
+    """The steps that count: all but the first, in which profiling begins and code is loaded; a single one counts."""
+    return [*job.step_numbers()][1:] or [job.first_step]
 
 
 def mean_step(ranks: list[Rank], steps: list[int]) -> float:

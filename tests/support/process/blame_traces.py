@@ -18,8 +18,8 @@ def python(name, ts, dur, tid=MAIN):
     }  # fmt: skip
 
 
-def traced(tmp_path, rows, name="rank0.json"):
-    return tracekit.load(write(tmp_path / name, rows), tables=TABLES)
+def traced(tmp_path, rows, name="rank0.json", **document):
+    return tracekit.load(write(tmp_path / name, rows, **document), tables=TABLES)
 
 
 def tables(trace, limits=LIMITS):

@@ -46,10 +46,10 @@ def exposed_in_update(exposed, hidden=5):
     ]  # fmt: skip
 
 
-def pageable(size, dur, pinned=True):
-    """Two steps of 100 ms, in each one pageable copy before the compute; the pinned one beside it takes 100 µs a MiB."""
+def pageable(size, dur, pinned=True, steps=2):
+    """So many steps of 100 ms, in each one pageable copy before the compute; the pinned one beside it takes 100 µs a MiB."""
     rows = []
-    for number in (0, 1):
+    for number in range(steps):
         at = number * 100_000
         begin = at + dur + 10
         rows += [step(number, at, 100_000)]

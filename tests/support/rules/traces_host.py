@@ -74,6 +74,21 @@ def updating(names, tensors=8, dur=2, wall=100, whole=1000):
 
 ADAM = ("aten::mul_", "aten::lerp_", "aten::sqrt", "aten::addcdiv_")
 
+
+def warming_up(*loading, whole=1000):
+    """Steps 1, 2, … of `whole`, all of them device work, each loading code for so long."""
+    rows = []
+    for index, dur in enumerate(loading):
+        at = index * whole
+        rows += [
+            step(index + 1, at, whole),
+            *launched("gemm", at + 1, at + 1, whole - 2, 2 * index + 1),
+        ]
+        if dur:
+            rows.append(launch(at + 10, 2 * index + 2, dur, name="cuLibraryLoadData"))
+    return rows
+
+
 FIRES: dict[str, Firing] = {
     # 9 kernels of 8 and one of 9 µs, nine gaps of 1 µs: 9 of 90 µs; the median of ten is 8 µs.
     "launch-bound": Firing(
@@ -100,6 +115,11 @@ FIRES: dict[str, Firing] = {
         compiling(500, 300, 20, 0), "code is still compiled or loaded in 1 of 2 steady steps", "low", 10_000, 0.01,
         {"compilations": 0.5, "dur_ns": 10_000},
     ),
+    # Step 1 is the first after the profiler began: 100 µs there of steps of 1000.
+    "warm-up": Firing(
+        warming_up(100, 0, 0), "first calls take 100 µs of step 1, which does not count: warm-up, in cuLibraryLoadData",
+        "info", None, None, {"warm_up_ns": 100_000},
+    ),
     # After two steps, 20 µs in one of two steps of 1000: 10 µs a step.
     "graph-capture": Firing(
         capturing(500, 300, 20, 0), "graphs are still captured in 1 of 2 steady steps", "low", 10_000, 0.01,
@@ -118,6 +138,8 @@ NEAR_MISSES: dict[str, Sources] = {
     "unfused-optimizer": updating(ADAM[:3]),
     # 19 µs in two steps: 0.95 %.
     "recompilation": compiling(500, 300, 19, 0),
+    # 9.9 % of a step.
+    "warm-up": warming_up(99, 0, 0),
     # As long.
     "graph-capture": capturing(500, 300, 19, 0),
 }

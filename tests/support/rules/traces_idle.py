@@ -43,7 +43,7 @@ FIRES: dict[str, Firing] = {
     "host-sync-stalls": Firing(
         synchronised(), "20 synchronising calls per step leave GPUs idle for 3.0 % of update_actor",
         "medium", 60_000, 0.03,
-        {"sync_count": 20, "stall_count": 20, "idle_ns": 60_000, "idle_ratio": 0.03},
+        {"sync_count": 20, "stall_count": 20, "idle_ns": 60_000, "later_ns": 0, "idle_ratio": 0.03},
     ),
     # 30 of 1000 between the end of one stage and the first kernel of the next.
     "stage-edge-idle": Firing(

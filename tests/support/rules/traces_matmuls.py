@@ -1,4 +1,4 @@
-"""Traces on which R18, R24, R25 and R27 fire, and near misses at the edge; whole microseconds."""
+"""Traces on which R18, R24, R25, R27 and R37 fire, and near misses at the edge; whole microseconds."""
 
 from __future__ import annotations
 
@@ -60,6 +60,37 @@ def attention(between, softmax="aten::_softmax"):
     )
 
 
+ELEMENTWISE = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<{}> >(int)"
+)
+
+
+def copied(dur, types=(BF16, BF16, "Scalar"), around=("aten::contiguous", "aten::clone")):
+    """GPU work of 1,000: `contiguous()` copies for `dur`, a product takes the rest."""
+    rows = [shaped(name, index, 20 - 2 * index, [[64, 64]]) for index, name in enumerate(around)]
+    return update(
+        *rows,
+        shaped("aten::copy_", 5, 10, [[64, 64], [64, 64], []], types),
+        *launched(ELEMENTWISE.format("direct_copy_kernel_cuda"), 6, 0, dur, 1),
+        shaped("aten::mm", 30, 10, [[64, 64], [64, 64]]),
+        *launched("nvjet_tst_a", 31, dur, 1000 - dur, 2),
+    )
+
+
+def chain(*kernels, rest=1000, dims=((64, 64),), stream=7):
+    """GPU work of `rest`: kernels of these (op, duration) one after the other, a product takes what is left."""
+    rows, at = [], 0
+    for number, (name, dur) in enumerate(kernels):
+        shape = [list(dims[number % len(dims)])]
+        rows.append(shaped(name, 10 * number, 9, shape))
+        kernel = ELEMENTWISE.format(f"{name}_kernel_cuda")
+        rows += launched(kernel, 10 * number + 1, at, dur, number + 1, stream=stream)
+        at += dur
+    rows.append(shaped("aten::mm", 500, 10, [[64, 64], [64, 64]]))
+    rows += launched("nvjet_tst_a", 501, at, rest - at, 99, stream=stream)
+    return update(*rows)
+
+
 def micro_batches(forward, training=128, count=2):
     """A host that runs `ref` and then an update in micro-batches of 200 µs, of so many tokens each."""
     rows = [step(1, 0, 200 * (count + 2)), annotation("ref", 0, 200 * count)]
@@ -94,10 +125,17 @@ FIRES: dict[str, Firing] = {
         "low", 25_000, 0.025,
         {"unaligned_ratio": 0.05, "unaligned_ns": 50_000},
     ),
-    # 30 of 1,000 between the products.
+    # 30 of 1,000 between the products, which write and read the scores as long as the softmax does.
     "unfused-operators": Firing(
         attention(30),
         "3.0 % of the GPU work of update_actor is what unfused attention does between its two products",
+        "medium", 60_000, 0.06,
+        {"unfused_ratio": 0.03, "calls": 1, "scores_ns": 30_000},
+    ),
+    # 30 of 1,000.
+    "layout-copies": Firing(
+        copied(30),
+        "3.0 % of the GPU work of update_actor is copies into another layout: aten::contiguous > aten::clone > aten::copy_",
         "medium", 30_000, 0.03,
         {"unfused_ratio": 0.03, "calls": 1},
     ),
@@ -112,4 +150,6 @@ NEAR_MISSES: dict[str, Sources] = {
     "unaligned-gemm": sized(49),
     # 29 of 1,000.
     "unfused-operators": attention(29),
+    # 29 of 1,000.
+    "layout-copies": copied(29),
 }

@@ -21,7 +21,7 @@ from tracekit.job.frames import (
     same_text,
     share_of,
 )
-from tracekit.job.stage_windows import ExistingSteps, recorded_steps_of
+from tracekit.job.stage_windows import recorded_steps_of, steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
 from tracekit.model.labels import plural
@@ -192,7 +192,8 @@ def _pageable(
         ("HtoD", "DtoH")
     )
     for row in row_dicts(pooled[is_pageable]):
-        steps = recorded_steps_of(measured, rows[same_text(rows["run"], row["run"])])
+        of_run = rows[same_text(rows["run"], row["run"])]
+        steps = recorded_steps_of(measured, of_run)
         size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
         count, dur = row["count"], row["dur_ns"]
         if (
@@ -208,7 +209,8 @@ def _pageable(
         if size_each < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
             continue
         rate = _pinned_rate(pooled, row)
-        gain = _gain_ns(measured, row, steps, dur_each, size_each, rate)
+        exposed_each = _exposed_each_ns(measured, row, of_run)
+        gain = _gain_ns(exposed_each, dur_each, size_each, rate)
         gain_ratio = share_of(gain, steps.step_ns)
         copies = (
             f"{plural(count, 'copy', 'copies')} {row['direction']} {plural(count, 'uses', 'use')}"
@@ -250,29 +252,27 @@ def _pinned_rate(pooled: pd.DataFrame, row: Mapping[Any, Any]) -> Any:
     return pinned["gb_per_s"].max() if len(pinned) else pd.NA
 
 
-def _gain_ns(
-    measured: Measurements,
-    row: Mapping[Any, Any],
-    steps: ExistingSteps,
-    dur_each: float,
-    size_each: float,
-    rate: Any,
-) -> float:
+def _gain_ns(exposed_each: float | None, dur_each: float, size_each: float, rate: Any) -> float:
     """What pinned memory gives back in a step: what nothing hides; where that is not known, what a better rate gives."""
-    exposed_ns = _exposed_ns(measured, row)
-    if exposed_ns is not None:
-        return min(steps.mean(exposed_ns), dur_each)
+    if exposed_each is not None:
+        return min(exposed_each, dur_each)
     pinned_ns = size_each / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
     return max(dur_each - pinned_ns, 0.0)
 
 
-def _exposed_ns(measured: Measurements, row: Mapping[Any, Any]) -> int | None:
-    """How long nothing runs beside the large copies of one run, direction and memory; None where that is not known."""
+def _exposed_each_ns(
+    measured: Measurements, row: Mapping[Any, Any], of_run: pd.DataFrame
+) -> float | None:
+    """How long nothing runs beside the large copies of one run, direction and memory, per step; None where that is not known.
+
+    Unlike the copies, which are those of everything recorded, these are those of the steps that count.
+    """
     if not measured.has("transfers"):
         return None
     rows = measured["transfers"]
     same = same_text(rows["run"], row["run"]) & same_text(rows["memory"], row["memory"])
-    return int(rows["exposed_ns"][same & (rows["direction"] == row["direction"])].sum())
+    exposed_ns = int(rows["exposed_ns"][same & (rows["direction"] == row["direction"])].sum())
+    return steps_of(measured, of_run).mean(exposed_ns)
 
 
 ANALYSIS = Analysis(

@@ -34,6 +34,7 @@ from tracekit.job.rank_groups import (
     rank_group_headings,
     rank_groups,
 )
+from tracekit.job.rank_stages import rank_stage_charts
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.waits import savings
 from tracekit.model.keys import numbered_alike, of_keys
@@ -59,6 +60,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         sheets=with_rows(*sheets),
         findings=tuple(_imbalances(measured, thresholds)),
         verdicts=abstained,
+        charts=rank_stage_charts(measured),
     )
 
 
@@ -300,7 +302,7 @@ ANALYSIS = Analysis(
     id="imbalance",
     title="Do the ranks work equally long?",
     reads=(),
-    rests_on=("arrivals", "collectives", "segments"),
+    rests_on=("arrivals", "captures", "collectives", "segments"),
     rules=("rank-imbalance",),
     thresholds={
         "rank-imbalance": {

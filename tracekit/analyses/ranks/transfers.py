@@ -22,13 +22,15 @@ from tracekit.job.frames import (
     ordered,
     same_text,
     share_of,
+    summed,
     text_or_none,
     whole_if_exact,
 )
-from tracekit.job.rank_groups import own_work
+from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, own_work
 from tracekit.job.stage_matrix import cells, timed_units
 from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.job.waits import waits
 from tracekit.model.keys import looked_up
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -154,13 +156,18 @@ def _syncs(measured: Measurements) -> Iterator[Sync]:
 
 
 def _shortest_wall(measured: Measurements, run: object, role: object) -> float | None:
-    """The weight sync of the rank that is shortest in it, which waits for nobody: median over steps; None of one rank."""
+    """The weight sync of the rank that is shortest in it, less what it waits for others: median over steps; None of one rank."""
     rows = own_work(measured)
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
     rows = rows[(rows["canonical"] == SYNC).fillna(value=False)]
     if rows["rank"].nunique() < 2:
         return None
     wall_ns = rows["own_ns"].to_numpy(np.int64) + rows["blocked_ns"].to_numpy(np.int64)
+    keys = [*RANK_GROUP_STEP, *MEMBER]
+    waiting = waits(measured).collectives
+    waiting = summed(waiting[(waiting["stage"] == SYNC).fillna(value=False)], keys, ["lost_ns"])
+    lost_ns = looked_up(rows, waiting, keys, optional=keys)["lost_ns"].fillna(0)
+    wall_ns = np.maximum(wall_ns - lost_ns.to_numpy(np.int64), 0)
     by_step = grouped(rows.assign(wall_ns=wall_ns), UNIT, shortest=("wall_ns", "min"))
     return float(by_step["shortest"].astype("Float64").median())
 
@@ -249,7 +256,7 @@ def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
     headings = (
         *label_headings(measured),
         *as_headings("""
-            wall_ns | weight sync | ns | Wall of the rank that is shortest in it, and waits for no other; median over steps.
+            wall_ns | weight sync | ns | Wall of the rank that is shortest in it, less what it waits for others; median over steps.
             ratio | of step | ratio | Of the median step.
             comm_bytes | collectives | bytes | Σ per step and process, as recorded.
             copy_bytes | copies | bytes | Σ per step and process, of more than 64,000 bytes each.

@@ -146,7 +146,10 @@ def _waits(
             hidden = not pd.isna(idle) and cost < wait / 2
             rank = whole_or_none(row["rank"])
             culprit = within(measured, run, row["role"], str(row["name"]))
-            who = f" on rank {rank}" if rank is not None and len(same) > 1 else ""
+            ranks = waits["rank"][
+                same_text(waits["run"], run) & same_text(waits["role"], row["role"])
+            ]
+            who = f" on rank {rank}" if rank is not None and len(set(ranks)) > 1 else ""
             yield Finding(
                 "data-loader-wait",
                 # Long enough to matter, and in the shadow of GPU work: low even where little of it is idle.

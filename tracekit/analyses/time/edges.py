@@ -39,8 +39,8 @@ STAGE_EDGES = Table(
         "idle_ns": Column("int64", "Of it, nothing ran on the device."),
         "explained_ns": Column(
             "int64",
-            "Of the idle time: data loading, garbage collection, or a silent host "
-            "inside the next stage.",
+            "Of the idle time: data loading, garbage collection, a silent host inside the next "
+            "stage, or the next op was launched already.",
         ),
         "inside_ns": Column("Int64", "Of the rest: inside the next stage."),
         "after_sync_ns": Column("int64", "Of that: after a synchronising call returned."),
@@ -107,7 +107,7 @@ def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
             idle_ns | GPU idle | ns | Of it, nothing ran.
             host_ns | host busy | ns | Of the idle time: host ops or calls were recorded.
             unseen_ns | unknown host time | ns | Of the idle time: nothing of the host was recorded.
-            explained_ns | other cause | ns | Of the idle time: data loading, garbage collection, a silent host inside the stage.
+            explained_ns | other cause | ns | Of the idle time: data loading, garbage collection, a silent host inside the stage, or launched already.
         """),
     )
     table = ordered(table, idle_ns=False, canonical=True, next_canonical=True)

@@ -32,6 +32,7 @@ from tracekit.job.idle import (
     idle_by_cause,
     idle_time,
     pauses,
+    waited_for_pauses,
 )
 from tracekit.job.stage_windows import (
     NO_STEPS,
@@ -363,32 +364,48 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     for owner, lost in pauses(measured, thresholds).items():
         run, role = owner
         steps = existing.get(owner, NO_STEPS)
-        total, ratio = steps.per_step(lost.total_ns)
+        total = steps.mean(lost.total_ns)
+        waited = steps.mean(waited_for_pauses(measured, owner, lost))
+        ratio = share_of(total + waited, steps.step_ns)
         gaps = _gaps_of(measured, run, role, lost)
+        others = f", and {show(waited, 'ns')} for ranks that do so longer" if waited else ""
         what, advice, caveats = _told(measured, owner, lost)
         findings.append(
             Finding(
                 "host-silence",
                 thresholds.severity(ratio),
                 f"GPUs wait {show(total, 'ns')} of {show(steps.step_ns, 'ns')} per step while {what}"
-                f"{in_run(measured, run)}",
+                f"{others}{in_run(measured, run)}",
                 advice,
                 (
                     *_pause_evidence(lost, steps),
+                    *_waiting_evidence(waited),
                     evidence(
                         "longest_ns",
                         int(gaps["cause_ns"].max()) if len(gaps) else None,
                         "longest pause",
                     ),
                 ),
-                tuple(_place(row) for row in row_dicts(gaps.head(3)))
+                tuple(_place(row) for row in row_dicts(_of_each_stage(gaps).head(3)))
                 or tuple(window.place for window in lost.windows[:3]),
-                round(total),
+                round(total + waited),
                 ratio,
                 caveats,
             )
         )
     return findings
+
+
+def _waiting_evidence(waited: float) -> Iterator[Metric]:
+    """What ranks wait for others that pause, where they do."""
+    if waited:
+        yield evidence("waited_ns", round(waited), "waiting for ranks that pause longer, per step")
+
+
+def _of_each_stage(gaps: pd.DataFrame) -> pd.DataFrame:
+    """The gaps, those first that are the longest of their stage."""
+    is_longest = ~gaps["canonical"].duplicated()
+    return pd.concat([gaps[is_longest], gaps[~is_longest]])
 
 
 def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
@@ -498,7 +515,10 @@ ANALYSIS = Analysis(
     reads=("host_ops", "device_ops", "syncs", "windows", "python_calls"),
     writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, IDLE_BLAME, IDLE_FRAMES, "metrics"),
     metrics=("host_wait",),
-    rests_on=("gpu_time", "host_counts", "interruptions", "stage_edges", "sync_stalls"),
+    rests_on=(
+        *("arrivals", "collectives", "gpu_time", "host_counts", "interruptions", "segments"),
+        *("stage_edges", "sync_stalls"),
+    ),
     rules=("host-silence",),
     measure=measure,
     judge=judge,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,19 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import in_run, ordered, run_heading, summed, text_or_none, units
+from tracekit.job.frames import (
+    UNIT,
+    count_distinct,
+    each_run,
+    in_run,
+    job,
+    ordered,
+    run_heading,
+    share_of,
+    summed,
+    text_or_none,
+    units,
+)
 from tracekit.job.interruptions import (
     Interruption,
     interruption,
@@ -21,7 +34,8 @@ from tracekit.job.interruptions import (
 )
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import covered, union_all
-from tracekit.model.keys import sums_of
+from tracekit.model.keys import PROCESS, is_among, sums_of
+from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -35,6 +49,7 @@ from tracekit.model.tables.arrays import (
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import numbers, show
 from tracekit.process.host_side import (
     HostSide,
     HostWindows,
@@ -126,11 +141,12 @@ def _largest(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Interruptions by name, in the first steps and after; findings R21, R28 and R34."""
+    """Interruptions by name, in the first steps and after; findings R21, R28, R34 and R38."""
     if not measured.has("interruptions"):
         return ANALYSIS.skipped("no host activity was recorded")
-    rows = placed_interruptions(measured)
-    findings: list[Finding] = []
+    recorded = measured.recorded or measured
+    rows = placed_interruptions(recorded)
+    findings = list(_warm_up(measured, recorded, thresholds))
     verdicts: list[Verdict] = []
     limits = {
         "allocator-calls": thresholds.of("allocator-calls"),
@@ -235,6 +251,35 @@ _FINDINGS = {
 }
 
 
+def _warm_up(
+    measured: Measurements, recorded: Measurements, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R38: steps that do not count and in which code is loaded, graphs are captured or memory is asked for, for long."""
+    limit, rows = thresholds.of("warm-up"), placed_interruptions(recorded)
+    is_counted = is_among(rows, units(measured["steps"]), UNIT)
+    rows = rows[rows["step"].notna().to_numpy(np.bool_) & ~is_counted]
+    for run, of_run in each_run(rows):
+        each = of_run["dur_ns"].sum() / count_distinct(of_run, [*PROCESS, *UNIT])
+        ratio = share_of(float(each), job(measured).of(run).step_ns)
+        if ratio is None or ratio < limit["step_ratio"]:
+            continue
+        places = _places(of_run)
+        steps = sorted(set(of_run["step"].astype(int)))
+        names = ", ".join(str(place.name) for place in places)
+        yield Finding(
+            "warm-up",
+            "info",
+            f"first calls take {show(each, 'ns')} of {plural(len(steps), 'step')} {numbers(set(steps))}, which"
+            f" {plural(len(steps), 'does', 'do')} not count: warm-up, in {names}{in_run(measured, run)}",
+            "let the profiler wait for the first steps (schedule(wait=…, warmup=…)); load code, capture graphs and fill caches before the loop",
+            (evidence("warm_up_ns", round(each), "per process and such step"),),
+            tuple(replace(place, step=steps[0]) for place in places),
+            None,
+            None,
+            ("no number of this report holds these steps",),
+        )
+
+
 def _steps_with(found: Interruption) -> str:
     """In how many steady steps that was, in words."""
     step = found.rows["step"]
@@ -297,7 +342,7 @@ ANALYSIS = Analysis(
     title="What interrupts steady steps?",
     reads=("host_ops",),
     writes=(INTERRUPTIONS,),
-    rules=("allocator-calls", "recompilation", "graph-capture"),
+    rules=("allocator-calls", "recompilation", "graph-capture", "warm-up"),
     thresholds={
         "recompilation": {
             # Steps that warm up: those of a number up to this one are not judged.
@@ -311,8 +356,12 @@ ANALYSIS = Analysis(
             # Captures and instantiations of graphs in steady steps, as a share of the step.
             "time_ratio": 0.01,
         },
+        "warm-up": {
+            # First calls in a step that does not count, as a share of the steps that do. Simulated loading of code takes 88 % of
+            # a step; in the first steps of jobs without it there is none.
+            "step_ratio": 0.10,
+        },
     },
-    every_step=True,
     measure=measure,
     judge=judge,
 )

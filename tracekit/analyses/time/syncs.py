@@ -58,6 +58,10 @@ SYNC_STALLS = Table(
             "int64",
             "Idle time from their return to the next device op, neither data loading nor silence.",
         ),
+        "later_ns": Column(
+            "int64",
+            "Further on, what the device waits for the host until that is ahead again; at most what it lost in the calls.",
+        ),
     },
 )
 
@@ -65,7 +69,7 @@ SYNC_STALLS = Table(
 MAX_KINDS = 1_000
 """Most rows of one device in one source; kinds beyond it, the cheapest, are summed without their names."""
 
-SUMMED = ("count", "call_ns", "stall_count", "idle_ns")
+SUMMED = ("count", "call_ns", "stall_count", "idle_ns", "later_ns")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -97,6 +101,7 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
         "call_ns": calls.call_ns[rows],
         "stall_count": calls.stalled[rows].astype(np.int64),
         "idle_ns": calls.idle_ns[rows],
+        "later_ns": calls.later_ns[rows],
     }
     sums: Any = sorted_rows(sums_of(trimmed_all(keys), values), tuple(keys))
     cheap = np.lexsort((-sums["count"], -sums["idle_ns"]))[MAX_KINDS:]
@@ -159,6 +164,7 @@ def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
             count | calls | count | Per step and GPU; a copy and the wait for it in one op count once.
             stall_count | to an idle GPU | count | Calls that returned to an idle GPU, per step and GPU.
             idle_ns | idle after | ns | Idle from the return to the next device op, per step and GPU.
+            later_ns | idle later | ns | What the GPU waits for the host further on, until that is ahead again, per step and GPU.
             call_ns | time in calls | ns | Σ duration, per step and GPU: mostly the GPU's own work.
         """),
     )
@@ -175,7 +181,7 @@ def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
 def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
     """R02: calls after which the GPU has nothing to do until the host has launched again."""
     window = one.window
-    idle, ratio = window.per_step(one.idle_ns)
+    idle, (lost, ratio) = window.per_step(one.idle_ns)[0], window.per_step(one.lost_ns)
     stalls_per_step = window.steps.mean(one.stall_count)
     same = [same_text(rows[name], value) for name, value in zip(WHERE, window.key, strict=True)]
     of_window = rows[same[0] & same[1] & same[2]]
@@ -198,6 +204,7 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
             evidence("sync_count", window.steps.mean(one.count), "calls per step and GPU"),
             evidence("stall_count", stalls_per_step, "to an idle GPU"),
             evidence("idle_ns", round(idle), "idle after them, per step"),
+            evidence("later_ns", round(lost - idle), "until the host is ahead again"),
             evidence("idle_ratio", share, "of the stage"),
         ),
         tuple(
@@ -208,7 +215,7 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
             )
             for name, call in tops
         ),
-        round(idle),
+        round(lost),
         ratio,
         ("upper bound: the host's work before the next launch may take its time anyway",),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import accumulate, chain, count
 from operator import itemgetter, methodcaller
 from pathlib import Path
@@ -35,6 +36,17 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 NameOf = Callable[[int], str]
 """What a group of records is called, made when it is asked for: a million names would be made for nothing."""
+
+
+def _installed() -> Any:
+    """The passes over records that are written in C; None where they could not be built."""
+    try:
+        return import_module("tracekit.readers.torch_memory._records")
+    except ImportError:
+        return None
+
+
+native = _installed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +136,72 @@ def values(of: Records, key: str) -> list[Any]:
         return list(map(methodcaller("get", key), of.rows))
 
 
-def check_kinds(of: Records, key: str, recorded: list[Any], *kinds: type) -> set[type]:
+@dataclass(frozen=True, slots=True)
+class Things:
+    """The different objects that rows have at a key, None for nothing: each once, however many rows refer to it.
+
+    `number` is that of each row's in `things`, which are in order of appearance; `first` the first row of each.
+    """
+
+    number: Ints
+    first: Ints
+    things: list[Any]
+
+
+def things_at(of: Records, key: str) -> Things:
+    """The different objects at a key."""
+    if native is not None:
+        number, first = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.int64)
+        first = first[: native.identified(of.rows, key, number, first)].copy()
+        return Things(number, first, [of.rows[row].get(key) for row in first.tolist()])
+    recorded = values(of, key)
+    number, first = numbered_by(np.fromiter(map(id, recorded), np.int64, len(recorded)))
+    return Things(number, first, [recorded[row] for row in first.tolist()])
+
+
+def numbered_by(keys: Ints) -> tuple[Ints, Ints]:
+    """(the number of each row's key in order of appearance, the first row of each)."""
+    number, distinct_keys = pd.factorize(keys)
+    first = np.empty(len(distinct_keys), np.int64)
+    first[number[::-1]] = np.arange(len(keys) - 1, -1, -1)
+    return number, first
+
+
+def check_kinds(of: Records, key: str, recorded: Things, *kinds: type) -> set[type]:
     """The types that values have; `TraceFormatError` if any is neither of `kinds` nor None."""
-    types = set(map(type, recorded))
+    types = set(map(type, recorded.things))
     if types - {*kinds, type(None)}:
-        row = _first_not(recorded, *kinds, type(None))
-        problem = f"expected {_KINDS[kinds[0]]}, found {_kind(recorded[row])}"
-        raise wrong_shape(of.path, f"{of.place(row)}.{key}", problem)
+        place = _first_not(recorded.things, *kinds, type(None))
+        problem = f"expected {_KINDS[kinds[0]]}, found {_kind(recorded.things[place])}"
+        raise wrong_shape(of.path, f"{of.place(int(recorded.first[place]))}.{key}", problem)
     return types
 
 
 def integers(of: Records, key: str, low: int, high: int) -> Numbers:
     """The integers at a key, within these bounds; of addresses (`high` 2**64) the signed bit pattern."""
+    numbers = _small_integers(of, key)
+    if numbers is None:
+        return _checked_integers(of, key, low, high)
+    array = numbers.values
+    if len(array) and (array.min() < low or (high < UINT64 and array.max() >= high)):
+        return _checked_integers(of, key, low, high)
+    return numbers
+
+
+def _small_integers(of: Records, key: str) -> Numbers | None:
+    """The integers at a key by the pass in C; None where there is none, or anything but an integer of 64 bits."""
+    if native is None:
+        return None
+    array, missing = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.bool_)
+    is_whole = native.integers(of.rows, key, array, missing) == len(of.rows)
+    return Numbers(array, missing) if is_whole else None
+
+
+def _checked_integers(of: Records, key: str, low: int, high: int) -> Numbers:
+    """The same, whatever is there; `TraceFormatError` for what is no such integer."""
     recorded = values(of, key)
-    types = check_kinds(of, key, recorded, int)
+    rows = np.arange(len(recorded))
+    types = check_kinds(of, key, Things(rows, rows, recorded), int)
     missing = np.zeros(len(recorded), np.bool_)
     if type(None) in types:
         missing = is_none(recorded)
@@ -187,19 +251,24 @@ def texts(of: Records, key: str) -> pd.Categorical:
 
 def distinct(of: Records, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
     """(the index of each row's text, -1 where there is none; the texts), in the order of first use."""
-    recorded = values(of, key)
+    recorded = things_at(of, key)
     try:
-        seen = dict.fromkeys(recorded)
+        seen = dict.fromkeys(recorded.things)
         types = set(map(type, seen))
     except TypeError:
         types = {object}
     if types - {str, type(None)}:
         check_kinds(of, key, recorded, str)
     seen.pop(None, None)
-    place: dict[str | None, int] = _numbered(seen)
+    return _codes(recorded, recorded.things, seen), list(seen)
+
+
+def _codes(recorded: Things, keys: Iterable[Any], seen: Iterable[Any]) -> npt.NDArray[np.int32]:
+    """The place of each row's key among those seen, -1 where it is None; `keys` are those of the things."""
+    place: dict[Any, int] = _numbered(seen)
     place[None] = -1
-    codes = np.fromiter(map(place.__getitem__, recorded), np.int32, len(recorded))
-    return codes, list(seen)
+    codes = np.fromiter(map(place.__getitem__, keys), np.int32, len(recorded.things))
+    return codes[recorded.number]
 
 
 def _numbered(things: Iterable[Any]) -> dict[Any, int]:
@@ -230,12 +299,13 @@ def kept_text(text: str) -> str:
 
 def pools(of: Records, key: str) -> pd.Categorical:
     """The pools at a key, pairs of integers, as `0,0`."""
-    recorded = values(of, key)
+    recorded = things_at(of, key)
     types = check_kinds(of, key, recorded, tuple, list)
+    pairs = recorded.things
     if list in types:
-        recorded = [None if value is None else tuple(value) for value in recorded]
+        pairs = [None if value is None else tuple(value) for value in pairs]
     try:
-        seen = dict.fromkeys(recorded)
+        seen = dict.fromkeys(pairs)
     except TypeError:
         seen = {}
     seen.pop(None, None)
@@ -243,9 +313,7 @@ def pools(of: Records, key: str) -> pd.Categorical:
         not seen and types - {type(None)}
     ):
         raise wrong_shape(of.path, f"{of.name_of(0)}[].{key}", "expected pairs of integers")
-    place: dict[Any, int] = _numbered(seen)
-    place[None] = -1
-    codes = np.fromiter(map(place.__getitem__, recorded), np.int32, len(recorded))
+    codes = _codes(recorded, pairs, seen)
     return encoded((codes, [f"{first},{second}" for first, second in seen]))
 
 

@@ -22,7 +22,9 @@ from tracekit.readers.torch_memory.columns import (
     check_kinds,
     encoded,
     kept_text,
-    values,
+    native,
+    numbered_by,
+    things_at,
     wrong_shape,
 )
 
@@ -44,6 +46,7 @@ _AT_ONCE = 10_000
 
 Frame = tuple[str | None, str | None, int | None]
 Codes = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -67,19 +70,16 @@ class Stacks:
 
 def stack_column(stacks: Stacks, of: Records, key: str) -> Numbers:
     """The hash of each row's stack, which is added to `stacks`; missing where none was recorded."""
-    rows = values(of, key)
-    kinds = check_kinds(of, key, rows, list)
-    if list not in kinds:
-        return Numbers(np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_))
-    stacks.recorded = True
     # The two actions of a free share one list, an allocation and its block another.
-    list_of, identities = pd.factorize(np.fromiter(map(id, rows), np.int64, len(rows)))
-    first = np.empty(len(identities), np.int64)
-    first[list_of[::-1]] = np.arange(len(rows) - 1, -1, -1)
-    lists = [rows[row] for row in first.tolist()]
+    recorded = things_at(of, key)
+    kinds = check_kinds(of, key, recorded, list)
+    lists = recorded.things
+    if list not in kinds:
+        return Numbers(np.zeros(len(of.rows), np.int64), np.ones(len(of.rows), np.bool_))
+    stacks.recorded = True
     hashes = _hashes(stacks, lists, f"{key} of {of.name_of(0)}")
     unrecorded = np.fromiter((frames is None for frames in lists), np.bool_, len(lists))
-    return Numbers(hashes[list_of], unrecorded[list_of])
+    return Numbers(hashes[recorded.number], unrecorded[recorded.number])
 
 
 def frames_table(stacks: Stacks) -> pd.DataFrame:
@@ -105,16 +105,25 @@ def frames_table(stacks: Stacks) -> pd.DataFrame:
 
 def _hashes(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
     """The hash of the content of each list, 0 for None; stacks that are new are added."""
-    hashes: list[int] = []
-    hash_of: dict[bytes | None, int] = {None: 0}
+    number, first = _alike(lists)
+    hashes = np.zeros(len(first), np.int64)
+    for place, row in enumerate(first.tolist()):
+        if lists[row] is not None:
+            hashes[place] = _hash(stacks, lists[row], where)
+    return hashes[number]
+
+
+def _alike(lists: list[Any]) -> tuple[Ints, Ints]:
+    """(for each list the number of those that hold the same objects, in order of appearance; the first of each)."""
+    if native is not None:
+        number, first = np.empty(len(lists), np.int64), np.empty(len(lists), np.int64)
+        return number, first[: native.alike(lists, number, first)]
+    numbers: dict[bytes | None, int] = {}
+    keys: list[int] = []
     for start in range(0, len(lists), _AT_ONCE):
-        some = lists[start : start + _AT_ONCE]
-        identities = _identities(some)
-        for key, frames in dict(zip(identities, some, strict=True)).items():
-            if key not in hash_of:
-                hash_of[key] = _hash(stacks, frames, where)
-        hashes.extend(map(hash_of.__getitem__, identities))
-    return np.array(hashes, np.int64)
+        for identity in _identities(lists[start : start + _AT_ONCE]):
+            keys.append(numbers.setdefault(identity, len(numbers)))
+    return numbered_by(np.array(keys, np.int64))
 
 
 def _identities(lists: Sequence[Any]) -> list[bytes | None]:

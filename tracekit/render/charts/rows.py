@@ -1,4 +1,4 @@
-"""Pictures of rows: a time line for each (gantt), an amount for each (bars), or cells (heatmap)."""
+"""Pictures of rows: a time line for each (gantt), an amount for each (bars), or cells (heatmap, matrix)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ AXIS = 28
 _LANES = 4
 _ROOMY = 16
 _THICK = 0.72
+_COLUMN_NAMES = 18
 _END = 40
 """Most characters of a number at an end of the scale: beyond that it is no measurement."""
 
@@ -126,10 +127,36 @@ def heatmap(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: flo
     return Drawing((*key, *drawing.parts), drawing.height)
 
 
+def matrix(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float) -> Drawing:
+    """Cells by row and series, the darker the larger, the name of each column above it; unknown ones are outlined."""
+    rows = rows_of(chart, top + 24 + _COLUMN_NAMES, 22)
+    values = numbers(marks)[1]
+    low, high = _scale(chart, values)
+    width = rows.width / len(chart.series)
+    gap = int(rows.pitch > 4)
+    cells = []
+    for mark in marks:
+        x = rows.left + mark.series * width
+        area = box(x, rows.y(mark.row), width, rows.pitch - gap, 1)
+        tip = f"{_name(chart, mark)}: {short(_amount(mark, chart))}"
+        cells.append(Bar(mark.size, _level(mark.value, low, high), area, tip))
+    names: list[Part] = []
+    for number, name in enumerate(chart.series):
+        text = fitted(name, width - 6)
+        full = short(name) if text != name else ""
+        x = rows.left + (number + 0.5) * width
+        names.append(Words(x, rows.top - 6, text, "tick", "middle", full))
+    key = _key(chart, low, high, top, unknown=len(values) < len(marks))
+    parts = (*key, *names, *row_names(chart, rows), *areas(cells))
+    return Drawing(parts, rows.bottom + 4)
+
+
+_AMOUNT = ("row", "series", "value")
 KINDS = (
     Kind("gantt", ("row", "series", "start", "end"), "Bars on one time axis", gantt),
-    Kind("bars", ("row", "series", "value"), "Bars of amounts", bars, is_placed=lambda _: True),
+    Kind("bars", _AMOUNT, "Bars of amounts", bars, is_placed=lambda _: True),
     Kind("heatmap", ("row", "start", "end", "value"), "Coloured cells", heatmap, sample=""),
+    Kind("matrix", _AMOUNT, "Coloured cells, the darker the larger", matrix, "", lambda _: True),
 )
 
 

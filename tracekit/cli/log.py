@@ -1,0 +1,77 @@
+"""`tracekit log`: a report sent to where a team follows its runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tracekit.cli import options as opt
+from tracekit.cli import terminal
+from tracekit.model.errors import TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.pipeline.options import Options
+
+
+@click.command(name="log", short_help="Send the report to TensorBoard, MLflow or Weights & Biases.")
+@opt.paths(required=True)
+@click.option(
+    "--to",
+    "targets",
+    multiple=True,
+    required=True,
+    metavar="SYSTEM=TARGET",
+    help="tensorboard=DIR, mlflow=URI or wandb=PROJECT. Repeatable.",
+)
+@click.option(
+    "--run",
+    metavar="ID",
+    help="The run it is added to: an id of MLflow or Weights & Biases, a directory below that of TensorBoard "
+    "[default: a new run].",
+)
+@opt.selection
+@opt.questions
+@opt.jobs
+@opt.cache
+@opt.work
+@opt.quiet
+@opt.reading
+def command(
+    *,
+    paths: tuple[str, ...],
+    targets: tuple[str, ...],
+    run: str | None,
+    options: Options,
+    quiet: bool,
+) -> int:
+    """Send the report on PATH to the systems of a team: metrics by step, and the report as a page.
+
+    PATH is what `tracekit analyze` takes. Times are in seconds, sizes in bytes;
+    Weights & Biases stays offline with WANDB_MODE=offline.
+    """
+    from tracekit.logs import Logged, send
+    from tracekit.logs.points import points_of, summary_of
+    from tracekit.pipeline import again
+    from tracekit.render import Options as RenderOptions
+    from tracekit.render import render
+    from tracekit.render.html import render_html
+
+    wanted = list(map(_target, targets))
+    report = again.analyze(list(paths), options).report
+    markdown, data = str(render(report, "md")), str(render(report, "json"))
+    page = render_html(report, RenderOptions())
+    logged = Logged(report.title, points_of(report), summary_of(report), page, markdown, data)
+    for system, target in wanted:
+        place = send(logged, system, target, run)
+        if not quiet:
+            terminal.tell(f"{system}: {len(logged.points):,} numbers → {place}")
+    return 0
+
+
+def _target(text: str) -> tuple[str, str]:
+    """The system and the target of `SYSTEM=TARGET`."""
+    system, _, target = text.partition("=")
+    if not system or not target:
+        raise TracekitError(f"--to {text!r} is no SYSTEM=TARGET", "--to mlflow=sqlite:///runs.db")
+    return system, target

@@ -1,0 +1,269 @@
+"""`tracekit sql`: ask the tables of profiles a question in SQL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tracekit.cli import options as opt
+from tracekit.cli import terminal
+from tracekit.model.errors import TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.model.tables.arrays import Columns
+    from tracekit.pipeline.options import Options
+    from tracekit.pipeline.table_reading import Rows
+    from tracekit.sql.session import Result
+
+FORMATS = ("text", "csv", "json", "parquet")
+SHOWN_ROWS = 100
+"""Rows of a text where no limit is given."""
+
+_SUFFIXES = {".txt": "text", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How rows are given: in which format, how many at most (None: all, of a text the first ones), and where."""
+
+    format: str
+    limit: int | None
+    output: str | None
+
+
+@click.command(name="sql", short_help="Ask the tables of profiles a question in SQL.")
+@opt.paths("PATH... [STATEMENT]", required=False)
+@click.option("--recipe", metavar="NAME", help="Run the statement of this name.")
+@click.option("--recipes", "lists_recipes", is_flag=True, help="List the statements that have one.")
+@click.option(
+    "--print", "prints", is_flag=True, help="Print the statement of --recipe, and run nothing."
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    help="The form of the rows [default: by the suffix of -o, else text].",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write the rows here (.txt .csv .json .parquet).",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Rows at most [default: all; as text {SHOWN_ROWS}].",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="What a statement may take beside the tables (4GiB) [default: half of what is free].",
+)
+@opt.selection
+@opt.jobs
+@opt.cache
+@opt.strict()
+@opt.quiet
+@opt.verbose
+@opt.reading
+def command(  # noqa: PLR0913 - what is given, one by one
+    *,
+    paths: tuple[str, ...],
+    recipe: str | None,
+    lists_recipes: bool,
+    prints: bool,
+    format_: str | None,
+    output: str | None,
+    limit: int | None,
+    memory: str | None,
+    options: Options,
+    strict: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Ask the tables of profiles a question in SQL (DuckDB's), and print the rows.
+
+    PATH is a directory of profiles, a file, a pattern, or measurements saved with --save. Every table of
+    `tracekit tables` can be named, each with the columns run, role, rank, host, source and step; only those that
+    are named are read or measured. DESCRIBE and SHOW TABLES tell what they mean. Without STATEMENT a shell
+    opens, or standard input is read. Nothing but the tables can be read, and nothing can be written.
+    """
+    del verbose
+    from tracekit.sql import recipes
+
+    if lists_recipes:
+        terminal.say(_listed())
+        return 0
+    *leading, last = paths or ("",)
+    statement = None
+    if _is_statement(last):
+        paths, statement = tuple(leading), last
+    if recipe is not None:
+        if statement is not None:
+            raise TracekitError(f"--recipe {recipe}: a statement is given as well", "leave out one")
+        statement = recipes.statement(recipe)
+        if prints:
+            terminal.say(f"{statement}\n")
+            return 0
+    opt.need_paths(paths, (), "PATH")
+    form = _form(format_, limit, output)
+    answers = _Answers(paths, options, memory, form, quiet=quiet)
+    if statement is None and sys.stdin.isatty():
+        from tracekit.cli import sql_shell
+
+        sql_shell.run(answers.session, answers.show)
+    else:
+        _run(answers, sys.stdin.read() if statement is None else statement)
+    return 2 if strict and answers.has_failed else 0
+
+
+class _Answers:
+    """A session over the tables of some paths, and how what it gives is shown."""
+
+    def __init__(
+        self,
+        paths: tuple[str, ...],
+        options: Options,
+        memory: str | None,
+        form: Form,
+        *,
+        quiet: bool,
+    ) -> None:
+        from tracekit.pipeline import sql_session, table_reading
+
+        self.has_failed = False
+        self._paths, self._options, self._form, self._quiet = paths, options, form, quiet
+        self.session = sql_session.opened(self._load, memory, options.jobs)
+        self._rows_of = table_reading.rows_of
+        self._told: set[str] = set()
+
+    @property
+    def writes(self) -> bool:
+        """Whether rows go to a file."""
+        return self._form.output is not None
+
+    def show(self, statement: str) -> None:
+        """Nothing; runs a statement, and prints or writes its rows."""
+        result = self.session.run(statement)
+        _give(result, self._form)
+        if not self._quiet:
+            for name in sorted(self.session.unfilled - self._told):
+                terminal.tell(f"{name}: nothing of it was recorded")
+        self._told |= self.session.unfilled
+
+    def _load(self, names: Collection[str], with_step: bool) -> Mapping[str, Columns]:
+        rows: Rows = self._rows_of(names, self._paths, self._options, with_step=with_step)
+        self.has_failed = self.has_failed or bool(rows.failures or rows.faults)
+        terminal.tell_failures(rows.failures)
+        for fault in rows.faults:
+            # What failed is not what was not recorded: of that nothing is said.
+            self._told.update(fault.tables)
+            problem = f"{fault.source}: {fault.question} could not be {fault.action}: {fault.error}"
+            terminal.tell_problem(problem, "the tables of other questions are whole")
+        return rows.tables
+
+
+def _run(answers: _Answers, text: str) -> None:
+    """Nothing; runs every statement of a text."""
+    statements = answers.session.statements(text)
+    if not statements:
+        raise TracekitError("no statement is given", "tracekit sql PATH 'SHOW TABLES'")
+    if len(statements) > 1 and answers.writes:
+        raise TracekitError(
+            f"-o takes the rows of one statement, and {len(statements)} are given", "give one"
+        )
+    for number, statement in enumerate(statements):
+        if number:
+            terminal.say("\n")
+        answers.show(statement)
+
+
+def _is_statement(text: str) -> bool:
+    """Whether an argument is a statement: it has words, and is no path."""
+    from tracekit.discover.arguments import split_label
+
+    if len(text.split()) < 2:
+        return False
+    path = split_label(text)[1]
+    return not path.exists()
+
+
+def _form(format_: str | None, limit: int | None, output: str | None) -> Form:
+    """How rows are given; raises where that cannot be."""
+    from tracekit.model.files import refuse_unwritable
+    from tracekit.render import refuse_without_library
+
+    if output is not None:
+        suffix = Path(output).suffix.lower()
+        if format_ is None and suffix not in _SUFFIXES:
+            suffixes = " ".join(_SUFFIXES)
+            raise TracekitError(
+                f"{output}: no format of rows ends in {suffix!r}", f"there are: {suffixes}"
+            )
+        format_ = format_ or _SUFFIXES[suffix]
+        refuse_unwritable(output)
+    if format_ == "parquet":
+        if output is None:
+            raise TracekitError("parquet goes to a file", "-o rows.parquet")
+        refuse_without_library("parquet")
+    return Form(format_ or "text", limit, output)
+
+
+def _give(result: Result, form: Form) -> None:
+    """Nothing; prints the rows, or writes them."""
+    from tracekit.model.files import write_atomically
+
+    if form.output is None:
+        data, has_more = _rendered(result, form, terminal.page()[0])
+        terminal.say(data)
+    else:
+        data, has_more = _rendered(result, form, None)
+        write_atomically(form.output, data)
+        terminal.tell(f"wrote {form.output}")
+    if has_more and form.format == "text" and form.limit is None:
+        terminal.tell(f"… more than {SHOWN_ROWS} rows: --limit shows more, -o rows.csv all")
+
+
+def _rendered(result: Result, form: Form, width: int | None) -> tuple[bytes, bool]:
+    """(the rows in their format, whether there are more)."""
+    from tracekit.render import rows as render
+    from tracekit.sql.values import cell, plain_value
+
+    limit = form.limit or (SHOWN_ROWS if form.format == "text" else None)
+    rows = list(_first(result, limit))
+    has_more = limit is not None and len(rows) > limit
+    rows = rows[:limit]
+    if form.format == "json":
+        values = [tuple(map(plain_value, row)) for row in rows]
+        return render.rows_as_json(result.names, values).encode(), has_more
+    sheet = render.sheet_of(result.names, [tuple(map(cell, row)) for row in rows])
+    if form.format == "csv":
+        return render.rows_as_csv(sheet), has_more
+    if form.format == "parquet":
+        return render.rows_as_parquet(sheet), has_more
+    return render.rows_as_text(sheet, width).encode(), has_more
+
+
+def _first(result: Result, limit: int | None) -> Iterator[tuple[object, ...]]:
+    """The rows, at most one more than `limit`."""
+    if limit is not None:
+        yield from result.rows(limit + 1)
+        return
+    for block in result.blocks():
+        yield from block
+
+
+def _listed() -> str:
+    """The recipes and what they answer."""
+    from tracekit.cli.layout import columns
+    from tracekit.sql import recipes
+
+    return columns([{"recipe": n, "answers": recipes.answer(n)} for n in recipes.names()]) + "\n"

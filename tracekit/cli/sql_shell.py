@@ -1,0 +1,94 @@
+"""The shell of `tracekit sql`: statements as they are typed, each up to its semicolon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tracekit.cli import terminal
+from tracekit.model.errors import TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.sql.session import Session
+
+_PROMPT, _MORE = "sql> ", "...> "
+_HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT …;
+.recipes   what there is by name      .recipe NAME   run one
+.help      this                       .quit          leave (so does Ctrl-D)
+"""
+
+
+def run(session: Session, show: Callable[[str], None]) -> None:
+    """Nothing; reads statements from the terminal until it ends, and shows what each gives."""
+    _complete(session)
+    terminal.tell("SQL over the tables of these profiles; .help tells more, .quit leaves")
+    lines: list[str] = []
+    while True:
+        try:
+            line = input(_MORE if lines else _PROMPT)
+        except EOFError:
+            terminal.say("\n")
+            return
+        except KeyboardInterrupt:
+            terminal.say("\n")
+            lines = []
+            continue
+        if not lines and line.strip().lower() in (".quit", ".exit", "quit", "exit"):
+            return
+        if not lines and line.strip().startswith("."):
+            _answered(_command, line.strip(), show)
+        elif line.strip() or lines:
+            lines.append(line)
+            if line.rstrip().endswith(";"):
+                _answered(_statements, "\n".join(lines), show, session)
+                lines = []
+
+
+def _answered(function: Callable[..., None], *arguments: object) -> None:
+    """Nothing; calls a function, and tells what it raises: the shell goes on."""
+    try:
+        function(*arguments)
+    except KeyboardInterrupt:
+        terminal.tell("interrupted")
+    except TracekitError as error:
+        terminal.tell_error(error)
+
+
+def _statements(text: str, show: Callable[[str], None], session: Session) -> None:
+    """Nothing; shows what each statement of a text gives."""
+    for statement in session.statements(text):
+        show(statement)
+
+
+def _command(line: str, show: Callable[[str], None]) -> None:
+    """Nothing; obeys a line that begins with a dot."""
+    from tracekit.cli.layout import columns
+    from tracekit.sql import recipes
+
+    word, _, argument = line.partition(" ")
+    if word == ".help":
+        terminal.say(_HELP)
+    elif word == ".recipes":
+        rows = [{"recipe": n, "answers": recipes.answer(n)} for n in recipes.names()]
+        terminal.say(columns(rows) + "\n")
+    elif word == ".recipe":
+        show(recipes.statement(argument.strip()))
+    else:
+        raise TracekitError(f"no command {word!r}", ".help lists them")
+
+
+def _complete(session: Session) -> None:
+    """Nothing; lets the Tab key complete names of tables and columns, where the terminal can."""
+    try:
+        import readline
+    except ImportError:
+        return
+    words = {name for table in session.tables.values() for name in (table.name, *table.columns)}
+    ordered = sorted(words)
+
+    def complete(start: str, number: int) -> str | None:
+        matches = [word for word in ordered if word.startswith(start.lower())]
+        return matches[number] if number < len(matches) else None
+
+    readline.set_completer(complete)
+    readline.parse_and_bind("tab: complete")

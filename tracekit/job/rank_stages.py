@@ -1,0 +1,151 @@
+"""Many ranks by stage as a picture: how much longer each works in each stage than the middle one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.job.frames import distinct, in_run, job, share_of, summed, text_or_none
+from tracekit.job.rank_groups import MEMBER, RankGroup, in_rank_group, rank_groups
+from tracekit.model.keys import of_keys, records
+from tracekit.model.labels import called, natural, phrase
+from tracekit.model.report import Chart
+from tracekit.model.trace import Measurements
+from tracekit.model.units import show
+
+LEAST_RANKS = 32
+"""Fewer ranks are read from a table."""
+
+MOST_ROWS, MOST_STAGES, MOST_CHARTS = 128, 12, 4
+"""Most rows and columns of one picture, and most pictures."""
+
+MOST_RANKS = 64
+"""Most ranks that have a row each; of more a row is a host, or several that stand beside one another."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def rank_stage_charts(measured: Measurements) -> tuple[Chart, ...]:
+    """A picture for each rank group of so many ranks that a table shows only some of them."""
+    hosts = measured.derived(host_of_rank)
+    large = (group for group in rank_groups(measured) if group.members >= LEAST_RANKS)
+    charts = []
+    for number, rank_group in enumerate(islice(large, MOST_CHARTS), 1):
+        of_group = hosts.get(rank_group.labels, {})
+        charts.append(_chart(measured, rank_group, of_group, f"-{number}" if number > 1 else ""))
+    return tuple(charts)
+
+
+def host_of_rank(
+    measured: Measurements,
+) -> Mapping[tuple[str | None, str | None, int | None], Mapping[int, str]]:
+    """By rank group the host of each rank, as far as it is known."""
+    captures = measured["captures"]
+    captures = captures[captures["rank"].notna() & captures["host"].notna()]
+    columns = ("run", "role", "replica", "rank", "host")
+    hosts: dict[tuple[str | None, str | None, int | None], dict[int, str]] = {}
+    for run, role, replica, rank, host in records(distinct(captures, columns), columns):
+        hosts.setdefault((run, role, replica), {})[rank] = host
+    return hosts
+
+
+def _chart(
+    measured: Measurements, rank_group: RankGroup, hosts: Mapping[int, str], suffix: str
+) -> Chart:
+    """The picture of one rank group: the stages with most own work, the largest first."""
+    ranks, stages, own_ns = _own_work(rank_group)
+    by_work = np.argsort(-np.nansum(own_ns, axis=0), kind="stable")[:MOST_STAGES]
+    columns = by_work.tolist()
+    beyond = (own_ns - np.nanmedian(own_ns, axis=0))[:, columns]
+    rows = _rows(ranks, hosts)
+    marks = []
+    for row, places in enumerate(rows.values()):
+        for column, value in enumerate(np.fmax.reduce(beyond[places], axis=0).tolist()):
+            marks.append((row, column, None if np.isnan(value) else round(value)))
+    is_single = len(rows) == len(ranks)
+    most_ns = float(np.nanmax(beyond, initial=0.0))
+    return Chart(
+        f"rank-stages{suffix}",
+        f"Own work beyond the median rank, by {'rank' if is_single else 'ranks'} and stage"
+        f"{in_rank_group(measured, rank_group)}{in_run(measured, rank_group.run)}",
+        "matrix",
+        tuple(marks),
+        tuple(map(stages.__getitem__, columns)),
+        tuple(rows),
+        caption=_caption(measured, rank_group, most_ns, None if is_single else len(rows)),
+        omitted=len(rows) * (len(stages) - len(columns)),
+        run=text_or_none(rank_group.run),
+        roles=(rank_group.role,) * len(ranks) if is_single else (),
+        ranks=tuple(int(ranks[places[0]]) for places in rows.values()) if is_single else (),
+    )
+
+
+def _own_work(rank_group: RankGroup) -> tuple[Ints, list[str], Floats]:
+    """(ranks, stages, own work of each rank in each stage per step, NaN where it has none); of several devices the most."""
+    sums = summed(rank_group.work, [*MEMBER, "canonical"], ["own_ns"])
+    ranks, row = np.unique(sums["rank"].to_numpy(np.int64), return_inverse=True)
+    column, first = of_keys(sums, ["canonical"])
+    stages = [text_or_none(name) or "the step" for name in sums["canonical"].iloc[first]]
+    own_ns = np.full((len(ranks), len(stages)), np.nan)
+    values = sums["own_ns"].to_numpy(np.int64) / rank_group.steps
+    np.fmax.at(own_ns, (row, column), values)
+    return ranks, stages, own_ns
+
+
+def _rows(ranks: Ints, hosts: Mapping[int, str]) -> dict[str, list[int]]:
+    """The places of the ranks of each row by its name: a rank, or a host, or several that stand beside one another."""
+    numbers = ranks.tolist()
+    on_hosts = len(set(hosts.values())) > 1
+    if len(numbers) <= MOST_RANKS:
+        by_name = sorted(
+            range(len(numbers)), key=lambda place: natural(hosts.get(numbers[place], ""))
+        )
+        return {
+            phrase(hosts.get(numbers[place], "") * on_hosts, called("rank", numbers[place])): [
+                place
+            ]
+            for place in by_name
+        }
+    if on_hosts and hosts.keys() >= set(numbers):
+        of_host: dict[str, list[int]] = {}
+        for place, rank in enumerate(numbers):
+            of_host.setdefault(hosts[rank], []).append(place)
+        names = sorted(of_host, key=natural)
+        return _joined(names, list(map(of_host.__getitem__, names)), MOST_ROWS)
+    return _joined(
+        [f"rank {rank}" for rank in numbers], [[place] for place in range(len(numbers))], MOST_RANKS
+    )
+
+
+def _joined(names: Sequence[str], places: Sequence[list[int]], most: int) -> dict[str, list[int]]:
+    """Neighbours in rows of equally many, in at most so many rows."""
+    size = -(-len(names) // most)
+    rows = {}
+    for start in range(0, len(names), size):
+        of_row = names[start : start + size]
+        name = of_row[0] if len(of_row) == 1 else f"{of_row[0]} – {of_row[-1]}"
+        rows[name] = list(chain.from_iterable(places[start : start + size]))
+    return rows
+
+
+def _caption(
+    measured: Measurements, rank_group: RankGroup, most_ns: float, rows: int | None
+) -> str:
+    """What a cell is, and how much the darkest is of a step."""
+    step_ns = job(measured).of(rank_group.run).step_ns
+    share = share_of(most_ns, step_ns)
+    of_step = f" ({show(share, 'ratio')} of it)" if share is not None else ""
+    parts = [
+        "Per step; wall of the stage less time blocked in collectives, less the median of all ranks.",
+        f"The longest is {show(most_ns, 'ns')} a step{of_step} beyond it.",
+        "All numbers are in the table of own work by stage and rank.",
+    ]
+    if rows is not None:
+        parts.insert(
+            1, f"{rank_group.members:,} ranks in {rows} rows: a cell is the longest of its ranks."
+        )
+    return " ".join(parts)

@@ -1,0 +1,66 @@
+"""A report sent to where a team follows its runs: one file a system, listed in `SYSTEMS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from tracekit.logs.points import Logged
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+
+__all__ = ["SYSTEMS", "Logged", "Sent", "System", "send"]
+
+Sent = str
+"""Where it can be seen, in words for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One system: its name, the file here that writes to it, the package that it needs, and what its target is."""
+
+    name: str
+    package: str
+    target: str
+
+    @property
+    def write(self) -> Callable[[Logged, str, str | None], Sent]:
+        """The function `write(logged, target, run)` of its file, which is imported now."""
+        module = import_module(f"tracekit.logs.{self.name}")
+        function: Callable[[Logged, str, str | None], Sent] = module.write
+        return function
+
+
+SYSTEMS = (
+    System("tensorboard", "tensorboard", "a directory of event files"),
+    System("mlflow", "mlflow", "a tracking URI (a directory, sqlite:///FILE or a server)"),
+    System("wandb", "wandb", "a project, or ENTITY/PROJECT"),
+)
+
+
+def send(logged: Logged, name: str, target: str, run: str | None) -> Sent:
+    """Where the report can be seen now; `run` is the name or id of a run that it is added to, where the system knows such.
+
+    Raises `TracekitError` for a system that is not known, a package that is missing, and what the system refuses.
+    """
+    names = [system.name for system in SYSTEMS]
+    if name not in names:
+        near = did_you_mean(name, names)
+        raise TracekitError(f"no system {name!r} to log to{near}", f"there are: {', '.join(names)}")
+    system = SYSTEMS[names.index(name)]
+    try:
+        write = system.write
+    except ImportError as error:
+        raise TracekitError(
+            f"{name} needs the package {system.package}: {error}", f"pip install {system.package}"
+        ) from None
+    try:
+        return write(logged, target, run)
+    except TracekitError:
+        raise
+    except Exception as error:
+        raise TracekitError(
+            f"{name} at {target}: {type(error).__name__}: {error}",
+            f"the target of {name} is {system.target}",
+        ) from error

@@ -1,0 +1,54 @@
+"""Event files that TensorBoard reads, with the report as text in it and as a page beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from tracekit.logs.points import Logged
+from tracekit.model.files import write_atomically
+
+_STRING = 7
+"""The type of a tensor of texts."""
+
+
+def write(logged: Logged, target: str, run: str | None) -> str:
+    """The directory of the event file; `run` is a directory below the target."""
+    folder = Path(target, run) if run else Path(target)
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = EventFileWriter(str(folder))
+    try:
+        for step, numbers in logged.by_step().items():
+            _add(writer, _numbers(numbers), step)
+        last = max(logged.by_step(), default=0)
+        values = [*_numbers(logged.summary), _text("tracekit/report", logged.markdown)]
+        _add(writer, values, last)
+    finally:
+        writer.close()
+    write_atomically(folder / "tracekit.html", logged.page.encode())
+    return f"{folder}: tensorboard --logdir {target}; the page is {folder / 'tracekit.html'}"
+
+
+def _numbers(numbers: Mapping[str, float]) -> list[summary_pb2.Summary.Value]:
+    """Numbers by name as one event holds them."""
+    values = []
+    for name, number in numbers.items():
+        values.append(summary_pb2.Summary.Value(tag=name, simple_value=number))
+    return values
+
+
+def _add(writer: EventFileWriter, values: list[summary_pb2.Summary.Value], step: int) -> None:
+    """Nothing; adds one event of a step."""
+    writer.add_event(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values)))
+
+
+def _text(tag: str, text: str) -> summary_pb2.Summary.Value:
+    """A text as the plugin `text` shows it."""
+    of_text = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
+    tensor = tensor_pb2.TensorProto(dtype=_STRING, string_val=[text.encode()])
+    return summary_pb2.Summary.Value(
+        tag=tag, tensor=tensor, metadata=summary_pb2.SummaryMetadata(plugin_data=of_text)
+    )

@@ -1,0 +1,237 @@
+"""The tables that a person may ask by name, and their rows: raw ones read of every source, measured ones as `analyze` has them.
+
+A raw table has the keys of its process before its own columns, and the step that each row belongs to.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from operator import attrgetter
+
+import numpy as np
+
+from tracekit.analyses import measured_tables
+from tracekit.discover.arguments import split_label
+from tracekit.engine import Advance, local
+from tracekit.engine.progress import progress_line
+from tracekit.model.errors import TracekitError
+from tracekit.model.sources import Failure, Fault, Source
+from tracekit.model.tables import KEYS, RAW, TABLES, Column, Table, concat
+from tracekit.model.tables.arrays import Array, Columns, Nullable, repeated_number, repeated_text
+from tracekit.model.tables.columns import STEP
+from tracekit.model.trace import Trace, Want
+from tracekit.pipeline import run, saved
+from tracekit.pipeline.gather import light_text
+from tracekit.pipeline.measure import read_parts, with_content
+from tracekit.pipeline.options import Options, numbers_of
+from tracekit.process import cut
+from tracekit.process.placement import Placement, placement
+from tracekit.process.steps import Windows, windows
+
+PROCESS = Column(
+    "category", "Process in its file: rows of raw tables are of one process where this is equal."
+)
+"""What joins raw tables: ids such as `correlation` are of one process alone."""
+
+NUMBER = Column("int32", "Number of the row among those that were read of its file.")
+"""What `id` is where tables are read by name: in another look at the file it may be another one."""
+
+RAW_NAMES = frozenset(map(attrgetter("name"), RAW))
+
+_ON_REQUEST = frozenset({"flows", "python_calls"})
+"""The raw tables that are large, and whose threads are those of others."""
+
+_TELL_STEPS = frozenset({"host_ops", "device_ops", "device_ranges", "threads"})
+"""The raw tables that tell which step something belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of tables by name, those without any source left out; and what could not be read or measured."""
+
+    tables: Mapping[str, Columns]
+    failures: tuple[Failure, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+@cache
+def tables() -> tuple[Table, ...]:
+    """All tables that can be asked for: the raw ones with their keys and steps, then the measured ones."""
+    return (*map(_with_keys, RAW), *measured_tables())
+
+
+def _with_keys(table: Table) -> Table:
+    """A raw table with the keys of its process, and the step, where it has no columns of these names."""
+    keys = {**KEYS, "process": PROCESS, "step": STEP}
+    before = {name: column for name, column in keys.items() if name not in table.columns}
+    own = dict(table.columns)
+    if "id" in own:
+        own["id"] = NUMBER
+    return Table(table.name, table.row, {**before, **own})
+
+
+def rows_of(
+    names: Collection[str], paths: Sequence[str], options: Options, *, with_step: bool = True
+) -> Rows:
+    """The rows of these tables among files, directories or globs, or among measurements that were saved.
+
+    Only what they need is read and measured. Raises `TracekitError` for a raw table of saved measurements.
+    """
+    raw = [name for name in names if name in RAW_NAMES]
+    measured = tuple(name for name in names if name not in RAW_NAMES)
+    rows = Rows({})
+    if raw:
+        rows = _raw_rows(raw, paths, options, with_step=with_step)
+    if measured:
+        asked = run.measured_all(paths, replace(options, questions=(), tables=measured))
+        filled = {name: asked.arrays[name] for name in measured if name in asked.arrays}
+        failures = rows.failures or asked.failures
+        faults = tuple(f for f in asked.faults if not set(measured).isdisjoint(f.tables))
+        rows = Rows({**rows.tables, **filled}, failures, faults)
+    return rows
+
+
+def _raw_rows(
+    names: Sequence[str], paths: Sequence[str], options: Options, *, with_step: bool
+) -> Rows:
+    """The rows of raw tables."""
+    _refuse_saved(names[0], paths)
+    sources, runs, failures_before = _counted(paths, options)
+    work = partial(
+        read_tables,
+        names=tuple(names),
+        with_step=with_step,
+        ranks=numbers_of(options.ranks),
+        steps=numbers_of(options.steps),
+        stages=options.stages,
+    )
+    parts: dict[str, list[Columns]] = {}
+    failures: list[Failure] = []
+    with progress_line(sys.stderr, "reading", enabled=options.progress) as on_progress:
+        # What a worker reads of one large file would be copied on its way here.
+        where: local.Where | None = "here" if len(sources) == 1 else None
+        for outcome in local.run(
+            work, sources, jobs=options.jobs, on_progress=on_progress, where=where
+        ):
+            if outcome.failure is not None:
+                failures.append(outcome.failure)
+            for name, columns in outcome.value or ():
+                in_run = _in_run(columns, runs.get(outcome.source.name))
+                parts.setdefault(name, []).append(in_run)
+    if failures and len(failures) == len(sources):
+        raise run.unreadable(failures)
+    by_name = {table.name: table for table in tables()}
+    rows = {name: _concat(by_name[name], of_name) for name, of_name in parts.items()}
+    return Rows(rows, (*failures_before, *failures))
+
+
+def _refuse_saved(name: str, paths: Sequence[str]) -> None:
+    """Nothing; raises where one of the paths is of saved measurements, which hold no raw table."""
+    for path in paths:
+        if saved.saved_form(split_label(path)[1]) == "measurements":
+            raise TracekitError(
+                f"{path}: saved measurements hold no raw table, and {name} is one",
+                "ask the profiles; or a measured table (tracekit tables lists both)",
+            )
+
+
+def _counted(
+    paths: Sequence[str], options: Options
+) -> tuple[tuple[Source, ...], Mapping[str, str], tuple[Failure, ...]]:
+    """(the sources that count, the run of each by its name, what could not be read).
+
+    Of several files that is known when all are measured: what is measured is kept for the next look.
+    """
+    sources = run.discover(list(paths), options).sources
+    if len(sources) < 2:
+        return sources, {}, ()
+    options = replace(options, questions=(), tables=("captures",), progress=False)
+    measured = run.measured_all(paths, options)
+    runs = {source.name: source.run for source in measured.sources}
+    return tuple(s for s in sources if s.name in runs), runs, measured.failures
+
+
+def _concat(table: Table, parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, which may lack the column `step`."""
+    present = {n: c for n, c in table.columns.items() if n in parts[0].arrays}
+    return concat(Table(table.name, table.row, present), parts)
+
+
+def _in_run(columns: Columns, name: str | None) -> Columns:
+    """The same rows in the run of that name."""
+    if name is None or not len(columns):
+        return columns
+    return Columns(len(columns), {**columns.arrays, "run": repeated_text(name, len(columns))})
+
+
+def read_tables(
+    source: Source,
+    advance: Advance,
+    *,
+    names: tuple[str, ...],
+    with_step: bool,
+    ranks: frozenset[int] | None,
+    steps: frozenset[int] | None,
+    stages: tuple[str, ...],
+) -> list[tuple[str, Columns]]:
+    """The rows of these raw tables in one source, a pair for each process that recorded one."""
+    wanted = frozenset(names)
+    if "threads" in names:
+        wanted |= RAW_NAMES - _ON_REQUEST
+    if with_step:
+        wanted |= _TELL_STEPS
+    if steps is not None or stages:
+        wanted |= cut.READS
+    want = Want(tables=wanted, args=(), python="python_calls" in names)
+    rows: list[tuple[str, Columns]] = []
+    with light_text():
+        source = with_content(source)
+        parts = read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages)
+        for number, (_, trace, following) in enumerate(parts):
+            is_alone = number + following == 0
+            for name in names:
+                if trace is not None and trace.has(name):
+                    process = _process(trace.source, None if is_alone else number)
+                    rows.append((name, _keyed(trace, name, process, with_step=with_step)))
+            del trace
+    return rows
+
+
+def _process(source: Source, number: int | None) -> str:
+    """What a process is called: by its run and file, and by its id or place where a file holds several."""
+    file = f"{source.run}/{source.name}"
+    if number is None:
+        return file
+    return f"{file}:{number if source.pid is None else source.pid}"
+
+
+def _keyed(trace: Trace, name: str, process: str, *, with_step: bool) -> Columns:
+    """The rows of one raw table, with the keys of its process and their steps."""
+    own: dict[str, Array] = {n: trace.array(name, n) for n in TABLES[name].columns}
+    length = len(next(iter(own.values())))
+    before: dict[str, Array] = {}
+    for key, column in KEYS.items():
+        value = getattr(trace.source, "name" if key == "source" else key)
+        repeated = repeated_text if column.dtype == "category" else repeated_number
+        before[key] = repeated(value, length)
+    before["process"] = repeated_text(process, length)
+    if with_step:
+        before["step"] = _step(trace, name, length)
+    return Columns(length, {**{n: a for n, a in before.items() if n not in own}, **own})
+
+
+def _step(trace: Trace, name: str, length: int) -> Array:
+    """The number of the step that each row belongs to: device work to that in which it was launched."""
+    if "ts_ns" not in TABLES[name].columns or trace.source.tool not in ("torch", "nsys"):
+        return repeated_number(trace.source.step, length)
+    recorded: Windows = trace.derived(windows)
+    if name != "device_ops":
+        array = trace.array(name, "ts_ns")
+        assert isinstance(array, np.ndarray), "what profilers record has its time"
+        return recorded.step_rows.number_at(array)
+    placed: Placement = trace.derived(placement)
+    numbers = recorded.step_rows.number_at(placed.ts_ns)
+    return Nullable(numbers.values, numbers.missing | ~placed.known)

@@ -1,0 +1,370 @@
+"""The Traces of an export, one a process, each made when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.discover import complete
+from tracekit.discover.manifests import without_manifest
+from tracekit.model.codes import Data, Reason
+from tracekit.model.errors import refused
+from tracekit.model.keys import place_of
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
+from tracekit.process.memory.levels import DRIVER
+from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.nsys import content as nsys_content
+from tracekit.readers.nsys import device as nsys_device
+from tracekit.readers.nsys import host as nsys_host
+from tracekit.readers.nsys import identity as nsys_identity
+from tracekit.readers.nsys import metrics as nsys_metrics
+from tracekit.readers.nsys import nvtx as nsys_nvtx
+from tracekit.readers.nsys.contents import CALL_NOUNS, Contents, contents
+from tracekit.readers.nsys.database import MISSING, Database, damage_notes, opened
+from tracekit.readers.nsys.gather import UNKNOWN, pid_or_none, same, whole_numbers
+from tracekit.readers.nsys.memory import MemoryOps
+from tracekit.readers.nsys.nvtx import HostRows
+from tracekit.readers.nsys.pages import DamagedPagesError
+
+WINDOW = "nsys capture"
+
+_ODD: Mapping[str, tuple[NoteSeverity, str]] = {
+    "no-time": ("warning", "{} without a usable start time were left out"),
+    "no-duration": ("warning", "{} without a usable end count as 0 long"),
+    "bad-duration": ("warning", "negative or impossible durations of {} count as 0"),
+    "negative-time": ("info", "{} began before the recording did"),
+    "no-name": ("warning", "{} without a name: its text is not in the file"),
+}
+_OF_NO_PROCESS = ("profiler-warning", "no-gpu-rows")
+_MAX_ROWS = 2**31 - 1
+
+
+def each(
+    source: Source, want: Want, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[tuple[Trace, int]]:
+    """Each Trace of the file, one a process, with the tables of `want`, and how many follow. Raises `TraceFormatError`, nothing else.
+
+    A Trace is made when it is asked for: what is read takes a third of the memory. `on_bytes` is called with the bytes
+    read so far. Processes are told apart by the tables that are read.
+    """
+
+    def advance(share: float) -> None:
+        if on_bytes is not None:
+            on_bytes(int(source.size_bytes * share))
+
+    given = 0
+    try:
+        for made in _each(source, want, advance, with_pages=True):
+            given += 1
+            yield made
+            del made
+    except DamagedPagesError:
+        yield from islice(_each(source, want, advance, with_pages=False), given, None)
+
+
+def _each(
+    source: Source, want: Want, advance: Callable[[float], None], *, with_pages: bool
+) -> Iterator[tuple[Trace, int]]:
+    """The same. Raises `DamagedPagesError` where the pages of the file are read and do not fit together."""
+    with opened(Path(source.path), with_pages=with_pages) as db:
+        file_contents = contents(db, want, advance)
+        advance(1)
+        of_file = [replace(note, source=source.name) for note in file_contents.notes]
+        damage: set[str] = set()
+        of_no_process: set[tuple[str, str, int | None]] = set()
+        for following, pid in zip(count(len(file_contents.pids) - 1, -1), file_contents.pids):
+            trace = _without_repeats(_trace(db, file_contents, pid, source, want), of_no_process)
+            of_file += _fresh(damage_notes(db, source.name), damage)
+            yield replace(trace, notes=(*of_file, *trace.notes)), following
+            of_file = []
+            # It is let go of before the next is made.
+            del trace
+
+
+def _fresh(notes: Iterable[Note], noted: set[str]) -> Iterator[Note]:
+    """The notes that were not `noted` of a process before, to which they are added."""
+    for note in notes:
+        told = f"{note.code} {note.data}"
+        if told not in noted:
+            yield note
+        noted.add(told)
+
+
+def _without_repeats(trace: Trace, noted: set[tuple[str, str, int | None]]) -> Trace:
+    """The Trace without what the profiler said of no process in particular, where that was `noted` of one before."""
+    fresh = [note for note in trace.notes if (note.code, note.message, note.count) not in noted]
+    of_no_process = [note for note in fresh if note.code in _OF_NO_PROCESS]
+    noted.update((note.code, note.message, note.count) for note in of_no_process)
+    return replace(trace, notes=tuple(fresh))
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A Trace in the making."""
+
+    source: Source
+    want: Want
+    pid: int
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])
+    args: dict[str, Sparse] = field(default_factory=dict[str, Sparse])
+    notes: list[Note] = field(default_factory=list[Note])
+
+
+def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want: Want) -> Trace:
+    """The Trace of one process."""
+    draft = _Draft(source, want, pid)
+    ranges, opens = _ranges(draft, file_contents)
+    memory = _memory(file_contents, pid)
+    all_ranges = [rows for rows in (ranges, opens) if rows is not None]
+    threads = _threads(file_contents, pid, all_ranges, memory)
+    if want.table("host_ops") and (ranges is not None or nsys_host.recorded(db)):
+        _add_host(draft, file_contents, ranges, threads)
+    if opens is not None and want.table("open_ranges"):
+        _add(draft, "open_ranges", nsys_host.open_ranges(opens, pid, threads))
+    _add_device(draft, file_contents)
+    if memory is not None:
+        draft.notes.extend(memory.notes)
+        _add(draft, "memory_ops", _memory_ops(memory, pid, threads.index(UNKNOWN)))
+    _add(draft, "counters", _counters(db, file_contents, pid))
+    if want.table("windows"):
+        _add(draft, "windows", _window(file_contents))
+    rows = _row_count(draft)
+    if want.table("host_ops") and want.table("device_ops"):
+        draft.notes.extend(_absences(db, draft, all_ranges))
+    if want.table("threads"):
+        named = {} if file_contents.ranges is None else file_contents.ranges.thread_names
+        draft.tables["threads"] = nsys_host.threads(db, pid, threads, named)
+    draft.notes.extend(nsys_content.diagnostics(db, pid_or_none(pid)))
+    identity = file_contents.identities.get(pid, nsys_identity.Identity())
+    facts = {"host": nsys_identity.hostname(db), **nsys_identity.facts(identity, pid_or_none(pid))}
+    return Trace(
+        complete(_of_process(source, file_contents, pid, identity), facts),
+        draft.tables,
+        tuple(replace(note, source=source.name) for note in draft.notes),
+        _meta(db, file_contents, pid, identity) | {"element_count": rows},
+        draft.args,
+    )
+
+
+def _threads(
+    file_contents: Contents, pid: int, ranges: Iterable[HostRows], memory: MemoryOps | None
+) -> list[int]:
+    """The numbers of the threads of a process, ascending; that of memory operations is unknown."""
+    tids = nsys_host.tids_of(file_contents.calls, pid)
+    for rows in ranges:
+        tids.update(np.unique(rows.tid).tolist())
+    if memory is not None:
+        tids.add(UNKNOWN)
+    return sorted(tids)
+
+
+def _absences(db: Database, draft: _Draft, ranges: Iterable[HostRows]) -> list[Note]:
+    """Notes on what one would expect of a process with these ranges, and is not there."""
+    tables = draft.tables
+    counts = {
+        "api_count": _count(draft, "host_ops", "runtime"),
+        "device_op_count": len(tables.get("device_ops", ())),
+        "range_count": sum(len(rows.ts_ns) for rows in ranges),
+    }
+    return [*nsys_content.absences(db, pid_or_none(draft.pid), **counts), *_unmatched(tables)]
+
+
+def _row_count(draft: _Draft) -> int:
+    return sum(map(len, draft.tables.values()))
+
+
+def _count(draft: _Draft, table: str, kind: str) -> int:
+    """How many rows of a kind a table has."""
+    return int((draft.tables[table]["kind"] == kind).sum()) if table in draft.tables else 0
+
+
+def _add(
+    draft: _Draft, name: str, frame: pd.DataFrame | None, args: Mapping[str, Sparse] | None = None
+) -> None:
+    """Add a table, its rows numbered after those of the tables before it; None is not recorded."""
+    if frame is None:
+        return
+    first = _row_count(draft)
+    if first + len(frame) > _MAX_ROWS:
+        problem = f"more than {_MAX_ROWS:,} rows of one process"
+        raise refused(draft.source.path, Reason("too-many", problem, Data(most=_MAX_ROWS)))
+    if first:
+        frame["id"] = frame["id"].to_numpy() + np.int32(first)
+    for key, column in (args or {}).items():
+        draft.args[key] = replace(column, rows=column.rows + np.int32(first))
+    draft.tables[name] = frame
+
+
+def _ranges(draft: _Draft, file_contents: Contents) -> tuple[HostRows | None, HostRows | None]:
+    """(the complete ranges, those still open at the end) of one process."""
+    ranges = file_contents.ranges
+    if ranges is None:
+        return None, None
+    owner = _owner(file_contents, draft.pid)
+    draft.notes.extend(nsys_nvtx.notes(ranges, owner))
+    return nsys_nvtx.of_process(ranges, owner), nsys_nvtx.open_of_process(ranges, owner)
+
+
+def _owner(file_contents: Contents, pid: int) -> int | None:
+    """Whose ranges are those of a process: those of an unknown one are the only one's, so that this has all (None)."""
+    return None if len(file_contents.pids) == 1 else pid
+
+
+def _add_host(
+    draft: _Draft, file_contents: Contents, ranges: HostRows | None, threads: Sequence[int]
+) -> None:
+    """Add `host_ops`."""
+    for noun, calls in zip(CALL_NOUNS, file_contents.calls, strict=True):
+        draft.notes.extend(_odd(nsys_host.odd(calls, draft.pid), noun))
+    host = nsys_host.host_ops(file_contents.calls, ranges, draft.pid, threads)
+    _add(draft, "host_ops", host.frame, host.args)
+
+
+def _add_device(draft: _Draft, file_contents: Contents) -> None:
+    """Add `device_ops` and `syncs`; a process without such rows used no device as far as is known."""
+    if file_contents.device is not None and draft.pid in file_contents.device.processes:
+        device = nsys_device.device_ops(file_contents.device, draft.pid)
+        draft.notes.extend(_odd(device.odd, "rows of GPU work"))
+        if len(device.frame):
+            _add(draft, "device_ops", device.frame, device.args)
+    if file_contents.syncs is not None and draft.pid in file_contents.syncs.processes:
+        syncs = nsys_device.syncs(file_contents.syncs, draft.pid, file_contents.contexts)
+        draft.notes.extend(_odd(syncs.odd, "synchronisation records"))
+        if len(syncs.frame):
+            _add(draft, "syncs", syncs.frame)
+
+
+def _of_process(
+    source: Source, file_contents: Contents, pid: int, identity: nsys_identity.Identity
+) -> Source:
+    """The source as far as what its name says holds for one of its processes."""
+    if source.pid is not None and len(file_contents.pids) > 1 and pid != source.pid:
+        # The name is that of another process of the file, or of its launcher.
+        if source.pid in file_contents.pids:
+            source = replace(source, rank=None)
+        source = replace(without_manifest(replace(source, pid=None)), accounts=())
+    if source.role is not None or any(account.pid == pid for account in source.accounts):
+        return source
+    return replace(source, role=identity.role)
+
+
+def _meta(
+    db: Database, file_contents: Contents, pid: int, identity: nsys_identity.Identity
+) -> dict[str, Any]:
+    """What is known of the file and the process, under fixed keys; Kineto's where it has any."""
+    group = {
+        "rank": identity.rank,
+        "world_size": identity.world_size,
+        "backend": identity.backend,
+    }
+    meta = {**nsys_content.meta(db), "absolute_time": file_contents.clock.absolute}
+    used = file_contents.used.get(pid, frozenset())
+    if gpus := nsys_content.device_properties(db, pid_or_none(pid), used):
+        meta["deviceProperties"] = gpus
+    if file_contents.ranges is not None:
+        marks = nsys_nvtx.counted(file_contents.ranges, "marks", _owner(file_contents, pid))
+        if marks:
+            meta["mark_count"] = marks
+    if group := nsys_content.without_unknown(group):
+        meta["distributedInfo"] = group
+    return meta
+
+
+def _odd(counts: Mapping[str, int], noun: str) -> list[Note]:
+    """Notes about rows that are odd."""
+    notes = []
+    for what, number in counts.items():
+        if number:
+            severity, text = _ODD[what]
+            notes.append(Note(severity, what, text.format(noun), count=number))
+    return notes
+
+
+def _unmatched(tables: Mapping[str, pd.DataFrame]) -> list[Note]:
+    """A note about device work of which no launch was recorded, where launches were."""
+    if "device_ops" not in tables or "host_ops" not in tables:
+        return []
+    host = tables["host_ops"]
+    called = host["correlation"].to_numpy(np.int64, na_value=MISSING)
+    calls = np.sort(called[(called != MISSING) & (host["kind"] == "runtime").to_numpy()])
+    if not len(calls):
+        return []
+    device = tables["device_ops"]["correlation"].to_numpy(np.int64, na_value=MISSING)
+    _, has_call = place_of(calls, device)
+    count = int(np.count_nonzero(~has_call))
+    if not count:
+        return []
+    text = "device ops without the call that launched them, as of those launched before the recording began"
+    return [Note("info", "unmatched-launches", text, count=count)]
+
+
+def _memory(file_contents: Contents, pid: int) -> MemoryOps | None:
+    """What is recorded of the GPU memory of a process; of an unknown process it is that of the only one."""
+    if file_contents.memory is None:
+        return None
+    of_unknown = file_contents.memory.get(UNKNOWN) if len(file_contents.pids) == 1 else None
+    return file_contents.memory.get(pid, of_unknown)
+
+
+def _memory_ops(memory: MemoryOps, pid: int, thread: int) -> pd.DataFrame:
+    """`memory_ops`: what was got from the driver, which does not say on which thread."""
+    length = len(memory.ts_ns)
+    return TABLES["memory_ops"].frame(
+        {
+            "id": np.arange(length, dtype=np.int32),
+            "ts_ns": memory.ts_ns,
+            "pid": same(pid_or_none(pid), length),
+            "thread": np.full(length, thread, np.int32),
+            "device_type": same(DRIVER, length),
+            "device": whole_numbers(np.where(memory.device < 0, MISSING, memory.device)),
+            "size_bytes": whole_numbers(memory.size_bytes.copy()),
+            "reserved_bytes": whole_numbers(memory.reserved_bytes.copy()),
+        },
+        length,
+    )
+
+
+def _counters(db: Database, file_contents: Contents, pid: int) -> pd.DataFrame | None:
+    """`counters`: the samples of the GPUs of this process; None where there are none."""
+    if file_contents.samples is None:
+        return None
+    gpus = {}
+    for user_pid in file_contents.pids:
+        used = file_contents.used.get(user_pid, frozenset())
+        gpus[user_pid] = nsys_content.gpu_numbers(db, pid_or_none(user_pid), used)
+    positions = nsys_metrics.owners(file_contents.samples, gpus).get(pid)
+    if positions is None or not len(positions):
+        return None
+    codes = file_contents.samples.name[positions]
+    names = pd.Index(file_contents.samples.names, dtype="str")
+    value = file_contents.samples.value[positions]
+    return TABLES["counters"].frame(
+        {
+            "id": np.arange(len(positions), dtype=np.int32),
+            "ts_ns": file_contents.samples.ts_ns[positions],
+            "name": pd.Categorical.from_codes(codes, categories=names).remove_unused_categories(),
+            "value": pd.arrays.FloatingArray(value, np.zeros(len(positions), np.bool_)),
+        }
+    )
+
+
+def _window(file_contents: Contents) -> pd.DataFrame | None:
+    """`windows`: the capture; None where its end is not known."""
+    clock = file_contents.clock
+    if clock.end_ns is None or clock.end_ns < clock.start_ns:
+        return None
+    return TABLES["windows"].frame(
+        {
+            "id": np.zeros(1, np.int32),
+            "ts_ns": np.array([clock.base_ns + clock.start_ns]),
+            "dur_ns": np.array([clock.end_ns - clock.start_ns]),
+            "name": [WINDOW],
+        }
+    )

@@ -1,0 +1,127 @@
+"""The rows that a statement gave, in every form: nothing is scaled, names stay as they were asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from math import isfinite
+from operator import attrgetter, itemgetter
+from types import NoneType
+from typing import Any
+
+from tracekit.model.report import Cell, Heading, Sheet, Unit
+from tracekit.render.csv import table_bytes as csv_bytes
+from tracekit.render.escape import printable, shorten
+from tracekit.render.grid import Grid, grid
+from tracekit.render.parquet import arrow_table, pyarrow_or_refuse
+from tracekit.render.tables import column_names
+
+_COUNTED = ("_ns", "_bytes", "count", "_rows")
+_SHORTEST = 24
+"""So much of a text is shown at least, however narrow the page."""
+_STEP = 4
+"""By so much the widest text gives way at once: the next widest may be wider then."""
+_GAP = "  "
+
+
+def sheet_of(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Sheet:
+    """The rows as a sheet, whose units are told by the suffixes of the names."""
+    headings = []
+    for index, name in enumerate(names):
+        headings.append(Heading(name, name, _unit(name, map(itemgetter(index), rows))))
+    return Sheet("rows", "", tuple(headings), tuple(rows))
+
+
+def rows_as_text(sheet: Sheet, width: int | None = None) -> str:
+    """The rows in columns under their names, texts shortened where the page is narrower."""
+    table = grid(sheet)
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    widths = _widths(table, _titles(sheet), columns, width)
+    lines = []
+    for cells in (_titles(sheet), *table.rows):
+        line = []
+        for text, size, column in zip(cells, widths, table.columns, strict=True):
+            align = str.rjust if column.numeric else str.ljust
+            line.append(align(shorten(text, size), size))
+        lines.append(_GAP.join(line).rstrip())
+    return "".join(f"{line}\n" for line in lines)
+
+
+def rows_as_csv(sheet: Sheet) -> bytes:
+    """The rows as CSV."""
+    return csv_bytes(_unitless(sheet))
+
+
+def rows_as_parquet(sheet: Sheet) -> bytes:
+    """The rows as a Parquet file, of the narrowest types that hold every value."""
+    pa, pq = pyarrow_or_refuse()
+    out = BytesIO()
+    pq.write_table(arrow_table(_unitless(sheet), pa), out, compression="zstd")
+    return out.getvalue()
+
+
+def rows_as_json(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
+    """The rows as a JSON list of objects; what is unknown or no number is null."""
+    sheet = _unitless(sheet_of(names, ()))
+    unique = column_names(sheet)
+    objects = []
+    for row in rows:
+        values = dict(zip(unique, map(_finite, row), strict=True))
+        objects.append(json.dumps(values, ensure_ascii=True, allow_nan=False))
+    lines = ",\n".join(objects)
+    return f"[\n{lines}\n]\n"
+
+
+def _finite(value: Any) -> Any:
+    """The value, None where it is no finite number."""
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    if isinstance(value, list):
+        return list(map(_finite, value))
+    if isinstance(value, dict):
+        return dict(zip(value, map(_finite, value.values()), strict=True))
+    return value
+
+
+def _unit(name: str, values: Iterable[Cell]) -> Unit:
+    """How a column is shown: numbers that name something without separators, shares as per cent."""
+    kinds = set(map(type, values)) - {NoneType}
+    if not kinds <= {int, float, bool}:
+        return "text"
+    if name.endswith("_ratio"):
+        return "ratio"
+    is_counted = name.endswith(_COUNTED) and not name.endswith("ts_ns")
+    if float in kinds or is_counted:
+        return ""
+    return "id"
+
+
+def _unitless(sheet: Sheet) -> Sheet:
+    """The same sheet with names that get no suffix."""
+    headings = tuple(map(partial(replace, unit=""), sheet.headings))
+    return replace(sheet, headings=headings)
+
+
+def _titles(sheet: Sheet) -> list[str]:
+    """The names as they are shown: PIVOT makes them of what a profile holds."""
+    return list(map(printable, map(attrgetter("name"), sheet.headings)))
+
+
+def _widths(
+    table: Grid, titles: Sequence[str], columns: Sequence[Sequence[str]], width: int | None
+) -> list[int]:
+    """How wide each column is: the widest texts give way until all fit, or nothing is left to give."""
+    widths = []
+    for title, cells in zip(titles, columns, strict=True):
+        widths.append(max(map(len, (title, *cells))))
+    texts = [place for place, column in enumerate(table.columns) if not column.numeric]
+    while width is not None and texts:
+        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+        widest = max(texts, key=widths.__getitem__)
+        if excess <= 0 or widths[widest] <= _SHORTEST:
+            break
+        widths[widest] = max(widths[widest] - min(excess, _STEP), _SHORTEST)
+    return widths

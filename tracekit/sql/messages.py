@@ -1,0 +1,94 @@
+"""What DuckDB says is wrong with a statement, as the house says it: one line what, one line what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+from tracekit.model.tables.table import Table
+
+_KIND = re.compile(r"^(?:[A-Z][\w-]* )+Error: ")
+_NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
+_NO_COLUMN = re.compile(
+    r'(?:Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"'
+    r'|[Cc]olumn "([^"]+)" does not exist)'
+)
+_NO_FUNCTION = re.compile(
+    r"Function with name \"?([^\s\"]+)\"? (?:does not exist|is not in the catalog)"
+)
+_MEANT = re.compile(r'Did you mean "([^"]+)"')
+
+_OUT_OF_REACH = frozenset(
+    {"PermissionException", "IOException", "HTTPException", "MissingExtensionException"}
+)
+OUT_OF_REACH = "files, networks and extensions are out of reach of a statement"
+_CHECKED = "EXPLAIN "
+"""What stands before a statement that is checked."""
+
+READS_ONLY = "a statement reads the tables of the profiles; -o FILE writes what it gives"
+
+
+def plain(error: Exception, tables: Mapping[str, Table] | None = None) -> TracekitError:
+    """The error of a statement in two lines; what is nearest to a mistyped name is named."""
+    text = str(error)
+    kind = type(error).__name__
+    first = _KIND.sub("", (text or kind).splitlines()[0]).strip()
+    if kind in _OUT_OF_REACH:
+        return TracekitError(_once(f"{OUT_OF_REACH}: {first}"), READS_ONLY)
+    if kind == "InterruptException":
+        return TracekitError("the statement took too long", "let it read fewer rows or join less")
+    if kind == "OutOfMemoryException":
+        return TracekitError(
+            f"memory ran out: {first}", "--memory 8GiB allows more; or let the statement keep less"
+        )
+    return _no_name(first, text, tables or {}) or TracekitError(
+        f"the statement: {first}", _place(text)
+    )
+
+
+def _no_name(first: str, text: str, tables: Mapping[str, Table]) -> TracekitError | None:
+    """The error of a name that nothing has; None for any other."""
+    if match := _NO_TABLE.search(first):
+        near = did_you_mean(match[1], tables)
+        hint = "SHOW TABLES lists them, and tracekit tables"
+        return TracekitError(f"no table {match[1]!r}{near}", hint)
+    if match := _NO_COLUMN.search(first):
+        return _no_column(next(filter(None, match.groups())), text, tables)
+    if match := _NO_FUNCTION.search(first):
+        near = did_you_mean(match[1], _MEANT.findall(text))
+        hint = "any function of DuckDB that reads no file and no network"
+        return TracekitError(f"no function {match[1]!r}{near}", hint)
+    return None
+
+
+def _no_column(name: str, text: str, tables: Mapping[str, Table]) -> TracekitError:
+    """The error of a column that no table of the statement has: named is one of these that is near."""
+    words = set(re.findall(r"\w+", text.partition("LINE ")[2].lower()))
+    candidates = re.findall(r'"([^"]+)"', text.partition("Candidate bindings:")[2].split("\n")[0])
+    columns = re.findall(r"[^.]+$", "\n".join(candidates), re.MULTILINE)
+    for table in filter(words.__contains__, tables):
+        columns += tables[table].columns
+    near = did_you_mean(name, columns)
+    return TracekitError(
+        f"no column {name!r}{near}", "DESCRIBE and a table's name list its columns"
+    )
+
+
+def _place(text: str) -> str:
+    """Where in the statement it is, as far as that is known: the line with what is marked in it."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines[:-1]):
+        match = re.match(r"LINE \d+: ", line)
+        if match and "^" in lines[number + 1]:
+            start = max(len(line[: lines[number + 1].index("^")]) - 20, match.end())
+            return f"see at: {line[start : start + 60].removeprefix(_CHECKED).strip()}"
+    return "DESCRIBE and a table's name list its columns; SHOW TABLES the tables"
+
+
+def _once(text: str) -> str:
+    """The text without what DuckDB says of its own settings."""
+    return re.sub(
+        r" - file system operations are disabled by configuration| through configuration", "", text
+    )

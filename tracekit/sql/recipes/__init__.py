@@ -1,0 +1,32 @@
+"""Statements with a name: one `.sql` file each, whose first line says what it answers."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from operator import attrgetter
+
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+
+_SUFFIX = ".sql"
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of all recipes, in order."""
+    paths = sorted(map(attrgetter("name"), files(__name__).iterdir()))
+    return tuple(name.removesuffix(_SUFFIX) for name in paths if name.endswith(_SUFFIX))
+
+
+def statement(name: str) -> str:
+    """The statement of a recipe; raises `TracekitError` where there is none of that name."""
+    if name not in names():
+        near = did_you_mean(name, names())
+        raise TracekitError(f"no recipe {name!r}{near}", "tracekit sql --recipes lists them")
+    return (files(__name__) / f"{name}{_SUFFIX}").read_text("utf-8").strip()
+
+
+def answer(name: str) -> str:
+    """What a recipe answers: its first line."""
+    return statement(name).splitlines()[0].removeprefix("--").strip()

@@ -1,0 +1,9 @@
+-- Copies and fills by kind and time, as `nsys stats` sums them (cuda_gpu_mem_time_sum).
+SELECT sum(dur_ns) / sum(sum(dur_ns)) OVER () AS time_ratio, sum(dur_ns) AS total_ns, count(*) AS count,
+  avg(dur_ns) AS avg_ns, median(dur_ns) AS med_ns, min(dur_ns) AS min_ns, max(dur_ns) AS max_ns,
+  coalesce(stddev_samp(dur_ns), 0) AS std_ns,
+  split_part(name, ' (', 1) AS operation
+FROM device_ops
+WHERE kind IN ('memcpy', 'memset')
+GROUP BY operation
+ORDER BY total_ns DESC, count, operation

@@ -1,0 +1,23 @@
+"""Texts as a database takes them: each once, in UTF-8."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.model.tables.arrays import Coded, narrowest
+
+
+def utf8(array: Coded) -> Coded:
+    r"""The same rows; half characters, which UTF-8 does not have, are escapes, and equal texts have one code.
+
+    >>> utf8(Coded(np.array([1, 0, 2, -1]), ("a\udc80", "b", "b"))).texts
+    ('a\\udc80', 'b')
+    """
+    texts = [text.encode("utf-8", "backslashreplace").decode("utf-8") for text in array.texts]
+    if tuple(texts) == array.texts and len(set(texts)) == len(texts):
+        return array
+    code_of: dict[str, int] = {}
+    table = np.full(len(texts) + 1, -1, narrowest(len(texts)))
+    for place, text in enumerate(texts):
+        table[place] = code_of.setdefault(text, len(code_of))
+    return Coded(table[array.codes], tuple(code_of))
