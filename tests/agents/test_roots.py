@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,25 @@ def test_no_log_above_the_root_is_looked_for(tree):
     (tree / "root" / "outputs" / "console.log").unlink()
     (tree / "root" / "outputs" / "console.log").symlink_to(tree / "outside.log")
     assert readers(tree / "root") == {"chrome"}
+
+
+def test_no_link_in_an_archive_leads_out(called, tree):
+    with tarfile.open(tree / "root" / "run.tar", "w") as archive:
+        archive.add(TRACES[0], f"profile/{TRACES[0].name}")
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+            member = tarfile.TarInfo(f"profile/link{kind.decode()}.pt.trace.json.gz")
+            member.type, member.linkname = kind, str(tree / "outside" / TRACES[1].name)
+            archive.addfile(member)
+    _, answer = called("analyze", path="run.tar")
+    assert "rank 0 of 2" in answer["identity"]
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run", "zip::run.zip", "s3:/run", "hf:run"])
+def test_no_address_is_asked(called, path, monkeypatch):
+    def asked(address):
+        raise AssertionError(address)
+
+    monkeypatch.setattr("tracekit.discover.fetched.of_address", asked)
+    with pytest.raises(TracekitError) as caught:
+        called("analyze", path=path)
+    assert "below: root" in caught.value.hint

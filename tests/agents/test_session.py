@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from command_line import invoke
 from mcp.shared.exceptions import MCPError
 from mcp_session import session
 from strict_schema import validate
@@ -224,3 +225,10 @@ def test_it_ends_when_nobody_asks_any_more():
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("tracekit.cli.mcp.find_spec", lambda _: None)
+    done = invoke("mcp", "--root", EXAMPLES)
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[1].strip() == "try: pip install 'tracekit-rl[mcp]'"
