@@ -232,6 +232,7 @@ def test_without_a_command_the_help_is_the_result(call):
         ("render", "Missing argument 'FILE'."),
         ("export", "Missing argument 'PATH...'."),
         ("collect", "Missing option '-o' / '--output'."),
+        ("mcp", "Missing option '--root'."),
         ("completion", "Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish"),
     ],
 )
@@ -244,13 +245,14 @@ def test_a_command_without_what_it_needs_says_in_one_line_what_is_missing(call, 
 
 
 def test_every_command_is_called_without_arguments(call):
-    """The table above, the three commands that list everything and the example are all there are."""
+    """The table above, the four commands that list everything and the example are all there are."""
     from tracekit.cli import COMMANDS
 
     assert {name for name in COMMANDS if call(name).exit_code == 0} == {
         "cache",
         "demo",
         "explain",
+        "schema",
         "tables",
     }
 

@@ -32,6 +32,8 @@ COMMANDS = (
     "explain",
     "tables",
     "sql",
+    "schema",
+    "mcp",
     "cache",
     "completion",
     "demo",

@@ -31,6 +31,7 @@ _MARKS = {
 @opt.paths()
 @opt.exclude
 @opt.as_json
+@opt.exports("examination", "json=FILE, json=- (standard output)")
 @opt.strict("anything was lost or is not readable")
 @opt.jobs
 @opt.quiet
@@ -41,8 +42,9 @@ def command(
     paths: tuple[str, ...],
     options: Options,
     as_json: bool,
+    exports: tuple[str, ...],
     strict: bool,
-    quiet: bool,  # noqa: ARG001 - whether progress is shown
+    quiet: bool,
     verbose: bool,
 ) -> int:
     """Show what went wrong in a capture, where that comes from, and what to do.
@@ -50,16 +52,18 @@ def command(
     Every file is looked at: those that cannot be read or are cut off, captures without GPU work, ranks and
     steps that are missing, reports of dead workers, the wrong session directory of Ray.
     """
+    from tracekit.cli import outputs as out
     from tracekit.health.checks import GRAVE
     from tracekit.pipeline.doctor import examine
 
+    json_paths = out.json_paths(exports, as_json=as_json)
     examination = examine(paths, options)
-    if as_json:
-        text = _as_json(examination)
-    else:
+    if json_paths:
+        out.write_json(_as_json(examination) + "\n", json_paths, quiet=quiet)
+    if out.STANDARD_OUTPUT not in json_paths:
         _, color = terminal.page()
-        text = "\n".join(_as_text(examination, verbose=verbose, color=color))
-    terminal.say(text + "\n")
+        lines = _as_text(examination, verbose=verbose, color=color)
+        terminal.say("\n".join(lines) + "\n")
     grave = any(diagnosis.severity in GRAVE for diagnosis in examination.diagnoses)
     unread = {"refused", "unreadable"} & dict(examination.file_counts).keys()
     return 2 if not examination.read_count or unread or (strict and grave) else 0
@@ -67,6 +71,7 @@ def command(
 
 def _as_json(examination: Examination) -> str:
     """The examination as JSON."""
+    from tracekit.cli.contracts import DOCTOR
     from tracekit.pipeline.doctor import held
 
     value = {
@@ -77,6 +82,7 @@ def _as_json(examination: Examination) -> str:
         "files": dict(examination.file_counts),
         "held": held(examination),
         "diagnoses": list(map(asdict, examination.diagnoses)),
+        "schema": DOCTOR,
     }
     return json.dumps(value, indent=1)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @gating.options
 @opt.work
 @opt.outputs("outcome", ".html .md .json .txt .xml")
-@opt.exports("outcome", "junit=FILE, github=- (annotations)")
+@opt.exports("outcome", "junit=FILE, github=- (annotations), json=- (standard output)")
 @opt.drop_first
 @click.option(
     "--assume-independent-steps",

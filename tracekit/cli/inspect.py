@@ -25,25 +25,39 @@ _SHOWN_IGNORED = 20
 @opt.paths()
 @opt.exclude
 @opt.as_json
+@opt.exports("list", "json=FILE, json=- (standard output)")
 @opt.verbose
 @opt.reading
-def command(*, paths: tuple[str, ...], options: Options, as_json: bool, verbose: bool) -> int:
+def command(
+    *,
+    paths: tuple[str, ...],
+    options: Options,
+    as_json: bool,
+    exports: tuple[str, ...],
+    verbose: bool,
+) -> int:
     """Show which files are read, and as what: format, run, role, rank, step … and what is ignored.
 
     Nothing is analysed: only names, manifests and the first bytes of each file are looked at.
     """
+    from tracekit.cli import outputs as out
     from tracekit.discover import inspect_rows
     from tracekit.pipeline import run as pipeline
 
+    json_paths = out.json_paths(exports, as_json=as_json)
     discovery = pipeline.discover(paths, options)
     rows = inspect_rows(discovery)
-    text = _as_json(discovery, rows) if as_json else _as_text(discovery, rows, verbose=verbose)
-    terminal.say(text + "\n")
+    if json_paths:
+        out.write_json(_as_json(discovery, rows) + "\n", json_paths)
+    if out.STANDARD_OUTPUT not in json_paths:
+        terminal.say(_as_text(discovery, rows, verbose=verbose) + "\n")
     return 0 if discovery.sources else 2
 
 
 def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
     """Everything that was found, as JSON."""
+    from tracekit.cli.contracts import INSPECT
+
     value = {
         "title": discovery.title,
         "sources": rows,
@@ -64,6 +78,7 @@ def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
             }
             for note in discovery.notes
         ],
+        "schema": INSPECT,
     }
     return json.dumps(value, indent=1, default=str)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import options as opt
-from tracekit.cli import terminal
 
 if TYPE_CHECKING:
     from tracekit.compare.changes import Choices
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=click.Path(), metavar="FILE", help="Write the noise here, as JSON."
 )
+@opt.exports("noise", "json=FILE, json=- (standard output)")
 @opt.ranks
 @opt.steps
 @opt.exclude
@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 @opt.verbose
 @opt.reading
 @opt.statistics
-def command(
+def command(  # noqa: PLR0913 - what is given, one by one
     *,
     paths: tuple[str, ...],
     logs: tuple[str, ...],
     output: str | None,
+    exports: tuple[str, ...],
     options: Options,
     choices: Choices,
     top: int,
@@ -57,20 +58,17 @@ def command(
     from tracekit.cli import outputs as out
     from tracekit.compare import noise as noise_file
     from tracekit.compare.noise_report import as_report
-    from tracekit.model.files import refuse_unwritable, write_atomically
+    from tracekit.model.files import refuse_unwritable
     from tracekit.pipeline import comparing
 
+    json_paths = out.json_paths(exports, as_json=False)
+    if output is not None and output not in json_paths:
+        json_paths.append(output)
     if output is not None and output != out.STANDARD_OUTPUT:
         refuse_unwritable(output)
     side, noise = comparing.noise_of(paths, options, drop_first=choices.drop_first, logs=logs)
-    if output == out.STANDARD_OUTPUT:
-        terminal.say(noise_file.to_json(noise))
-        return 0
-    if not quiet:
+    if not quiet and out.STANDARD_OUTPUT not in json_paths:
         answer = out.Target("text", out.STANDARD_OUTPUT)
         out.write(as_report(noise, side), answer, top=top, verbose=verbose)
-    if output is not None:
-        write_atomically(output, noise_file.to_json(noise).encode())
-        if not quiet:
-            terminal.tell(f"wrote {output}")
+    out.write_json(noise_file.to_json(noise), json_paths, quiet=quiet)
     return 0

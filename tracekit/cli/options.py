@@ -68,7 +68,7 @@ top = click.option(
     metavar="N",
     help="Rows of a table that are shown.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON: --export json=-.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 verbose = click.option(
     "-v",

@@ -59,6 +59,30 @@ def export_target(text: str) -> Target:
     return Target(name, path)
 
 
+def json_paths(exports: Sequence[str], *, as_json: bool) -> list[str]:
+    """Where JSON goes, by `--export json=PATH` and `--json`, of a command that writes no other kind."""
+    paths = [STANDARD_OUTPUT] * as_json
+    for text in exports:
+        name, _, path = text.partition("=")
+        if name != "json" or not path:
+            raise TracekitError(f"--export {text}: only json is written here", "--export json=-")
+        if path != STANDARD_OUTPUT:
+            refuse_unwritable(path)
+        paths.append(path)
+    return list(dict.fromkeys(paths))
+
+
+def write_json(text: str, paths: Sequence[str], *, quiet: bool = False) -> None:
+    """Nothing; afterwards the text is in all these files, or printed."""
+    for path in paths:
+        if path == STANDARD_OUTPUT:
+            terminal.say(text)
+        else:
+            write_atomically(path, text.encode("utf-8"))
+            if not quiet:
+                terminal.tell(f"wrote {path}")
+
+
 def with_answer(targets: Sequence[Target], *, quiet: bool) -> list[Target]:
     """The targets, and before them the text on standard output where nothing else is printed and quiet not asked for.
 

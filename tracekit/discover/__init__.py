@@ -133,19 +133,21 @@ def discover(  # noqa: PLR0913 - one per option
     sniff: Callable[[Path], Sniffed],
     may_be_empty: bool = False,
     elsewhere: Sequence[Survey] = (),
+    within: Sequence[str] = (),
 ) -> Discovery:
     """The sources under `paths`: files, directories, glob patterns, `label=path`.
 
     `exclude` are globs on names and on paths relative to an argument. `ranks`, `steps` and `stages`
     leave out what is known to be something else; see `wanted`. `sample` keeps so many ranks. `elsewhere` are
-    arguments that others have looked at, after those in `paths`. Raises `TracekitError` where a path
+    arguments that others have looked at, after those in `paths`. No link and no search for a log leads out of the
+    directories `within`, where there are any. Raises `TracekitError` where a path
     does not exist and, unless it `may_be_empty`, where nothing at all is found.
     """
     if isinstance(paths, str | Path):
         paths = [paths]
     if not paths and not elsewhere:
         raise TracekitError("no path was given", "name a file, a directory or a pattern")
-    surveys = with_contents([survey(a, exclude, sniff) for a in read_arguments(paths)])
+    surveys = with_contents([survey(a, exclude, sniff, within) for a in read_arguments(paths)])
     surveys += elsewhere
     arguments = [surveyed.argument for surveyed in surveys]
     findings, sources, runs = _in_runs(surveys, arguments)

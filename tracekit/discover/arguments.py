@@ -26,6 +26,7 @@ _BROKEN_LINKS = {
     errno.ELOOP: "a link in a circle of links",
     errno.ENOENT: "a link to nothing",
 }
+_OUT_OF_REACH = Reason("link", "a link out of the directories that may be read")
 _TEMPORARY_NAME = Reason("temporary", "temporary: being written, or left by a process that died")
 
 
@@ -182,8 +183,14 @@ def expanded(pattern: str) -> str:
     return os.path.expanduser(text)  # noqa: PTH111
 
 
-def list_files(argument: Argument, exclude: Sequence[str]) -> Listing:
-    """Every regular file meant by `argument`, except hidden, temporary and excluded ones."""
+def leads_out(path: Path, within: Sequence[str]) -> bool:
+    """Whether a path leads out of these directories, themselves without links; of none of them nothing does."""
+    real = Path(os.path.realpath(path))
+    return bool(within) and not any(map(real.is_relative_to, within))
+
+
+def list_files(argument: Argument, exclude: Sequence[str], within: Sequence[str] = ()) -> Listing:
+    """Every regular file meant by `argument`, except hidden, temporary and excluded ones, and links out of `within`."""
     listing = Listing()
     seen: set[tuple[int, int]] = set()
     links: list[Path] = []
@@ -209,7 +216,7 @@ def list_files(argument: Argument, exclude: Sequence[str]) -> Listing:
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            folders.extend(_take_folder(path, argument.base, exclude, listing, seen, links))
+            folders.extend(_take_folder(path, argument.base, exclude, listing, seen, links, within))
         except OSError as error:
             _refuse(path, error, listing)
     listing.files.sort(key=lambda f: tuple(map(natural, f.parts)))
@@ -296,6 +303,7 @@ def _take_folder(
     listing: Listing,
     seen: set[tuple[int, int]],
     links: list[Path],
+    within: Sequence[str],
 ) -> Iterator[Path]:
     """The real directories in `folder`, last first; its files go to `listing`, its links to `links`."""
     with os.scandir(folder) as scan:
@@ -307,6 +315,8 @@ def _take_folder(
         reason = _pass_over(path, base, exclude, folder=is_folder)
         if reason is not None:
             listing.ignored.append(Ignored(path, reason))
+        elif entry.is_symlink() and leads_out(path, within):
+            listing.ignored.append(Ignored(path, _OUT_OF_REACH))
         elif entry.is_symlink():
             links.append(path)
         elif entry.is_dir():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from tracekit.discover.arguments import Argument, Found
+from tracekit.discover.arguments import Argument, Found, leads_out
 from tracekit.model.codes import Data
 from tracekit.model.labels import natural, shown
 from tracekit.model.sources import Note
@@ -26,18 +26,26 @@ _LOG_NAME = re.compile(r"[^.].*\.(?:jsonl|log|out|txt)(?:\.gz)?\Z", re.DOTALL)
 
 
 def nearest(
-    argument: Argument, exclude: Sequence[str], look: Callable[[Found], T | None]
+    argument: Argument,
+    exclude: Sequence[str],
+    look: Callable[[Found], T | None],
+    within: Sequence[str] = (),
 ) -> tuple[Found, T] | Note | None:
     """The one log above the directory given, and what `look` said of it; a note where it cannot be told.
 
     A step up is made only from a directory whose name says that it holds output of a run. `look` is
-    None for what is no log; one log of JSON lines goes before console logs of the same run.
+    None for what is no log; one log of JSON lines goes before console logs of the same run. No step and no link
+    leads out of the directories `within`, where there are any.
     """
     folder, up = argument.base, tuple[str, ...]()
     while len(argument.entries) == 1 and len(up) < 2 and _PROFILE_FOLDER.fullmatch(folder.name):
         folder, up = folder.parent, (*up, "..")
+        if leads_out(folder, within):
+            return None
         logs: list[tuple[Found, T]] = []
         for file in _files(folder, up, exclude):
+            if leads_out(file.path, within):
+                continue
             sight = look(file)
             if sight is not None:
                 logs.append((file, sight))

@@ -80,14 +80,19 @@ class Survey:
     log_above: Callable[[], Log]
 
 
-def survey(argument: Argument, exclude: Sequence[str], sniff: Sniff) -> Survey:
-    """What lies where `argument` points, here; the log above is looked for when it is asked for."""
-    listing = list_files(argument, exclude)
+def survey(
+    argument: Argument, exclude: Sequence[str], sniff: Sniff, within: Sequence[str] = ()
+) -> Survey:
+    """What lies where `argument` points, here; the log above is looked for when it is asked for.
+
+    Nothing leads out of the directories `within`, where there are any.
+    """
+    listing = list_files(argument, exclude, within)
     above = tuple(map(shown, argument.base.parts[-FOLDERS_ABOVE:]))
     files = tuple(Looked(found, _read_head(found, sniff), above) for found in listing.files)
 
     def log_above() -> Log:
-        return nearest(argument, exclude, lambda found: _as_log(found, sniff))
+        return nearest(argument, exclude, lambda found: _as_log(found, sniff), within)
 
     return Survey(argument, files, tuple(listing.ignored), tuple(listing.notes), log_above)
 

@@ -186,4 +186,5 @@ def discovered(
         sample=options.sample,
         sniff=sniff,
         elsewhere=elsewhere,
+        within=options.within,
     )

@@ -1,0 +1,113 @@
+"""What a client sends for a tool → the dataclass of its arguments; what does not fit is said in plain words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+from tracekit.render.schema import is_required, schema_of
+
+T = TypeVar("T")
+
+Scalar = str | int | float | bool | None
+
+_CALLED = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    NoneType: "null",
+    tuple: "a list of texts",
+    Mapping: "an object",
+}
+
+
+def input_schema(kind: type) -> dict[str, Any]:
+    """The JSON Schema of the arguments of a tool, which takes no others."""
+    return {**schema_of(kind), "additionalProperties": False}
+
+
+def read_arguments(kind: type[T], given: Mapping[str, Any]) -> T:
+    """The arguments as their dataclass; raises `TracekitError` for what is missing, unknown or of another type."""
+    hints = get_type_hints(kind, include_extras=True)
+    expected = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    for name in given:
+        if name not in expected:
+            near = did_you_mean(name, expected)
+            raise TracekitError(f"no argument {name!r}{near}", f"there are: {', '.join(expected)}")
+    values: dict[str, Any] = {}
+    for name, field in expected.items():
+        if name in given:
+            values[name] = _value(name, given[name], hints[name])
+        elif is_required(field):
+            raise TracekitError(f"argument {name!r} is missing", _doc(hints[name]))
+    return kind(**values)
+
+
+def _value(name: str, value: Any, hint: Any) -> Any:
+    """The value of one argument as its annotation has it."""
+    kind, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    for candidate in kinds:
+        fitting = _fitting(value, candidate)
+        if fitting is not _MISFIT:
+            return _in_range(name, fitting, extras)
+    wanted = " or ".join(_CALLED[get_origin(option) or option] for option in kinds)
+    raise TracekitError(f"argument {name!r} is {_called(value)}, not {wanted}", _doc(hint))
+
+
+_MISFIT = object()
+
+
+def _fitting(value: Any, kind: Any) -> Any:
+    """The value as this type, `_MISFIT` where it is none; a list or an object may come as its JSON text."""
+    origin = get_origin(kind) or kind
+    if origin in (tuple, Mapping):
+        return _container(value, origin)
+    if origin is int and type(value) is float and value.is_integer():
+        return int(value)
+    if origin is float and type(value) is int:
+        return float(value)
+    return value if type(value) is origin else _MISFIT
+
+
+def _container(value: Any, kind: Any) -> Any:
+    """The list of texts as a tuple, or the object of scalars; `_MISFIT` for anything else."""
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return _MISFIT
+    if kind is tuple:
+        is_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        return tuple(value) if is_texts else _MISFIT
+    if not isinstance(value, dict):
+        return _MISFIT
+    return value if all(isinstance(item, Scalar) for item in value.values()) else _MISFIT
+
+
+def _in_range(name: str, value: Any, extras: Any) -> Any:
+    """The value, if it is within the bounds of its argument."""
+    for bounds in extras:
+        if isinstance(bounds, range) and isinstance(value, int) and value not in bounds:
+            hint = f"from {bounds.start:,} to {bounds.stop - 1:,}"
+            raise TracekitError(f"argument {name!r} is {value:,}", hint)
+    return value
+
+
+def _called(value: Any) -> str:
+    """What a value is, in words."""
+    if isinstance(value, list):
+        return "a list"
+    return _CALLED[Mapping if isinstance(value, dict) else type(value)]
+
+
+def _doc(hint: Any) -> str:
+    """What an argument means."""
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((extra for extra in extras if isinstance(extra, str)), "")

@@ -1,0 +1,102 @@
+"""The tool `compare`: whether a change helped, and how surely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tracekit.agents.bounds import sentences_within, text_within
+from tracekit.agents.reports import Grid, Ranks, Stages, Steps, Top, grid_of, options
+from tracekit.agents.roots import Roots, inside
+from tracekit.compare.changes import Choices
+from tracekit.compare.comparison import Change, Comparison, Difference, Word
+from tracekit.compare.report import as_report
+from tracekit.model.errors import TracekitError
+from tracekit.pipeline import comparing
+from tracekit.render import render
+
+_SIDE = "a directory of runs, one run, saved measurements or a saved report; several runs as a list"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareArguments:
+    """Two sides."""
+
+    base: Annotated[str | tuple[str, ...], f"Before: {_SIDE}."]
+    opt: Annotated[str | tuple[str, ...], f"After: {_SIDE}."]
+    min_effect_percent: Annotated[float, "The least change of a step that matters, per cent."] = 3.0
+    ranks: Ranks = None
+    steps: Steps = None
+    stages: Stages = ()
+    top: Top = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CompareAnswer:
+    """The first screen of a comparison as data."""
+
+    base: tuple[str, ...]
+    opt: tuple[str, ...]
+    schema: Annotated[str, "Version of the comparison that this is taken from."]
+    verdict: Annotated[
+        Word, "Of the headline; 'inconclusive': the runs cannot tell, which is not 'no change'."
+    ]
+    answer: Annotated[str, "The first sentence."]
+    basis: tuple[str, ...]
+    headline: Annotated[
+        Change,
+        "The step: means before and after, `ratio` is before over after (above 1 is faster) with the interval `low` to `high`.",
+    ]
+    changes: Annotated[
+        tuple[Change, ...], "The step, its stages and other metrics, in order of importance."
+    ]
+    changes_total: int
+    overview: Annotated[Grid | None, "Where the change came from, or its stages."]
+    differences: Annotated[tuple[Difference, ...], "What should be alike on both sides and is not."]
+    needed: Annotated[str, "What to record so that more could be said; may be empty."]
+    warnings: tuple[str, ...]
+
+
+def compare(roots: Roots, asked: CompareArguments) -> tuple[str, CompareAnswer]:
+    """The first screen of a comparison, as text and as data."""
+    if not 0 <= asked.min_effect_percent < 100:
+        raise TracekitError(
+            f"argument 'min_effect_percent' is {asked.min_effect_percent}", "from 0 to below 100"
+        )
+    base, opt = _side(roots, asked.base), _side(roots, asked.opt)
+    reading = options(roots, asked.ranks, asked.steps, asked.stages)
+    choices = Choices(min_effect=asked.min_effect_percent / 100)
+    comparison = comparing.compare_paths(base, opt, reading, choices).comparison
+    text = str(render(comparison, "text", top=asked.top, width=120))
+    answer = _answer(base, opt, comparison, asked.top)
+    return text_within(text, "`tracekit compare` writes all of it."), answer
+
+
+def _side(roots: Roots, given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The paths of one side."""
+    paths = (given,) if isinstance(given, str) else given
+    if not paths:
+        raise TracekitError("a side of the comparison names no path", "give both `base` and `opt`")
+    return tuple(inside(roots, path) for path in paths)
+
+
+def _answer(
+    base: tuple[str, ...], opt: tuple[str, ...], comparison: Comparison, top: int
+) -> CompareAnswer:
+    """The comparison as data."""
+    report = as_report(comparison)
+    return CompareAnswer(
+        base=base,
+        opt=opt,
+        schema=comparison.schema,
+        verdict=comparison.verdict,
+        answer=report.answer,
+        basis=report.basis,
+        headline=comparison.headline,
+        changes=comparison.changes[:top],
+        changes_total=len(comparison.changes),
+        overview=None if report.overview is None else grid_of(report.overview, top),
+        differences=comparison.differences,
+        needed=comparison.needed,
+        warnings=sentences_within(comparison.warnings),
+    )

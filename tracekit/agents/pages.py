@@ -1,0 +1,49 @@
+"""The tool `explain`: what a rule measures, and what to do about what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tracekit.agents.bounds import text_within
+from tracekit.agents.roots import Roots
+from tracekit.analyses import rules
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainArguments:
+    """Which rule."""
+
+    rule: Annotated[
+        str | None,
+        "The rule's id ('straggler') or number ('R09'). Without it, all rules are listed.",
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleNote:
+    """A rule in a line."""
+
+    number: str
+    id: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainAnswer:
+    """One rule with its page, or all rules without pages."""
+
+    rules: tuple[RuleNote, ...]
+    page: Annotated[str | None, "Markdown: measure, formula, why, what to try, when it is wrong."]
+
+
+def explain(roots: Roots, asked: ExplainArguments) -> tuple[str, ExplainAnswer]:
+    """The page of a rule, or the list of all, as text and as data."""
+    del roots
+    if asked.rule is None:
+        notes = tuple(RuleNote(rule.number, rule.id, rule.title) for rule in rules.RULES)
+        text = "\n".join(f"{note.number} {note.id}: {note.title}" for note in notes)
+        return text, ExplainAnswer(notes, None)
+    rule = rules.rule(asked.rule)
+    page = text_within(rule.page, "The resource of the rule has it all.")
+    return page, ExplainAnswer((RuleNote(rule.number, rule.id, rule.title),), page)

@@ -1,0 +1,150 @@
+"""The tool `tables`: the tables of a report, and rows of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Annotated
+
+from tracekit.agents.bounds import ROWS, cell_within, rows_within, text_within
+from tracekit.agents.reports import (
+    ColumnNote,
+    Path,
+    Ranks,
+    Stages,
+    Steps,
+    columns_of,
+    report_on,
+)
+from tracekit.agents.roots import Roots
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+from tracekit.model.report import Cell, Sheet
+from tracekit.render.tables import column_names, tables
+
+_REST = "Ask for fewer `columns` or rows."
+
+
+@dataclass(frozen=True, slots=True)
+class TablesArguments:
+    """Which table, and which part of it."""
+
+    path: Path
+    table: Annotated[str | None, "The table's name. Without it, all tables are listed."] = None
+    columns: Annotated[tuple[str, ...], "Only these columns, in this order. Without it, all."] = ()
+    where: Annotated[
+        Mapping[str, str | int | float | bool | None] | None,
+        'Only rows in which each of these columns has exactly this value: {"rank": 1, "stage": "gen"}.',
+    ] = None
+    limit: Annotated[int, "Rows at most.", range(1, ROWS + 1)] = 50
+    offset: Annotated[int, "Pass over so many rows.", range(10_000_000)] = 0
+    ranks: Ranks = None
+    steps: Steps = None
+    stages: Stages = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableNote:
+    """A table of the report."""
+
+    name: str
+    title: str
+    row_count: Annotated[int, "How many rows it has."]
+    column_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TablesAnswer:
+    """All tables, or rows of one; values are exact and in the units of the columns, null where unknown."""
+
+    path: str
+    tables: Annotated[tuple[TableNote, ...], "All tables; of one that was named, that one."]
+    caption: Annotated[str, "What to know of the rows."] = ""
+    columns: tuple[ColumnNote, ...] = ()
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    matching: Annotated[int, "How many rows meet `where`."] = 0
+    next_offset: Annotated[int | None, "Ask with this offset for the rest; null: that was all."] = (
+        None
+    )
+    omitted: Annotated[int, "Rows that the report itself left out, the least important."] = 0
+
+
+def table_rows(roots: Roots, asked: TablesArguments) -> tuple[str, TablesAnswer]:
+    """The list of tables, or rows of one, as text and as data."""
+    path, report, _ = report_on(roots, asked.path, asked.ranks, asked.steps, asked.stages)
+    sheets = tables(report)
+    if asked.table is None:
+        notes = tuple(_note(name, sheet) for name, sheet in sheets.items())
+        lines = [f"{note.name}: {note.title} ({note.row_count:,} rows)" for note in notes]
+        return text_within("\n".join(lines), _REST), TablesAnswer(path, notes)
+    if asked.table not in sheets:
+        near = did_you_mean(asked.table, sheets)
+        raise TracekitError(f"no table {asked.table!r}{near}", f"there are: {', '.join(sheets)}")
+    return _part(path, asked, sheets[asked.table])
+
+
+def _part(path: str, asked: TablesArguments, sheet: Sheet) -> tuple[str, TablesAnswer]:
+    """The rows of one table that were asked for."""
+    names = column_names(sheet)
+    chosen = [_place(name, names) for name in asked.columns] or list(range(len(names)))
+    matching = _matching(sheet.rows, names, asked.where or {})
+    cut = [tuple(row[index] for index in chosen) for row in matching[asked.offset :]]
+    rows = rows_within(cut, asked.limit)
+    end = asked.offset + len(rows)
+    following = end if end < len(matching) else None
+    notes = columns_of(sheet)
+    columns = tuple(notes[index] for index in chosen)
+    answer = TablesAnswer(
+        path,
+        (_note(str(asked.table), sheet),),
+        sheet.caption,
+        columns,
+        rows,
+        len(matching),
+        following,
+        sheet.omitted,
+    )
+    lines = [f"{sheet.title}: {len(rows):,} of {len(matching):,} rows"]
+    lines += [sheet.caption] if sheet.caption else []
+    lines += as_lines([column.name for column in columns], rows)
+    if following is not None:
+        lines.append(f"offset={following} shows the next")
+    return text_within("\n".join(lines), _REST), answer
+
+
+def as_lines(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """A table as lines, cells apart by tabs, nothing where a value is unknown."""
+    lines = ["\t".join(names)]
+    for row in rows:
+        lines.append("\t".join(map(_as_text, row)))
+    return lines
+
+
+def _as_text(value: Cell) -> str:
+    """A cell in one line."""
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _note(name: str, sheet: Sheet) -> TableNote:
+    """What there is to say of a table in a list."""
+    return TableNote(name, sheet.title, len(sheet.rows), tuple(column_names(sheet)))
+
+
+def _place(name: str, names: Sequence[str]) -> int:
+    """The place of a column; raises `TracekitError` where none is called so."""
+    if name not in names:
+        near = did_you_mean(name, names)
+        raise TracekitError(f"no column {name!r}{near}", f"there are: {', '.join(names)}")
+    return names.index(name)
+
+
+def _matching(
+    rows: Sequence[tuple[Cell, ...]], names: Sequence[str], where: Mapping[str, Cell]
+) -> list[tuple[Cell, ...]]:
+    """The rows that have all these values; a long text may be given as it is shown."""
+    remaining = list(rows)
+    for name, value in where.items():
+        cell_of = itemgetter(_place(name, names))
+        remaining = [row for row in remaining if value in (cell_of(row), cell_within(cell_of(row)))]
+    return remaining

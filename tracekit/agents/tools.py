@@ -1,0 +1,138 @@
+"""The tools, one record each: what it is for in plain words, what it takes, what it gives, and its function."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracekit.agents import bounds
+from tracekit.agents.arguments import input_schema, read_arguments
+from tracekit.agents.comparing import CompareAnswer, CompareArguments, compare
+from tracekit.agents.listing import PathsAnswer, PathsArguments, paths
+from tracekit.agents.pages import ExplainAnswer, ExplainArguments, explain
+from tracekit.agents.reports import (
+    AnalyzeAnswer,
+    AnalyzeArguments,
+    FindingsAnswer,
+    FindingsArguments,
+    analyze,
+    findings,
+)
+from tracekit.agents.roots import Roots
+from tracekit.agents.table_rows import TablesAnswer, TablesArguments, table_rows
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import did_you_mean
+from tracekit.render.json import plain_json
+from tracekit.render.schema import schema_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool; `function` takes the roots and its arguments, and gives text and data."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type
+    answer: type
+    function: Callable[[Roots, Any], tuple[str, Any]]
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its arguments."""
+        return input_schema(self.arguments)
+
+    @property
+    def output_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its data."""
+        return schema_of(self.answer)
+
+
+_BOUNDED = f"Answers hold at most {bounds.TEXT:,} characters of text and say how to have the rest."
+
+TOOLS: tuple[Tool, ...] = (
+    Tool(
+        "paths",
+        "What lies in the roots",
+        "Lists the files and directories below a directory that may be read, with sizes in bytes. Start here where no path"
+        f" is known: '.' lists the roots. At most {bounds.LISTED} entries.",
+        PathsArguments,
+        PathsAnswer,
+        paths,
+    ),
+    Tool(
+        "analyze",
+        "Where the time or the memory of a run went",
+        "Reads the profiles below a path (torch Kineto traces, Nsight Systems, memory snapshots of torch) and gives the"
+        " first screen: the time of a training step (nanoseconds in the data, milliseconds in the text), what the GPUs did"
+        " meanwhile as shares of it, where the step goes by stage, what is worth fixing first, and what could not be told."
+        " Large profiles take minutes the first time; unchanged ones are answered at once afterwards. "
+        + _BOUNDED,
+        AnalyzeArguments,
+        AnalyzeAnswer,
+        analyze,
+    ),
+    Tool(
+        "findings",
+        "What is worth fixing, in full",
+        "Gives the findings on a path in full: claim, the numbers behind it, where to look (rank, step, stage, name), what"
+        " to try, and caveats. `recoverable_ns` is the most that fixing it could save of a step, in nanoseconds: an upper"
+        " bound, not a promise; those of several findings may be added, as no nanosecond is in two.",
+        FindingsArguments,
+        FindingsAnswer,
+        findings,
+    ),
+    Tool(
+        "explain",
+        "What a rule means",
+        "Gives the page of a rule that findings come from: what it measures, its formula, why it matters, what to try and"
+        " when it is wrong. Without a rule, lists all rules.",
+        ExplainArguments,
+        ExplainAnswer,
+        explain,
+    ),
+    Tool(
+        "tables",
+        "The numbers behind a report",
+        "Lists the tables of the report on a path, or gives rows of one, whole columns or a few, all rows or those with"
+        " given values. Values are raw: the unit is the end of a column's name (_ns, _bytes, _ratio of 0 to 1) and stands"
+        f" with each column; null is unknown, never zero. At most {bounds.ROWS} rows and {bounds.ROW_CHARACTERS:,}"
+        " characters of them an answer; `next_offset` asks for the rest.",
+        TablesArguments,
+        TablesAnswer,
+        table_rows,
+    ),
+    Tool(
+        "compare",
+        "Whether a change helped",
+        "Compares the runs before a change with those after it: a verdict (improvement, regression, no change,"
+        " inconclusive, not comparable), the step before and after in nanoseconds, the ratio before over after (above 1 is"
+        " faster) with its interval, and where the change came from. One run a side is rarely enough for a verdict:"
+        " `needed` says what would be.",
+        CompareArguments,
+        CompareAnswer,
+        compare,
+    ),
+)
+"""In the order in which they are used."""
+
+
+def called(roots: Roots, name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What a tool answers to the arguments of a client, as text and as data; raises `TracekitError` for what is wrong."""
+    tools = {tool.name: tool for tool in TOOLS}
+    if name not in tools:
+        near = did_you_mean(name, tools)
+        raise TracekitError(f"no tool {name!r}{near}", f"there are: {', '.join(tools)}")
+    tool = tools[name]
+    text, answer = tool.function(roots, read_arguments(tool.arguments, arguments))
+    data: dict[str, Any] = json.loads(plain_json(answer, "answer"))
+    # What is no text (bytes of a file's name) cannot be sent.
+    data = json.loads(sendable(json.dumps(data, ensure_ascii=False)))
+    return sendable(text), data
+
+
+def sendable(text: str) -> str:
+    """The text with a `?` for each byte of a name that is no text."""
+    return text.encode("utf-8", "replace").decode("utf-8")

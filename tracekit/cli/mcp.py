@@ -1,0 +1,39 @@
+"""`tracekit mcp`: answers programs that talk, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import click
+
+from tracekit.cli import options as opt
+from tracekit.model.errors import TracekitError
+
+
+@click.command(name="mcp", short_help="Answer agents, by the Model Context Protocol.")
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    required=True,
+    type=click.Path(),
+    metavar="DIR",
+    help="A directory whose profiles may be read, and nothing outside. Repeatable.",
+)
+@opt.verbose
+def command(*, roots: tuple[str, ...], verbose: bool) -> int:
+    """Answer agents, by the Model Context Protocol, over standard input and output.
+
+    An agent's program starts this command. It can ask for reports, findings, tables and comparisons of the
+    profiles below each DIR; nothing is written, and nothing outside is read.
+    """
+    del verbose
+    from tracekit.agents.roots import roots_of
+
+    folders = roots_of(roots)
+    if find_spec("mcp") is None:
+        raise TracekitError("mcp needs the package mcp", "pip install 'tracekit-rl[mcp]'")
+    from tracekit.agents import server
+
+    server.serve(folders)
+    return 0

@@ -1,0 +1,133 @@
+"""The JSON Schema of what is written as JSON: made from the dataclasses themselves, so that the two cannot differ.
+
+Draft 2020-12. A field with a default may be missing and further ones may come, as `from_json` reads it: an addition
+keeps the schema. `typing.Annotated[str, "what it says"]` gives a field its description, and a `range` its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from inspect import cleandoc
+from operator import itemgetter
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_SCALARS: Mapping[Any, str] = {
+    NoneType: "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+}
+
+_Records = dict[type, dict[str, Any]]
+
+
+def document(kind: type, version: str) -> dict[str, Any]:
+    """The schema of a dataclass that is saved under a version such as `tracekit.report/1`."""
+    body = schema_of(kind)
+    body["required"] = [*body.get("required", ()), "schema"]
+    body["properties"]["schema"] = {"const": version}
+    return {"$schema": DIALECT, "$id": urn(version), **body}
+
+
+def urn(version: str) -> str:
+    """The name of a version that no host has to serve.
+
+    >>> urn("tracekit.report/1")
+    'urn:tracekit:report:1'
+    """
+    return "urn:" + version.replace(".", ":").replace("/", ":")
+
+
+def schema_of(kind: type) -> dict[str, Any]:
+    """The schema of a dataclass; those that it is made of stand in `$defs`, by name."""
+    records: _Records = {}
+    body = _record(kind, records)
+    if records:
+        named = {record.__name__: schema for record, schema in records.items()}
+        assert len(named) == len(records), "two dataclasses of one name"
+        body["$defs"] = dict(sorted(named.items(), key=itemgetter(0)))
+    return body
+
+
+def _record(kind: type, records: _Records) -> dict[str, Any]:
+    """The schema of one dataclass; afterwards `records` hold those that it refers to."""
+    hints = get_type_hints(kind, include_extras=True)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for field in fields(kind):
+        properties[field.name] = _schema(hints[field.name], records)
+        if is_required(field):
+            required.append(field.name)
+    body: dict[str, Any] = {"title": kind.__name__, "description": cleandoc(kind.__doc__ or "")}
+    body |= {"type": "object", "properties": properties}
+    if required:
+        body["required"] = required
+    return body
+
+
+def is_required(field: Field[Any]) -> bool:
+    """Whether a field has no default."""
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _schema(hint: Any, records: _Records) -> dict[str, Any]:
+    """The schema of an annotation."""
+    if hint in _SCALARS:
+        return {"type": _SCALARS[hint]}
+    if is_dataclass(hint):
+        assert isinstance(hint, type), "an annotation names a class"
+        if hint not in records:
+            records[hint] = {}
+            records[hint] = _record(hint, records)
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    return _generic(get_origin(hint), get_args(hint), records)
+
+
+def _generic(origin: Any, arguments: tuple[Any, ...], records: _Records) -> dict[str, Any]:
+    """The schema of an annotation that is made of others."""
+    if origin is Annotated:
+        return _schema(arguments[0], records) | _said(arguments[1:])
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, UnionType):
+        return _one_of([_schema(argument, records) for argument in arguments])
+    if origin is tuple:
+        return _items(arguments, records)
+    assert isinstance(origin, type), "anything else is no plain value"
+    assert issubclass(origin, Mapping), "anything else is no plain value"
+    return {"type": "object", "additionalProperties": _schema(arguments[1], records)}
+
+
+def _said(extras: Iterable[Any]) -> dict[str, Any]:
+    """What stands beside a type: its description, and the least and the most that a number may be."""
+    keywords: dict[str, Any] = {}
+    for extra in extras:
+        if isinstance(extra, str):
+            keywords["description"] = extra
+        if isinstance(extra, range):
+            keywords |= {"minimum": extra.start, "maximum": extra.stop - 1}
+    return keywords
+
+
+def _one_of(options: list[dict[str, Any]]) -> dict[str, Any]:
+    """The schema of what is one of several: a list of types where they are nothing more."""
+    types: list[str] = []
+    for option in options:
+        if option.keys() != {"type"}:
+            return {"anyOf": options}
+        types.append(option["type"])
+    return {"type": types}
+
+
+def _items(kinds: tuple[Any, ...], records: _Records) -> dict[str, Any]:
+    """The schema of a tuple: of any length, or of exactly these items."""
+    if kinds[-1] is Ellipsis:
+        return {"type": "array", "items": _schema(kinds[0], records)}
+    items = [_schema(kind, records) for kind in kinds]
+    exactly = {"minItems": len(items), "maxItems": len(items)}
+    return {"type": "array", "prefixItems": items, "items": False, **exactly}
