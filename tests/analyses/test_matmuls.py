@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -278,7 +279,7 @@ def test_on_a_host_the_time_between_the_products_counts(tmp_path):
     (found,) = found_by(report, "unfused-operators")
     assert found.claim == "30 % of update_actor is what unfused attention does between its two products"  # fmt: skip
     assert (found.recoverable_ns, found.recoverable_ratio) == (300_000, 0.3)
-    assert "GPU" not in repr(section(report, "unfused"))
+    assert "GPU" not in repr(asdict(section(report, "unfused")))
 
 
 def loss(vocabulary, copied="c10::BFloat16"):

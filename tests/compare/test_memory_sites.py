@@ -137,7 +137,7 @@ def test_measurements_that_were_saved_without_places_are_compared_by_site(tmp_pa
         sites = Columns(len(columns), {**columns.arrays, "place": no_place})
         return Snapshot(
             Whose("device", None, None, None, 0, 0), "r", None, 0, "a", {PEAK: 1000, END: 1000},
-            kept["snapshot_levels"].iloc[0].to_dict(), Measurements({**kept.tables, "live_sites": sites}, ()),
+            kept["snapshot_levels"].iloc[0].to_dict(), Measurements({**kept.arrays, "live_sites": sites}, ()),
         )  # fmt: skip
 
     rows = site_changes(old("a", 1), old("b", 2), "peak").rows
@@ -151,7 +151,7 @@ def test_saved_measurements_that_contradict_themselves_tell_no_places(tmp_path):
     (kept,) = made.measured
     columns = kept.columns("snapshot_levels")
     levels = Columns(1, {**columns.arrays, "peak_bytes": np.array([999], np.int64)})
-    wrong = Measurements({**kept.tables, "snapshot_levels": levels}, kept.sources)
+    wrong = Measurements({**kept.arrays, "snapshot_levels": levels}, kept.sources)
     found = memory_of(made, type(made)(**{**fields(made), "measured": (wrong,)}))
     assert [sites.moment for sites in found.sites] == ["end"]
 

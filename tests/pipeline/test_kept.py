@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def look(paths, tmp_path, **options):
     """The bytes of the measurements, and those of the report."""
     result = pipeline.analyze(paths, Options(**options))
     saved.save(result.measurements, tmp_path / "m.tkm")
-    return (tmp_path / "m.tkm").read_bytes(), repr(result.report)
+    return (tmp_path / "m.tkm").read_bytes(), repr(asdict(result.report))
 
 
 def test_the_second_look_measures_nothing_and_gives_the_same(profile, tmp_path, measured_now):

@@ -87,9 +87,7 @@ def _of_finding(finding: Finding) -> str:
 
 def _of_sheet(sheet: Sheet) -> str:
     """Its name, rows and columns."""
-    return (
-        f"{sheet.name} · {plural(len(sheet.rows), 'row')} × {plural(len(sheet.headings), 'column')}"
-    )
+    return f"{sheet.name} · {_counted(sheet.rows, 'row')} × {_counted(sheet.headings, 'column')}"
 
 
 def _of_comparison(comparison: Any) -> str:
