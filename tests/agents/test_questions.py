@@ -26,7 +26,7 @@ def by_column(value):
     if not isinstance(value, dict):
         return value
     value = {name: by_column(inner) for name, inner in value.items()}
-    if "columns" in value and "rows" in value:
+    if value.get("columns") and isinstance(value["columns"][0], dict):
         names = [column["name"] for column in value["columns"]]
         value["rows"] = [dict(zip(names, row, strict=True)) for row in value["rows"]]
     return value

@@ -46,6 +46,13 @@ EACH = {
     "findings": [{"path": "simulated_gpu"}, {"path": "verl_cpu", "severity": "high"}],
     "explain": [{}, {"rule": "R09"}],
     "tables": [{"path": "verl_cpu"}, {"path": "simulated_gpu", "table": "values", "limit": 500}],
+    "sql": [
+        {"path": "verl_cpu"},
+        {"path": "simulated_gpu", "recipe": "copies_by_direction"},
+        {"path": "simulated_gpu", "statement": "SELECT * FROM device_ops", "limit": 500},
+        {"path": "simulated_gpu", "statement": "SHOW TABLES"},
+        {"path": "verl_cpu", "statement": "SELECT name FROM device_ops"},
+    ],
     "compare": [
         {"base": "compare_cpu/base", "opt": "compare_cpu/opt"},
         {"base": "simulated_memory/leaking", "opt": ["simulated_memory/fixed"]},
@@ -96,6 +103,22 @@ def test_rows_are_those_of_the_table_filtered_and_in_parts(asked):
     ]
     assert chosen["rows"] == expected != []
     assert chosen["next_offset"] is None
+
+
+def test_a_statement_says_whether_there_are_more_rows(asked):
+    counting = "SELECT count(*) AS n FROM device_ops"
+    count = asked.data("sql", path="simulated_gpu", statement=counting)["rows"][0][0]
+    assert count == 2 * 1632
+    part = asked.data("sql", path="simulated_gpu", statement="SELECT id FROM device_ops", limit=7)
+    assert (len(part["rows"]), part["has_more"]) == (7, True)
+    last = f"SELECT id FROM device_ops LIMIT 9 OFFSET {count - 3}"
+    part = asked.data("sql", path="simulated_gpu", statement=last)
+    assert (len(part["rows"]), part["has_more"]) == (3, False)
+
+
+def test_what_nobody_recorded_is_named(asked):
+    answer = asked.data("sql", path="verl_cpu", statement="SELECT name FROM device_ops")
+    assert (answer["rows"], answer["not_recorded"]) == ([], ["device_ops"])
 
 
 def test_a_list_or_an_object_may_come_as_its_text(asked):
@@ -157,6 +180,15 @@ WRONG = [
     ("findings", {"path": "simulated_gpu", "rule": "R05"}, "no rule 'R05'"),
     ("findings", {"path": "simulated_gpu", "severity": "bad"}, "no severity 'bad'"),
     ("explain", {"rule": "R99"}, "no rule 'R99'"),
+    ("sql", {"path": "verl_cpu", "recipe": "filez"}, "no recipe 'filez'; did you mean 'files'?"),
+    ("sql", {"path": "verl_cpu", "recipe": "files", "statement": "SELECT 1"}, "both"),
+    ("sql", {"path": "verl_cpu", "statement": "SELECT 1; SELECT 2"}, "2 statements are given"),
+    ("sql", {"path": "verl_cpu", "statement": "SELECT nme FROM host_ops"}, "no column 'nme'; did you mean 'name'?"),
+    ("sql", {"path": "verl_cpu", "statement": "SELECT * FROM read_text('/etc/passwd')"}, "out of reach"),
+    ("sql", {"path": "verl_cpu", "statement": "SELECT * FROM '/etc/passwd'"}, ""),
+    ("sql", {"path": "verl_cpu", "statement": "COPY (SELECT 1) TO '/tmp/tracekit-never.csv'"}, ""),
+    ("sql", {"path": "verl_cpu", "statement": "CREATE TABLE t AS SELECT 1"}, ""),
+    ("sql", {"path": "../x", "statement": "SELECT 1"}, "leads up"),
     ("compare", {"base": [], "opt": "verl_cpu"}, "a side of the comparison names no path"),
     ("compare", {"base": "compare_cpu/base", "opt": "compare_cpu/opt", "min_effect_percent": -1}, "-1"),
     ("analyse", {"path": "verl_cpu"}, "no tool 'analyse'; did you mean 'analyze'?"),

@@ -221,6 +221,14 @@ def test_memory_is_bounded_and_nothing_is_written_to_the_disk(tmp_path, monkeypa
         Session([THINGS], lambda _names, _step: {}, memory="much")
 
 
+def test_a_statement_that_takes_too_long_is_ended_and_the_next_one_runs():
+    limited = Session([THINGS], lambda _names, _step: {}, threads=1, limit_s=0.3)
+    endless = "SELECT count(*) FROM range(10_000_000) AS a, range(10_000_000) AS b WHERE a.range > b.range * 2"
+    with pytest.raises(TracekitError, match="took too long"):
+        limited.run(endless)
+    assert limited.run("SELECT 1 AS one").rows(2) == [(1,)]
+
+
 def test_the_catalogue_says_what_tables_and_columns_mean(small):
     comments = "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = 'things'"
     assert ("name", "What it's called.") in rows(small, comments)

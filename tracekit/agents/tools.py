@@ -21,6 +21,7 @@ from tracekit.agents.reports import (
     findings,
 )
 from tracekit.agents.roots import Roots
+from tracekit.agents.statements import LIMIT_S, SqlAnswer, SqlArguments, sql
 from tracekit.agents.table_rows import TablesAnswer, TablesArguments, table_rows
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
@@ -103,6 +104,18 @@ TOOLS: tuple[Tool, ...] = (
         TablesArguments,
         TablesAnswer,
         table_rows,
+    ),
+    Tool(
+        "sql",
+        "Any question to the recorded and the measured tables",
+        "Runs one statement in DuckDB's SQL over all tables of the profiles on a path: what was recorded (device_ops,"
+        " host_ops …) and what was measured, each with run, role, rank, step. SHOW TABLES and DESCRIBE tell what they"
+        " mean, with units. It reads these tables and nothing else: no file, no network, no writing. Without a statement,"
+        f" lists recipes: statements with a name. At most {bounds.ROWS} rows, and {LIMIT_S:.0f} s once the tables are"
+        " read. Needs the package duckdb.",
+        SqlArguments,
+        SqlAnswer,
+        sql,
     ),
     Tool(
         "compare",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracekit.model.tables.arrays import Columns
     from tracekit.pipeline.options import Options
     from tracekit.pipeline.table_reading import Rows
-    from tracekit.sql.session import Load, Result, Session
+    from tracekit.sql.session import Result
 
 FORMATS = ("text", "csv", "json", "parquet")
 SHOWN_ROWS = 100
@@ -137,11 +137,11 @@ class _Answers:
         *,
         quiet: bool,
     ) -> None:
-        from tracekit.pipeline import table_reading
+        from tracekit.pipeline import sql_session, table_reading
 
         self.has_failed = False
         self._paths, self._options, self._form, self._quiet = paths, options, form, quiet
-        self.session = _session(self._load, memory, options.jobs)
+        self.session = sql_session.opened(self._load, memory, options.jobs)
         self._rows_of = table_reading.rows_of
         self._told: set[str] = set()
 
@@ -169,19 +169,6 @@ class _Answers:
             problem = f"{fault.source}: {fault.question} could not be {fault.action}: {fault.error}"
             terminal.tell_problem(problem, "the tables of other questions are whole")
         return rows.tables
-
-
-def _session(load: Load, memory: str | None, jobs: int | None) -> Session:
-    """A session over all tables."""
-    from tracekit.engine.capacity import available_memory_bytes, core_count
-    from tracekit.pipeline import table_reading
-    from tracekit.sql.session import Session
-
-    free = available_memory_bytes()
-    if memory is None and free is not None:
-        memory = f"{max(free // 2**21, 64)}MiB"
-    threads = jobs or core_count()
-    return Session(table_reading.tables(), load, table_reading.RAW_NAMES, memory, threads)
 
 
 def _run(answers: _Answers, text: str) -> None:

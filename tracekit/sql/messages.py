@@ -37,6 +37,8 @@ def plain(error: Exception, tables: Mapping[str, Table] | None = None) -> Tracek
     first = _KIND.sub("", (text or kind).splitlines()[0]).strip()
     if kind in _OUT_OF_REACH:
         return TracekitError(_once(f"{OUT_OF_REACH}: {first}"), READS_ONLY)
+    if kind == "InterruptException":
+        return TracekitError("the statement took too long", "let it read fewer rows or join less")
     if kind == "OutOfMemoryException":
         return TracekitError(
             f"memory ran out: {first}", "--memory 8GiB allows more; or let the statement keep less"

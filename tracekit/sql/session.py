@@ -6,7 +6,9 @@ any file is read. Texts are scanned as ENUMs and shown as VARCHAR, so that they 
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -73,11 +75,12 @@ class Session:
         raw: Collection[str] = (),
         memory: str | None = None,
         threads: int | None = None,
+        limit_s: float | None = None,
     ) -> None:
-        """Of these tables, whose rows `load` gives; `memory` bounds what DuckDB takes, such as `4GiB`."""
+        """Of these tables, whose rows `load` gives; `memory` bounds what DuckDB takes, such as `4GiB`, `limit_s` its time."""
         self.tables = {table.name: table for table in tables}
         self.unfilled: set[str] = set()
-        self._load, self._raw = load, frozenset(raw)
+        self._load, self._raw, self._limit_s = load, frozenset(raw), limit_s
         self._has_step: dict[str, bool] = {}
         self._described: set[str] = set()
         self._connection = _opened(memory, threads)
@@ -189,9 +192,24 @@ class Session:
     def _execute(self, text: str) -> Any:
         """The cursor of a statement."""
         try:
-            return self._connection.execute(text)
+            with _interrupted_after(self._limit_s, self._connection.interrupt):
+                return self._connection.execute(text)
         except _duckdb().Error as error:
             raise plain(error, self.tables) from None
+
+
+@contextlib.contextmanager
+def _interrupted_after(limit_s: float | None, interrupt: Callable[[], None]) -> Iterator[None]:
+    """Nothing; what runs longer than the limit is interrupted."""
+    if limit_s is None:
+        yield
+        return
+    timer = threading.Timer(limit_s, interrupt)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class _Rows:

@@ -1,0 +1,115 @@
+"""The tool `sql`: a question to the tables of profiles as a statement; it reads them, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from tracekit.agents.bounds import LISTED, ROWS, rows_within, text_within
+from tracekit.agents.reports import Path, Ranks, Stages, Steps, Unread, options
+from tracekit.agents.roots import Roots, inside
+from tracekit.agents.table_rows import as_lines
+from tracekit.model.errors import TracekitError
+from tracekit.model.report import Cell
+
+if TYPE_CHECKING:
+    from tracekit.model.tables.arrays import Columns
+
+LIMIT_S = 60.0
+"""Seconds of a statement once its tables are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlArguments:
+    """The statement, or the name of one."""
+
+    path: Path
+    statement: Annotated[
+        str | None,
+        "One statement in DuckDB's SQL: SELECT, DESCRIBE and a table, SHOW TABLES. Without it and `recipe`, recipes are listed.",
+    ] = None
+    recipe: Annotated[str | None, "The name of a statement that tracekit knows."] = None
+    limit: Annotated[int, "Rows at most.", range(1, ROWS + 1)] = 100
+    ranks: Ranks = None
+    steps: Steps = None
+    stages: Stages = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A statement that has a name."""
+
+    name: str
+    answers: str
+
+
+@dataclass(frozen=True, slots=True)
+class SqlAnswer:
+    """The rows of a statement; units are the ends of columns' names, null is unknown."""
+
+    path: str
+    statement: Annotated[str | None, "The statement that was run."] = None
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    has_more: Annotated[bool, "Whether there are more rows: ask with LIMIT and OFFSET."] = False
+    not_recorded: Annotated[
+        tuple[str, ...], "Tables of which nothing was recorded: their rows are unknown, not none."
+    ] = ()
+    unread: tuple[Unread, ...] = ()
+    recipes: tuple[Recipe, ...] = ()
+
+
+def sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
+    """The rows of a statement, or the list of recipes, as text and as data."""
+    from tracekit.sql import recipes
+
+    path = inside(roots, asked.path)
+    if asked.statement is None and asked.recipe is None:
+        named = tuple(Recipe(name, recipes.answer(name)) for name in recipes.names())
+        lines = [f"{recipe.name}: {recipe.answers}" for recipe in named]
+        return text_within("\n".join(lines), ""), SqlAnswer(path, recipes=named)
+    if asked.statement is not None and asked.recipe is not None:
+        raise TracekitError("both `statement` and `recipe` are given", "leave out one")
+    statement = asked.statement or recipes.statement(str(asked.recipe))
+    answer = _rows(roots, path, asked, statement)
+    lines = as_lines(answer.columns, answer.rows)
+    lines += [f"{name}: nothing of it was recorded" for name in answer.not_recorded]
+    lines += [f"not read: {file.source}: {file.problem}" for file in answer.unread[:10]]
+    if answer.has_more:
+        lines.append(f"… more than these {len(answer.rows):,} rows: LIMIT and OFFSET give them")
+    return text_within("\n".join(lines), "Ask for fewer columns or rows."), answer
+
+
+def _rows(roots: Roots, path: str, asked: SqlArguments, statement: str) -> SqlAnswer:
+    """The rows of one statement."""
+    from tracekit.pipeline import sql_session, table_reading
+    from tracekit.sql.values import cell
+
+    reading = options(roots, asked.ranks, asked.steps, asked.stages)
+    unread: list[Unread] = []
+
+    def load(names: Collection[str], with_step: bool) -> Mapping[str, Columns]:
+        rows = table_reading.rows_of(names, [path], reading, with_step=with_step)
+        unread.extend(Unread(f.source, f.problem, f.hint) for f in rows.failures)
+        for fault in rows.faults:
+            problem = f"{fault.question} could not be {fault.action}: {fault.error}"
+            unread.append(Unread(fault.source, problem, "the tables of other questions are whole"))
+        return rows.tables
+
+    session = sql_session.opened(load, limit_s=LIMIT_S)
+    statements = session.statements(statement)
+    if len(statements) != 1:
+        raise TracekitError(f"{len(statements)} statements are given", "one at a time")
+    result = session.run(statements[0])
+    values = [tuple(map(cell, row)) for row in result.rows(asked.limit + 1)]
+    first = rows_within(values, asked.limit)
+    return SqlAnswer(
+        path=path,
+        statement=statements[0],
+        columns=result.names,
+        rows=first,
+        has_more=len(values) > len(first),
+        not_recorded=tuple(sorted(session.unfilled)),
+        unread=tuple(dict.fromkeys(unread))[:LISTED],
+    )
