@@ -13,21 +13,22 @@ import json
 import os
 import re
 import shutil
-import tarfile
-import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache as once
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
 from tracekit.model.units import show
+
+if TYPE_CHECKING:
+    import tarfile
+    import zipfile
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ARCHIVE = re.compile(r"(?i).*\.(?:zip|tar|tgz|tbz2?|txz|tar\.(?:gz|bz2|xz))\Z")
@@ -84,6 +85,9 @@ def is_archive(path: Path) -> bool:
     """Whether a file is an archive whose members are files of their own; a packed single file is none."""
     if not _ARCHIVE.match(path.name) or not path.is_file():
         return False
+    import tarfile
+    import zipfile
+
     try:
         if path.name.lower().endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
@@ -140,6 +144,9 @@ def of_archive(path: Path) -> Path:
 
 @once
 def _of_archive(path: Path, state: str) -> Path:
+    import tarfile
+    import zipfile
+
     name = path.name.partition(".")[0] or "archive"
     try:
         with ExitStack() as stack:
@@ -271,6 +278,8 @@ def _folder(text: str) -> Path:
     """Where the copies of what has this name are kept."""
     kept = None if cache.is_off() else cache.folder("fetched")
     if kept is None:
+        import tempfile
+
         temporary = tempfile.mkdtemp(prefix="tracekit-")
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
         return Path(temporary)
