@@ -186,6 +186,20 @@ def test_pinned_memory_is_advised_only_where_copies_are_not_pinned(tmp_path):
     assert findings(tmp_path / "pageable", rows, "offload") == []
 
 
+def test_the_place_and_the_bytes_are_those_of_copies_that_are_not_pageable(tmp_path):
+    """Of a step of 200: 60 of pageable copies alone in gen, 40 of pinned ones alone in ref."""
+    rows_ = [
+        step(1, 0, 200), annotation("gen", 0, 70), annotation("ref", 80, 60),
+        launch(0, 1), launch(81, 2), launch(150, 3),
+        memcpy("Memcpy HtoD (Pageable -> Device)", 5, 60, 3 * MIB, 1),
+        memcpy("Memcpy HtoD (Pinned -> Device)", 85, 40, MIB, 2), kernel("k", 151, 40, 3),
+    ]  # fmt: skip
+    (found,) = findings(tmp_path, rows_, "offload")
+    assert found.recoverable_ns == 40_000
+    assert found.places[0].stage == "ref"
+    assert {m.name: m.value for m in found.evidence}["htod_bytes"] == MIB
+
+
 def test_one_way_alone_may_be_input_and_is_said_to_be(tmp_path):
     (found,) = findings(tmp_path, offload_of(5_000)[:-2], "offload")
     assert any("input" in text for text in found.caveats)

@@ -419,14 +419,17 @@ def _offload(
         both = of_owner[of_owner["direction"] == "any"]
         pageable = of_owner["memory"].astype(str).str.contains("pageable", case=False)
         # Copies from pageable memory have a finding that knows their cause.
-        exposed = float(both["exposed_ns"].sum()) - float(of_owner[pageable]["exposed_ns"].sum())
-        exposed, step_ns = max(exposed, 0.0), both["step_ns"].max()
+        left_out = of_owner[pageable].groupby("canonical", dropna=False)["exposed_ns"].sum()
+        of_stages = both.groupby("canonical", dropna=False)["exposed_ns"].sum()
+        of_stages = of_stages.sub(left_out, fill_value=0.0).clip(lower=0.0)
+        exposed, step_ns = float(of_stages.sum()), both["step_ns"].max()
         ratio = None if pd.isna(step_ns) or not step_ns else exposed / float(step_ns)
         if ratio is None or ratio < limit["exposed_ratio"]:
             continue
-        ways = {way: of_owner[of_owner["direction"] == way] for way in ("HtoD", "DtoH")}
+        not_pageable = of_owner[~pageable]
+        ways = {way: not_pageable[not_pageable["direction"] == way] for way in ("HtoD", "DtoH")}
         size = {way: float(rows["size_bytes"].sum()) for way, rows in ways.items()}
-        worst = both.sort_values("exposed_ns", kind="stable").iloc[-1]
+        worst = of_stages.sort_values(kind="stable").index[-1]
         caveats = [
             "if memory is short this is the price of it: look at the head-room before keeping more on the GPU"
         ]
@@ -458,7 +461,7 @@ def _offload(
                     "pageable",
                 ),
             ),
-            (Place(role=text_or_none(role), stage=text_or_none(worst["canonical"])),),
+            (Place(role=text_or_none(role), stage=text_or_none(worst)),),
             round(exposed),
             ratio,
             tuple(caveats),
