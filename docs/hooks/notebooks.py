@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +82,22 @@ def page_of(notebook: nbformat.NotebookNode) -> tuple[str, list[str]]:
 
 
 def _shown(output: nbformat.NotebookNode) -> str:
-    """One output of a cell: what a page can show best."""
+    """One output of a cell, in the form that a page shows best."""
+    return f'<div class="output">{_form(output)}</div>'
+
+
+def _form(output: nbformat.NotebookNode) -> str:
     if output.output_type == "stream":
         return _preformatted(output.text)
     data = output.data
     if "image/png" in data:
-        base64.b64decode(data["image/png"])
-        return f'<p><img alt="Output of the cell above" src="data:image/png;base64,{data["image/png"].strip()}"></p>'
+        picture = "".join(data["image/png"].split())
+        return f'<img alt="Output of the cell above" src="data:image/png;base64,{picture}">'
     if "text/html" in data:
-        return f'<div class="md-typeset__scrollwrap">{data["text/html"]}</div>'
+        html: str = data["text/html"]
+        return html
     return _preformatted(data["text/plain"])
 
 
 def _preformatted(text: str) -> str:
-    from html import escape
-
     return f"<pre><code>{escape(text)}</code></pre>"

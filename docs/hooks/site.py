@@ -45,6 +45,9 @@ SUBJECTS: Mapping[str, str] = {
     "trust": "What to trust",
 }
 
+_BLOCK = re.compile(r"\||- |\d+\. ")
+"""What a row of a table, or a point of a list, begins with."""
+
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
 
@@ -98,7 +101,27 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = markdown.replace("<!-- problems -->", _problems())
     markdown = markdown.replace("<!-- words -->", _words())
     uri = page.file.src_uri
-    return _LINK.sub(lambda link: _relinked(link, uri), markdown)
+    return _LINK.sub(lambda link: _relinked(link, uri), spaced(markdown))
+
+
+def spaced(markdown: str) -> str:
+    """The text with a blank line before each list and table, which Markdown in Python wants and GitHub does not."""
+    lines: list[str] = []
+    fenced = False
+    before = ""
+    for line in markdown.split("\n"):
+        begins = _BLOCK.match(line)
+        if begins and before.strip() and not fenced and not _inside(begins[0], before):
+            lines.append("")
+        lines.append(line)
+        fenced ^= line.lstrip().startswith("```")
+        before = line
+    return "\n".join(lines)
+
+
+def _inside(begin: str, before: str) -> bool:
+    """Whether a line that begins so goes on with the list or table that the line before is of."""
+    return before.startswith((" ", begin)) or (begin != "|" and _BLOCK.match(before) is not None)
 
 
 def _home(uri: str) -> str:
@@ -247,7 +270,8 @@ def _help(command: click.Command, context: click.Context) -> Iterator[str]:
             yield from ("```text", paragraph.removeprefix("\b\n"), "```", "")
         else:
             yield from (_cell(paragraph), "")
-    records = [option.get_help_record(context) for option in command.params]
+    options = [given for given in command.params if isinstance(given, click.Option)]
+    records = [option.get_help_record(context) for option in options]
     shown = [record for record in records if record is not None]
     if shown:
         yield from ("| option | |", "|---|---|")

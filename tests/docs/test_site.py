@@ -92,6 +92,12 @@ if tools.HERE["docs"]():
         assert all(code in text_of("troubleshooting.html") for code in PROBLEMS)
         assert all(meaning in text_of("glossary.html") for meaning in MEANINGS.values())
 
+    def test_lists_and_tables_are_such():
+        for path in PAGES:
+            prose = re.sub(r"<(pre|script)\b.*?</\1>", "", path.read_text(), flags=re.DOTALL)
+            loose = re.findall(r"^(?:<p>)?(?:- |\| |\d+\. ).*", prose, re.MULTILINE)
+            assert loose == [], path
+
     def test_public_functions_are_described():
         text = text_of("api.html")
         for promise in ("The report on a profile directory", "least share that matters"):
