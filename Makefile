@@ -17,7 +17,7 @@ endif
 # Tests start Python many times: let it keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test-logs demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
+.PHONY: docs test-logs demo check check-all check-lowest lint types contracts test test-slow tools nsys test-tools test-verls format sanitize wheels fuzz mutate bench reports clean
 
 demo: $(VENV)/.demo
 	$(BIN)/tracekit analyze examples/verl_cpu/outputs/profile
@@ -81,6 +81,16 @@ test-logs:
 	$(PYTHON) -m venv $(VENV)-logs
 	$(VENV)-logs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' tensorboard wandb mlflow-skinny sqlalchemy alembic
 	TRACEKIT_TOOLS=logs $(VENV)-logs/bin/python -m pytest tests/logs
+
+# The site, into build/site: a warning (a link that leads nowhere, a page that is in no menu) is an error, notebooks are run.
+docs: $(VENV)-docs/.ready
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict
+	TRACEKIT_TOOLS=docs $(VENV)-docs/bin/python -m pytest tests/docs
+
+$(VENV)-docs/.ready: pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h)
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
 
 # capture beside verl's own profiler, role by role and mode by mode, in several versions of verl; and verl's trainer asked for a
 # profile while it runs. Too long for every change: the nightly workflow runs it.

@@ -73,7 +73,7 @@ def made_once(monkeypatch):
     def of_examples(given):
         several = given if isinstance(given, list | tuple) else [given]
         paths = [Path(str(one).partition("=")[2] or str(one)) for one in several]
-        return bool(paths) and all(EXAMPLES in path.absolute().parents for path in paths)
+        return bool(paths) and all(EXAMPLES in path.resolve().parents for path in paths)
 
     def analyze(paths, options=pipeline.Options(), discovery=None):
         if not of_examples(paths):

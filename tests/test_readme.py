@@ -1,9 +1,12 @@
-"""README's commands are run and print what it shows; `…` on a line of its own stands for any lines."""
+"""What README and the pages of docs/ show is so: commands print it, Python runs, links and pictures are there.
+
+In what a command prints `…` stands for any lines where it is alone, and for the rest of the line at the end of one.
+A block marked `python` is run with those above it on its page; one marked `py` needs what is not here, and only has to be Python.
+"""
 
 import os
 import re
 import shlex
-import shutil
 import types
 from pathlib import Path
 
@@ -12,57 +15,99 @@ from command_line import invoke
 
 import capture.ray
 from capture.steps import StepPlan
-from tracekit.analyses import ANALYSES, measured_tables
-from tracekit.model.tables import RAW
+from tracekit.cli import main
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-SCRATCH = Path("/tmp/tracekit-readme")
+DOCS = ROOT / "docs"
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+}
+COMING = {"sql"} - set(main.list_commands(None))
+"""Commands that pages tell of and that are not there yet."""
 
 
-def sessions():
-    """(command, the lines shown below it) of every console block, in order."""
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
+def blocks(page, language):
+    """The text of every block in a language, and of the block `text` that directly follows it (None without)."""
+    pattern = rf"```{language}\n(.*?)```(?:\n```text\n(.*?)```)?"
+    return re.findall(pattern, PAGES[page], re.DOTALL)
+
+
+def sessions(page):
+    """(arguments, the lines shown below the command) of every console block, in order."""
+    for block, _ in blocks(page, "console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, shown = part.partition("\n")
-            yield command, shown.rstrip("\n")
+            name, *arguments = shlex.split(command)
+            assert name == "tracekit"
+            if arguments[0] not in COMING:
+                yield arguments, shown.rstrip("\n")
 
 
 def as_pattern(shown):
-    """A pattern in which a line `…` matches any lines, also none."""
-    lines = [
-        r"(?:.*\n)*?" if line == "…" else re.escape(line) + r"\n" for line in shown.split("\n")
-    ]
+    """A pattern in which a line `…` matches any lines, also none, and `…` at the end of a line the rest of it."""
+    lines = []
+    for line in shown.split("\n"):
+        begin = line.removesuffix("…")
+        rest = ".*" if line != begin else ""
+        lines.append(r"(?:.*\n)*?" if line == "…" else f"{re.escape(begin)}{rest}\\n")
     return "".join(lines)
 
 
-def test_every_command_of_the_readme_prints_what_it_shows(monkeypatch, made_once):
-    monkeypatch.chdir(ROOT)
-    shutil.rmtree(SCRATCH, ignore_errors=True)
-    SCRATCH.mkdir()
-    found = list(sessions())
-    assert len(found) >= 8
-    for command, shown in found:
-        name, *arguments = shlex.split(command)
-        assert name == "tracekit"
+def matches(shown, output):
+    output = "\n".join(line.rstrip() for line in output.split("\n"))
+    return re.fullmatch(as_pattern(shown) + r"\s*" if shown else r"\s*", output)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch, made_once):
+    """An empty directory to work in, with the examples of the repository in it."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(sessions(page))])
+def test_every_command_of_a_page_prints_what_it_shows(page, checkout):
+    for arguments, shown in sessions(page):
         result = invoke(*arguments)
-        assert result.exit_code == 0, (command, result.stderr)
-        output = "\n".join(line.rstrip() for line in result.stdout.split("\n"))
-        assert re.fullmatch(as_pattern(shown) + r"\s*" if shown else r"\s*", output), (
-            command,
-            output,
-        )
+        assert result.exit_code == 0, (arguments, result.stderr)
+        assert matches(shown, result.stdout), (arguments, result.stdout)
 
 
-def test_the_python_example_runs(monkeypatch, capsys, made_once):
-    monkeypatch.chdir(ROOT)
-    code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
-    assert "exposed-communication" in capsys.readouterr().out
+def test_readme_shows_the_three_answers():
+    assert [arguments[0] for arguments, _ in sessions("README.md")] == [
+        "analyze",
+        "analyze",
+        "compare",
+    ]
+
+
+def test_what_is_shown_has_to_be_printed():
+    assert matches("a\n…\nd", "a\nb\nc\nd\n")
+    assert matches("a b…", "a b c\n")
+    assert not matches("a\n…\nd", "a\nb\nc\n")
+    assert not matches("a b…", "a\nb c\n")
+    assert not matches("", "a\n")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_the_python_of_a_page_runs(page, checkout, capsys):
+    known = {}
+    for code, shown in blocks(page, "python"):
+        exec(compile(code, page, "exec"), known)
+        printed = capsys.readouterr().out
+        if shown:
+            assert matches(shown.rstrip("\n"), printed), printed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "py")])
+def test_python_that_is_not_run_is_python(page):
+    for code, _ in blocks(page, "py"):
+        compile(code, page, "exec")
 
 
 def test_the_lines_that_a_ray_job_adds_use_what_there_is():
-    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code = blocks("docs/guides/torch.md", "py")[-1][0]
     worker = types.SimpleNamespace(remote=lambda kind: kind)
     known = {"ray": worker, "capture": capture, "workers": [], "step": 2, "total": 2}
     known |= {name: getattr(capture, name) for name in capture.__all__}
@@ -74,32 +119,16 @@ def test_the_lines_that_a_ray_job_adds_use_what_there_is():
 
 
 def test_the_set_up_commands_are_targets_of_the_makefile():
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE)) <= set(targets)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for text in PAGES.values():
+        assert set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) <= targets
+    assert {"demo", "check"} <= set(
+        re.findall(r"^make ([a-z-]+)", PAGES["README.md"], re.MULTILINE)
+    )
 
 
-def table_section():
-    """The README's list of tables, generated; not those of questions that other tests load."""
-    written = {table for analysis in ANALYSES for table in analysis.tables}
-    rows = [
-        f"| `{table.name}` | {table.row} |"
-        for table in (*RAW, *measured_tables())
-        if table in RAW or table.name in written
-    ]
-    return "\n".join(["| table | a row is |", "|---|---|", *rows])
-
-
-def test_the_list_of_tables_is_that_of_the_schema():
-    inside = README.partition("<!-- tables -->\n")[2].partition("<!-- /tables -->")[0].strip()
-    if os.environ.get("TRACEKIT_UPDATE_GOLDEN"):
-        text = (
-            README.replace(inside, table_section())
-            if inside
-            else README.replace("<!-- tables -->\n", f"<!-- tables -->\n{table_section()}\n")
-        )
-        (ROOT / "README.md").write_text(text)
-        pytest.skip("written anew")
-    assert inside == table_section()
+def test_readme_fits_a_few_screens():
+    assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 @pytest.mark.parametrize(
@@ -107,5 +136,29 @@ def test_the_list_of_tables_is_that_of_the_schema():
 )
 def test_links_between_documents_lead_somewhere(path):
     text = (ROOT / path).read_text()
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+    for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", text):
         assert ((ROOT / path).parent / target).exists(), target
+
+
+PICTURES = {
+    "gpu-time.svg": "gpu-time-gpu-time.svg",
+    "idle-blame.svg": "idle-idle-blame.svg",
+    "stages.svg": "steps-gantt-1.svg",
+}
+"""Every picture of docs/, and which of the report of examples/simulated_gpu it is."""
+
+
+def words_of(picture):
+    """All that a picture says, in the order in which it is drawn."""
+    return re.findall(r"<text[^>]*>(.*?)</text>", picture.read_text(), re.DOTALL)
+
+
+def test_the_pictures_are_those_of_the_example(checkout):
+    assert {path.name for path in (DOCS / "pictures").iterdir()} == set(PICTURES)
+    assert invoke("analyze", "examples/simulated_gpu", "-q", "--plots", "plots").exit_code == 0
+    for name, drawn in PICTURES.items():
+        fresh = Path("plots") / drawn
+        if os.environ.get("TRACEKIT_UPDATE_GOLDEN"):
+            (DOCS / "pictures" / name).write_bytes(fresh.read_bytes())
+        assert len(words_of(fresh)) >= 8
+        assert words_of(DOCS / "pictures" / name) == words_of(fresh), name

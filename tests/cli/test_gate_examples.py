@@ -1,8 +1,9 @@
-"""Every rule of a gate that README, help or an example shows is held by a real run, and can fail."""
+"""Every rule of a gate that README, docs, help or an example shows is held by a real run, and can fail."""
 
 import json
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ _RULE = re.compile(r"['\"`](?:--fail-on )?((?:[a-z][\w.]*>[^'\"`\s]+)|new-oom|re
 
 def shown(call):
     """Every rule that a text shows: `metric>limit`, and the words of `--fail-on`."""
-    files = [ROOT / "README.md", *EXAMPLES.rglob("*.md"), *EXAMPLES.rglob("*.yml")]
+    written = (ROOT / "docs").rglob("*.md"), EXAMPLES.rglob("*.md"), EXAMPLES.rglob("*.yml")
+    files = [ROOT / "README.md", *chain.from_iterable(written)]
     texts = [path.read_text(encoding="utf-8") for path in files]
     texts += [call(name, "--help").stdout for name in ("compare", "gate")]
     return sorted({rule for text in texts for rule in _RULE.findall(text)})

@@ -23,6 +23,7 @@ ALONGSIDE = (
     "tests/capture/test_recipes.py",
     "tests/capture/test_switch.py",
     "tests/capture/test_with_verl.py",
+    "tests/docs/test_site.py",
     "tests/logs/test_systems.py",
     "tests/readers/test_nsys_stats.py",
     "tests/sql/test_recipes_nsys.py",
@@ -42,6 +43,7 @@ HERE = {
     "ray": lambda: find_spec("ray") is not None and find_spec("nvtx") is not None,
     "nsys": lambda: bool(nsys_tool.found()),
     "logs": lambda: all(map(find_spec, ("tensorboard", "mlflow", "wandb", "sqlalchemy"))),
+    "docs": lambda: all(map(find_spec, ("mkdocs", "material", "mkdocstrings", "nbclient"))),
     "compiler": lambda: COMPILER is not None,
     "namespaces": lambda: shutil.which("unshare") is not None,
 }

@@ -28,6 +28,7 @@ from tracekit.render.escape import printable
 from tracekit.render.grid import NAME_LIMIT, Column, Grid, grid
 from tracekit.render.options import Options
 from tracekit.render.ranks import few_rows
+from tracekit.render.words import explained
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -129,6 +130,7 @@ def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) 
         report=short,
         words=phrases,
         printable=printable,
+        explained=explained,
         show=show,
         style=style,
         script=script,

@@ -18,6 +18,7 @@ from tracekit.render import phrases
 from tracekit.render.escape import printable, shorten
 from tracekit.render.grid import Grid, answer_columns, grid, name_columns
 from tracekit.render.options import Options
+from tracekit.render.words import occurring
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,6 +65,7 @@ def render_text(report: Report, options: Options) -> str:
         lines += _remarks(report, width)
     while lines and not lines[-1]:
         lines.pop()
+    lines += _words(lines, min(width, WIDEST))
     return _print(lines, options, width)
 
 
@@ -269,6 +271,13 @@ def _gaps(report: Report, options: Options, width: int) -> list[Line]:
     if lines:
         lines.append([])
     return lines
+
+
+def _words(lines: list[Line], width: int) -> list[Line]:
+    """What those of the words on the screen mean that a newcomer stumbles on."""
+    screen = "\n".join("".join(map(itemgetter(0), line)) for line in lines)
+    meanings = _pack(occurring(screen), " · ", width)
+    return [[], *([(text, "dim") for text, _ in line] for line in meanings)] if meanings else []
 
 
 def _section(section: Section, options: Options, width: int) -> list[Line]:

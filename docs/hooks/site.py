@@ -1,0 +1,297 @@
+"""What the site has beside the pages of docs/: pages made from the package, and files of the repository that pages link.
+
+Rules, tables, commands, problems and words are never written twice: their pages come from what the program itself uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+from typing import Any
+
+import click
+from mkdocs.structure.files import File, Files
+
+from tracekit import analyses
+from tracekit.analyses import ANALYSES, rules
+from tracekit.cli import main as commands
+from tracekit.health.problems import PROBLEMS
+from tracekit.model.tables import KEYS, RAW
+from tracekit.render.words import MEANINGS
+
+ROOT = Path(__file__).parents[2]
+DOCS = "docs"
+
+INCLUDED: Mapping[str, str] = {
+    "examples/capture.md": "recipes.md",
+    "examples/README.md": "examples.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "tracekit/readers/chrome/RECOVERY.md": "recovery.md",
+}
+"""Pages that lie where they are used, by their place in the repository: what they are called on the site."""
+
+OPTIONAL: Mapping[str, str] = {"agents.md": "Use"}
+"""Pages that get a line in the navigation where they are there, and the part that it is in."""
+
+SUBJECTS: Mapping[str, str] = {
+    "time": "Time",
+    "ranks": "Ranks and communication",
+    "rl": "Rollout and training",
+    "ops": "Ops, kernels and copies",
+    "memory": "Memory",
+    "trust": "What to trust",
+}
+
+_BLOCK = re.compile(r"\||- |\d+\. ")
+"""What a row of a table, or a point of a list, begins with."""
+
+_LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
+
+
+def on_config(config: Any) -> Any:
+    """The configuration, with what there is of the optional pages and a page a rule in the navigation."""
+    for part in config.nav:
+        for name, pages in part.items():
+            pages += [page for page, home in OPTIONAL.items() if home == name and _there(page)]
+            if name == "Findings":
+                pages += list(_rules_by_subject())
+    return config
+
+
+def _there(page: str) -> bool:
+    return (ROOT / DOCS / page).is_file()
+
+
+def _rules_by_subject() -> Iterator[dict[str, list[dict[str, str]]]]:
+    for subject, title in SUBJECTS.items():
+        found = [rule for rule in rules.RULES if _folder(rule) == subject]
+        yield {title: [{rule.id: f"rules/{rule.id}.md"} for rule in found]}
+
+
+def _folder(rule: rules.Rule) -> str:
+    """The folder of the page of a rule."""
+    return next((ROOT / "tracekit/analyses").rglob(f"{rule.id}.md")).parent.name
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """All files of the site: those of docs/, the generated pages, and what pages link outside docs/."""
+    for uri, text in pages().items():
+        files.append(File.generated(config, uri, content=text))
+    for uri in sorted(_linked(files)):
+        files.append(File.generated(config, f"repo/{uri}", content=(ROOT / uri).read_bytes()))
+    return files
+
+
+def pages() -> dict[str, str]:
+    """The generated pages by their name on the site."""
+    made = {uri: (ROOT / source).read_text() for source, uri in INCLUDED.items()}
+    made |= {f"rules/{rule.id}.md": _rule_page(rule) for rule in rules.RULES}
+    made["rules/index.md"] = _rule_list()
+    made["tables/raw.md"] = _tables("Raw tables: what readers give", RAW, without=())
+    made["tables/measured.md"] = _measured_tables()
+    made["commands.md"] = _command_page()
+    return made
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The text of a page with the generated parts in place, and links that lead out of docs/ to what lies there."""
+    markdown = markdown.replace("<!-- problems -->", _problems())
+    markdown = markdown.replace("<!-- words -->", _words())
+    uri = page.file.src_uri
+    return _LINK.sub(lambda link: _relinked(link, uri), spaced(markdown))
+
+
+def spaced(markdown: str) -> str:
+    """The text with a blank line before each list and table, which Markdown in Python wants and GitHub does not."""
+    lines: list[str] = []
+    fenced = False
+    before = ""
+    for line in markdown.split("\n"):
+        begins = _BLOCK.match(line)
+        if begins and before.strip() and not fenced and not _inside(begins[0], before):
+            lines.append("")
+        lines.append(line)
+        fenced ^= line.lstrip().startswith("```")
+        before = line
+    return "\n".join(lines)
+
+
+def _inside(begin: str, before: str) -> bool:
+    """Whether a line that begins so goes on with the list or table that the line before is of."""
+    return before.startswith((" ", begin)) or (begin != "|" and _BLOCK.match(before) is not None)
+
+
+def _home(uri: str) -> str:
+    """The place in the repository of a page of the site."""
+    sources = {page: source for source, page in INCLUDED.items()}
+    return sources.get(uri, f"{DOCS}/{uri}")
+
+
+def _target(link: re.Match[str], uri: str) -> str:
+    """What a link of a page leads to, from the root of the repository."""
+    return normpath(str(PurePosixPath(_home(uri)).parent / link[2]))
+
+
+def _relinked(link: re.Match[str], uri: str) -> str:
+    target = _target(link, uri)
+    here = str(PurePosixPath(uri).parent)
+    if target in INCLUDED:
+        return f"{link[1]}{relpath(INCLUDED[target], here)}{link[3] or ''}{link[4]}"
+    if target.startswith(f"{DOCS}/"):
+        target = target.replace(".ipynb", ".md")
+        return f"{link[1]}{relpath(target.removeprefix(f'{DOCS}/'), here)}{link[3] or ''}{link[4]}"
+    if (ROOT / target).is_file():
+        return f"{link[1]}{relpath(f'repo/{target}', here)}{link[4]}"
+    if (ROOT / target).is_dir():
+        listing = f"{target}/README.md"
+        if listing in INCLUDED:
+            return f"{link[1]}{relpath(INCLUDED[listing], here)}{link[4]}"
+    return link[0]
+
+
+def _linked(files: Files) -> set[str]:
+    """Files of the repository outside docs/ to which pages link, but for those that are pages."""
+    found = set()
+    for file in files.documentation_pages():
+        if not file.src_uri.endswith(".md"):
+            continue
+        for link in _LINK.finditer(file.content_string):
+            target = _target(link, file.src_uri)
+            if target.startswith(f"{DOCS}/") or target in INCLUDED:
+                continue
+            if (ROOT / target).is_file():
+                found.add(target)
+    return found
+
+
+def _rule_list() -> str:
+    """The page that lists all rules."""
+    lines = [
+        "# Findings",
+        "Each finding comes from a rule. `tracekit explain NAME` prints the same page. A rule that cannot judge says so:",
+        "the section *Which rules were checked?* of a report tells for each whether it found something, found nothing, or lacks data.",
+    ]
+    for subject, title in SUBJECTS.items():
+        lines += [f"\n## {title}", "| | rule | what it finds |", "|---|---|---|"]
+        lines += [
+            f"| {rule.number} | [{rule.id}]({rule.id}.md) | {rule.title} |"
+            for rule in rules.RULES
+            if _folder(rule) == subject
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _rule_page(rule: rules.Rule) -> str:
+    """The page of a rule, and below it which question judges it and with which thresholds."""
+    lines = [rule.page.rstrip("\n"), ""]
+    for question in ANALYSES:
+        if rule.id not in question.rules:
+            continue
+        lines += [
+            "## Judged by",
+            f"`{question.id}`: {question.title} Ask it alone with `tracekit analyze PATH --only {question.id}`.",
+        ]
+        limits = question.thresholds.get(rule.id, {})
+        if limits:
+            lines += ["", "| threshold | default |", "|---|---|"]
+            lines += [f"| `{rule.id}.{name}` | {value:g} |" for name, value in limits.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _measured_tables() -> str:
+    """The page of measured tables: the columns that all begin with stand once, on top."""
+    measured = [table for table in analyses.measured_tables() if not table.name.startswith("own_")]
+    keys = ["Every measured row begins with:", "", *_columns(KEYS)]
+    return _tables("Measured tables: what analyses give", measured, tuple(KEYS), "\n".join(keys))
+
+
+def _tables(title: str, tables: Iterable[Any], without: Iterable[str], preface: str = "") -> str:
+    """A page of tables: the list, then each with its columns."""
+    tables = list(tables)
+    left_out = set(without)
+    lines = [
+        f"# {title}",
+        "`tracekit tables NAME` prints the same. Types are those of pandas; times are int64 nanoseconds, and what is not known is `<NA>`.",
+        "",
+        preface,
+        "",
+        "| table | a row is |",
+        "|---|---|",
+        *(f"| [`{table.name}`](#{table.name}) | {table.row} |" for table in tables),
+    ]
+    for table in tables:
+        own = {name: column for name, column in table.columns.items() if name not in left_out}
+        lines += ["", f"## `{table.name}` {{#{table.name}}}", f"One row: {table.row}.", ""]
+        lines += _columns(own)
+    return "\n".join(lines) + "\n"
+
+
+def _columns(described: Mapping[str, Any]) -> list[str]:
+    lines = ["| column | type | meaning |", "|---|---|---|"]
+    for name, column in described.items():
+        lines.append(f"| `{name}` | {column.dtype} | {_cell(column.doc)} |")
+    return lines
+
+
+def _cell(text: str) -> str:
+    """The text as a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _command_page() -> str:
+    """The page of all commands, from their own help."""
+    with click.Context(commands, info_name="tracekit") as top:
+        lines = ["# Commands", "The same as `tracekit COMMAND --help`.", ""]
+        names = commands.list_commands(top)
+        lines += [f"- [`tracekit {name}`](#{name}): {_short(top, name)}" for name in names]
+        for name in names:
+            command = commands.get_command(top, name)
+            assert command is not None
+            with click.Context(command, info_name=name, parent=top) as context:
+                lines += ["", f"## `tracekit {name}` {{#{name}}}", *_help(command, context)]
+    return "\n".join(lines) + "\n"
+
+
+def _short(top: click.Context, name: str) -> str:
+    command = commands.get_command(top, name)
+    assert command is not None
+    return command.get_short_help_str(200)
+
+
+def _help(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The lines on one command: how it is called, what it does, its options."""
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    yield from ("```text", " ".join(usage.split()), "```", "")
+    for paragraph in (command.help or "").split("\n\n"):
+        if paragraph.startswith("\b"):
+            yield from ("```text", paragraph.removeprefix("\b\n"), "```", "")
+        else:
+            yield from (_cell(paragraph), "")
+    options = [given for given in command.params if isinstance(given, click.Option)]
+    records = [option.get_help_record(context) for option in options]
+    shown = [record for record in records if record is not None]
+    if shown:
+        yield from ("| option | |", "|---|---|")
+        yield from (f"| `{_cell(flags)}` | {_cell(text)} |" for flags, text in shown)
+
+
+def _problems() -> str:
+    """What goes wrong in captures, as the doctor tells it."""
+    lines = [
+        "| sign | what `doctor` says | where it comes from | what to do |",
+        "|---|---|---|---|",
+    ]
+    for code, problem in PROBLEMS.items():
+        what = problem.what.format(files="N files", count="N") or "(what was found)"
+        cells = map(_cell, (what, problem.cause, problem.remedy))
+        lines.append(f"| `{code}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _words() -> str:
+    """The words that are explained on the screen."""
+    lines = ["| word | meaning |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {word} | {meaning} |" for word, meaning in MEANINGS.items())])

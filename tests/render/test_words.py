@@ -1,0 +1,63 @@
+"""Words of the field are explained where they occur, and only there."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from tracekit.model.report import Finding, Metric, Report, Section
+from tracekit.render.html import render_html
+from tracekit.render.options import Options
+from tracekit.render.text import render_text
+from tracekit.render.words import MEANINGS, explained
+
+
+def report(claim="", label="compute"):
+    """A report with one finding and one number beside the step."""
+    finding = Finding("a-rule", "medium", claim or "nothing strange", "")
+    headline = (Metric("step_wall", 10, "ns"), Metric("x", 0.5, "ratio", label=label))
+    return Report("t", "0", ("t",), headline, sections=(Section("s", "S", findings=(finding,)),))
+
+
+def last_lines(text):
+    return text.rstrip("\n").rpartition("\n\n")[2]
+
+
+@pytest.mark.parametrize("word", MEANINGS)
+def test_a_word_on_the_screen_is_explained_below_it(word):
+    shown = render_text(report(f"4 things about {word}, of two"), Options())
+    assert last_lines(shown) == f"{word}: {MEANINGS[word]}"
+    assert last_lines(render_text(report(label=word), Options())) == f"{word}: {MEANINGS[word]}"
+
+
+def test_a_screen_without_them_ends_as_it_did():
+    shown = render_text(report("someHtoDs and busbw_x: parts of other names"), Options())
+    assert not any(meaning in shown for meaning in MEANINGS.values())
+
+
+def test_no_line_is_wider_than_the_screen():
+    shown = render_text(report(" ".join(MEANINGS)), Options(width=60))
+    assert max(map(len, shown.splitlines())) <= 60
+    flat = " ".join(shown.split())
+    assert all(meaning in flat for meaning in MEANINGS.values())
+
+
+class Tooltips(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "abbr":
+            self.found.append(dict(attrs)["title"])
+
+
+def test_a_page_has_them_as_tooltips():
+    page = Tooltips()
+    page.feed(render_html(report("24 copies HtoD", "exposed comm"), Options()))
+    assert page.found == [MEANINGS["exposed comm"], MEANINGS["HtoD"]]
+
+
+def test_what_stands_around_a_word_is_escaped():
+    assert explained('<b>"HtoD"&').startswith("&lt;b&gt;&#34;<abbr ")
+    assert explained('<b>"HtoD"&').endswith("</abbr>&#34;&amp;")
+    assert explained("<script>") == "&lt;script&gt;"

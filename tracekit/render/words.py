@@ -1,0 +1,44 @@
+"""Words that a newcomer stumbles on, and what they mean in a few more: shown where they occur."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+MEANINGS: Mapping[str, str] = {
+    "exposed comm": "collectives that no compute hides",
+    "in no stage": "step time outside every named stage",
+    "own work": "a rank's time less its waits in collectives",
+    "busbw": "bytes a second over each GPU's link, to compare with its speed",
+    "HtoD": "from host (CPU) to GPU memory",
+    "DtoH": "from GPU to host (CPU) memory",
+}
+"""By word, in the order in which they are shown."""
+
+_WORD = re.compile(rf"(?<!\w)({'|'.join(MEANINGS)})(?!\w)")
+
+
+def occurring(text: str) -> list[str]:
+    """`word: meaning` of each word that is in the text.
+
+    >>> occurring("copies HtoD, and most own work")
+    ["own work: a rank's time less its waits in collectives", 'HtoD: from host (CPU) to GPU memory']
+    """
+    found = set(_WORD.findall(" ".join(text.split())))
+    return [f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in found]
+
+
+def explained(text: str) -> Markup:
+    """The text escaped for HTML, each such word with its meaning as a tooltip."""
+    from markupsafe import Markup, escape
+
+    pieces = _WORD.split(text)
+    shown = [escape(piece) for piece in pieces]
+    for place in range(1, len(pieces), 2):
+        tooltip = Markup('<abbr title="{}">{}</abbr>')
+        shown[place] = tooltip.format(MEANINGS[pieces[place]], pieces[place])
+    return Markup().join(shown)
