@@ -163,3 +163,23 @@ def test_bounds_that_are_called_steps_have_their_unit():
     assert phrases.metric_phrase(replace(metric, bounds="")) == "step 220 ms (177–274)"
     share = Metric("idle", 0.5, "ratio", low=0.25, high=0.75, bounds="steps")
     assert phrases.metric_phrase(share) == "idle 50 % (steps 25–75 %)"
+
+
+def test_advice_and_care_that_were_said_already_are_not_said_again():
+    def finding(rule, claim, advice, *caveats):
+        return Finding(rule, "high", claim, advice, caveats=caveats, recoverable_ns=9)
+
+    same = [finding("slow", claim, "go faster", "mind the gap") for claim in ("one", "two")]
+    found = (
+        *same,
+        finding("slow", "three", "go faster", "mind the gap", "and the step"),
+        finding("slow", "four", "go slower"),
+        finding("other", "five", "go faster"),
+    )
+    text = render(Report("t", "1", sections=(Section("s", "s", findings=found),)))
+    lines = [line.strip() for line in text.splitlines()]
+    assert [line for line in lines if line.startswith("→")] == [
+        "→ go faster", "→ go slower", "→ go faster", "→ as for 3", "→ as for 3",
+    ]  # fmt: skip
+    assert sum("mind the gap" in line for line in lines) == 1
+    assert sum("and the step" in line for line in lines) == 1

@@ -210,10 +210,13 @@ def _findings(report: Report, options: Options, width: int) -> list[Line]:
     fill = max(width - _cells(title) - max(_cells(aside), amount_width), 1)
     right = _pad(aside, max(_cells(aside), amount_width), right=True)
     lines: list[Line] = [[(title, "bold"), (" " * fill, ""), (right, "dim")]]
+    first_of: dict[tuple[str, str], int] = {}
     for number, (finding, (time, share)) in enumerate(zip(findings, amounts, strict=True), 1):
         both = f"{_pad(time, times, right=True)}  {_pad(share, shares, right=True)}"
         amount = _pad(both, amount_width, right=True)
-        lines += _finding(finding, number, amount, width, _rule_width(findings))
+        lines += _claim(finding, number, amount, width, _rule_width(findings))
+        alike = first_of.setdefault((finding.rule, finding.advice), number)
+        lines += _advice(finding, width, alike if alike < number else None, findings[alike - 1])
     if left:
         lines += _wrap(
             f"… {left} more in the sections; -v for the first {options.top}", width, style="dim"
@@ -226,8 +229,8 @@ def _rule_width(findings: list[Finding]) -> int:
     return min(max(_cells(printable(f.rule, 32)) for f in findings), 32)
 
 
-def _finding(f: Finding, number: int, amount: str, width: int, rules: int) -> list[Line]:
-    """One finding: with little room the claim goes below its rule instead of beside it."""
+def _claim(f: Finding, number: int, amount: str, width: int, rules: int) -> list[Line]:
+    """What one finding says: with little room the claim goes below its rule instead of beside it."""
     rule, style = printable(f.rule, 32), _COLORS[f.severity]
     claim_width = width - 5 - rules - _GAP - _GAP - _cells(amount)
     claim = phrases.claim(f)
@@ -240,12 +243,21 @@ def _finding(f: Finding, number: int, amount: str, width: int, rules: int) -> li
         room = width - 5 - _GAP - _cells(amount)
         middle = [(_pad(rule, room), style), _BETWEEN]
         below = _indented(_wrap(claim, width - 5), 5)
-    lines: list[Line] = [[(f"{number:>3}  ", ""), *middle, (amount, "bold")], *below]
-    advice = printable(f.advice, phrases.SENTENCE)
-    if advice.strip():
+    return [[(f"{number:>3}  ", ""), *middle, (amount, "bold")], *below]
+
+
+def _advice(f: Finding, width: int, alike: int | None, said: Finding) -> list[Line]:
+    """What to try, and with what care; where it is what finding number `alike` has said already, only that."""
+    lines: list[Line] = []
+    advice, style = printable(f.advice, phrases.SENTENCE), _COLORS[f.severity]
+    if advice.strip() and alike is not None:
+        lines.append([("     → ", style), (f"as for {alike}", "")])
+    elif advice.strip():
         first, *further = _wrap(advice, width - 7)
         lines += [[("     → ", style), *first], *_indented(further, 7)]
     for caveat in f.caveats:
+        if alike is not None and caveat in said.caveats:
+            continue
         text = f"Careful: {printable(caveat, phrases.SENTENCE)}"
         lines += _indented(_wrap(text, width - 7, style="dim"), 7)
     return lines
