@@ -24,39 +24,13 @@ from tracekit.model.stages import numbered_step, profiler_step
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Measurements
 from tracekit.process.cpu_rows import OFF_CPU
-from tracekit.process.memory.site_grades import MACHINERY, PROFILED, file_grade
+from tracekit.process.memory.site_grades import PROFILED
+from tracekit.process.program_frames import is_program
 
 Ints = npt.NDArray[np.int64]
 
 MOST = 0.85
 """A place that holds so much of the idle time is what it was spent in."""
-
-_STANDARD = (
-    *(
-        "threading",
-        "queue",
-        "selectors",
-        "socket",
-        "contextlib",
-        "functools",
-        "runpy",
-        "enum",
-        "abc",
-        "typing",
-    ),
-    *(
-        "collections",
-        "multiprocessing",
-        "concurrent",
-        "asyncio",
-        "importlib",
-        "logging",
-        "copy",
-        "re",
-        "json",
-    ),
-)
-"""Modules of Python whose paths profilers cut off: no place of a program."""
 
 
 class Tree(NamedTuple):
@@ -312,19 +286,6 @@ def _native(tree: Tree, path: Sequence[int]) -> str:
     """The innermost of these places that is no Python function; nothing where there is none."""
     names = [tree.frame[place] for place in path if HOLDERS[tree.holder[place]] != "python"]
     return names[-1] if names else ""
-
-
-def is_program(frame: str) -> bool:
-    """Whether a frame is a function of a program or its libraries: not of Python, of torch, nor a builtin.
-
-    >>> is_program("train.py(3): step"), is_program("torch/optim/adam.py(3): step"), is_program("queue.py(3): get")
-    (True, False, False)
-    """
-    match = PROFILED.fullmatch(frame)
-    if match is None or match[1].startswith("<"):
-        return False
-    module = match[1].lstrip("/").partition("/")[0].removesuffix(".py")
-    return file_grade(match[1]) != MACHINERY and module not in _STANDARD and match[3] != "<module>"
 
 
 def readable(frame: str) -> str:

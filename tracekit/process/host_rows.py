@@ -239,7 +239,7 @@ def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDA
     holder[collects | (python & is_named(names, _COLLECTS.match))] = HOLDER["gc"]
     waits = is_named(names, _WAITS.match)
     frame = np.zeros(len(names), np.int8)
-    frame[first:] = _frames(trace)
+    frame[first:] = frame_rows(trace)
     first_calls = first + _first_calls(trace)
     holder[first_calls[holder[first_calls] == HOLDER["call"]]] = HOLDER["first_call"]
     return names, waits, frame, holder
@@ -269,7 +269,7 @@ def _first_calls(trace: Trace) -> Ints:
     return np.array(chosen, np.int64)
 
 
-def _frames(trace: Trace) -> npt.NDArray[np.int8]:
+def frame_rows(trace: Trace) -> npt.NDArray[np.int8]:
     """Which rows of `host_ops` are the ranges that the steps (2) and the outermost ranges (1) were made of."""
     steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     rows = np.flatnonzero(of_kind(trace, "host_ops", "range"))
