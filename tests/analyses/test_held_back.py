@@ -1,5 +1,6 @@
 """What held the GPU back: in claims, in the sheet and in the picture; no pause lies between two rules."""
 
+import nsys_builder as nsys
 import pytest
 from chrome_builder import annotation, kernel, launch, launched, op, step, write
 from hypothesis import given, settings
@@ -69,6 +70,57 @@ def test_where_nothing_is_recorded_the_claim_says_between_what_and_guesses_nothi
     )
     assert "gc." not in finding.advice
     assert "with_stack" in finding.advice
+
+
+def profiled(tmp_path, *rows):
+    """A report of nsys: a step of 100 ms in which the GPU waits from 30 to 70 ms for the host, of which that is recorded."""
+    steps = nsys.nvtx("step 1", 0, 100_000_000)
+    path = nsys.write(
+        tmp_path / "rank0.sqlite",
+        [
+            steps, *nsys.launched("gemm", 0, 10_000, 30_000_000, 1),
+            *nsys.launched("gemm", 69_998_000, 70_000_000, 100_000_000, 2), *rows,
+        ],
+        schema="3.25",
+    )  # fmt: skip
+    return result(path, QUESTIONS).report
+
+
+def test_the_claim_names_what_samples_of_the_cpu_found_where_they_alone_tell(tmp_path):
+    """A sample each millisecond, 25 of 40 in one function."""
+    samples = [
+        row
+        for n in range(40)
+        for row in nsys.sampled(n, (30 + n) * 1_000_000, "tokenize" if n < 25 else "sort")
+    ]
+    (finding,) = found(profiled(tmp_path, *samples), "host-silence")
+    assert finding.claim == (
+        "GPUs wait 40.0 ms of 100 ms per step while the CPU says of the host: tokenize (62 % of it)"
+    )
+    assert "NVTX" in finding.advice
+    assert not finding.caveats
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [(7, "(off the CPU: waiting)"), (1, "(off the CPU: wants to run)")]
+)
+def test_the_claim_says_that_a_host_was_off_the_cpu(tmp_path, state, said):
+    times = nsys.off_cpu(30_500_000, 69_500_000, state=state)
+    (finding,) = found(profiled(tmp_path, *times), "host-silence")
+    assert finding.claim.endswith(f"while the CPU says of the host: {said}")
+
+
+def test_a_place_off_the_cpu_keeps_its_name_and_a_first_call_too(tmp_path):
+    """Of 40 ms a first call has 39, 38 of them off the CPU."""
+    report = profiled(
+        tmp_path, nsys.api("cudaFree", 30_500_000, 69_500_000),
+        *nsys.off_cpu(31_000_000, 69_000_000, state=7),
+    )  # fmt: skip
+    idle = next(section for section in report.sections if section.id == "idle")
+    rows = [(row["frame"], row["idle_ns"]) for row in rows_of(idle, "idle_blame")]
+    assert rows[1:3] == [("· cudaFree", 39_000_000), ("· · (off the CPU: waiting)", 38_000_000)]
+    (finding,) = found(report, "low-gpu-utilization")
+    assert "cudaFree 39.0 ms" in finding.claim
 
 
 def test_recorded_collection_is_named(tmp_path):

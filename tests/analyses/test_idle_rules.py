@@ -4,6 +4,7 @@ import pytest
 from chrome_builder import annotation, kernel, launch, launched, op, step, write
 from jobsim.job import Fault, Job
 from jobsim.truth import make
+from process.blame_traces import python
 from rules import traces_idle
 from rules.firing import write_sources
 from rules.idle_report import RULES, answers, evidence, findings, result, rows_of, section
@@ -61,6 +62,32 @@ def test_the_finding_names_the_op_to_change(tmp_path):
     assert "aten::item" in found.advice
     assert found.places[0].name == "aten::item (cudaStreamSynchronize)"
     assert found.places[0].stage == "update_actor"
+
+
+MAIN, MASK = python("train.py(3): main", 0, 2000), "loss.py(9): mask"
+
+
+@pytest.mark.parametrize(
+    ("around", "place"),
+    [
+        # The innermost function of the program, not one of torch in it.
+        ([MAIN, python(MASK, 5, 1990), python("torch/_tensor.py(4): item", 6, 1980)], "mask, loss.py:9"),
+        # 11 of 20 calls are in it, then 10: no function has most.
+        ([python(MASK, 5, 1100)], "mask, loss.py:9"), ([python(MASK, 5, 1000)], None),
+        # Functions before ranges, and ranges but those of stages and steps; of their own thread.
+        ([MAIN, annotation("clip", 5, 1990)], "main, train.py:3"), ([annotation("clip", 5, 1990)], "clip"),
+        ([python(MASK, 5, 1990, tid=777), annotation("clip", 5, 1990, tid=778)], None),
+        # What has ended or not begun is around none.
+        ([MAIN, python(MASK, 5, 4), python("loss.py(8): late", 1998, 1)], "main, train.py:3"),
+    ],
+)  # fmt: skip
+def test_the_claim_names_the_place_of_most_calls(tmp_path, around, place):
+    (found,) = findings(tmp_path, [*synchronised(), *around], "host-sync-stalls")
+    said = f", most in {place}" if place else ""
+    assert (
+        found.claim
+        == f"20 synchronising calls per step leave GPUs idle for 3.0 % of update_actor{said}"
+    )
 
 
 def test_ranks_and_steps_do_not_add_up(tmp_path):

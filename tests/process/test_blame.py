@@ -288,6 +288,111 @@ def test_what_nsys_records_of_the_system_and_of_ranges_counts_alike(tmp_path):
     assert sum(found.values()) == 8
 
 
+CPU = (*TABLES, "cpu_samples", "thread_states")
+
+
+def on_cpu(tmp_path, *rows, schema="3.25", **options):
+    """Kernels of 0.9 µs that begin at 100 ns and at 9 µs, the second launched from 8.9 µs on, and what else is recorded."""
+    both = [
+        *nsys.launched("a", 0, 100, 1_000, 1), *nsys.launched("b", 8_900, 9_000, 9_500, 2),
+        *(row for of_row in rows for row in ([of_row] if isinstance(of_row, tuple) else of_row)),
+    ]  # fmt: skip
+    path = nsys.write(tmp_path / "a.sqlite", both, schema=schema, **options)
+    return tracekit.load(path, tables=CPU)
+
+
+def test_a_sample_of_the_cpu_stands_below_the_range_until_the_next_or_for_their_median_distance(
+    tmp_path,
+):
+    """Idle 1 to 9 µs, samples at 3, 4 and 7: 1 and 3 apart, so that each stands for at most 2, the last to 8.9.
+
+    The range ends at 5, and the sample at 4 with it; the call of the system from 7.5 to 8 is no sample's.
+    """
+    trace = on_cpu(
+        tmp_path, nsys.nvtx("prepare", 1_500, 5_000), nsys.os_call("ioctl", 7_500, 8_000),
+        nsys.sampled(1, 3_000, "tokenize", "main"), nsys.sampled(2, 4_000, "sort", "main"),
+        nsys.sampled(3, 7_000, "sort", "main"),
+    )  # fmt: skip
+    found = held(trace)
+    assert {path: us for path, us in found.items() if not path.startswith(("(nothing", LAUNCH))} == {
+        "prepare": 1.5, "prepare > tokenize": 1, "prepare > sort": 1, "sort": 1.4, "ioctl": 0.5,
+    }  # fmt: skip
+    assert sum(found.values()) == pytest.approx(8)
+    assert kinds(trace)["sample"] == pytest.approx(3.4)
+
+
+def test_a_thread_off_the_cpu_is_said_to_be_so_with_the_state_that_is_recorded(tmp_path):
+    """2.2 to 3 waiting, 3.1 to 4.1 ready, 5 to 6 unknown; 7 to 8 in a call of the system, whose time it stays."""
+    trace = on_cpu(
+        tmp_path, nsys.off_cpu(2_200, 3_000, state=7), nsys.off_cpu(3_100, 4_100, state=1),
+        nsys.off_cpu(5_000, 6_000, state=0), nsys.os_call("read", 7_000, 8_000),
+        nsys.off_cpu(7_000, 8_000, state=2),
+    )  # fmt: skip
+    found = held(trace)
+    assert {path: us for path, us in found.items() if "off" in path} == {
+        "(off the CPU: waiting)": 0.8, "(off the CPU: wants to run)": 1, "(off the CPU)": 1,
+        "read > (off the CPU: waiting)": 1,
+    }  # fmt: skip
+    assert sum(found.values()) == pytest.approx(8)
+    assert kinds(trace)["off_cpu"] == pytest.approx(2.8)
+    assert kinds(trace)["system"] == 1
+
+
+def test_a_thread_that_waits_off_the_cpu_is_followed_to_one_that_runs(tmp_path):
+    """The launching thread is off the CPU from 2 to 6; another one is sampled at 3 and at 4, which stand for 1 each."""
+    trace = on_cpu(
+        tmp_path, nsys.off_cpu(2_000, 6_000, state=7), nsys.sampled(1, 3_000, "decode", tid=101),
+        nsys.sampled(2, 4_000, "decode", tid=101),
+    )  # fmt: skip
+    found = held(trace)
+    assert found["decode"] == 2
+    assert found["(off the CPU: waiting)"] == 2
+    assert sum(found.values()) == pytest.approx(8)
+
+
+def test_what_a_thread_was_off_the_cpu_for_is_not_its_sample_s(tmp_path):
+    """Samples at 2 and 6, for 4 µs each: of the first 3 to 4 are off the CPU, of the second 6.5 to 7."""
+    trace = on_cpu(
+        tmp_path, nsys.sampled(1, 2_000, None), nsys.sampled(2, 6_000, None, "main"),
+        nsys.off_cpu(3_000, 4_000, state=1), nsys.off_cpu(6_500, 7_000, state=1),
+    )  # fmt: skip
+    found = held(trace)
+    assert found["(libx.so, name unknown)"] == pytest.approx(3 + 2.4)
+    assert found["(off the CPU: wants to run)"] == 1.5
+
+
+def test_one_sample_alone_stands_for_no_time(tmp_path):
+    assert kinds(on_cpu(tmp_path, nsys.sampled(1, 2_000, "f"))).keys() == {"nothing", "call"}
+
+
+HOSTILE = ("|`<b>\u202e", "x" * 5_000, "", "(nothing recorded)")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_each_idle_nanosecond_is_blamed_once_whatever_is_known_of_the_cpu(tmp_path_factory, data):
+    draw = data.draw
+    times, tids = st.integers(-500, 12_000), st.sampled_from((100, 101, 102))
+    rows = []
+    for number in range(draw(st.integers(0, 12))):
+        names = draw(st.lists(st.sampled_from((*HOSTILE, None, "f")), max_size=3))
+        rows.append(nsys.sampled(number, draw(times), *names, tid=draw(tids)))
+    for _ in range(draw(st.integers(0, 12))):
+        state = draw(st.sampled_from((None, 0, 1, 2, 5, 6, 7, 99)))
+        rows.append(nsys.switch(draw(times), draw(st.booleans()), state=state, tid=draw(tids)))
+    for _ in range(draw(st.integers(0, 8))):
+        at, dur = draw(times), draw(st.integers(0, 4_000))
+        name = draw(st.sampled_from(("futex", "ioctl")))
+        make = draw(st.sampled_from((nsys.os_call, nsys.nvtx)))
+        rows.append(make(name, at, at + dur, tid=draw(tids)))
+    end = draw(st.sampled_from((None, 10_000)))
+    trace = on_cpu(tmp_path_factory.mktemp("blame"), *rows, duration_ns=end)
+    rows_of, frames = tables(trace)
+    assert rows_of[rows_of["window"] == "capture"]["idle_ns"].sum() == 8_000
+    assert (np.asarray(frames["parent"], np.int64) < np.arange(len(frames))).all()
+    assert all(len(frame) <= 160 for frame in frames["frame"] if frame is not None)
+
+
 NAMES = (
     "aten::mm",
     LOCK,

@@ -63,6 +63,9 @@ _TABLES = {
     "GENERIC_EVENT_TYPES@2.9": "typeId! sourceId! data!:TEXT",
     "GENERIC_EVENT_SOURCES@2.9": "sourceId! data!:TEXT",
     "SCHED_EVENTS@2.9": "start! cpu! isSchedIn! globalTid threadState@3.16 threadBlock@3.16",
+    "COMPOSITE_EVENTS@2.9": "id!:KEY start! cpu threadState globalTid cpuCycles!",
+    "SAMPLING_CALLCHAINS@2.9": "id! symbol! module! kernelMode thumbCode unresolved specialEntry originalIP"
+    " unwindMethod stackDepth!",
     "DIAGNOSTIC_EVENT@3.11": "timestamp! timestampType! source! severity! text!:TEXT globalPid",
     "ANALYSIS_DETAILS@2.9": "globalVid! duration! startTime! stopTime!",
     "META_DATA_CAPTURE@3.4": "name!:TEXT value:TEXT",
@@ -187,6 +190,37 @@ def os_call(name, start, end, *, pid=PID, tid=TID, **more):
         "nameId": Text(name), "returnValue": 0, "nestingLevel": 0, "callchainId": 0, "argumentsId": 0,
     }  # fmt: skip
     return "OSRT_API", values | more
+
+
+def sampled(number, at, *names, pid=PID, tid=TID, module="/usr/lib/libx.so"):
+    """A sample of what a thread ran: functions from the innermost on, None for one without a name."""
+    values = {
+        "id": number,
+        "start": at,
+        "cpu": 1,
+        "threadState": 1,
+        "globalTid": global_tid(pid, tid),
+    }
+    rows = [("COMPOSITE_EVENTS", values | {"cpuCycles": 1})]
+    for depth, name in enumerate(names):
+        values = {
+            "id": number, "symbol": Text(name or f"0x7f{depth:02x}"), "module": Text(module),
+            "unresolved": None if name else 1, "originalIP": depth, "stackDepth": depth,
+        }  # fmt: skip
+        rows.append(("SAMPLING_CALLCHAINS", values))
+    return rows
+
+
+def switch(at, enters, *, state=None, pid=PID, tid=TID):
+    """A thread that enters a CPU or leaves it."""
+    values = {"start": at, "cpu": 1, "isSchedIn": int(enters), "globalTid": global_tid(pid, tid)}
+    return "SCHED_EVENTS", values | {"threadState": state, "threadBlock": None}
+
+
+def off_cpu(start, end, **more):
+    """A thread that leaves the CPU and enters it again."""
+    state = more.pop("state", None)
+    return [switch(start, False, state=state, **more), switch(end, True, **more)]
 
 
 def nvtx(name, start, end, *, kind=59, pid=PID, tid=TID, domain=0, registered=False, **more):

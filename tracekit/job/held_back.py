@@ -23,39 +23,14 @@ from tracekit.model.keys import numbered, of_keys, places_of, summed
 from tracekit.model.stages import numbered_step, profiler_step
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Measurements
-from tracekit.process.memory.site_grades import MACHINERY, PROFILED, file_grade
+from tracekit.process.cpu_rows import OFF_CPU
+from tracekit.process.memory.site_grades import PROFILED
+from tracekit.process.program_frames import is_program
 
 Ints = npt.NDArray[np.int64]
 
 MOST = 0.85
 """A place that holds so much of the idle time is what it was spent in."""
-
-_STANDARD = (
-    *(
-        "threading",
-        "queue",
-        "selectors",
-        "socket",
-        "contextlib",
-        "functools",
-        "runpy",
-        "enum",
-        "abc",
-        "typing",
-    ),
-    *(
-        "collections",
-        "multiprocessing",
-        "concurrent",
-        "asyncio",
-        "importlib",
-        "logging",
-        "copy",
-        "re",
-        "json",
-    ),
-)
-"""Modules of Python whose paths profilers cut off: no place of a program."""
 
 
 class Tree(NamedTuple):
@@ -236,12 +211,14 @@ def _culprit(
 def first_calls(measured: Measurements, window: StageWindow) -> tuple[tuple[str, int], ...]:
     """(name, idle time) of the first calls in one stage, the longest first."""
     of = blame(measured)
-    rows = (
-        _of_window(measured, window) & (of.holder == HOLDERS.index("first_call")) & (of.node >= 0)
-    )
+    first_call = HOLDERS.index("first_call")
+    rows = _of_window(measured, window) & (of.holder == first_call) & (of.node >= 0)
     calls: dict[str, int] = {}
     for node, idle_ns in zip(of.node[rows].tolist(), of.idle_ns[rows].tolist(), strict=True):
-        calls[of.tree.frame[node]] = calls.get(of.tree.frame[node], 0) + idle_ns
+        # What CPUs tell of such a call is of its kind.
+        path = [place for place in _path(of.tree, node) if of.tree.holder[place] == first_call]
+        name = of.tree.frame[path[0]]
+        calls[name] = calls.get(name, 0) + idle_ns
     return tuple(sorted(calls.items(), key=lambda call: (-call[1], call[0])))
 
 
@@ -280,7 +257,16 @@ def _is_step(name: str) -> bool:
 
 
 def _described(tree: Tree, node: int) -> tuple[str, str]:
-    """(a place as an expert would name it, what it is): the innermost function of the program, and the call in it."""
+    """(a place as an expert would name it, what it is); off the CPU is told with where."""
+    above = int(tree.parent[node])
+    if tree.frame[node] in OFF_CPU.values() and _tells(tree, above, frozenset()):
+        place, holder = _placed(tree, above)
+        return f"{place} {tree.frame[node]}", holder
+    return _placed(tree, node)
+
+
+def _placed(tree: Tree, node: int) -> tuple[str, str]:
+    """The innermost function of the program at a place, and the call in it; without any what it is in."""
     path = _path(tree, node)
     program = [place for place in path if is_program(tree.frame[place])]
     leaf, holder = tree.frame[node], HOLDERS[tree.holder[node]]
@@ -300,19 +286,6 @@ def _native(tree: Tree, path: Sequence[int]) -> str:
     """The innermost of these places that is no Python function; nothing where there is none."""
     names = [tree.frame[place] for place in path if HOLDERS[tree.holder[place]] != "python"]
     return names[-1] if names else ""
-
-
-def is_program(frame: str) -> bool:
-    """Whether a frame is a function of a program or its libraries: not of Python, of torch, nor a builtin.
-
-    >>> is_program("train.py(3): step"), is_program("torch/optim/adam.py(3): step"), is_program("queue.py(3): get")
-    (True, False, False)
-    """
-    match = PROFILED.fullmatch(frame)
-    if match is None or match[1].startswith("<"):
-        return False
-    module = match[1].lstrip("/").partition("/")[0].removesuffix(".py")
-    return file_grade(match[1]) != MACHINERY and module not in _STANDARD and match[3] != "<module>"
 
 
 def readable(frame: str) -> str:
@@ -342,7 +315,8 @@ class Branch(NamedTuple):
 def branches(tree: Tree, own: Ints, least: float) -> Iterator[Branch]:
     """The places with at least this share of all, each before what lies below it, the largest first.
 
-    A place that only leads to another one is left out, the one it leads to stands for both.
+    A place that only leads to another one is left out, the one it leads to stands for both, unless that says only
+    that a thread is off the CPU.
     """
     sums = inside(tree, own)
     limit = max(least * int(own.sum()), 1)
@@ -358,6 +332,7 @@ def branches(tree: Tree, own: Ints, least: float) -> Iterator[Branch]:
         node, depth = open_.pop()
         inner = sorted(below.get(node, ()), key=smallest_first)
         leads = len(inner) == 1 and sums[node] - sums[inner[0]] < limit
+        leads = leads and tree.frame[inner[0]] not in OFF_CPU.values()
         if not leads:
             yield Branch(node, depth, int(sums[node]), int(own[node]))
         open_.extend((place, depth + (not leads)) for place in inner)

@@ -170,6 +170,8 @@ CODES: Mapping[str, str] = {
     "bad-json": "records of GPU metrics whose JSON cannot be read",
     "bad-size": "memory operations of an impossible size",
     "capture-range": "the range that was captured ended with a late recording",
+    "cpu-columns": "a table of samples or of threads on CPUs that lacks columns; table",
+    "cpu-rows": "samples of a CPU, or records of threads on one, that do not say enough; table",
     "exported": "a report that nsys exported; version, made: now, and not before",
     "generic-events": "generic events that are no GPU metrics",
     "host-memory": "allocations on the host, which are not shown",

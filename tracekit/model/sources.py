@@ -95,11 +95,15 @@ class Source:
         return replace(self, notes=(*self.notes, note))
 
 
+ON_REQUEST = frozenset({"flows", "python_calls", "cpu_samples", "thread_states"})
+"""The raw tables that are large, and whose threads are those of others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """What to read of a source: a light question reads little.
 
-    `tables` None means all that is cheap (everything but `flows` and `python_calls`); `args` None means every key. `columns`
+    `tables` None means all that is cheap (everything but `ON_REQUEST`); `args` None means every key. `columns`
     are the nullable columns that are needed: a reader may leave the others <NA> (None: all). `modules`
     are those Python functions that are calls of a model's modules; `python` means all of them.
     """
@@ -114,7 +118,7 @@ class Want:
     def table(self, name: str) -> bool:
         """Whether `name` is wanted."""
         if self.tables is None:
-            return name not in ("flows", "python_calls")
+            return name not in ON_REQUEST
         return name in self.tables
 
     def column(self, name: str) -> bool:

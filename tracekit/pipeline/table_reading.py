@@ -18,7 +18,7 @@ from tracekit.discover.arguments import split_label
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import progress_line
 from tracekit.model.errors import TracekitError
-from tracekit.model.sources import Failure, Fault, Source
+from tracekit.model.sources import ON_REQUEST, Failure, Fault, Source
 from tracekit.model.tables import KEYS, RAW, TABLES, Column, Table, concat
 from tracekit.model.tables.arrays import Array, Columns, Nullable, repeated_number, repeated_text
 from tracekit.model.tables.columns import STEP
@@ -40,9 +40,6 @@ NUMBER = Column("int32", "Number of the row among those that were read of its fi
 """What `id` is where tables are read by name: in another look at the file it may be another one."""
 
 RAW_NAMES = frozenset(map(attrgetter("name"), RAW))
-
-_ON_REQUEST = frozenset({"flows", "python_calls"})
-"""The raw tables that are large, and whose threads are those of others."""
 
 _TELL_STEPS = frozenset({"host_ops", "device_ops", "device_ranges", "threads"})
 """The raw tables that tell which step something belongs to."""
@@ -180,7 +177,7 @@ def read_tables(
     """The rows of these raw tables in one source, a pair for each process that recorded one."""
     wanted = frozenset(names)
     if "threads" in names:
-        wanted |= RAW_NAMES - _ON_REQUEST
+        wanted |= RAW_NAMES - ON_REQUEST
     if with_step:
         wanted |= _TELL_STEPS
     if steps is not None or stages:

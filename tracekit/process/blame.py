@@ -27,10 +27,11 @@ from tracekit.model.tables.arrays import (
 from tracekit.model.tables.slots import HOLDERS, OTHER
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import narrow
-from tracekit.process.host_rows import HOLDER, HostRows, Segments, host_rows, labels
+from tracekit.process.host_rows import HOLDER, HostRows, host_rows, labels
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import idle_windows
 from tracekit.process.launches import Launches, launches
+from tracekit.process.thread_axis import Segments
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -59,7 +60,9 @@ ON_DEVICE = {
     "": "(not begun, unknown why)",
 }
 
-_WORKS = np.isin(HOLDERS, ("python", "op", "call", "first_call", "gc", "range"))
+_WORKS = np.isin(
+    HOLDERS, ("python", "op", "call", "first_call", "gc", "range", "sample", "off_cpu")
+)
 """What another thread may be in that tells why the launching one waits."""
 
 
@@ -225,12 +228,14 @@ def _neighbours(
 ) -> Ints:
     """The notes of segments in which nothing was recorded: what ended before on their thread, and what begins after."""
     note = np.full(len(rows), notes.setdefault(NOTHING, len(notes)), np.int64)
-    begin = host.begin
+    recorded = np.flatnonzero(host.recorded)
+    begin = host.begin[recorded]
     if not len(begin) or not len(rows):
         return note
     place = np.searchsorted(begin, host.axis.lift(thread, part.start[rows]), side="right")
-    before = _outermost(host, place - 1)
-    after = np.where(place < len(begin), np.minimum(place, len(begin) - 1), -1)
+    recorded = np.append(recorded, -1)
+    before = _outermost(host, recorded[place - 1])
+    after = recorded[place]
     both = []
     for row in (before, after):
         same = (row >= 0) & (host.thread[row] == thread)

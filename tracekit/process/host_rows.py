@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +19,13 @@ from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
+from tracekit.process.cpu_rows import CpuPieces, cpu_pieces
 from tracekit.process.host_activity import COLLECTION, SyncCalls, sync_calls
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, by_start, last_reaching
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import windows
+from tracekit.process.thread_axis import Axis, Segments
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -74,21 +75,13 @@ TABLES = ("python_calls", "host_ops")
 """Of rows that begin and end at once, those of the first table enclose the others."""
 
 
-class Segments(NamedTuple):
-    """Pieces of time that do not overlap, each on a thread (-1: none), in order; `origin` tells of what each is a piece."""
-
-    start: Ints
-    end: Ints
-    thread: Ints
-    origin: Ints
-
-
 @dataclass(frozen=True, slots=True)
 class HostRows:
     """Rows of all threads, by thread, start, longest first; `tree` holds their parents.
 
     `holder` indexes `HOLDERS`; `waits`: others may have the work meanwhile; `frame`: it only says which step or
     stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all starts and ends on one axis.
+    `recorded`: no piece of what is known of CPUs, of which each lies within what was the deepest row without it.
     """
 
     start: Ints
@@ -99,8 +92,9 @@ class HostRows:
     waits: Mask
     frame: Mask
     holds: Mask
+    recorded: Mask
     tree: Nesting
-    axis: _Axis
+    axis: Axis
     begin: Ints
     edges: Ints
 
@@ -126,44 +120,6 @@ class HostRows:
         return Segments(start, end, whole.thread[origin], origin)
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """One axis on which threads follow one another without touching; `points` where their sum would not fit in 64 bits.
-
-    On that of points each has a place, and so has what lies between two of them.
-    """
-
-    low: int
-    span: int
-    points: Ints | None
-
-    def lift(self, thread: Ints, ts_ns: Ints) -> Ints:
-        """The place of each instant on the axis."""
-        lanes = thread.astype(np.int64) + 1
-        if self.points is None:
-            return lanes * self.span + (
-                np.clip(ts_ns, self.low, self.low + self.span - 1) - self.low
-            )
-        before = np.searchsorted(self.points, ts_ns)
-        until = np.searchsorted(self.points, ts_ns, side="right")
-        return lanes * (2 * len(self.points) + 1) + before + until
-
-    def times(self, places: Ints) -> Ints:
-        """The instants that have these places, of which each is that of a row's start or end."""
-        if self.points is None:
-            return self.low + places % self.span
-        return self.points[places % (2 * len(self.points) + 1) // 2]
-
-    @staticmethod
-    def of(times: Ints, threads: int) -> _Axis:
-        """The axis of all these times on so many threads; what is earlier or later has a place of its own."""
-        if not len(times):
-            return _Axis(0, 1, None)
-        low, high = int(times.min()) - 1, int(times.max()) + 1
-        span = high - low + 1
-        return _Axis(low, span, None if span * (threads + 2) < 2**62 else distinct(times))
-
-
 def host_rows(trace: Trace) -> HostRows:
     """The rows of a trace that last."""
     names, waits, frame, holder = _described(trace)
@@ -178,7 +134,10 @@ def host_rows(trace: Trace) -> HostRows:
     order = by_start(thread[chosen], start[chosen], end[chosen]) if len(chosen) else chosen
     rows = chosen[order]
     start, end, thread = start[rows], end[rows], thread[rows].astype(np.int64)
-    axis = _Axis.of(np.concatenate((start, end)), int(thread.max(initial=0)))
+    pieces = cpu_pieces(trace)
+    of_cpu = pieces.segments
+    last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
+    axis = Axis.of(np.concatenate((start, end, of_cpu.start, of_cpu.end)), last)
     begin, until = axis.lift(thread, start), axis.lift(thread, end)
     # What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call
     # that opened it would seem to lie in that call for good.
@@ -192,8 +151,61 @@ def host_rows(trace: Trace) -> HostRows:
     name = Coded(names.codes[rows], names.texts)
     holds = is_named(name, _HOLDS.match)
     only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
-    of_rows = holder[rows], waits[rows], only_frame, holds, tree
-    return HostRows(start, end, thread, name, *of_rows, axis, begin, edges)
+    recorded = np.ones(len(rows), np.bool_)
+    of_rows = holder[rows], waits[rows], only_frame, holds, recorded, tree
+    host = HostRows(start, end, thread, name, *of_rows, axis, begin, edges)
+    return _with_cpu(host, pieces) if len(of_cpu.start) else host
+
+
+def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
+    """The same rows, and below the deepest of each instant what is known of CPUs.
+
+    A sample counts while its thread is in the row in which it was taken.
+    """
+    part = host.cut(pieces.segments)
+    row, off = host.at(part.thread, part.start), pieces.off[part.origin]
+    taken_in = host.at(part.thread, pieces.at_ns[part.origin])
+    chosen = np.flatnonzero(off | (row == taken_in))
+    part = Segments(*(column[chosen] for column in part))
+    row, off, ready = row[chosen], off[chosen], pieces.ready[part.origin]
+    only_frame = np.append(host.frame, True)[row]
+    holder = np.append(host.holder, -1)[row]
+    tells_nothing = only_frame | np.isin(holder, [-1, HOLDER["range"]])
+    holder[tells_nothing] = np.where(off, HOLDER["off_cpu"], HOLDER["sample"])[tells_nothing]
+    waits = ~ready & (np.append(host.waits, False)[row] | (off & only_frame))
+    times = zip((host.start, host.end, host.thread), part[:3], strict=True)
+    start, end, thread = map(np.concatenate, times)
+    order = by_start(thread, start, end)
+    place = np.empty(len(order) + 1, np.int64)
+    place[order], place[-1] = np.arange(len(order)), -1
+    above = place[np.concatenate((host.tree.parent, row))][order]
+    lifted = [host.axis.lift(part.thread, times) for times in (part.start, part.end)]
+    name = joined([host.name, Coded(pieces.name.codes[part.origin], pieces.name.texts)])
+    assert isinstance(name, Coded), "names are texts"
+    nothing = np.zeros(len(row), np.bool_)
+    frame, holds, recorded = (
+        np.concatenate(pair)[order]
+        for pair in (
+            (host.frame, nothing),
+            (host.holds, np.append(host.holds, False)[row]),
+            (host.recorded, nothing),
+        )
+    )
+    return HostRows(
+        start[order],
+        end[order],
+        thread[order],
+        Coded(name.codes[order], name.texts),
+        np.concatenate((host.holder, holder))[order],
+        np.concatenate((host.waits, waits))[order],
+        frame,
+        holds,
+        recorded,
+        Nesting(above, np.empty(0, np.int64), np.arange(len(order))),
+        host.axis,
+        np.concatenate((host.begin, lifted[0]))[order],
+        distinct(np.concatenate((host.edges, *lifted))),
+    )
 
 
 def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:
@@ -227,7 +239,7 @@ def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDA
     holder[collects | (python & is_named(names, _COLLECTS.match))] = HOLDER["gc"]
     waits = is_named(names, _WAITS.match)
     frame = np.zeros(len(names), np.int8)
-    frame[first:] = _frames(trace)
+    frame[first:] = frame_rows(trace)
     first_calls = first + _first_calls(trace)
     holder[first_calls[holder[first_calls] == HOLDER["call"]]] = HOLDER["first_call"]
     return names, waits, frame, holder
@@ -257,7 +269,7 @@ def _first_calls(trace: Trace) -> Ints:
     return np.array(chosen, np.int64)
 
 
-def _frames(trace: Trace) -> npt.NDArray[np.int8]:
+def frame_rows(trace: Trace) -> npt.NDArray[np.int8]:
     """Which rows of `host_ops` are the ranges that the steps (2) and the outermost ranges (1) were made of."""
     steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     rows = np.flatnonzero(of_kind(trace, "host_ops", "range"))

@@ -426,7 +426,7 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
         advice = "gc.freeze() after set-up, gc.collect() only between steps"
         return "the host collects garbage", advice, ()
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
-        culprit = of_owner(measured, owner, ("python", "range", "nothing"))
+        culprit = of_owner(measured, owner, ("python", "range", "sample", "off_cpu", "nothing"))
         place = "" if culprit is None else f", most in {_named(culprit)}"
         advice = "see what runs between the ops: with_stack=True, ranges (NVTX), samples of the CPU"
         return f"the host is between ops, in many short pauses{place}", advice, ()
@@ -434,6 +434,12 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
         culprit = of_owner(measured, owner, ("python", "range"))
         place = "the host runs Python" if culprit is None else f"the host is in {_named(culprit)}"
         return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
+    culprit = of_owner(measured, owner, ("sample", "off_cpu"))
+    if culprit is not None:
+        advice = (
+            "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
+        )
+        return f"the CPU says of the host: {_named(culprit)}", advice, ()
     culprit = of_owner(measured, owner, ("nothing",))
     around = (
         "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
@@ -512,7 +518,10 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
 ANALYSIS = Analysis(
     id="idle",
     title="Why were GPUs idle?",
-    reads=("host_ops", "device_ops", "syncs", "windows", "python_calls"),
+    reads=(
+        *("host_ops", "device_ops", "syncs", "windows", "python_calls"),
+        *("cpu_samples", "thread_states"),
+    ),
     writes=(IDLE, IDLE_GAPS, IDLE_HISTOGRAM, IDLE_BLAME, IDLE_FRAMES, "metrics"),
     metrics=("host_wait",),
     rests_on=(

@@ -11,6 +11,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import label_headings, same_text, summed, text_or_none
+from tracekit.job.held_back import readable
 from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
 from tracekit.job.tables import as_headings, sheet
@@ -31,6 +32,7 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.by_name import codes_at, narrow
 from tracekit.process.idle import DeviceIdle
+from tracekit.process.program_frames import around
 from tracekit.process.stage_at import range_codes_at
 from tracekit.process.stalls import stalls
 from tracekit.process.steps import windows
@@ -49,6 +51,11 @@ SYNC_STALLS = Table(
             "Synchronising call, the last one in its op; <NA> for the kinds beyond the cap.",
         ),
         "op": Column("category", "Outermost op around it, where there is one."),
+        "place": Column(
+            "category",
+            "Innermost function of the program around it, else the innermost range that is no step or stage; "
+            "<NA> where neither is recorded.",
+        ),
         "count": Column("int64", "How often; all calls of one innermost op are one."),
         "call_ns": Column("int64", "Σ duration of the calls."),
         "stall_count": Column(
@@ -95,6 +102,7 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
         "stage": Coded(np.where(is_stage, stage.codes[rows], -1), stage.texts),
         "call": Coded(codes_at(names, calls.row[rows]), names.texts),
         "op": Coded(codes_at(names, calls.op[rows]), names.texts),
+        "place": at_rows(around(trace, calls.row), rows),
     }
     values = {
         "count": np.ones(len(rows), np.int64),
@@ -106,7 +114,7 @@ def _of_device(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
     sums: Any = sorted_rows(sums_of(trimmed_all(keys), values), tuple(keys))
     cheap = np.lexsort((-sums["count"], -sums["idle_ns"]))[MAX_KINDS:]
     if len(cheap):
-        for name in ("call", "op"):
+        for name in ("call", "op", "place"):
             sums[name].codes[cheap] = -1
         both = {name: sums[name] for name in keys}
         sums = sorted_rows(sums_of(both, {name: sums[name] for name in SUMMED}), tuple(keys))
@@ -195,10 +203,12 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
         for r in row_dicts(by_op)
     ]
     share = window.share(one.idle_ns)
+    place = _place(of_window)
     return Finding(
         "host-sync-stalls",
         thresholds.severity(ratio),
-        f"{stalls_per_step:,.0f} synchronising calls per step leave GPUs idle for {show(share, 'ratio')} of {window.name}",
+        f"{stalls_per_step:,.0f} synchronising calls per step leave GPUs idle for {show(share, 'ratio')} of {window.name}"
+        + (f", most in {place}" if place else ""),
         f"avoid those of {tops[0][0]}: keep scalars on the device and read them once per step, not per micro-batch",
         (
             evidence("sync_count", window.steps.mean(one.count), "calls per step and GPU"),
@@ -221,10 +231,17 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
     )
 
 
+def _place(rows: pd.DataFrame) -> str | None:
+    """The function or range in which most of these calls are, by the idle time after them; None where none has most."""
+    sums = summed(rows.dropna(subset="place"), ["place"], ["idle_ns"])
+    most = sums[2 * sums["idle_ns"] > rows["idle_ns"].sum()]
+    return readable(str(most["place"].iloc[0])) if len(most) else None
+
+
 ANALYSIS = Analysis(
     id="syncs",
     title="Which calls make the host wait for the GPU?",
-    reads=("host_ops", "device_ops", "syncs"),
+    reads=("host_ops", "device_ops", "syncs", "python_calls"),
     writes=(SYNC_STALLS,),
     rests_on=("gpu_time",),
     rules=("host-sync-stalls",),

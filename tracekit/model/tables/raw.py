@@ -21,6 +21,9 @@ from tracekit.model.tables.columns import (
 )
 from tracekit.model.tables.table import Column, Table
 
+THREAD_STATES = ("waiting", "ready", "unknown")
+"""Why a thread is on no CPU."""
+
 TABLES: tuple[Table, ...] = (
     Table(
         "host_ops",
@@ -150,6 +153,36 @@ TABLES: tuple[Table, ...] = (
         "python_calls",
         "a call of a Python function (read on request)",
         {"id": ID, "ts_ns": TS, "dur_ns": DUR, "name": NAME, "thread": THREAD},
+    ),
+    Table(
+        "cpu_samples",
+        "a sample of what a thread ran on a CPU (read on request)",
+        {
+            "id": ID,
+            "ts_ns": Column("int64", "When it was taken, ns as in `host_ops`."),
+            "thread": THREAD,
+            "name": Column(
+                "category", "Innermost function, or the file it is in; <NA> where neither is known."
+            ),
+            "path": Column(
+                "category", "The innermost functions, those that were called after their callers."
+            ),
+        },
+    ),
+    Table(
+        "thread_states",
+        "an interval in which a thread was on no CPU (read on request)",
+        {
+            "id": ID,
+            "ts_ns": TS,
+            "dur_ns": DUR,
+            "thread": THREAD,
+            "state": Column(
+                "category",
+                "waiting: for something; ready: for a CPU; unknown: not recorded.",
+                THREAD_STATES,
+            ),
+        },
     ),
     Table(
         "threads",

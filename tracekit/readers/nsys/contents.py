@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tracekit.model.trace import Note, Want
 from tracekit.readers.nsys import content as nsys_content
+from tracekit.readers.nsys import cpu as nsys_cpu
 from tracekit.readers.nsys import device as nsys_device
 from tracekit.readers.nsys import host as nsys_host
 from tracekit.readers.nsys import identity as nsys_identity
@@ -16,6 +17,7 @@ from tracekit.readers.nsys import metrics_json as nsys_metrics_json
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 from tracekit.readers.nsys import payloads as nsys_payloads
 from tracekit.readers.nsys.content import Clock
+from tracekit.readers.nsys.cpu import CpuRows
 from tracekit.readers.nsys.database import Database
 from tracekit.readers.nsys.device import DeviceRows
 from tracekit.readers.nsys.gather import UNKNOWN, folded
@@ -45,6 +47,8 @@ class Contents:
     ranges: Ranges | None = None
     memory: Mapping[int, MemoryOps] | None = None
     samples: Samples | None = None
+    cpu_samples: CpuRows | None = None
+    switches: CpuRows | None = None
     used: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
     identities: Mapping[int, Identity] = field(default_factory=dict[int, Identity])
     notes: tuple[Note, ...] = ()
@@ -62,7 +66,9 @@ def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Cont
         text = "processes with nothing but calls of the operating system are left out"
         notes.append(Note("info", "other-processes", text, count=left_out))
     known_pids = [pid for pid in pids if pid != UNKNOWN]
-    for rows in (tables.device, tables.syncs, *tables.calls):
+    cpu = [rows for rows in (tables.cpu_samples, tables.switches) if rows is not None]
+    notes += [note for rows in cpu for note in rows.notes]
+    for rows in (tables.device, tables.syncs, *tables.calls, *cpu):
         if rows is not None:
             folded(rows.processes, known_pids)
     if len(pids) == 1 and [*used] == [UNKNOWN]:
@@ -94,6 +100,10 @@ def _tables(db: Database, want: Want, clock: Clock, advance: Callable[[float], N
         tables = replace(tables, memory=nsys_memory.read(db, clock))
     if want.table("counters"):
         tables = replace(tables, samples=nsys_metrics.read(db, clock))
+    if want.table("cpu_samples"):
+        tables = replace(tables, cpu_samples=nsys_cpu.read_samples(db, clock))
+    if want.table("thread_states"):
+        tables = replace(tables, switches=nsys_cpu.read_switches(db, clock))
     return tables
 
 
@@ -103,6 +113,8 @@ def _owners(tables: Contents, used: Collection[int]) -> tuple[set[int], set[int]
     if tables.ranges is not None:
         profiled.update(nsys_nvtx.processes(tables.ranges))
     if not tables.calls:
+        for cpu in (tables.cpu_samples, tables.switches):
+            profiled.update(() if cpu is None else cpu.processes)
         return profiled, set()
     cuda, system, _ = tables.calls
     return profiled | cuda.processes.keys(), set(system.processes)

@@ -21,6 +21,7 @@ from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.levels import DRIVER
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys import content as nsys_content
+from tracekit.readers.nsys import cpu as nsys_cpu
 from tracekit.readers.nsys import device as nsys_device
 from tracekit.readers.nsys import host as nsys_host
 from tracekit.readers.nsys import identity as nsys_identity
@@ -133,6 +134,7 @@ def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want
         draft.notes.extend(memory.notes)
         _add(draft, "memory_ops", _memory_ops(memory, pid, threads.index(UNKNOWN)))
     _add(draft, "counters", _counters(db, file_contents, pid))
+    _add_cpu(draft, file_contents, threads)
     if want.table("windows"):
         _add(draft, "windows", _window(file_contents))
     rows = _row_count(draft)
@@ -162,6 +164,8 @@ def _threads(
         tids.update(np.unique(rows.tid).tolist())
     if memory is not None:
         tids.add(UNKNOWN)
+    for cpu in (file_contents.cpu_samples, file_contents.switches):
+        tids.update(nsys_cpu.tids_of(cpu, pid))
     return sorted(tids)
 
 
@@ -239,6 +243,19 @@ def _add_device(draft: _Draft, file_contents: Contents) -> None:
         draft.notes.extend(_odd(syncs.odd, "synchronisation records"))
         if len(syncs.frame):
             _add(draft, "syncs", syncs.frame)
+
+
+def _add_cpu(draft: _Draft, file_contents: Contents, threads: Sequence[int]) -> None:
+    """Add `cpu_samples` and `thread_states`."""
+    if file_contents.cpu_samples is not None:
+        samples, notes = nsys_cpu.cpu_samples(file_contents.cpu_samples, draft.pid, threads)
+        draft.notes.extend(notes)
+        _add(draft, "cpu_samples", samples if len(samples) else None)
+    if file_contents.switches is not None:
+        clock = file_contents.clock
+        states, notes = nsys_cpu.thread_states(file_contents.switches, draft.pid, threads, clock)
+        draft.notes.extend(notes)
+        _add(draft, "thread_states", states if len(states) else None)
 
 
 def _of_process(

@@ -1,0 +1,235 @@
+"""What an export tells of the CPU: samples of what threads ran, and when they were off it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.codes import Data
+from tracekit.model.keys import of_arrays, place_of
+from tracekit.model.tables import TABLES
+from tracekit.model.tables.raw import THREAD_STATES
+from tracekit.model.trace import Note
+from tracekit.readers.nsys.content import Clock
+from tracekit.readers.nsys.database import MISSING, Database, Ints, blocks, has
+from tracekit.readers.nsys.gather import (
+    ByProcess,
+    Names,
+    Process,
+    category,
+    column,
+    gather,
+    order,
+    thread_of,
+)
+
+Codes = npt.NDArray[np.int32]
+
+SAMPLES, CHAINS, SWITCHES = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS", "SCHED_EVENTS"
+
+_NOUNS = {SAMPLES: "samples of the CPU", SWITCHES: "records of threads on a CPU"}
+
+MAX_FRAMES = 12
+"""So many functions of a sample are read, from the innermost on."""
+
+MAX_NAME, MAX_PATH = 200, 1_000
+"""Characters of a function, and of all of a sample."""
+
+_NO_FILE = "[Unknown]"
+
+_WAITING, _READY, _UNKNOWN = map(THREAD_STATES.index, ("waiting", "ready", "unknown"))
+_ENDED = -1
+
+_STATES = {1: _READY, 2: _WAITING, 3: _WAITING, 4: _WAITING, 5: _ENDED, 7: _WAITING, 8: _WAITING}
+"""What the profiler's number of a state says of a thread that leaves the CPU; of other numbers it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuRows:
+    """Rows of all processes; the codes of their `name` and `path` are of these texts. `notes` are about the file."""
+
+    processes: ByProcess = field(default_factory=ByProcess)
+    names: Sequence[str | None] = ()
+    paths: Sequence[str | None] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def read_samples(db: Database, clock: Clock) -> CpuRows | None:
+    """The samples of what threads ran; None where none were taken."""
+    if SAMPLES not in db.columns:
+        return None
+    if not has(db, SAMPLES, "start", "globalTid"):
+        return _without_columns(SAMPLES)
+    processes = ByProcess()
+    cells = {"tid": thread_of(db, SAMPLES), "key": column(db, SAMPLES, "id")}
+    gather(db, SAMPLES, cells, processes, clock, dict)
+    keys, code, names, paths = _chains(db)
+    for process in processes.values():
+        key = process.column("key")
+        place, has_chain = place_of(keys, key)
+        chain = np.append(code, len(names))[np.where(has_chain, place, len(keys))]
+        process.parts["chain"].append(chain)
+    return CpuRows(processes, [*names, None], [*paths, None])
+
+
+def read_switches(db: Database, clock: Clock) -> CpuRows | None:
+    """When threads were put on a CPU and taken off it; None where that was not recorded."""
+    if SWITCHES not in db.columns:
+        return None
+    if not has(db, SWITCHES, "start", "isSchedIn", "globalTid"):
+        return _without_columns(SWITCHES)
+    processes = ByProcess()
+    cells = {
+        "tid": thread_of(db, SWITCHES),
+        "enters": column(db, SWITCHES, "isSchedIn"),
+        "state": column(db, SWITCHES, "threadState"),
+    }
+    gather(db, SWITCHES, cells, processes, clock, dict)
+    return CpuRows(processes)
+
+
+def tids_of(cpu: CpuRows | None, pid: int) -> set[int]:
+    """The numbers of the threads of a process that have rows."""
+    if cpu is None or pid not in cpu.processes:
+        return set()
+    parts = cpu.processes[pid].parts.get("tid", [])
+    return {tid for part in parts for tid in np.unique(part).tolist()} - {MISSING}
+
+
+def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[pd.DataFrame, list[Note]]:
+    """(`cpu_samples` of one process, ids from 0; notes); `cpu` lets go of its rows."""
+    process = cpu.processes.pop(pid, Process())
+    tid, ts, chain = map(process.column, ("tid", "ts_ns", "chain"))
+    known = np.flatnonzero(tid != MISSING)
+    rows = known[order(ts[known], tid[known], chain[known])]
+    codes = chain[rows].astype(np.int32)
+    table = {
+        "id": np.arange(len(rows), dtype=np.int32),
+        "ts_ns": ts[rows],
+        "thread": _places(tid[rows], threads),
+        "name": category(codes, cpu.names or [None]),
+        "path": category(codes, cpu.paths or [None]),
+    }
+    return TABLES["cpu_samples"].frame(table, len(rows)), _notes(
+        SAMPLES, process, len(tid) - len(known)
+    )
+
+
+def thread_states(
+    cpu: CpuRows, pid: int, threads: Sequence[int], clock: Clock
+) -> tuple[pd.DataFrame, list[Note]]:
+    """(`thread_states` of one process, ids from 0; notes); `cpu` lets go of its rows."""
+    process = cpu.processes.pop(pid, Process())
+    tid, ts, enters, state = map(process.column, ("tid", "ts_ns", "enters", "state"))
+    known = np.flatnonzero((tid != MISSING) & (enters != MISSING))
+    unusable = len(tid) - len(known)
+    # Of what happens at once the thread leaves first.
+    known = known[np.lexsort((enters[known] != 0, ts[known], tid[known]))]
+    tid, ts, enters, state = tid[known], ts[known], enters[known] != 0, _states(state[known])
+    is_last = np.append(tid[1:] != tid[:-1], True)[: len(tid)]
+    end = np.append(ts[1:], 0)[: len(tid)]
+    returns = np.append(enters[1:], False)[: len(tid)] & ~is_last
+    if clock.end_ns is not None:
+        end[is_last] = clock.base_ns + clock.end_ns
+        returns |= is_last
+    leaves = ~enters & (state != _ENDED)
+    rows = np.flatnonzero(leaves & returns & (end > ts))
+    rows = rows[order(ts[rows], tid[rows])]
+    table = {
+        "id": np.arange(len(rows), dtype=np.int32),
+        "ts_ns": ts[rows],
+        "dur_ns": end[rows] - ts[rows],
+        "thread": _places(tid[rows], threads),
+        "state": category(state[rows].astype(np.int32), THREAD_STATES),
+    }
+    lost = int(np.count_nonzero(leaves & ~returns))
+    return TABLES["thread_states"].frame(table, len(rows)), _notes(
+        SWITCHES, process, unusable + lost
+    )
+
+
+def _states(number: Ints) -> Ints:
+    """What the numbers of states say, as places in `THREAD_STATES`."""
+    state = np.full(len(number), _UNKNOWN, np.int64)
+    for recorded, place in _STATES.items():
+        state[number == recorded] = place
+    return state
+
+
+def _places(tid: Ints, threads: Sequence[int]) -> npt.NDArray[np.int32]:
+    """The places of these threads among all of the process."""
+    return np.searchsorted(np.array(threads, np.int64), tid).astype(np.int32)
+
+
+def _without_columns(table: str) -> CpuRows:
+    """No rows, and a note that says why."""
+    text = f"{_NOUNS[table]} are not read: the table {table} has no column for their time or thread"
+    return CpuRows(notes=(Note("warning", "cpu-columns", text, data=Data(table=table)),))
+
+
+def _notes(table: str, process: Process, unusable: int) -> list[Note]:
+    """Notes about what was left out of one process."""
+    notes = []
+    if untimed := process.odd["no-time"]:
+        text = f"{_NOUNS[table]} without a usable time were left out"
+        notes.append(Note("warning", "no-time", text, count=untimed))
+    if unusable:
+        text = f"{_NOUNS[table]} that do not say of which thread, or until when, were left out"
+        notes.append(Note("info", "cpu-rows", text, count=unusable, data=Data(table=table)))
+    return notes
+
+
+def _chains(db: Database) -> tuple[Ints, Ints, list[str | None], list[str | None]]:
+    """(the ids of samples with functions, ascending; a code for each; by code the innermost function, and the path to it)."""
+    names = Names()
+    parts = list(_frames(db, names))
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64), [], []
+    key, depth, symbol, module = map(np.concatenate, zip(*parts, strict=True))
+    keys, place = np.unique(key, return_inverse=True)
+    frames = np.full((2, MAX_FRAMES, len(keys)), -1, np.int32)
+    frames[0, depth, place], frames[1, depth, place] = symbol, module
+    number, first = of_arrays([frame for of_kind in frames for frame in of_kind])
+    told = _Told(names.labels(db, {}))
+    symbols, modules = frames[:, :, first].transpose(0, 2, 1).tolist()
+    chains = [list(map(told.function, *both)) for both in zip(symbols, modules, strict=True)]
+    paths = [" > ".join(filter(None, reversed(chain)))[-MAX_PATH:] or None for chain in chains]
+    return keys, number, [chain[0] for chain in chains], paths
+
+
+def _frames(db: Database, names: Names) -> Iterator[tuple[Ints, Ints, Codes, Codes]]:
+    """(sample, depth, code of the function, code of its file) of the innermost functions, in blocks."""
+    if not has(db, CHAINS, "id", "symbol", "stackDepth"):
+        return
+    recorded = ("id", "stackDepth", "symbol", "module", "unresolved")
+    cells = {name: column(db, CHAINS, name) for name in recorded}
+    for block in blocks(db, CHAINS, (), expressions=cells):
+        key, depth, symbol, module, unresolved = (block[name] for name in recorded)
+        nameless = (unresolved != MISSING) & (unresolved != 0)
+        rows = np.flatnonzero((depth >= 0) & (depth < MAX_FRAMES) & (key != MISSING))
+        symbols = names.coded("string", np.where(nameless, MISSING, symbol)[rows])
+        yield key[rows], depth[rows], symbols, names.coded("string", module[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The texts of codes of functions and modules."""
+
+    labels: list[str | None]
+
+    def function(self, symbol: int, module: int) -> str | None:
+        """A function by its name, else by the file it is in; None where neither is known.
+
+        Where both are one text the profiler says something of the sample itself.
+        """
+        name = self.labels[symbol] if symbol >= 0 else None
+        file = self.labels[module] if module >= 0 else None
+        if name:
+            return name[:MAX_NAME] if name != file else None
+        if not file or file == _NO_FILE:
+            return None
+        return f"({file.rpartition('/')[2][:MAX_NAME]}, name unknown)"
