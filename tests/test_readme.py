@@ -8,13 +8,16 @@ import os
 import re
 import shlex
 import types
+from itertools import chain
 from pathlib import Path
 
+import click
 import pytest
 from command_line import invoke
 
 import capture.ray
 from capture.steps import StepPlan
+from tracekit.analyses import ANALYSES
 from tracekit.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -23,8 +26,6 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 }
-COMING = {"sql"} - set(main.list_commands(None))
-"""Commands that pages tell of and that are not there yet."""
 
 
 def blocks(page, language):
@@ -40,8 +41,7 @@ def sessions(page):
             command, _, shown = part.partition("\n")
             name, *arguments = shlex.split(command)
             assert name == "tracekit"
-            if arguments[0] not in COMING:
-                yield arguments, shown.rstrip("\n")
+            yield arguments, shown.rstrip("\n")
 
 
 def as_pattern(shown):
@@ -162,3 +162,22 @@ def test_the_pictures_are_those_of_the_example(checkout):
             (DOCS / "pictures" / name).write_bytes(fresh.read_bytes())
         assert len(words_of(fresh)) >= 8
         assert words_of(DOCS / "pictures" / name) == words_of(fresh), name
+
+
+OF_OTHERS = {
+    "--capture-range", "--capture-range-end", "--cpuctxsw", "--cuda-graph-trace", "--from",
+    "--contents", "--include-blobs", "--nproc-per-node", "--spec", "--trace", "--type",
+}  # fmt: skip
+"""Options of nsys, torchrun, pipx, uvx and capture."""
+
+
+def test_options_and_questions_that_pages_name_are_there():
+    context = click.Context(main)
+    commands = [main.get_command(context, name) for name in main.list_commands(context)]
+    parameters = chain.from_iterable(command.params for command in (main, *commands))
+    options = {name for given in parameters for name in (*given.opts, *given.secondary_opts)}
+    questions = {question.id for question in ANALYSES}
+    for page, text in PAGES.items():
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+        assert named <= options | OF_OTHERS, page
+        assert set(re.findall(r"--(?:only|skip) ([a-z][a-z-]*)", text)) <= questions, page

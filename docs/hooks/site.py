@@ -5,6 +5,7 @@ Rules, tables, commands, problems and words are never written twice: their pages
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -33,9 +34,6 @@ INCLUDED: Mapping[str, str] = {
 }
 """Pages that lie where they are used, by their place in the repository: what they are called on the site."""
 
-OPTIONAL: Mapping[str, str] = {"agents.md": "Use"}
-"""Pages that get a line in the navigation where they are there, and the part that it is in."""
-
 SUBJECTS: Mapping[str, str] = {
     "time": "Time",
     "ranks": "Ranks and communication",
@@ -52,17 +50,12 @@ _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
 
 def on_config(config: Any) -> Any:
-    """The configuration, with what there is of the optional pages and a page a rule in the navigation."""
+    """The configuration, with a page a rule in the navigation."""
     for part in config.nav:
         for name, pages in part.items():
-            pages += [page for page, home in OPTIONAL.items() if home == name and _there(page)]
             if name == "Findings":
                 pages += list(_rules_by_subject())
     return config
-
-
-def _there(page: str) -> bool:
-    return (ROOT / DOCS / page).is_file()
 
 
 def _rules_by_subject() -> Iterator[dict[str, list[dict[str, str]]]]:
@@ -93,6 +86,7 @@ def pages() -> dict[str, str]:
     made["tables/raw.md"] = _tables("Raw tables: what readers give", RAW, without=())
     made["tables/measured.md"] = _measured_tables()
     made["commands.md"] = _command_page()
+    made["schema/index.md"] = _schema_list()
     return made
 
 
@@ -141,6 +135,8 @@ def _relinked(link: re.Match[str], uri: str) -> str:
     if target in INCLUDED:
         return f"{link[1]}{relpath(INCLUDED[target], here)}{link[3] or ''}{link[4]}"
     if target.startswith(f"{DOCS}/"):
+        if (ROOT / target).is_dir():
+            target = f"{target}/index.md"
         target = target.replace(".ipynb", ".md")
         return f"{link[1]}{relpath(target.removeprefix(f'{DOCS}/'), here)}{link[3] or ''}{link[4]}"
     if (ROOT / target).is_file():
@@ -239,6 +235,22 @@ def _columns(described: Mapping[str, Any]) -> list[str]:
 def _cell(text: str) -> str:
     """The text as a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _schema_list() -> str:
+    """The page that lists the JSON Schemas."""
+    lines = [
+        "# JSON",
+        "What `--export json=-` and `-o FILE.json` write. `tracekit schema NAME` prints the same schema. The version stands in the field `schema`.",
+        "",
+        "| schema | what it describes |",
+        "|---|---|",
+    ]
+    for path in sorted((ROOT / DOCS / "schema").glob("*.json")):
+        schema = json.loads(path.read_text())
+        what = str(schema.get("description", schema["title"])).partition("\n\n")[0]
+        lines.append(f"| [{path.stem}]({path.name}) | {_cell(what)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _command_page() -> str:
