@@ -293,3 +293,17 @@ def test_a_file_that_is_gone_is_the_documented_error(tmp_path):
         read(tmp_path / "gone.jsonl")
     with pytest.raises(TraceFormatError):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("head", "is_trace"),
+    [
+        (b'{\n  "schemaVersion": 1,\n  "traceEvents": [', True),
+        (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X"', True),
+        (b'{"schemaVersion": 1, "step": 3, "timing_s/step": 1.0}\n{"schemaVersion": 1', False),
+        (b'{"step": 3, "timing_s/step": 1.0}\n', False),
+        (b"{'actor': {\n 'a': 1}}\nstep:1 - timing_s/step:2.0\n", False),
+    ],
+)
+def test_what_begins_as_a_trace_is_not_searched_for_lines_of_a_log(head, is_trace):
+    assert driver_log.is_of_trace(head) == is_trace

@@ -62,12 +62,20 @@ _MARKS = ("(TaskRunner pid=", "(main_task pid=", "======== Step ")
 _DRIVER = re.compile(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
 
 
+_TRACE = re.compile(rb'\s*+\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"')
+
+
+def is_of_trace(head: bytes) -> bool:
+    """Whether text begins as traces do, with an object that its first line does not close: no log has such lines."""
+    return _TRACE.match(head) is not None and not head.partition(b"\n")[0].rstrip().endswith(b"}")
+
+
 def sniff(head: bytes) -> bool:
     """Whether text begins like the log of an RL driver: a line of step timers, or a driver's own output.
 
     A console log may talk for long before its first step; there the prefix that Ray gives the driver tells.
     """
-    if not head or b"\0" in head:
+    if not head or b"\0" in head or is_of_trace(head):
         return False
     text = head.decode("utf-8", "replace")
     if "\x1b" in text:

@@ -53,7 +53,7 @@ Row = Mapping[str, object]
 
 def sniff(head: bytes) -> bool:
     """Whether text begins like a log of memory: JSON lines or CSV with an amount of memory for each step."""
-    if not head or b"\0" in head:
+    if not head or b"\0" in head or driver_log.is_of_trace(head):
         return False
     return _tells_memory(head.decode("utf-8", "replace")) and not driver_log.sniff(head)
 
