@@ -24,6 +24,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.held_back import Culprit, of_owner
 from tracekit.job.held_back_sheets import held_back_chart, held_back_sheets
+from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import (
     DAMAGED,
     PAUSING,
@@ -432,7 +433,11 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
         return f"the host is between ops, in many short pauses{place}", advice, ()
     if lost.code_ns > lost.silent_ns:
         culprit = of_owner(measured, owner, ("python", "range"))
-        place = "the host runs Python" if culprit is None else f"the host is in {_named(culprit)}"
+        if culprit is None:
+            place = "the host runs Python"
+        else:
+            waiting = waiting_for(measured, culprit, owner)
+            place = f"the host is in {_named(culprit)}{waiting}"
         return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
     culprit = of_owner(measured, owner, ("sample", "off_cpu"))
     if culprit is not None:
