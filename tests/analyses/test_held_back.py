@@ -96,19 +96,19 @@ def test_the_claim_names_what_samples_of_the_cpu_found_where_they_alone_tell(tmp
     ]
     (finding,) = found(profiled(tmp_path, *samples), "host-silence")
     assert finding.claim == (
-        "GPUs wait 40.0 ms of 100 ms per step while the CPU says of the host: tokenize (62 % of it)"
+        "GPUs wait 40.0 ms of 100 ms per step while the host is in tokenize (62 % of it), as samples of the CPU tell"
     )
     assert "NVTX" in finding.advice
     assert not finding.caveats
 
 
 @pytest.mark.parametrize(
-    ("state", "said"), [(7, "(off the CPU: waiting)"), (1, "(off the CPU: wants to run)")]
+    ("state", "said"), [(7, "off the CPU: waiting"), (1, "off the CPU: wants to run")]
 )
 def test_the_claim_says_that_a_host_was_off_the_cpu(tmp_path, state, said):
     times = nsys.off_cpu(30_500_000, 69_500_000, state=state)
     (finding,) = found(profiled(tmp_path, *times), "host-silence")
-    assert finding.claim.endswith(f"while the CPU says of the host: {said}")
+    assert finding.claim.endswith(f" while the host is {said}")
 
 
 def test_a_place_off_the_cpu_keeps_its_name_and_a_first_call_too(tmp_path):

@@ -66,6 +66,7 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.blame import idle_blame
 from tracekit.process.by_name import is_named
+from tracekit.process.cpu_rows import OFF_CPU
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import histogram, idle_by_window, longest
 
@@ -444,7 +445,7 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
         advice = (
             "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
         )
-        return f"the CPU says of the host: {_named(culprit)}", advice, ()
+        return f"the host is {_on_cpu(culprit)}", advice, ()
     culprit = of_owner(measured, owner, ("nothing",))
     around = (
         "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
@@ -458,6 +459,13 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
         advice,
         ("no trace row says what the host did: it may have waited for another process or a file",),
     )
+
+
+def _on_cpu(culprit: Culprit) -> str:
+    """What is known of CPUs alone, as the end of "the host is"."""
+    if culprit.place in OFF_CPU.values():
+        return _named(replace(culprit, place=culprit.place.strip("()")))
+    return f"in {_named(culprit)}, as samples of the CPU tell"
 
 
 def _named(culprit: Culprit) -> str:
