@@ -6,6 +6,7 @@ from chrome_builder import annotation, kernel, launch, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process.blame_traces import python
+from rules.firing import write_sources
 from rules.idle_report import result, rows_of
 
 QUESTIONS = (
@@ -95,19 +96,19 @@ def test_the_claim_names_what_samples_of_the_cpu_found_where_they_alone_tell(tmp
     ]
     (finding,) = found(profiled(tmp_path, *samples), "host-silence")
     assert finding.claim == (
-        "GPUs wait 40.0 ms of 100 ms per step while the CPU says of the host: tokenize (62 % of it)"
+        "GPUs wait 40.0 ms of 100 ms per step while the host is in tokenize (62 % of it), as samples of the CPU tell"
     )
     assert "NVTX" in finding.advice
     assert not finding.caveats
 
 
 @pytest.mark.parametrize(
-    ("state", "said"), [(7, "(off the CPU: waiting)"), (1, "(off the CPU: wants to run)")]
+    ("state", "said"), [(7, "off the CPU: waiting"), (1, "off the CPU: wants to run")]
 )
 def test_the_claim_says_that_a_host_was_off_the_cpu(tmp_path, state, said):
     times = nsys.off_cpu(30_500_000, 69_500_000, state=state)
     (finding,) = found(profiled(tmp_path, *times), "host-silence")
-    assert finding.claim.endswith(f"while the CPU says of the host: {said}")
+    assert finding.claim.endswith(f" while the host is {said}")
 
 
 def test_a_place_off_the_cpu_keeps_its_name_and_a_first_call_too(tmp_path):
@@ -121,6 +122,50 @@ def test_a_place_off_the_cpu_keeps_its_name_and_a_first_call_too(tmp_path):
     assert rows[1:3] == [("· cudaFree", 39_000_000), ("· · (off the CPU: waiting)", 38_000_000)]
     (finding,) = found(report, "low-gpu-utilization")
     assert "cudaFree 39.0 ms" in finding.claim
+
+
+def ranks_in_a_host_s_collective(*late, unit=100, calls=10):
+    """Per rank a step of 10 collectives of the host; `late[k]` comes last to the k-th, by 80 of each 100, while GPUs wait."""
+    rows = {}
+    for rank in range(3):
+        whole = 100 * calls * unit
+        rows[rank] = [step(1, 0, whole), annotation("update_actor", 0, whole)]
+        for k in range(calls):
+            at, last = 100 * k, late[k % len(late)]
+            came = at + (85 if rank == last else 5)
+            rows[rank] += [
+                *launched("gemm", at * unit, at * unit, 3 * unit, k + 1),
+                op("c10d::allreduce_", came * unit, (at + 99 - came) * unit),
+                annotation("gloo:all_reduce", came * unit, (at + 95 - came) * unit, tid=102),
+            ]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [((2,), ", waiting for rank 2"), ((0, 1), ""), ((1, *[2] * 9), ", waiting for rank 2")],
+)
+@pytest.mark.parametrize(
+    ("unit", "rule"), [(100, "low-gpu-utilization"), (1, "launch-bound")], ids=["long", "short"]
+)
+def test_idle_time_in_a_collective_of_the_host_is_waiting_for_the_rank_that_came_last(
+    tmp_path, late, said, unit, rule
+):
+    sources = write_sources(tmp_path, ranks_in_a_host_s_collective(*late, unit=unit))
+    (finding,) = found(result(sources, QUESTIONS).report, rule)
+    assert finding.claim.endswith(f" in c10d::allreduce_ in update_actor{said}")
+
+
+def test_idle_time_elsewhere_is_no_wait_for_a_rank(tmp_path):
+    rows = ranks_in_a_host_s_collective(2)
+    for of_rank in rows.values():
+        of_rank += [op("aten::mm", 100 * 100 * k + 310, 9_600) for k in range(10)]
+        of_rank[:] = [row for row in of_rank if row["name"] != "c10d::allreduce_"]
+    (finding,) = found(
+        result(write_sources(tmp_path, rows), QUESTIONS).report, "low-gpu-utilization"
+    )
+    assert "aten::mm" in finding.claim
+    assert "waiting for" not in finding.claim
 
 
 def test_recorded_collection_is_named(tmp_path):

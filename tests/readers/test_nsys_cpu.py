@@ -1,9 +1,13 @@
 """Samples of the CPU, and threads on it and off it, as exports of Nsight Systems have them."""
 
+import contextlib
+import random
+
 import nsys_builder as nsys
 import pytest
 
 import tracekit
+from tracekit.model.errors import TraceFormatError
 from tracekit.pipeline.table_reading import Options, rows_of
 
 TABLES = ("host_ops", "cpu_samples", "thread_states", "threads")
@@ -147,6 +151,24 @@ def test_a_value_of_any_type_costs_at_most_its_rows(tmp_path, table, column, val
     trace = loaded(path)
     assert len(samples(trace)) >= 1
     assert len(states(trace)) >= 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_files_give_traces_or_a_reason(tmp_path, seed):
+    """Bytes overwritten anywhere behind the first page, or a cut."""
+    rows = [row for n in range(300) for row in nsys.sampled(n, 1_000 * n, f"f{n % 7}", "main")]
+    rows += [
+        row for n in range(300) for row in nsys.off_cpu(1_000 * n, 1_000 * n + 500, state=n % 9)
+    ]
+    path = export(tmp_path, rows, duration_ns=400_000)
+    draw, data = random.Random(seed), bytearray(path.read_bytes())
+    for _ in range(draw.choice((1, 20, 400))):
+        data[draw.randrange(4096, len(data))] = draw.randrange(256)
+    path.write_bytes(data[: draw.choice((len(data), draw.randrange(4096, len(data))))])
+    with contextlib.suppress(TraceFormatError):
+        trace = loaded(path)
+        assert len(trace.get("cpu_samples")) <= 300
+        assert (trace.get("thread_states")["dur_ns"] > 0).all()
 
 
 def test_they_are_read_only_where_they_are_asked_for(tmp_path):

@@ -54,12 +54,16 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The place that most of some idle time was spent in: how much of it, of how much in all."""
+    """The place that most of some idle time was spent in: how much of it, of how much in all.
+
+    `names` are those of the place and all around it, the outermost first.
+    """
 
     place: str
     holder: str
     idle_ns: int
     total_ns: int
+    names: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -205,7 +209,8 @@ def _culprit(
     if not _tells(of.tree, node, stages):
         return None
     text, holder = _described(of.tree, node)
-    return Culprit(text, holder, int(sums[node]), total)
+    names = tuple(map(of.tree.frame.__getitem__, _path(of.tree, node)))
+    return Culprit(text, holder, int(sums[node]), total, names)
 
 
 def first_calls(measured: Measurements, window: StageWindow) -> tuple[tuple[str, int], ...]:

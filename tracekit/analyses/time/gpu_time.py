@@ -24,6 +24,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.gpu_shares import SUMMED, shares
 from tracekit.job.held_back import first_calls, kinds_of, of_window
+from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import idle_by_cause
 from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
@@ -366,7 +367,8 @@ def _held_back(measured: Measurements, window: StageWindow) -> tuple[str, str]:
             spent,
             "see what its stream waited for: work of other streams, events, other processes on the GPU",
         )
-    place = f": {_of_wall(window, culprit.idle_ns)} in {culprit.place}"
+    waiting = waiting_for(measured, culprit, window.owner, window.canonical)
+    place = f": {_of_wall(window, culprit.idle_ns)} in {culprit.place}{waiting}"
     if culprit.holder == "nothing":
         return (
             f": {_of_wall(window, culprit.idle_ns)} with {culprit.place.strip('()')}",

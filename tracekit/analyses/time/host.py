@@ -23,6 +23,7 @@ from tracekit.job.frames import (
     units,
 )
 from tracekit.job.held_back import of_stage
+from tracekit.job.host_waits import waiting_for
 from tracekit.job.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
 from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
 from tracekit.job.tables import as_headings, sheet, with_rows
@@ -314,7 +315,11 @@ def _gap_finding(
     wall = steps.mean(row["device_wall_ns"])
     mean = row["kernel_ns"] / kernels
     culprit = of_stage(measured, row)
-    where = "" if culprit is None or culprit.holder not in NAMED else f", most in {culprit.place}"
+    where = ""
+    if culprit is not None and culprit.holder in NAMED:
+        owner = (text_or_none(row["run"]), text_or_none(row["role"]))
+        waiting = waiting_for(measured, culprit, owner, text_or_none(row["canonical"]))
+        where = f", most in {culprit.place}{waiting}"
     claim = f"{name} launches {round(kernels / row['process_steps']):,} kernels of {show(mean, 'ns')} on average one by one{where}{run}"
     return Finding(
         "launch-bound",
@@ -384,7 +389,7 @@ ANALYSIS = Analysis(
     reads=("host_ops", "device_ranges"),
     writes=(HOST_COUNTS, "metrics"),
     metrics=("host_ops", "host_launches"),
-    rests_on=("gpu_time", "idle_blame", "idle_frames"),
+    rests_on=("collectives", "gpu_time", "idle_blame", "idle_frames"),
     rules=("launch-bound",),
     thresholds={
         "launch-bound": {

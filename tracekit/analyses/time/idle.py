@@ -24,6 +24,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.held_back import Culprit, of_owner
 from tracekit.job.held_back_sheets import held_back_chart, held_back_sheets
+from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import (
     DAMAGED,
     PAUSING,
@@ -65,6 +66,7 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.blame import idle_blame
 from tracekit.process.by_name import is_named
+from tracekit.process.cpu_rows import OFF_CPU
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import histogram, idle_by_window, longest
 
@@ -432,14 +434,18 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
         return f"the host is between ops, in many short pauses{place}", advice, ()
     if lost.code_ns > lost.silent_ns:
         culprit = of_owner(measured, owner, ("python", "range"))
-        place = "the host runs Python" if culprit is None else f"the host is in {_named(culprit)}"
+        if culprit is None:
+            place = "the host runs Python"
+        else:
+            waiting = waiting_for(measured, culprit, owner)
+            place = f"the host is in {_named(culprit)}{waiting}"
         return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
     culprit = of_owner(measured, owner, ("sample", "off_cpu"))
     if culprit is not None:
         advice = (
             "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
         )
-        return f"the CPU says of the host: {_named(culprit)}", advice, ()
+        return f"the host is {_on_cpu(culprit)}", advice, ()
     culprit = of_owner(measured, owner, ("nothing",))
     around = (
         "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
@@ -453,6 +459,13 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
         advice,
         ("no trace row says what the host did: it may have waited for another process or a file",),
     )
+
+
+def _on_cpu(culprit: Culprit) -> str:
+    """What is known of CPUs alone, as the end of "the host is"."""
+    if culprit.place in OFF_CPU.values():
+        return _named(replace(culprit, place=culprit.place.strip("()")))
+    return f"in {_named(culprit)}, as samples of the CPU tell"
 
 
 def _named(culprit: Culprit) -> str:
