@@ -415,15 +415,17 @@ def test_ranks_that_were_not_asked_for_are_not_read():
 # --- the Parquet files of a report ----------------------------------------------------------------
 
 
-def test_a_duckdb_of_your_own_reads_the_parquet_files_as_the_readme_says(tmp_path):
+def test_a_duckdb_of_your_own_reads_the_parquet_files_as_the_page_says(tmp_path):
     duckdb = pytest.importorskip("duckdb")
-    readme = (ROOT / "README.md").read_text()
-    (statement,) = re.findall(r"```sql\n(.*?)```", readme, re.DOTALL)
-    assert "parquet=/tmp/tracekit-readme/parquet" in readme
+    page = (ROOT / "docs/sql.md").read_text()
+    (statement,) = [
+        block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if ".parquet" in block
+    ]
+    assert "--export parquet=DIR" in page
     report = tracekit.analyze(SIMULATED)
     for name, data in tracekit.render(report, "parquet").items():
         (tmp_path / name).write_bytes(data)
-    rows = duckdb.sql(statement.replace("/tmp/tracekit-readme/parquet", str(tmp_path))).fetchall()
+    rows = duckdb.sql(statement.replace("DIR", str(tmp_path))).fetchall()
     expected = answer(
         "SELECT name, sum(total_ns) AS total_ns FROM kernels GROUP BY name ORDER BY total_ns DESC LIMIT 3",
         SIMULATED,
