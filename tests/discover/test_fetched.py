@@ -220,3 +220,13 @@ def test_what_looks_like_an_address_and_is_a_directory_here_is_read_here(tmp_pat
     (tmp_path / "base=x" / "rank0.json").write_bytes(trace(0))
     assert tracekit.analyze("base=x").title == "base=x"
     assert os.listdir(tmp_path)  # noqa: PTH208
+
+
+def test_who_waits_is_told_of_every_file(store, monkeypatch):
+    told = []
+    monkeypatch.setattr(fetched, "watchers", [lambda *state: told.append(state)])
+    tracekit.analyze("memory://runs/a")
+    assert told == [("memory://runs/a", 1, 2), ("memory://runs/a", 2, 2)]
+    forget()
+    tracekit.analyze("memory://runs/a")
+    assert len(told) == 2, "what is here already takes no time"

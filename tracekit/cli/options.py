@@ -257,6 +257,10 @@ def _options(given: Mapping[str, Any]) -> Options:
     # What was not given at all is None, also of what can be given several times.
     stated = {name: given.get(name) for name in _READING if given.get(name) != ()}
     shows_progress = not given.get("quiet", True)
+    if shows_progress:
+        from tracekit.discover import fetched
+
+        fetched.watchers[:] = [terminal.fetching]
     return options_of({**stated, "work": counts, "progress": shows_progress})
 
 

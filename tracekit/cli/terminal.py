@@ -15,6 +15,7 @@ import click
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import DISTRIBUTION
+from tracekit.model.labels import shown
 
 if TYPE_CHECKING:
     from tracekit.model.trace import Failure
@@ -55,6 +56,16 @@ def say(text: str | bytes) -> None:
         raise TracekitError(
             f"standard output: cannot be written: {reason}", "write to a file elsewhere with -o"
         ) from error
+
+
+def fetching(text: str, number: int, total: int) -> None:
+    """Nothing; counts the files that are fetched from an address, on a line of a terminal that is written over."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return
+    end = "\r\x1b[K" if number == total else ""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"\r\x1b[Kfetching {shown(text)[:60]}: {number:,} of {total:,} files{end}")
+        sys.stderr.flush()
 
 
 def tell(line: str) -> None:

@@ -62,8 +62,8 @@ _SAME_BY = (
 _held = ExitStack()
 atexit.register(_held.close)
 
-progress: list[Callable[[str, int, int], None]] = []
-"""Who is told of every file that is fetched: (the address, how many are there now, of how many)."""
+watchers: list[Callable[[str, int, int], None]] = []
+"""Who is told of every file that is fetched: the address, how many files are here by then, of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,8 @@ def _listed(store: Any, path: str) -> tuple[list[_Original], str, bool]:
     pattern = not {"*", "?", "["}.isdisjoint(path)
     if pattern:
         base = path[: min(path.find(sign) for sign in "*?[" if sign in path)].rpartition("/")[0]
-        found = store.glob(path, detail=True)
-        details = {name: found[name] for name in found if found[name].get("type") == "file"}
+        matches = store.glob(path, detail=True)
+        details = {name: matches[name] for name in matches if matches[name].get("type") == "file"}
     else:
         base = path.rstrip("/")
         detail = store.info(base)
@@ -254,7 +254,7 @@ def _copied(text: str, name: str, originals: list[_Original], *, is_one: bool) -
         raise TracekitError(f"{shown(text)}: {len(originals):,} files", "name a part of them")
     folder = _folder(text)
     top = folder / "copies" / name
-    known = _index(folder)
+    before = _index(folder)
     wanted = {"/".join(original.parts): original for original in originals}
     _remove_others(top, wanted)
     left = cache.limit_bytes()
@@ -262,10 +262,10 @@ def _copied(text: str, name: str, originals: list[_Original], *, is_one: bool) -
     for number, (below, original) in enumerate(wanted.items(), 1):
         target = top.joinpath(*original.parts)
         entry = [original.size_bytes, original.sign]
-        if original.sign is None or known.get(below) != entry or not target.is_file():
+        if original.sign is None or before.get(below) != entry or not target.is_file():
             _copy(text, original, target, left)
-            for told in progress:
-                told(text, number, len(wanted))
+            for watcher in watchers:
+                watcher(text, number, len(wanted))
         left -= target.stat().st_size
         index[below] = entry
     cache.put(folder / _INDEX, json.dumps(index).encode())
@@ -276,14 +276,14 @@ def _copied(text: str, name: str, originals: list[_Original], *, is_one: bool) -
 
 def _folder(text: str) -> Path:
     """Where the copies of what has this name are kept."""
-    kept = None if cache.is_off() else cache.folder("fetched")
-    if kept is None:
+    parent = None if cache.is_off() else cache.folder("fetched")
+    if parent is None:
         import tempfile
 
         temporary = tempfile.mkdtemp(prefix="tracekit-")
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
         return Path(temporary)
-    folder = kept / hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    folder = parent / hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     folder.mkdir(mode=0o700, exist_ok=True)
     cache.hold(_held, folder / _INDEX)
     return folder
