@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from tracekit.agents.bounds import sentences_within, text_within
@@ -12,6 +11,7 @@ from tracekit.compare.changes import Choices
 from tracekit.compare.comparison import Change, Comparison, Difference, Word
 from tracekit.compare.report import as_report
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 from tracekit.pipeline import comparing
 from tracekit.render import render
 

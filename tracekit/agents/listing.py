@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +10,7 @@ from tracekit.agents.bounds import LISTED
 from tracekit.agents.roots import Roots, inside
 from tracekit.discover.arguments import leads_out
 from tracekit.model.labels import natural, shown
+from tracekit.model.records import dataclass
 from tracekit.model.units import show
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from tracekit.agents.bounds import text_within
 from tracekit.agents.roots import Roots
 from tracekit.analyses import rules
+from tracekit.model.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 from tracekit.agents.bounds import (
@@ -17,6 +17,7 @@ from tracekit.agents.bounds import (
 from tracekit.agents.roots import Roots, inside
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural
+from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Finding, Metric, Report, Severity, Sheet
 from tracekit.model.sources import Failure
 from tracekit.pipeline import again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import attrgetter
 from urllib.parse import unquote
 
@@ -11,6 +10,7 @@ from tracekit.agents.reports import report_on
 from tracekit.agents.roots import Roots
 from tracekit.analyses import rules
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 from tracekit.render import render
 
 REPORT = "tracekit://report/"

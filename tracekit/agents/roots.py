@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tracekit.discover.arguments import leads_out
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from tracekit.agents.bounds import LISTED, ROWS, rows_within, text_within
@@ -11,6 +10,7 @@ from tracekit.agents.reports import Path, Ranks, Stages, Steps, Unread, options
 from tracekit.agents.roots import Roots, inside
 from tracekit.agents.table_rows import as_lines
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 from tracekit.model.report import Cell
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from tracekit.agents.reports import (
 from tracekit.agents.roots import Roots
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
+from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Sheet
 from tracekit.render.tables import column_names, tables
 

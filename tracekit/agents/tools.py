@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tracekit.agents import bounds
@@ -25,6 +24,7 @@ from tracekit.agents.statements import LIMIT_S, SqlAnswer, SqlArguments, sql
 from tracekit.agents.table_rows import TablesAnswer, TablesArguments, table_rows
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
+from tracekit.model.records import dataclass
 from tracekit.render.json import plain_json
 from tracekit.render.schema import schema_of
 

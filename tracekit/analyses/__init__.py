@@ -9,11 +9,12 @@ Questions do not import one another: what they share is a fact of the process or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Section, Verdict
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
 from tracekit.model.tables.arrays import Columns

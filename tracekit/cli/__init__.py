@@ -47,8 +47,8 @@ COMPLETE = "_TRACEKIT_COMPLETE"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """What keeps numpy and pandas from starting threads that nothing here needs: workers can be forked then."""
 
-NEW_OBJECTS = 100_000
-"""The collector of cycles looks after so many new objects: with its 700 it takes a twentieth of a small analysis to find nothing."""
+NEW_OBJECTS = 300_000
+"""The collector of cycles looks after so many new objects, more than a small analysis makes: with its 700 it takes a twentieth of the time to find nothing."""
 
 FAILED, INTERRUPTED = 2, 130
 

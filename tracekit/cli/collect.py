@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from tracekit.cli import options as opt
 from tracekit.cli import terminal
 from tracekit.cli.layout import columns, listed
 from tracekit.model.labels import plural
+from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
     from tracekit.pipeline.collect import Kept, LeftOut, Plan, Session, Wanted

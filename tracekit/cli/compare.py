@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import click
 from tracekit.cli import ci, gating, terminal
 from tracekit.cli import options as opt
 from tracekit.model.errors import NothingComparableError, TracekitError
+from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
     from tracekit.compare.changes import Choices

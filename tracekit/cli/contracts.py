@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tracekit.compare import comparison, noise
 from tracekit.health.checks import Diagnosis
 from tracekit.model import report
+from tracekit.model.records import dataclass
 from tracekit.model.sources import NoteSeverity
 
 DOCTOR, INSPECT = "tracekit.doctor/1", "tracekit.inspect/1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from glob import has_magic, iglob
 from pathlib import Path
@@ -13,6 +13,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
+from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
     from tracekit.compare.gate_file import GateFile

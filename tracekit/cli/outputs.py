@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.cli import terminal
 from tracekit.model.errors import TracekitError
 from tracekit.model.files import refuse_unwritable, write_atomically
+from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render import format_of, refuse_without_library, render, renderer
 

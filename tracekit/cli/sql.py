@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import click
 from tracekit.cli import options as opt
 from tracekit.cli import terminal
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
     from tracekit.model.tables.arrays import Columns

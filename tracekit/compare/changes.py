@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 
@@ -26,6 +26,7 @@ from tracekit.model.metrics import (
     Kind,
     titled,
 )
+from tracekit.model.records import dataclass
 from tracekit.model.stats.outlook import detectable
 from tracekit.model.stats.speedup import FOOTNOTES, Pairing, Speedup, exact, speedup
 from tracekit.model.stats.verdict import (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
 from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.origins import Attribution
+from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit
 from tracekit.model.shown import Shown
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import log, log1p
 
 import pandas as pd
@@ -12,6 +11,7 @@ from tracekit.compare.comparison import Difference
 from tracekit.compare.gate_rules import amount
 from tracekit.compare.sides import Side, all_positive
 from tracekit.model.metrics import METRICS, PER_WORK, STAGE_TIME
+from tracekit.model.records import dataclass
 from tracekit.model.stats.speedup import Speedup, speedup
 from tracekit.model.stats.verdict import LEAST_EFFECT, verdict
 

@@ -6,7 +6,7 @@ A rule fails only where the whole interval is beyond its limit, or with `point:`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from math import copysign, inf, log1p
 from typing import Literal
@@ -26,6 +26,7 @@ from tracekit.model.metrics import (
     grows_with_work,
     titled,
 )
+from tracekit.model.records import dataclass
 from tracekit.model.report import Gate, Outcome, Unit
 from tracekit.model.stages import canonical
 from tracekit.model.stats.estimate import Estimate, estimate, t_tail

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from tracekit.discover.arguments import refuse_special
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
 from tracekit.model.metrics import STEP_TIME
+from tracekit.model.records import dataclass
 from tracekit.model.stats.verdict import LEAST_EFFECT
 
 OWN_FILE, PROJECT_FILE = "tracekit.toml", "pyproject.toml"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import date
 from typing import Literal, Never
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
 from tracekit.model.metrics import METRICS, OUT_OF_MEMORY, STAGE_TIME, Kind
+from tracekit.model.records import dataclass
 from tracekit.model.report import Unit
 from tracekit.model.units import MINUS, parse_size, parse_time, show
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import exp, expm1
 from operator import itemgetter
 
@@ -18,6 +17,7 @@ from tracekit.compare.origins import KernelChange, KernelChanges, Presence
 from tracekit.compare.renames import SEPARATOR
 from tracekit.compare.slot_table import Half, SlotTable
 from tracekit.compare.spreads import run_means
+from tracekit.model.records import dataclass
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.many import KernelTests, Limits, Shift, compare_kernels
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED

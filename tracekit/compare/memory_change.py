@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Better
 
 SiteState = Literal[

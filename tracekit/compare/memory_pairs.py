@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from tracekit.compare.memory_snapshots import Snapshot, Whose
 from tracekit.job.samples import missing_last
 from tracekit.model.labels import called
+from tracekit.model.records import dataclass
 
 Key = tuple[object, ...]
 Steps = Mapping[int | None, Snapshot]

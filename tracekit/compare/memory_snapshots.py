@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from tracekit.job.memory_snapshots import SNAPSHOT_KEYS
 from tracekit.job.samples import Samples
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import called
+from tracekit.model.records import dataclass
 from tracekit.model.report import Better
 from tracekit.model.trace import Measurements
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tracekit.job.samples import Key
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.labels import plural, words
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
+from tracekit.model.records import dataclass
 from tracekit.model.stats.noise import LEAST_RUNS, Noise, calibrate
 from tracekit.model.version import VERSION
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.speedup import Pairing
 
 Presence = Literal["both", "new", "gone", "replaced"]

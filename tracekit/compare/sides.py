@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from operator import attrgetter
 
@@ -20,6 +20,7 @@ from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural
 from tracekit.model.metrics import STEP_TIME, WINDOW
+from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
 from tracekit.model.trace import Measurements

@@ -6,7 +6,6 @@ A step is reduced over ranks first: the mean over the lanes (devices, or process
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tracekit.job.stage_windows import whole
 from tracekit.model.intervals import Intervals, intersect, union
 from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike
 from tracekit.model.metrics import STEP_TIME
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
 Floats = npt.NDArray[np.float64]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracekit.compare.changes import Choices, step_key
 from tracekit.compare.gate import gates, overall
 from tracekit.compare.gate_rules import IDLE_SHARE, KINDS, Rule, Rules
 from tracekit.compare.sides import Side
 from tracekit.model.metrics import STEP_TIME, UNPROFILED
+from tracekit.model.records import dataclass
 from tracekit.model.report import Gate
 
 SLOWED = 0.2

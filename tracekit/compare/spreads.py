@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.designs import WELCH_FROM, welch
 from tracekit.model.stats.estimate import ROUNDING, Floats, shared_rho, t_quantile, variance_of_mean
 from tracekit.model.stats.speedup import Pairing

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
@@ -28,6 +28,7 @@ from tracekit.job.warm_up import Dropped, LeftOut
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
 KEY: Key = (UNPROFILED, None, None)

@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
@@ -54,6 +54,7 @@ from tracekit.discover.surveys import (
 from tracekit.model.codes import MISSED, UNREADABLE, Data, Reason
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
+from tracekit.model.records import dataclass
 from tracekit.model.sources import Account, Note, NoteSeverity, Recorded, Source
 
 __all__ = [

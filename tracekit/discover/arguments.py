@@ -9,7 +9,7 @@ import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from tracekit.discover import fetched
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, plural, shown
+from tracekit.model.records import dataclass
 from tracekit.model.sources import Note
 
 _MAGIC = frozenset("*?[")

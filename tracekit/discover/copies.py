@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import filterfalse
 from operator import attrgetter
 from pathlib import Path
@@ -13,6 +13,7 @@ from tracekit.discover.arguments import Argument, Ignored
 from tracekit.discover.runs import Placed, groups
 from tracekit.model.codes import Reason
 from tracekit.model.labels import natural, shown
+from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Source
 
 SAME_CONTENT = "same-content"

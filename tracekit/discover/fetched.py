@@ -15,7 +15,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import cache as once
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -24,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
+from tracekit.model.records import dataclass
 from tracekit.model.units import show
 
 if TYPE_CHECKING:

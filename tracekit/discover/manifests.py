@@ -10,13 +10,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from tracekit.model.codes import Data
 from tracekit.model.labels import called, first_few, phrase, shown, words
+from tracekit.model.records import dataclass
 from tracekit.model.sources import Account, Note, Recorded, Source
 
 SCHEMAS = ("capture/1", "capture/2")

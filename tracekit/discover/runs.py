@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, filterfalse
 from typing import TypeVar
 
 from tracekit.discover.names import HOST_FOLDER, NameFacts, says_something
 from tracekit.model.codes import Data
 from tracekit.model.labels import first_few, natural, words
+from tracekit.model.records import dataclass
 from tracekit.model.sources import NoteSeverity, Source
 
 T = TypeVar("T")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import filterfalse
 from operator import attrgetter
@@ -14,6 +13,7 @@ from tracekit.discover.names import WHOLE_STEP
 from tracekit.model.codes import Data
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import first_few, natural, shown, words
+from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Source
 from tracekit.model.stages import scope_stage, stage_filter
 from tracekit.model.units import numbers

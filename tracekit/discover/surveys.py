@@ -6,7 +6,7 @@ All that discovery asks of the disk is asked here, once; the rest is told by nam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +19,7 @@ from tracekit.discover.manifests import Manifest, is_manifest, read_manifest
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.labels import shown
+from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Tool
 
 _LFS = b"version https://git-lfs.github.com/spec/"

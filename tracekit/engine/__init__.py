@@ -7,9 +7,9 @@ source, in the order of the sources, whatever order they finish in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source
 
 R = TypeVar("R")

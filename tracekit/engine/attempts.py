@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from tracekit.engine import Advance, R, Work
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source
 
 R_co = TypeVar("R_co", covariant=True)

@@ -6,11 +6,11 @@ What is measured of a file of 30 KB is a hundred small tables: to send them take
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tracekit.engine import Advance, R, Work
 from tracekit.engine.attempts import Attempt, attempt, out_of_memory
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Source
 
 Combine = Callable[[Sequence[R]], Sequence[R]]

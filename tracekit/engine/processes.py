@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
@@ -33,6 +32,7 @@ from tracekit.engine.attempts import (
     out_of_memory,
     throttled,
 )
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source
 
 _LOG = logging.getLogger("tracekit")

@@ -7,7 +7,7 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tracekit.engine import OnProgress, Outcome, R, Work
@@ -23,6 +23,7 @@ from tracekit.engine.ray_cluster import (
 )
 from tracekit.engine.ray_worker import Board, call, fold, unpacked
 from tracekit.engine.schedule import Tally, check_jobs, estimate_bytes, outcomes_of
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source
 
 _REACH_HINT = (

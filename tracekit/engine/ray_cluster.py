@@ -15,13 +15,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TextIO, TypeVar
 
 from tracekit.discover.runs import numbered
 from tracekit.engine.capacity import core_count
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
+from tracekit.model.records import dataclass
 from tracekit.model.version import VERSION
 
 T = TypeVar("T")

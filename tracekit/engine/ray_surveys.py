@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tracekit.discover.arguments import (
@@ -30,6 +30,7 @@ from tracekit.discover.surveys import (
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 
 Parts = tuple[str, ...]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tracekit.health.problems import PROBLEMS
 from tracekit.health.signs import Symptom, signs
 from tracekit.health.symptoms import Capture, symptoms
 from tracekit.model.labels import natural
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Note, NoteSeverity
 
 __all__ = ["GRAVE", "Capture", "Diagnosis", "diagnose"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from tracekit.model.records import dataclass
 from tracekit.model.trace import NoteSeverity
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tracekit.model.codes import (
     IGNORED,
@@ -16,6 +15,7 @@ from tracekit.model.codes import (
     UNREADABLE,
     Data,
 )
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Note, NoteSeverity
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from tracekit.health.signs import Symptom
 from tracekit.model.labels import words
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Source, Tool
 from tracekit.model.units import numbers
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracekit.job.collectives import CLOCK, clocks
 from tracekit.model.keys import records
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
 Owner = tuple[str | None, str | None, int | None, int | None]

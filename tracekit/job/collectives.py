@@ -7,7 +7,6 @@ Clocks are compared where they must agree: the ends of collectives that no rank 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pandas as pd
 
 from tracekit.job.frames import UNIT, units
 from tracekit.model.keys import first_of_each, numbered_alike, of_keys
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 

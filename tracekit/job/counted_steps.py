@@ -7,7 +7,7 @@ A recording of a host alone tells nothing of that: there every step counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from tracekit.job.warm_up import COMPARED_ONLY, Dropped, dropped
 from tracekit.model import faults
 from tracekit.model.keys import CAPTURE, is_among, of_keys
 from tracekit.model.metrics import STEP_TIME
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -12,6 +11,7 @@ import pandas as pd
 from tracekit.model.errors import TracekitError
 from tracekit.model.keys import as_python, records
 from tracekit.model.labels import called
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 from tracekit.model.units import parse_size, show
 

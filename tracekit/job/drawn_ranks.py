@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.model.intervals import Ints
 from tracekit.model.labels import natural
+from tracekit.model.records import dataclass
 from tracekit.model.stats.groups import alike, middle
 
 MAX_ROWS = 64

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from tracekit.job.frames import COUNTED_ANEW, same_text, text_or_none
+from tracekit.model.records import dataclass
 from tracekit.model.stages import canonical
 from tracekit.model.trace import Measurements
 

@@ -6,7 +6,6 @@ A *unit* is one step of one run; where steps have no number, a repeated capture 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from tracekit.model.keys import (
     numbered_alike,
     of_keys,
 )
+from tracekit.model.records import dataclass
 from tracekit.model.report import Heading
 from tracekit.model.stages import canonical, scope_stage, stage_name
 from tracekit.model.tables.arrays import Nullable, bare, for_pandas, framed

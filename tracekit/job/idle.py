@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from tracekit.job.stage_windows import (
 )
 from tracekit.job.waits import waits
 from tracekit.model.keys import looked_up, of_keys, records, row_dicts
+from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds, shared
 from tracekit.model.trace import Measurements
 from tracekit.process.idle import IdleTime

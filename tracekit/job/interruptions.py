@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from tracekit.job.frames import (
     units,
 )
 from tracekit.model.keys import PROCESS
+from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 

@@ -6,7 +6,6 @@ stage and cause of idleness, on a host alone by stage and op.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ import pandas as pd
 from tracekit.job.frames import canonical_stages, same_text, text_or_none, units
 from tracekit.job.rank_groups import RankGroup
 from tracekit.model.keys import CAPTURE, equal, looked_up, numbered_alike, of_keys, summed
+from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
 from tracekit.model.tables.arrays import Columns, Nullable
 from tracekit.model.tables.slots import CAUSE_TITLES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from tracekit.job.rank_sets import named_set
 from tracekit.job.waits import Waits, savings, waits
 from tracekit.model.keys import is_among, numbered_alike
 from tracekit.model.labels import plural
+from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Verdict
 from tracekit.model.stats.lasting import rounds_needed
 from tracekit.model.stats.many import benjamini_hochberg

@@ -6,7 +6,7 @@ A rank is late by how much less it waits than the others do: what it does, in a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from tracekit.job.frames import UNIT, distinct
 from tracekit.job.rank_groups import MEMBER, RankGroup, in_order, of_others
 from tracekit.job.waits import Waits
 from tracekit.model.keys import is_among, of_keys, places_of, summed
+from tracekit.model.records import dataclass
 from tracekit.model.stats.lasting import lasting, votes_of
 
 Ints = npt.NDArray[np.int64]

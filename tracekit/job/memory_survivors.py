@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pandas as pd
 
 from tracekit.job.frames import apart
 from tracekit.model.keys import PROCESS, joined, looked_up
+from tracekit.model.records import dataclass
 from tracekit.model.stats.staircase import staircase
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import starmap
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from tracekit.job.frames import canonical_stages, grouped, stacked, staged, unit
 from tracekit.model.intervals import Ints
 from tracekit.model.keys import as_python, equal, numbered_alike, of_keys, records
 from tracekit.model.labels import called, phrase
+from tracekit.model.records import dataclass
 from tracekit.model.stats.staircase import shaped
 from tracekit.model.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
 from tracekit.model.trace import Measurements

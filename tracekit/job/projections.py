@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from tracekit.job.device_size import UNKNOWN
 from tracekit.job.memory_survivors import Kept
 from tracekit.job.memory_trend import Series
+from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
 from tracekit.model.stats.trend import GROWS, Label, Slope, theil_sen
 from tracekit.model.units import show

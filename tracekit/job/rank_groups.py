@@ -7,7 +7,6 @@ the time blocked in collectives: collectives make the walls of all ranks equal, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -29,6 +28,7 @@ from tracekit.job.frames import (
 )
 from tracekit.model.keys import looked_up, numbered_alike, of_keys, records
 from tracekit.model.labels import called
+from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Verdict
 from tracekit.model.trace import Measurements
 

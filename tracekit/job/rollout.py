@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -15,6 +14,7 @@ from tracekit.job.frames import apart, from_epoch, share_of, units, whole_or_non
 from tracekit.job.samples import missing_last
 from tracekit.model.keys import CAPTURE, records, row_dicts
 from tracekit.model.labels import called
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
 TOKENS_DONE = 0.9

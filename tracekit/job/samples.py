@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum
 from operator import attrgetter
 from typing import Any
@@ -19,6 +18,7 @@ import pandas as pd
 from tracekit.job.frames import whole_or_none
 from tracekit.model.keys import Ints, as_python, of_keys
 from tracekit.model.metrics import METRICS, STEP_TIME, Reduction
+from tracekit.model.records import dataclass
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value")
 """What is read of recorded values."""

@@ -8,7 +8,7 @@ time of any rank, so that waiting for late ranks does not count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tracekit.job.frames import apart
 from tracekit.job.traffic import collectives
 from tracekit.model.intervals import covered, union
 from tracekit.model.keys import CAPTURE, numbered_alike, of_keys
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from tracekit.model.keys import (
     places_of,
     row_dicts,
 )
+from tracekit.model.records import dataclass
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 

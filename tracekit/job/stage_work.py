@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.stage_windows import StageWindow, recorded_steps_of
 from tracekit.model.keys import records
+from tracekit.model.records import dataclass
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 

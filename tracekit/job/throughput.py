@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from tracekit.job.samples import Key, Samples, StepId
 from tracekit.model.errors import TracekitError
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME
+from tracekit.model.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 

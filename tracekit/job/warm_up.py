@@ -6,7 +6,6 @@ The rule looks at what a step held, never at how long it took.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 import pandas as pd
@@ -14,6 +13,7 @@ import pandas as pd
 from tracekit.job.frames import text_or_none
 from tracekit.job.samples import Key, Samples, StepId
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK
+from tracekit.model.records import dataclass
 
 FIRST, COMPILES = "first_of_window", "compilations"
 _OPENING, _COMPILING = "the first after the profiler began", "compiles or loads code"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 
 from tracekit.logs.points import Logged
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
+from tracekit.model.records import dataclass
 
 __all__ = ["SYSTEMS", "Logged", "Sent", "System", "send"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from operator import itemgetter
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Metric, Report
 
 PREFIX = "tracekit"

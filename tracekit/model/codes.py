@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from tracekit.model.records import dataclass
 
 Datum = str | int | float | bool | tuple[str, ...]
 

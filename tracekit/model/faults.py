@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,6 +18,7 @@ import pandas as pd
 from tracekit.model.codes import OF_ERRORS
 from tracekit.model.keys import equal
 from tracekit.model.labels import plural
+from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Section, Verdict
 from tracekit.model.trace import Fault, Measurements, Note, Source
 from tracekit.model.units import numbers

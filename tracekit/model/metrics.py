@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from tracekit.model.errors import SchemaError
 from tracekit.model.kernel_labels import short_kernel
+from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Unit
 from tracekit.model.tables.arrays import Coded
 

@@ -5,10 +5,10 @@ A table's cells are plain values in the unit of their column; only `render` roun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracekit.model.records import dataclass
 from tracekit.model.shown import Shown, figure_of, frames_of
 
 if TYPE_CHECKING:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from tracekit.model.codes import NO_DATA, UNKNOWN, Data
+from tracekit.model.records import dataclass
 
 Tool = Literal["torch", "nsys", "torch_memory", "log"]
 NoteSeverity = Literal["info", "warning", "data_loss", "error"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Severity
 
 

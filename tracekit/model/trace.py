@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from tracekit.model.facts import Facts
 from tracekit.model.keys import place_of
 from tracekit.model.labels import did_you_mean
 from tracekit.model.metrics import described
+from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Sheet
 from tracekit.model.shown import as_html
 from tracekit.model.sources import (

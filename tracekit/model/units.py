@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from itertools import groupby
 from math import isfinite
 from typing import TypeGuard
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 
 UNKNOWN = "—"
 MINUS = "\N{MINUS SIGN}"

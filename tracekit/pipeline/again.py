@@ -13,7 +13,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache as once
 from functools import cached_property
 from importlib.util import find_spec
@@ -25,6 +25,7 @@ from tracekit.discover.arguments import split_label
 from tracekit.discover.contents import content_digest
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.sources import Failure, Read
 from tracekit.pipeline.options import Options

@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tracekit.discover.names import HOST_FOLDER, HOST_NAME
 from tracekit.discover.runs import numbered, short_names
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
+from tracekit.model.records import dataclass
 from tracekit.pipeline.file_copies import Copied, copy_verified
 from tracekit.readers.nsys.files import REPORT_MAGIC, export_problem, is_empty_capture
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +18,7 @@ from tracekit.compare.sides import Input, Side, side
 from tracekit.compare.step_log import StepLog, driver_logs, table_log, with_log, with_logs
 from tracekit.discover.arguments import refuse_missing, split_label
 from tracekit.model.errors import TraceFormatError, TracekitError
+from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline

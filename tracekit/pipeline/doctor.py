@@ -6,7 +6,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -26,6 +25,7 @@ from tracekit.health.ray_sessions import session_symptoms
 from tracekit.health.signs import NAMED, Symptom, signs
 from tracekit.model.codes import IGNORED
 from tracekit.model.labels import first_few, natural, plural, shown
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Note, Source, Trace, Want
 from tracekit.model.units import numbers
 from tracekit.pipeline import run as pipeline

@@ -7,12 +7,12 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
+from tracekit.model.records import dataclass
 
 Copied = Literal["copied", "already there"]
 

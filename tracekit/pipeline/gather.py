@@ -6,7 +6,7 @@ import ctypes
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
@@ -16,6 +16,7 @@ import pandas as pd
 from tracekit.analyses import Tables
 from tracekit.discover.selection import Holding
 from tracekit.engine import Outcome
+from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Fault, Note, Source

@@ -12,7 +12,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache as once
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ import pandas as pd
 
 from tracekit.engine import Advance, Outcome, Work
 from tracekit.model import cache
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Source
 from tracekit.pipeline.gather import Measured, MeasuredSource
 from tracekit.pipeline.measure import with_content

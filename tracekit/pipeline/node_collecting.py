@@ -7,7 +7,7 @@ import glob
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tracekit.discover.arguments import expanded
 from tracekit.engine.ray_cluster import Cluster, Told, everywhere
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
+from tracekit.model.records import dataclass
 from tracekit.pipeline.collect import LeftOut, Plan, Wanted, plan, suspects
 from tracekit.pipeline.file_copies import Copied, not_copied, put_verified
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from tracekit.discover import parse_numbers
+from tracekit.model.records import dataclass
 
 EngineName = Literal["local", "ray"]
 

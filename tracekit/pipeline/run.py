@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, filterfalse
 from operator import attrgetter
@@ -30,6 +30,7 @@ from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.labels import plural
+from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
 from tracekit.model.sources import Read
 from tracekit.model.tables import concat

@@ -13,7 +13,6 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tracekit.discover import Discovery, Sniffed, discover
 from tracekit.discover.contents import content_digest, ends_digest
 from tracekit.discover.surveys import Sniff, Survey
 from tracekit.model.codes import Data, Reason
+from tracekit.model.records import dataclass
 from tracekit.pipeline.options import Options, numbers_of
 
 WHOLE_BYTES = 1 << 20

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from operator import attrgetter
 
@@ -18,6 +18,7 @@ from tracekit.discover.arguments import split_label
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import progress_line
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 from tracekit.model.sources import ON_REQUEST, Failure, Fault, Source
 from tracekit.model.tables import KEYS, RAW, TABLES, Column, Table, concat
 from tracekit.model.tables.arrays import Array, Columns, Nullable, repeated_number, repeated_text

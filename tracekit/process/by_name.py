@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.keys import numbered
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, bare, narrowest
 from tracekit.model.trace import Trace
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from tracekit.model.intervals import covered, union
 from tracekit.model.keys import QUEUE, distinct, numbered, of_arrays, summed
+from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace

@@ -6,11 +6,10 @@ thread are apart as a rule, and not for what its thread was off the CPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.trace import Trace
 from tracekit.process.thread_axis import Axis, Segments

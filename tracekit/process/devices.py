@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.keys import of_arrays
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.trace import Trace
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, union, union_all
+from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, canonical, is_collective, numbered_step, profiler_step
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import spread
 from tracekit.model.keys import distinct, of_arrays
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, joined
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, union, union_all
 from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, summed
+from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Coded, Nullable, trimmed
 from tracekit.model.trace import Trace

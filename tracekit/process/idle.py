@@ -9,7 +9,6 @@ any more until the recording ends: `after_last`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -27,6 +26,7 @@ from tracekit.model.intervals import (
     union_all,
 )
 from tracekit.model.keys import numbered, ordered, place_of, summed
+from tracekit.model.records import dataclass
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.slots import CAUSES

@@ -6,7 +6,6 @@ vLLM and SGLang name one range an iteration after the batch that it runs; of ran
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.intervals import window_at
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 from tracekit.process.engine_batches import Batch, batch

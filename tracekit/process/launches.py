@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 from tracekit.process.nesting import nesting

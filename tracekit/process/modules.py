@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.keys import distinct, place_of
+from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.by_name import of_kind

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tracekit.model.intervals import (
     window_at,
 )
 from tracekit.model.keys import distinct, numbered, of_arrays, summed
+from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace

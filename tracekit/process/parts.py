@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.keys import numbered, summed
+from tracekit.model.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 

@@ -8,13 +8,13 @@ launched by one thread. A copy into another layout: `aten::copy_` of numbers of 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.keys import numbered
+from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
 from tracekit.model.trace import Trace
 from tracekit.process import flops

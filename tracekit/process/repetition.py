@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import union
 from tracekit.model.keys import QUEUE, of_arrays
+from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Coded

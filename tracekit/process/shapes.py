@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.intervals import union, union_totals
 from tracekit.model.keys import numbered, place_of, summed
+from tracekit.model.records import dataclass
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.devices import devices

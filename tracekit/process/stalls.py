@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, intersect, subtract, union, union_all
 from tracekit.model.keys import distinct, summed
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.host_activity import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +12,7 @@ import pandas as pd
 
 from tracekit.model.intervals import union, window_at
 from tracekit.model.keys import numbered
+from tracekit.model.records import dataclass
 from tracekit.model.stages import (
     is_collective,
     is_known_stage,

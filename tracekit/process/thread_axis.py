@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.keys import distinct
+from tracekit.model.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 

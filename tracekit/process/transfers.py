@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, subtract, union, window_at
 from tracekit.model.keys import distinct, of_arrays, summed
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable, at_rows, joined
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import named, of_kind

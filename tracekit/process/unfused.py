@@ -6,11 +6,10 @@ thread, their shapes fitting. A loss: log-softmax over a vocabulary, and the 32-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
 from tracekit.process import flops
 from tracekit.process.by_name import is_named, named, of_kind

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tracekit.model.codes import Data, Reason, why_unread
+from tracekit.model.records import dataclass
 from tracekit.model.sources import Source, Tool, Want
 from tracekit.readers import unpack
 

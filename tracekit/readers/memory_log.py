@@ -11,7 +11,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ import pandas as pd
 
 from tracekit.discover.names import read_name
 from tracekit.model.errors import unread
+from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.names import UNITS, quantity_of

@@ -6,12 +6,12 @@ import bz2
 import lzma
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Protocol
 
 from tracekit.model.codes import OtherPackingError
+from tracekit.model.records import dataclass
 from tracekit.readers.file_bytes import PIECE_BYTES, Damaged, FileBytes
 
 MEMORY_BYTES = 2**28

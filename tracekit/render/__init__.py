@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
@@ -14,6 +13,7 @@ from typing import Protocol
 from tracekit.model.callable_module import make_callable
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
+from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.render.json import from_json, to_json
 from tracekit.render.options import Options

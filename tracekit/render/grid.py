@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import itemgetter
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Heading, Sheet
 from tracekit.model.units import UNKNOWN, Scale, cell, column_unit
 from tracekit.render.escape import printable

@@ -9,7 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from itertools import accumulate, chain
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Chart, Finding, Metric, Place, Report, Section, Sheet
 from tracekit.model.units import UNKNOWN, show
 from tracekit.render import phrases

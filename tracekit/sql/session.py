@@ -10,13 +10,13 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import filterfalse
 from operator import itemgetter
 from typing import Any
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, Coded, Columns, for_pandas, framed
 from tracekit.model.tables.table import Table
 from tracekit.sql import statements

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.records import dataclass
 from tracekit.model.tables.table import Table
 from tracekit.sql.messages import READS_ONLY, plain
 from tracekit.sql.schema import TYPES

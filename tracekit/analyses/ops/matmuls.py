@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from tracekit.job.stage_work import StageWork, by_stage, of_run
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model import keys as grouping
 from tracekit.model.keys import first_of_each, numbered, of_keys, row_dicts
+from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from tracekit.job.stage_windows import steps_of
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.waits import waits
 from tracekit.model.keys import looked_up
+from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, STEP

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import did_you_mean
+from tracekit.model.records import dataclass
 
 SUBJECTS = ("time", "ranks", "rl", "ops", "memory", "trust")
 """The folders of questions."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.estimate import Floats, t_quantile
 
 Word = Literal["regression", "improvement", "no change", "inconclusive"]

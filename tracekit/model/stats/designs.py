@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.certainty import Spread
 from tracekit.model.stats.estimate import ROUNDING, Floats, shared_rho, variance_of_mean
 

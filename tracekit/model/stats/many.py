@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log1p
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.designs import welch
 from tracekit.model.stats.estimate import ROUNDING, Floats, t_tail
 from tracekit.model.stats.trend import holm

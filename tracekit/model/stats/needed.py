@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import log1p
 
 import numpy as np
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.certainty import Spread
 from tracekit.model.stats.designs import WELCH_FROM, welch
 from tracekit.model.stats.estimate import n_effective

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.estimate import RANGE, ROUNDING, Runs, checked, lag_one
 
 LEAST_RUNS = 4

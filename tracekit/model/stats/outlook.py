@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import expm1
 
 import numpy as np
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.certainty import Spread, certain_quantile
 from tracekit.model.stats.estimate import Floats, t_quantile
 

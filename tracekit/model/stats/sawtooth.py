@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from tracekit.model.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 

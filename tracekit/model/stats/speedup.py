@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.certainty import Spread, reach
 from tracekit.model.stats.designs import WELCH_FROM, Design, Terms, spreads_of, terms_of
 from tracekit.model.stats.estimate import Floats, Runs, check_level, checked

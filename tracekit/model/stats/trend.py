@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import erfc, factorial, sqrt
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from tracekit.model.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite, log, log1p
 from typing import Literal, cast
 
 import numpy as np
 
+from tracekit.model.records import dataclass
 from tracekit.model.stats.certainty import Word, is_certain, words
 from tracekit.model.stats.estimate import t_tail
 from tracekit.model.stats.speedup import Speedup

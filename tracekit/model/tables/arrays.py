@@ -7,7 +7,6 @@ made where a question judges, or a person looks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -15,6 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from tracekit.model.records import dataclass
 
 FEW_TEXTS = 64
 """So many texts are few: the type of a categorical of them is kept."""

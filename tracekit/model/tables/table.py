@@ -7,7 +7,6 @@ A unit is the suffix of a column's name: `_ns`, `_bytes`, `_ratio` (0 to 1), `_g
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import NoneType
 from typing import Any, Literal
@@ -16,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.errors import SchemaError
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import (
     Array,
     Coded,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -14,6 +13,7 @@ import pandas as pd
 from tracekit.job.frames import stage_rows
 from tracekit.model.intervals import union
 from tracekit.model.keys import records
+from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Place, Report
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show

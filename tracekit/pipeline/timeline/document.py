@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -21,6 +20,7 @@ from tracekit.engine import Advance, local
 from tracekit.engine.progress import progress_line
 from tracekit.model.errors import TracekitError, UnwritableError
 from tracekit.model.files import refuse_unwritable, unwritable, write_all, write_atomically
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -13,6 +13,7 @@ import pandas as pd
 
 from tracekit.job.alignment import Owner, corrections
 from tracekit.model.labels import called, phrase
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements, Source
 
 Process = tuple[str, str | None, int | None, int | None, str | None, str]

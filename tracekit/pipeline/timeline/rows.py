@@ -7,7 +7,6 @@ to its kernel, and the ends of an arrow, are moved so that no two sources share 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pandas as pd
 
 from tracekit.model.keys import QUEUE, place_of
 from tracekit.model.labels import called
+from tracekit.model.records import dataclass
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.pipeline.timeline.arguments import ID_ROOM, Arguments, quoted
 from tracekit.pipeline.timeline.lanes import FIRST_OTHER, HOST, NOTES, Lane

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.keys import of_arrays
+from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import named, of_kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pandas as pd
 
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import place_of
+from tracekit.model.records import dataclass
 from tracekit.model.tables.snapshots import BASES, ORIGINS, SITE_KINDS
 from tracekit.model.trace import Trace
 from tracekit.process.memory import windows as snapshot_windows

@@ -6,7 +6,6 @@ Sizes of a history are bytes as requested; the allocator rounds them up, which o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.keys import records
+from tracekit.model.records import dataclass
 from tracekit.model.tables.snapshots import ACTIONS
 from tracekit.model.trace import Trace
 

@@ -6,13 +6,13 @@ remainders of up to 1 MiB of large blocks that were freed later count as free, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import CODE, MAX_BYTES, NEVER, Replay, ints, paired
 from tracekit.process.memory.tables import rows_of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.records import dataclass
 from tracekit.model.stages import numbered_step, profiler_step
 from tracekit.model.trace import Trace
 from tracekit.process.memory.levels import MAX_BYTES

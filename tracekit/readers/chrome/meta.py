@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
+from tracekit.model.records import dataclass
 from tracekit.readers.chrome import strict, values
 from tracekit.readers.chrome.strict import Stop
 

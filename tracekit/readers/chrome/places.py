@@ -7,7 +7,8 @@ not depend on how the text was cut into blocks.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from tracekit.model.records import dataclass
 
 LONGEST_SPACE = 64
 SPACE = rb"[ \t\n\r]{0,%d}+" % LONGEST_SPACE

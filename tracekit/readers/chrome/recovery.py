@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
+from tracekit.model.records import dataclass
 from tracekit.readers.chrome import strict
 from tracekit.readers.chrome.places import LONGEST_SPACE, SPACE, Place, final_array_end
 from tracekit.readers.chrome.strict import BROKEN, INCOMPLETE, Stop

@@ -7,12 +7,12 @@ whatever; `RECOVERY.md` beside this file is the grammar that both follow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.readers.loss import Loss
 
 MORE, BAD, END = 0, 1, 2

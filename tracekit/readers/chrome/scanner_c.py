@@ -6,13 +6,13 @@ Only the stream imports this module, and only if the C scanner is wanted: `_scan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.readers.chrome import _scan
 from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Codes, Keep, Scalar, Sparse, with_zeros
 from tracekit.readers.chrome.values import (

@@ -6,7 +6,9 @@ It reads `memoryview`s by regular expressions only, so that nobody has to copy a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from tracekit.model.records import dataclass
 
 INCOMPLETE, BROKEN = -1, -2
 """Instead of a position: the data ended first; a byte did not fit."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS, TABLES
 from tracekit.model.tables.arrays import Coded, Columns, Nullable
 from tracekit.readers.chrome.arena import Arena

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.readers.nsys.connection import (
     Database,
     damaged,

@@ -8,13 +8,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tracekit.model.codes import OPENED, UNREADABLE, Data, Reason
 from tracekit.model.errors import TraceFormatError, refused
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.nsys.opening import Opening, Warned, opening
 

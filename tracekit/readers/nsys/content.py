@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tracekit.model.codes import Data
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.nsys.connection import printable
 from tracekit.readers.nsys.database import Database, has, integers, rows

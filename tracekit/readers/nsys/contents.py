@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, Want
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import cpu as nsys_cpu

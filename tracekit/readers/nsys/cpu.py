@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import pandas as pd
 
 from tracekit.model.codes import Data
 from tracekit.model.keys import of_arrays, place_of
+from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.raw import THREAD_STATES
 from tracekit.model.trace import Note

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.readers.nsys.blocks import Endless, Ints, at_most, blocks
 from tracekit.readers.nsys.connection import (
     Database,

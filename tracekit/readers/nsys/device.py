@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.labels import phrase
+from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, TABLES
 from tracekit.model.trace import Want
 from tracekit.readers.chrome.classes import COMMUNICATION

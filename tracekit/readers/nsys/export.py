@@ -12,7 +12,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tracekit.discover.nsys_files import export_beside
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TraceFormatError, TracekitError, refused
 from tracekit.model.labels import shown
+from tracekit.model.records import dataclass
 from tracekit.readers.nsys.files import export_problem, is_whole_report, report_version
 
 PROGRAM_VARIABLE = "TRACEKIT_NSYS"

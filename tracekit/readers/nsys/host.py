@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.records import dataclass
 from tracekit.model.tables import HOST_OP_KINDS, TABLES
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys.content import Clock

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracekit.model.codes import Data
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.nsys.content import without_unknown
 from tracekit.readers.nsys.database import Database, has, rows

@@ -9,13 +9,14 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tracekit.discover.contents import content_digest
 from tracekit.model import cache
 from tracekit.model.codes import why_unread
 from tracekit.model.errors import refused
+from tracekit.model.records import dataclass
 from tracekit.readers.nsys import export as nsys_export
 from tracekit.readers.nsys.files import export_problem
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note, NoteSeverity
 from tracekit.readers.nsys.content import MAX_NS, Clock
 from tracekit.readers.nsys.database import MISSING, Database, has, integers

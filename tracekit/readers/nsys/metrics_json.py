@@ -14,7 +14,7 @@ import sqlite3
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.chrome.values import without_surrogates
 from tracekit.readers.nsys.blocks import Endless, at_most

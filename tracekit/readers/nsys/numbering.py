@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
+
+from tracekit.model.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]

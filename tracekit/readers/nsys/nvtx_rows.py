@@ -10,7 +10,6 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.records import dataclass
 from tracekit.readers.nsys.connection import one_row, row_id
 from tracekit.readers.nsys.database import MISSING, Database, blocks, texts
 from tracekit.readers.nsys.numbering import Numbers

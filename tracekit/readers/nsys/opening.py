@@ -7,12 +7,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 from tracekit.model.codes import Data, Reason, why_unread
 from tracekit.model.errors import TraceFormatError, refused, unread
+from tracekit.model.records import dataclass
 
 MAGIC = b"SQLite format 3\0"
 LFS = b"version https://git-lfs"

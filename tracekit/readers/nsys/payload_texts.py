@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.records import dataclass
 from tracekit.readers.nsys.connection import damaged, is_damage, row_id
 from tracekit.readers.nsys.content import without_unknown
 from tracekit.readers.nsys.database import MISSING, TEXT_LIMIT, Database, has, texts

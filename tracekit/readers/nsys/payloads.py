@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.records import dataclass
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys import payload_texts as nsys_payload_texts
 from tracekit.readers.nsys.connection import row_id

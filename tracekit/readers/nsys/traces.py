@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tracekit.discover.manifests import without_manifest
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import refused
 from tracekit.model.keys import place_of
+from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.levels import DRIVER

@@ -8,7 +8,7 @@ blocks in use were asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.codes import Data
+from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.torch_memory.columns import Bools, Ints
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate, chain, count
 from operator import itemgetter, methodcaller
@@ -17,6 +16,7 @@ import pandas as pd
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.labels import bounded
+from tracekit.model.records import dataclass
 from tracekit.readers.chrome.values import without_surrogates
 
 MAX_SIZE = 2**50

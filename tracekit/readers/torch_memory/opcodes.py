@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TraceFormatError, refused
+from tracekit.model.records import dataclass
 
 PROTOCOLS = (2, 3, 4, 5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.snapshots import ACTIONS, STATES

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import pandas as pd
 
 from tracekit.model.codes import TOO_LARGE, Data, Reason
 from tracekit.model.errors import TraceFormatError, refused, unread
+from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.snapshots import CATEGORIES
 from tracekit.model.trace import Note, Source, Trace, Want

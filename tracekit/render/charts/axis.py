@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Unit
 from tracekit.model.units import Scale, cell, column_unit, with_label
 from tracekit.render.charts.marks import plain

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
+from tracekit.model.records import dataclass
 from tracekit.render.charts.axis import Axis
 from tracekit.render.charts.shapes import (
     WIDTH,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import product
 from math import log
 from operator import attrgetter
 
+from tracekit.model.records import dataclass
 from tracekit.model.units import Scale, cell, show
 from tracekit.render.charts.axis import Axis, axis
 from tracekit.render.charts.marks import Mark, plain

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from math import isfinite
 from operator import attrgetter
 from typing import Literal
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Chart, ChartKind
 from tracekit.render.charts.shapes import Drawing
 

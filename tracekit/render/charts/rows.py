@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Chart
 from tracekit.model.units import UNKNOWN, show
 from tracekit.render.charts.axis import Axis, axis

@@ -7,8 +7,9 @@ Words on a tone are `on` a strong one or `off`. All text is printable, and short
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from tracekit.model.records import dataclass
 
 WIDTH = 960
 """The width of every picture in its own units; the painter scales it."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from typing import Literal
 
+from tracekit.model.records import dataclass
 from tracekit.model.report import Chart
 from tracekit.model.units import show
 from tracekit.render.charts.axis import Axis, axis
