@@ -2,6 +2,7 @@
 
     python tests/benchmarks/analyze_run.py [--rounds 3] [--only 64-ranks,A15] [--json FILE]
 
+Both as their users install them, each in an environment of its own; tracekit is that of this checkout.
 Whole processes with all their workers, imports included: CPU and wall seconds, each the least of all rounds.
 `first` keeps what it measures in an empty folder, `again` finds it there, `alone` keeps nothing. Candidates take turns
 within each round, so that what else the machine does falls on all alike: only ratios from one call of this script mean
@@ -116,9 +117,9 @@ INPUTS = (
 )
 
 
-def commands_of(item: Input, path: Path, number: int) -> dict[str, Command]:
+def commands_of(item: Input, path: Path, number: int, tracekit: Path) -> dict[str, Command]:
     """The candidates of one round on an input, in turn."""
-    ours: Command = [Path(sys.executable).with_name("tracekit"), "analyze", path]
+    ours: Command = [tracekit, "analyze", path]
     kept: Command = ["env", f"TRACEKIT_CACHE={CACHE}"]
     commands = {ALONE: [*ours, "--no-cache"], FIRST: [*kept, *ours], AGAIN: [*kept, *ours]}
     if item.is_for_hta and number < item.hta_rounds:
@@ -129,10 +130,11 @@ def commands_of(item: Input, path: Path, number: int) -> dict[str, Command]:
 
 def measure_all(bench: Bench, inputs: list[Input], rounds: int) -> None:
     """Every candidate of every input once a round."""
+    tracekit = peers.installed_tracekit()
     for number in range(rounds):
         for item in inputs:
             path = item.build()
-            for candidate, command in commands_of(item, path, number).items():
+            for candidate, command in commands_of(item, path, number, tracekit).items():
                 if candidate == FIRST:
                     shutil.rmtree(CACHE, ignore_errors=True)
                 note(bench, Run(candidate, item.name, number, *figures_of(command)))

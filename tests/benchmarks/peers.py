@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENTS = HERE.parents[1] / "bench-data" / "env"
+ROOT = HERE.parents[1]
+ENVIRONMENTS = ROOT / "bench-data" / "env"
 
 HTA_PACKAGES = ("HolisticTraceAnalysis==0.5.0", "pandas<3", "ijson==3.6.0")
 """With pandas 3, HTA's default backend fails on traces with stacks."""
@@ -118,6 +119,16 @@ def set_up(peer: str) -> Path:
         make(folder)
         complete.touch()
     return folder / file
+
+
+def installed_tracekit() -> Path:
+    """The command of this checkout as a user installs it: the package alone, not what its developers have beside it."""
+    folder = ENVIRONMENTS / "tracekit"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        _virtual_environment(folder, (str(ROOT),))
+    _run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", ROOT)
+    return folder / "bin" / "tracekit"
 
 
 def main() -> None:

@@ -10,17 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import UNIT, whole_or_none
+from tracekit.job.frames import whole_or_none
 from tracekit.job.samples import COLUMNS, samples
 from tracekit.job.step_values import marked_steps
 from tracekit.job.warm_up import COMPARED_ONLY, Dropped, dropped
 from tracekit.model import faults
-from tracekit.model.keys import CAPTURE, is_among, of_keys
+from tracekit.model.keys import CAPTURE, of_keys
 from tracekit.model.metrics import STEP_TIME
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.arrays import Columns, holds
 from tracekit.model.trace import Measurements
 
 OF_EVERY_STEP = frozenset(
@@ -111,18 +112,24 @@ class _Counted:
 
 def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
     """The measurements without what was measured of these steps."""
-    rows = [(step.run or None, step.step, step.part) for step in steps]
-    gone = pd.DataFrame(rows, columns=[*UNIT]).astype({"run": object, "part": object})
-    gone["step"] = gone["step"].astype("Int64")
-    has_part = gone["part"].notna().to_numpy(np.bool_)
     tables = dict(measured.arrays)
     for name, columns in measured.arrays.items():
         if name in OF_EVERY_STEP or "step" not in columns.arrays:
             continue
-        keys = {key: columns.arrays[key] for key in UNIT}
-        frame = Columns(len(columns), keys).judged()
-        is_gone = is_among(frame, gone[~has_part], ["run", "step"])
-        is_gone |= is_among(frame, gone[has_part], [*UNIT])
+        is_gone = np.zeros(len(columns), np.bool_)
+        for step in steps:
+            is_gone |= _rows_of(columns, step)
         if is_gone.any():
             tables[name] = columns.where(~is_gone)
     return replace(measured, arrays=tables)
+
+
+def _rows_of(columns: Columns, step: Dropped) -> npt.NDArray[np.bool_]:
+    """Which rows are of a step; where it names no part, of any."""
+    keys: dict[str, str | int | None] = {"run": step.run or None, "step": step.step}
+    if step.part is not None:
+        keys["part"] = step.part
+    of_step = np.ones(len(columns), np.bool_)
+    for name, value in keys.items():
+        of_step &= holds(columns[name], value)
+    return of_step

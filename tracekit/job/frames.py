@@ -28,7 +28,7 @@ from tracekit.model.keys import (
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading
 from tracekit.model.stages import canonical, scope_stage, stage_name
-from tracekit.model.tables.arrays import Nullable, bare, for_pandas, framed
+from tracekit.model.tables.arrays import OBJECT, Nullable, bare, for_pandas, framed
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
@@ -252,7 +252,7 @@ def units(frame: pd.DataFrame) -> pd.DataFrame:
     part = out["part"]
     parts = part.to_numpy(object, copy=True)
     parts[out["step"].notna().to_numpy()] = None
-    out["part"] = pd.Series(parts, part.index, object, copy=False)
+    out["part"] = pd.Series(parts, part.index, OBJECT, copy=False)
     return out
 
 

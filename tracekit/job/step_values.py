@@ -24,7 +24,7 @@ from tracekit.job.frames import (
 )
 from tracekit.job.step_marks import device_steps, marks
 from tracekit.model import faults
-from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, as_python, is_among, records
+from tracekit.model.keys import CAPTURE, IN_RUN, PROCESS, as_python, is_among, of_keys, records
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     OUT_OF_MEMORY,
@@ -275,11 +275,11 @@ def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFram
     steps = steps[(steps["origin"] == "profiler").to_numpy()]
     if not len(steps):
         return steps
-    windows = steps.groupby([*CAPTURE], dropna=False, sort=False)
-    first = steps[
-        (windows["ts_ns"].rank(method="first") == 1) & (windows["ts_ns"].transform("size") > 1)
-    ]
-    rows = distinct(first, UNIT)
+    capture, _ = of_keys(steps, CAPTURE)
+    in_time = np.lexsort((steps["ts_ns"].to_numpy(np.int64), capture))
+    counts = np.bincount(capture)
+    first = in_time[(np.cumsum(counts) - counts)[counts > 1]]
+    rows = distinct(steps.iloc[np.sort(first)], UNIT)
     return rows.assign(name="first_of_window", value=1)
 
 

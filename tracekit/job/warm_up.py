@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
+import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import text_or_none
 from tracekit.job.samples import Key, Samples, StepId
+from tracekit.model.keys import records
 from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, STEP_TIME, WITHOUT_WORK
 from tracekit.model.records import dataclass
 
@@ -83,7 +84,7 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
         for ids in steps.steps:
             out += [Dropped(*step, f"one of the first {first}") for step in ids[:first]]
         return LeftOut(tuple(out))
-    marked = {name: _marked(marks, name) for name, _ in _RULES}
+    marked = _marked(marks, [name for name, _ in _RULES])
     for ids in steps.steps:
         reasons = _reasons(ids, marked)
         out += [Dropped(*step, reasons[step]) for step in ids if step in reasons]
@@ -131,10 +132,11 @@ def _is(step: StepId, marked: set[StepId]) -> bool:
     return step in marked or (run, number, None) in marked
 
 
-def _marked(marks: pd.DataFrame, name: str) -> set[StepId]:
-    """The steps that carry a mark."""
-    rows = marks[(marks["name"] == name) & marks["step"].notna()]
-    return {
-        (str(run), int(step), text_or_none(part))
-        for run, step, part in zip(rows["run"], rows["step"], rows["part"], strict=True)
-    }
+def _marked(marks: pd.DataFrame, names: Sequence[str]) -> Mapping[str, set[StepId]]:
+    """The steps that carry each of these marks."""
+    steps: dict[str, set[StepId]] = {name: set() for name in names}
+    rows = marks[marks["name"].isin(names).to_numpy(np.bool_)]
+    for name, run, step, part in records(rows, ("name", "run", "step", "part")):
+        if step is not None:
+            steps[name].add((str(run), int(step), part))
+    return steps

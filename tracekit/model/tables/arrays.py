@@ -17,6 +17,9 @@ import pandas as pd
 
 from tracekit.model.records import dataclass
 
+OBJECT = np.dtype(object)
+"""The type of texts in frames that are judged; pandas takes its time to tell what `object` is."""
+
 FEW_TEXTS = 64
 """So many texts are few: the type of a categorical of them is kept."""
 
@@ -67,6 +70,22 @@ def at_rows(array: AnyArray, rows: Any) -> AnyArray:
 def all_at_rows(arrays: Mapping[str, Array], rows: Any) -> dict[str, Any]:
     """Equally long arrays at these rows."""
     return {name: at_rows(array, rows) for name, array in arrays.items()}
+
+
+def holds(array: Array, value: str | int | None) -> npt.NDArray[np.bool_]:
+    """Which rows hold this value; None is a missing one.
+
+    >>> holds(Coded(np.array([0, -1, 1]), ("gen", "ref")), "ref").tolist()
+    [False, False, True]
+    """
+    if isinstance(array, Coded):
+        if value is None:
+            return np.asarray(array.codes == -1, np.bool_)
+        codes = [code for code, text in enumerate(array.texts) if text == value]
+        return np.isin(array.codes, codes)
+    if isinstance(array, Nullable):
+        return array.missing if value is None else (array.values == value) & ~array.missing
+    return np.zeros(len(array), np.bool_) if value is None else np.asarray(array == value, np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +183,7 @@ def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
     """The frame of these arrays of numpy or pandas, of the types they have; they are shared, not copied."""
     # Said outright for texts, whose type pandas would guess.
     typed = {
-        name: pd.Index(array, dtype=object, copy=False) if array.dtype == object else array
+        name: pd.Index(array, dtype=OBJECT, copy=False) if array.dtype == OBJECT else array
         for name, array in arrays.items()
     }
     return pd.DataFrame(typed, index=pd.RangeIndex(length), copy=False)
