@@ -76,11 +76,12 @@ test-tools: tools
 	  $(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $$modules && \
 	  $(TOOLS_VENV)/bin/python -m pytest -n 1 $$clusters
 
-# `tracekit log` into the systems themselves, in an environment of their own.
+# `tracekit log` into the systems themselves, and addresses of stores on this machine, in an environment of their own.
 test-logs:
 	$(PYTHON) -m venv $(VENV)-logs
-	$(VENV)-logs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' tensorboard wandb mlflow-skinny sqlalchemy alembic
-	TRACEKIT_TOOLS=logs $(VENV)-logs/bin/python -m pytest tests/logs
+	$(VENV)-logs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' tensorboard wandb mlflow-skinny sqlalchemy alembic \
+	  'moto[server]' s3fs aiohttp paramiko asyncssh
+	TRACEKIT_TOOLS='logs stores' $(VENV)-logs/bin/python -m pytest tests/logs tests/stores
 
 # The site, into build/site: a warning (a link that leads nowhere, a page that is in no menu) is an error, notebooks are run.
 docs: $(VENV)-docs/.ready

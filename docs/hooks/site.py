@@ -19,7 +19,7 @@ from tracekit import analyses
 from tracekit.analyses import ANALYSES, rules
 from tracekit.cli import main as commands
 from tracekit.health.problems import PROBLEMS
-from tracekit.model.tables import KEYS, RAW
+from tracekit.model.tables import ARGS, KEYS, RAW
 from tracekit.render.words import MEANINGS
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def pages() -> dict[str, str]:
     made = {uri: (ROOT / source).read_text() for source, uri in INCLUDED.items()}
     made |= {f"rules/{rule.id}.md": _rule_page(rule) for rule in rules.RULES}
     made["rules/index.md"] = _rule_list()
-    made["tables/raw.md"] = _tables("Raw tables: what readers give", RAW, without=())
+    made["tables/raw.md"] = _tables("Raw tables: what readers give", (*RAW, ARGS), without=())
     made["tables/measured.md"] = _measured_tables()
     made["commands.md"] = _command_page()
     made["schema/index.md"] = _schema_list()

@@ -9,7 +9,7 @@ import pytest
 from tracekit.agents import bounds, tools
 from tracekit.agents.bounds import cell_within, rows_within, sentences_within, text_within
 from tracekit.agents.roots import roots_of
-from tracekit.agents.server import told
+from tracekit.agents.working import told
 from tracekit.model.errors import TracekitError
 
 PACKAGE = Path(__file__).parents[2] / "tracekit"

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 HOSTILE = "$(touch owned); `touch owned`; \"'"
 
-yaml = pytest.importorskip("yaml")
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 
 

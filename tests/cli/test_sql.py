@@ -96,6 +96,21 @@ def test_a_table_without_rows_says_that_nothing_was_recorded(call):
 
 
 @pytest.mark.parametrize(
+    "comment", ["-- all = every\n", "--all\n-- and more\n", "/* all */ ", "\n-- x;y\n"]
+)
+def test_a_statement_may_begin_with_a_comment(call, comment):
+    assert call("sql", ONE, comment + KINDS, "-q").stdout == call("sql", ONE, KINDS).stdout
+    described = call("sql", ONE, f"{comment}DESCRIBE kernels").stdout
+    assert described == call("sql", ONE, "DESCRIBE kernels").stdout
+    assert piped(comment + KINDS, ONE).stdout == call("sql", ONE, KINDS).stdout
+
+
+def test_an_option_that_is_not_there_is_still_refused(call):
+    for option in ("--limits", "--limits\n", "--limits=\nSELECT 1"):
+        assert "no option" in call("sql", ONE, KINDS, option).stderr
+
+
+@pytest.mark.parametrize(
     ("args", "problem", "hint"),
     [
         (
@@ -269,6 +284,12 @@ def test_the_shell_runs_a_statement_at_its_semicolon_over_several_lines(typed):
     prompts, printed = typed("SELECT", "", "1 + 1;", "SELECT 2; SELECT 3;")
     assert prompts == ["sql> ", "...> ", "...> ", "sql> "]
     assert printed.out == "[(2,)]\n[(2,)]\n[(3,)]\n\n"
+
+
+def test_the_shell_takes_a_semicolon_in_a_comment_for_none(typed):
+    prompts, printed = typed("-- one;", "SELECT 1 AS one -- ;", "; -- done")
+    assert printed.out == "[(1,)]\n\n"
+    assert len(prompts) == 3
 
 
 def test_the_shell_goes_on_after_an_error_and_after_an_interruption(typed):

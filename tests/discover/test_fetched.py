@@ -12,7 +12,7 @@ import pytest
 from chrome_builder import kernel, launch, step, text
 
 import tracekit
-from tracekit.discover import fetched
+from tracekit.discover import fetched, stores
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 
@@ -43,7 +43,7 @@ def store():
     files.store.clear()
     for rank in (0, 1):
         files.pipe(f"/runs/a/rank{rank}.json", trace(rank))
-    files.pipe("/runs/a/weights.bin", b"w" * (fetched.SMALL_BYTES + 1))
+    files.pipe("/runs/a/weights.bin", b"w" * (stores.SMALL_BYTES + 1))
     return files
 
 
@@ -64,6 +64,46 @@ def test_an_address_is_read_like_a_directory(store, tmp_path):
     assert dict(report.files)["read"] == 2
     copies = {path.name for path in (tmp_path / "cache/fetched").rglob("*") if path.is_file()}
     assert copies == {"rank0.json", "rank1.json", cache.INDEX}, "no weights"
+
+
+@pytest.mark.parametrize("path", ["outputs/profile", "outputs/profile/rank0.json", "outputs"])
+def test_the_log_of_the_driver_above_it_is_found_as_on_a_disk(path, store, tmp_path):
+    log = b"".join(b'{"step": %d, "data": {"timing_s/gen": 1.5}}\n' % step for step in (1, 2))
+    files = {"outputs/profile/rank0.json": trace(0), "metrics.jsonl": log, "notes.txt": b"none"}
+    for name, data in files.items():
+        store.pipe(f"/runs/c/{name}", data)
+        (tmp_path / "c" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "c" / name).write_bytes(data)
+    there, here = (
+        tracekit.measure(f"{place}/{path}").sources for place in ("memory://runs/c", tmp_path / "c")
+    )
+    assert [source.name for source in there] == [source.name for source in here]
+    logs = [source.name for source in there if "metrics.jsonl" in source.name]
+    assert len(logs) == (0 if path.endswith(".json") else 1), "one file is read alone"
+
+
+def test_logs_above_are_bounded_and_none_is_an_error(store, monkeypatch):
+    store.pipe("/runs/d/profile/rank0.json", trace(0))
+    store.pipe("/runs/d/metrics.jsonl", b'{"step": 1, "data": {"timing_s/gen": 1.5}}\n')
+    monkeypatch.setattr(stores, "LOG_BYTES", 10)
+    assert dict(tracekit.analyze("memory://runs/d/profile").files) == {"read": 1}
+    monkeypatch.undo()
+    forget()
+
+    def failing(self, path, *more, **options):
+        if path.endswith("metrics.jsonl"):
+            raise OSError("the line is dead")
+        return kept_open(self, path, *more, **options)
+
+    kept_open = type(store).open
+    monkeypatch.setattr(type(store), "open", failing)
+    assert dict(tracekit.analyze("memory://runs/d/profile").files) == {"read": 1}
+
+
+def test_too_many_files_are_refused_before_all_are_listed(store, monkeypatch):
+    monkeypatch.setattr(stores, "MOST_FILES", 1)
+    with pytest.raises(TracekitError, match="more than 1 files"):
+        tracekit.analyze("memory://runs/a")
 
 
 def test_one_file_and_a_pattern(store):
@@ -208,7 +248,7 @@ def test_copies_are_counted_and_cleared(store, tmp_path):
     tracekit.analyze("memory://runs/a")
     ((_, size, index),) = cache.entries("fetched")
     assert size >= 2 * len(trace(0))
-    assert json.loads(index.read_bytes()).keys() == {"rank0.json", "rank1.json"}
+    assert json.loads(index.read_bytes()).keys() == {"a/rank0.json", "a/rank1.json"}
     fetched._held.close()
     assert cache.removed(index)
     assert not index.parent.exists()

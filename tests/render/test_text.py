@@ -183,3 +183,15 @@ def test_advice_and_care_that_were_said_already_are_not_said_again():
     ]  # fmt: skip
     assert sum("mind the gap" in line for line in lines) == 1
     assert sum("and the step" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("width", [24, 40])
+def test_a_remark_in_a_narrow_column_is_cut_like_a_word_and_keeps_its_depth(width):
+    remark = "(nothing recorded, after aten::mm, before at::native::rms_norm<float>)"
+    rows = ((f"· · {remark}", 3), ("· void at::native::cunn_SoftMaxForward<float>(float*)", 4))
+    sheet = Sheet("x", "T", (Heading("place", "place"), Heading("n", "n", "count")), rows)
+    lines = text._sheet(grid(sheet, 10), width, titled=False)
+    cut, kernel = ("".join(part for part, _ in line) for line in lines[1:3])
+    assert cut.startswith("· · (n")
+    assert "…" in cut
+    assert kernel.startswith("· soft")

@@ -7,6 +7,7 @@ import csv
 import json
 import os
 from collections import Counter, defaultdict
+from decimal import Decimal
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -157,6 +158,52 @@ def test_cuda_gpu_kern_sum(trace):
     assert sum(row["time_ratio"] for row in given) == pytest.approx(1)
     totals = [row["total_ns"] for row in given]
     assert totals == sorted(totals, reverse=True)
+
+
+@traces
+def test_cuda_gpu_kern_gb_sum(trace):
+    def key(event):
+        return *(numbers(event["args"].get(name)) for name in ("grid", "block")), event["name"]
+
+    expected = summed((key(e), e["dur"]) for e in of(trace, "kernel"))
+    given = rows("cuda_gpu_kern_gb_sum", trace)
+    in_numbers = [
+        {**row, "grid": numbers(row["grid"]), "block": numbers(row["block"])} for row in given
+    ]
+    assert shown(in_numbers, "grid", "block", "name") == expected
+    assert len(expected) > 2
+
+
+def numbers(recorded):
+    """Three numbers, however they were recorded."""
+    if recorded is None:
+        return None
+    return tuple(json.loads(recorded) if isinstance(recorded, str) else recorded)
+
+
+@traces
+def test_every_argument_is_a_row_of_its_event(trace):
+    expected = Counter()
+    for event in of(trace, *DEVICE, "cpu_op"):
+        for name, value in event["args"].items():
+            expected[event["ts"], event["name"], name, written(value)] += 1
+    statement = """
+        SELECT ts_ns, name, key, value FROM args JOIN {} AS ops USING (process, id) WHERE {}"""
+    found = Counter()
+    for table, some in (("device_ops", "true"), ("host_ops", "cat = 'cpu_op'")):
+        for row in answer(statement.format(table, some), trace):
+            found[row["ts_ns"], row["name"], row["key"], row["value"]] += 1
+    assert found == expected
+    assert len(expected) > 500
+
+
+def written(value):
+    """A value of JSON as text: numbers as Python writes them."""
+    if isinstance(value, Decimal):
+        value = float(value)
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    return json.dumps(value, separators=(",", ":"), default=float)
 
 
 @traces

@@ -1,6 +1,8 @@
 """Recipes on Nsight Systems' files equal what the rows of the SQLite file come to, and what `nsys stats` prints of it."""
 
+import json
 import os
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -53,6 +55,19 @@ def test_sums_of_kernels_and_calls_are_those_of_the_sqlite_rows():
     )
     assert given(recipe("cuda_api_sum", TWO_GPUS), "name") == calls
     assert (len(kernels), len(calls)) > (10, 10)
+
+
+def test_sums_by_grid_and_block_are_those_of_the_sqlite_rows():
+    sizes = "gridX, k.gridY, k.gridZ, k.blockX, k.blockY, k.blockZ"
+    launched = rows(TWO_GPUS, KERNELS.replace("k.correlationId", f"k.{sizes}"))
+    kernels = totals(((name, *row[:6]), end - start) for name, start, end, *row in launched)
+    found = recipe("cuda_gpu_kern_gb_sum", TWO_GPUS)
+    keyed = [
+        {**row, "key": (row["name"], *json.loads(row["grid"]), *json.loads(row["block"]))}
+        for row in found
+    ]
+    assert given(keyed, "key") == kernels
+    assert len(kernels) > len(recipe("cuda_gpu_kern_sum", TWO_GPUS)) > 10
 
 
 def test_execution_of_kernels_is_that_of_the_sqlite_rows():
@@ -161,3 +176,25 @@ if nsys_tool.found():  # else not even collected: no parameters would count as a
                 float(line["Total (MB)"]), abs=6e-4
             )
             assert float(row["max_bytes"]) / 1e6 == pytest.approx(float(line["Max (MB)"]), abs=6e-4)
+
+    @pytest.mark.parametrize("program", nsys_tool.found(), ids=nsys_tool.version)
+    def test_kernels_by_grid_and_block_are_those_that_the_installed_nsys_prints(program, tmp_path):
+        name = "cuda_gpu_kern_gb_sum"
+        header, *printed = nsys_tool.stats(program, TWO_GPUS, tmp_path, (name,))[name]
+        lines = [dict(zip(header, line, strict=True)) for line in printed]
+        columns = ("GridXYZ", "BlockXYZ"), ("grid", "block")
+        theirs, ours = (
+            {
+                (row[title], *(tuple(map(int, re.findall(r"\d+", row[size]))) for size in sizes)): (
+                    int(row[count]),
+                    int(row[total]),
+                )
+                for row in table
+            }
+            for table, title, sizes, count, total in (
+                (lines, "Name", columns[0], "Instances", "Total Time (ns)"),
+                (recipe(name, TWO_GPUS), "name", columns[1], "count", "total_ns"),
+            )
+        )
+        assert ours == theirs
+        assert len(ours) > 10

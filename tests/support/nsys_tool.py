@@ -21,6 +21,7 @@ FURTHER_REPORTS = {
     "cuda_gpu_sum": "gpusum",
     "cuda_api_gpu_sum": "apigpusum",
     "osrt_sum": "osrtsum",
+    "cuda_gpu_kern_gb_sum": "gpukernsum",
 }
 """Reports that are asked for by name alone."""
 

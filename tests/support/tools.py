@@ -27,6 +27,7 @@ ALONGSIDE = (
     "tests/logs/test_systems.py",
     "tests/readers/test_nsys_stats.py",
     "tests/sql/test_recipes_nsys.py",
+    "tests/stores/test_servers.py",
     "tests/test_nsys_reports.py",
 )
 """The modules of which some tests are collected only where a tool is."""
@@ -43,6 +44,7 @@ HERE = {
     "ray": lambda: find_spec("ray") is not None and find_spec("nvtx") is not None,
     "nsys": lambda: bool(nsys_tool.found()),
     "logs": lambda: all(map(find_spec, ("tensorboard", "mlflow", "wandb", "sqlalchemy"))),
+    "stores": lambda: all(map(find_spec, ("s3fs", "moto", "paramiko", "asyncssh", "aiohttp"))),
     "docs": lambda: all(map(find_spec, ("mkdocs", "material", "mkdocstrings", "nbclient"))),
     "compiler": lambda: COMPILER is not None,
     "namespaces": lambda: shutil.which("unshare") is not None,

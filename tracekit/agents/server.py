@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
+import anyio.to_process
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -16,9 +16,10 @@ from mcp.shared.exceptions import MCPError
 
 from tracekit.agents import resources, tools
 from tracekit.agents.roots import Roots
-from tracekit.model.errors import TracekitError
+from tracekit.agents.working import tried
 from tracekit.model.version import VERSION
-from tracekit.render.escape import printable
+
+T = TypeVar("T")
 
 _READS = types.ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
@@ -43,24 +44,23 @@ async def _serve(speaking: Server[Any]) -> None:
 
 
 def server(roots: Roots) -> Server[Any]:
-    """The server over these roots; one request is worked on at a time."""
+    """The server over these roots; one request is worked on at a time, in a process that ends with a request that is cancelled."""
     turn = anyio.CapacityLimiter(1)
 
     async def call(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         work = functools.partial(tools.called, roots, asked.name, asked.arguments or {})
-        try:
-            text, data = await anyio.to_thread.run_sync(work, limiter=turn)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told, and never a stack
-            return types.CallToolResult(content=[_text(told(error))], is_error=True)
+        answer, problem = await _worked(work, turn)
+        if answer is None:
+            return types.CallToolResult(content=[_text(problem)], is_error=True)
+        text, data = answer
         return types.CallToolResult(content=[_text(text)], structured_content=data)
 
     async def read(_: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         work = functools.partial(resources.document, roots, str(asked.uri))
-        try:
-            text = await anyio.to_thread.run_sync(work, limiter=turn)
-        except Exception as error:
-            raise MCPError(types.INVALID_PARAMS, told(error)) from error
-        text = tools.sendable(text)
+        answer, problem = await _worked(work, turn)
+        if answer is None:
+            raise MCPError(types.INVALID_PARAMS, problem)
+        text = tools.sendable(answer)
         contents = types.TextResourceContents(
             uri=asked.uri, text=text, mime_type=resources.MARKDOWN
         )
@@ -87,19 +87,15 @@ def server(roots: Roots) -> Server[Any]:
     )
 
 
-def told(error: Exception) -> str:
-    """What is wrong and what to do about it, in two lines."""
-    if isinstance(error, TracekitError):
-        lines = [printable(str(error), 1_000), printable(error.hint, 1_000)]
-    elif isinstance(error, MemoryError):
-        lines = ["memory ran out", "ask for fewer ranks or steps"]
-    elif isinstance(error, OSError) and error.strerror:
-        lines = [printable(f"{error.filename or 'a file'}: {error.strerror}", 1_000), ""]
-    else:
-        kind = type(error).__name__
-        lines = [f"internal error: {kind}", "the same command of tracekit with -v shows more"]
-    problem, hint = lines
-    return f"{problem}\ntry: {hint}" if hint else problem
+async def _worked(work: Callable[[], T], turn: anyio.CapacityLimiter) -> tuple[T | None, str]:
+    """(what the work gives, or None; what went wrong with it): a client is told whatever it is, and never a stack."""
+    try:
+        return await anyio.to_process.run_sync(tried, work, cancellable=True, limiter=turn)
+    except anyio.BrokenWorkerProcess:
+        return (
+            None,
+            "the process that worked on it died, maybe for memory\ntry: fewer ranks or steps",
+        )
 
 
 def _always(result: Any) -> Callable[..., Any]:

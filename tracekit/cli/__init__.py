@@ -20,6 +20,7 @@ from tracekit.model.installed import require_alone
 from tracekit.model.version import VERSION
 
 COMMANDS = (
+    "demo",
     "analyze",
     "compare",
     "gate",
@@ -28,6 +29,7 @@ COMMANDS = (
     "doctor",
     "render",
     "export",
+    "log",
     "collect",
     "explain",
     "tables",
@@ -36,8 +38,6 @@ COMMANDS = (
     "mcp",
     "cache",
     "completion",
-    "demo",
-    "log",
 )
 """Each is `command` in the module of its name."""
 
@@ -146,6 +146,7 @@ def main(ctx: click.Context) -> None:
     """Where the time and the memory of an RL post-training run went, and what to do about it.
 
     \b
+    tracekit demo                                      try it on an example
     tracekit analyze outputs/profile                   the answer on one screen
     tracekit analyze outputs/profile -o report.html    all of it
     tracekit inspect outputs/profile                   which files are read, and as what

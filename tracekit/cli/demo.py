@@ -15,9 +15,12 @@ PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/outputs/p
 
 NEXT = """
 That was an example: two simulated ranks of GRPO. With it, or with a profile of your own:
-  tracekit analyze {path} -v                   every table
-  tracekit analyze {path} -o report.html       all of it as one page, with pictures
-  tracekit explain exposed-communication       what a finding measures, and what to do
+  tracekit analyze {path} -v
+    every table
+  tracekit analyze {path} -o report.html
+    all of it as one page, with pictures
+  tracekit explain exposed-communication
+    what a finding measures, and what to do
 """
 
 

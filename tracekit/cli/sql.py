@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ FORMATS = ("text", "csv", "json", "parquet")
 SHOWN_ROWS = 100
 """Rows of a text where no limit is given."""
 
+_OPTION = re.compile(r"--[\w-]+=")
 _SUFFIXES = {".txt": "text", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
 
 
@@ -36,7 +38,26 @@ class Form:
     output: str | None
 
 
-@click.command(name="sql", short_help="Ask the tables of profiles a question in SQL.")
+class _Asked(click.Command):
+    """A command whose last argument may be a statement that begins with a comment: that is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What is left of the arguments once they are read."""
+        return super().parse_args(ctx, [_as_statement(text) for text in args])
+
+
+def _as_statement(text: str) -> str:
+    r"""The argument, so that a comment with a statement below it is taken for no option.
+
+    >>> _as_statement("--limit"), _as_statement("-- all\nSELECT 1")
+    ('--limit', '\n-- all\nSELECT 1')
+    """
+    first, _, below = text.partition("\n")
+    is_comment = first.startswith("--") and below.strip() and not _OPTION.match(first)
+    return f"\n{text}" if is_comment else text
+
+
+@click.command(name="sql", cls=_Asked, short_help="Ask the tables of profiles a question in SQL.")
 @opt.paths("PATH... [STATEMENT]", required=False)
 @click.option("--recipe", metavar="NAME", help="Run the statement of this name.")
 @click.option("--recipes", "lists_recipes", is_flag=True, help="List the statements that have one.")

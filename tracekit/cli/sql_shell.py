@@ -20,6 +20,8 @@ _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT â€
 
 def run(session: Session, show: Callable[[str], None]) -> None:
     """Nothing; reads statements from the terminal until it ends, and shows what each gives."""
+    from tracekit.sql import statements
+
     _complete(session)
     terminal.tell("SQL over the tables of these profiles; .help tells more, .quit leaves")
     lines: list[str] = []
@@ -39,7 +41,7 @@ def run(session: Session, show: Callable[[str], None]) -> None:
             _answered(_command, line.strip(), show)
         elif line.strip() or lines:
             lines.append(line)
-            if line.rstrip().endswith(";"):
+            if statements.code("\n".join(lines)).rstrip().endswith(";"):
                 _answered(_statements, "\n".join(lines), show, session)
                 lines = []
 

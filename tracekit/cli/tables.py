@@ -29,12 +29,13 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
 
     if name not in schema.TABLES:
         analyses.loaded()
+    known = {**schema.TABLES, schema.ARGS.name: schema.ARGS}
     if name is None:
         text = _everything(markdown=markdown)
-    elif name in schema.TABLES:
-        text = _table(schema.TABLES[name], schema.TABLES[name].columns, markdown=markdown)
+    elif name in known:
+        text = _table(known[name], known[name].columns, markdown=markdown)
     else:
-        names = [table.name for table in (*schema.RAW, *analyses.measured_tables())]
+        names = [table.name for table in (*schema.RAW, schema.ARGS, *analyses.measured_tables())]
         near = did_you_mean(name, names)
         hint = "tracekit tables shows all"
         if not near:
@@ -47,10 +48,10 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
 def _everything(*, markdown: bool) -> str:
     """All tables; the key columns, which every measured row begins with, only once."""
     from tracekit.analyses import measured_tables
-    from tracekit.model.tables import KEYS, RAW
+    from tracekit.model.tables import ARGS, KEYS, RAW
 
     heading = "## " * markdown + "{}"
-    parts = [heading.format("Read from a trace"), *_tables(RAW, (), markdown=markdown)]
+    parts = [heading.format("Read from a trace"), *_tables((*RAW, ARGS), (), markdown=markdown)]
     parts += [
         heading.format("Measured; every row begins with"),
         _columns(KEYS, markdown=markdown),

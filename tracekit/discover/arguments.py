@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
-from tracekit.discover import fetched
+from tracekit.discover import fetched, stores
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, plural, shown
@@ -126,7 +126,7 @@ def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
             continue
         if not files:
             place = len(arguments)
-        files.setdefault(argument.entries[0], os.fspath(path))
+        files.setdefault(argument.entries[0], argument.text)
     if files:
         base = _common_folder(files)
         text = f"{len(files)} files" if len(files) > 1 else next(iter(files.values()))
@@ -231,7 +231,7 @@ def _read_argument(given: str | Path) -> Argument:
     text = os.fspath(given)
     path_text = text if label is None else str(path)
     if fetched.is_address(text.partition("=")[2]) or fetched.is_address(text):
-        argument = _existing(str(path), label, text)
+        argument = _existing(str(path), label, stores.without_password(text))
     else:
         argument = _existing(path_text, label) or _pattern(path_text, label)
     if argument is None:

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache as once
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from tracekit.discover import stores
+from tracekit.discover.stores import MOST_FILES, Listed, Original, parts
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
-from tracekit.model.records import dataclass
 from tracekit.model.units import show
 
 if TYPE_CHECKING:
@@ -32,48 +33,14 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ARCHIVE = re.compile(r"(?i).*\.(?:zip|tar|tgz|tbz2?|txz|tar\.(?:gz|bz2|xz))\Z")
-_PROFILE = re.compile(
-    r"(?i).*(?:\.(?:json|jsonl|pickle|pkl|snap|sqlite|nsys-rep|log|txt|manifest|tkm|csv|html)"
-    r"(?:\.(?:gz|zst|xz|bz2|zip))?|\.(?:gz|zst|xz|bz2|zip))\Z"
-)
-"""How files may be called that are worth a look; others are fetched where they are small."""
-
-SMALL_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20
-MOST_FILES = 100_000
 _INDEX = cache.INDEX
-_SAME_BY = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "checksum",
-    "content_md5",
-    "blob_id",
-    "LastModified",
-    "last_modified",
-    "mtime",
-    "modified",
-    "updated",
-    "created",
-    "date_time",
-)
-"""What stores say of a file that changes with it; the first that is known counts."""
 
 _held = ExitStack()
 atexit.register(_held.close)
 
 watchers: list[Callable[[str, int, int], None]] = []
 """Who is told of every file that is fetched: the address, how many files are here by then, of how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Original:
-    """One file elsewhere: its names below what was asked for, its size, what tells it from another state of it."""
-
-    parts: tuple[str, ...]
-    size_bytes: int | None
-    sign: str | None
-    open: Callable[[], IO[bytes]]
 
 
 def is_address(text: str) -> bool:
@@ -110,29 +77,7 @@ def of_address(address: str) -> Path:
 
     Raises `TracekitError` where nothing is there, the store cannot be asked, or the package that speaks to it is missing.
     """
-    try:
-        import fsspec
-    except ImportError:
-        raise TracekitError(
-            f"{shown(address)}: addresses need fsspec", "pip install 'tracekit-rl[remote]'"
-        ) from None
-    try:
-        store, path = fsspec.core.url_to_fs(address)
-        originals, name, is_one = _listed(store, path)
-    except FileNotFoundError:
-        raise TracekitError(f"{shown(address)}: nothing is there", "check the address") from None
-    except ImportError as error:
-        raise TracekitError(f"{shown(address)}: {error}", "install what it names") from None
-    except TracekitError:
-        raise
-    except Exception as error:
-        raise TracekitError(
-            f"{shown(address)}: cannot be listed: {type(error).__name__}: {error}",
-            "check the address, and the variables that its store takes keys from",
-        ) from error
-    if not originals:
-        raise TracekitError(f"{shown(address)}: nothing is there", "check the address")
-    return _copied(address, name, originals, is_one=is_one)
+    return _copied(address, stores.listed(address))
 
 
 def of_archive(path: Path) -> Path:
@@ -151,10 +96,13 @@ def _of_archive(path: Path, state: str) -> Path:
     try:
         with ExitStack() as stack:
             if path.name.lower().endswith(".zip"):
-                originals = _zipped(stack.enter_context(zipfile.ZipFile(path)), state)
+                members = list(_zipped(stack.enter_context(zipfile.ZipFile(path)), state, name))
             else:
-                originals = _tarred(stack.enter_context(tarfile.open(path)), state)
-            return _copied(str(path), name, list(originals), is_one=False)
+                members = list(_tarred(stack.enter_context(tarfile.open(path)), state, name))
+            if len(members) > MOST_FILES:
+                problem = f"{shown(str(path))}: {len(members):,} files"
+                raise TracekitError(problem, "unpack a part of them")
+            return _copied(str(path), Listed(tuple(members), (name,)))
     except (
         OSError,
         EOFError,
@@ -169,63 +117,26 @@ def _of_archive(path: Path, state: str) -> Path:
         ) from error
 
 
-# What lies where
+# Archives
 
 
-def _listed(store: Any, path: str) -> tuple[list[_Original], str, bool]:
-    """(the files at a path or that match it, what they are called together, whether it is one file alone)."""
-    pattern = not {"*", "?", "["}.isdisjoint(path)
-    if pattern:
-        base = path[: min(path.find(sign) for sign in "*?[" if sign in path)].rpartition("/")[0]
-        matches = store.glob(path, detail=True)
-        details = {name: matches[name] for name in matches if matches[name].get("type") == "file"}
-    else:
-        base = path.rstrip("/")
-        detail = store.info(base)
-        if detail.get("type") == "file":
-            base = base.rpartition("/")[0]
-            details = {path: detail}
-        else:
-            details = store.find(base, detail=True)
-    is_one = not pattern and len(details) == 1 and path in details
-    name = PurePosixPath(path if is_one else base or "all").name or "all"
-    originals = []
-    for full, detail in sorted(details.items()):
-        original = _original(store, full, full[len(base) :].strip("/"), detail)
-        if is_one or _is_worth(original):
-            originals.append(original)
-    return originals, name, is_one
-
-
-def _original(store: Any, full: str, below: str, detail: dict[str, Any]) -> _Original:
-    """One file of a store."""
-    sign = next((f"{key} {detail[key]}" for key in _SAME_BY if detail.get(key)), None)
-    size = detail.get("size")
-    size_bytes = size if isinstance(size, int) else None
-    return _Original(_parts(below), size_bytes, sign, partial(store.open, full, "rb"))
-
-
-def _is_worth(original: _Original) -> bool:
-    """Whether a file among others may be a profile or tell of one, by its name and size."""
-    size = original.size_bytes
-    return bool(_PROFILE.match(original.parts[-1])) or (size is not None and size <= SMALL_BYTES)
-
-
-def _zipped(archive: zipfile.ZipFile, state: str) -> Iterator[_Original]:
+def _zipped(archive: zipfile.ZipFile, state: str, top: str) -> Iterator[Original]:
     """The files of a zip archive."""
     for member in archive.infolist():
         if not member.is_dir():
             opened = partial(archive.open, member)
-            parts = _parts(member.filename)
-            yield _Original(parts, member.file_size, f"{state} {member.CRC}", opened)
+            names = top, *parts(member.filename)
+            yield Original(names, member.file_size, f"{state} {member.CRC}", opened)
 
 
-def _tarred(archive: tarfile.TarFile, state: str) -> Iterator[_Original]:
+def _tarred(archive: tarfile.TarFile, state: str, top: str) -> Iterator[Original]:
     """The regular files of a tar archive; links and devices are none."""
     for member in archive:
         if member.isreg():
             opened = partial(_of_tar, archive, member)
-            yield _Original(_parts(member.name), member.size, f"{state} {member.offset}", opened)
+            yield Original(
+                (top, *parts(member.name)), member.size, f"{state} {member.offset}", opened
+            )
 
 
 def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
@@ -235,27 +146,15 @@ def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     return stream
 
 
-def _parts(name: str) -> tuple[str, ...]:
-    """The names of a path as it may stand below a directory of ours; raises `TracekitError` for one that leads out of it."""
-    parts = tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
-    if not parts or ".." in parts or "\0" in name or max(map(len, parts)) > 255:
-        raise TracekitError(
-            f"{shown(name)!r}: no name that a file here may have", "rename it there"
-        )
-    return parts
-
-
 # Copies
 
 
-def _copied(text: str, name: str, originals: list[_Original], *, is_one: bool) -> Path:
+def _copied(text: str, found: Listed) -> Path:
     """The directory that holds copies of all originals and nothing else, or the one copy."""
-    if len(originals) > MOST_FILES:
-        raise TracekitError(f"{shown(text)}: {len(originals):,} files", "name a part of them")
-    folder = _folder(text)
-    top = folder / "copies" / name
+    folder, shown_text = _folder(text), stores.without_password(text)
+    top = folder / "copies"
     before = _index(folder)
-    wanted = {"/".join(original.parts): original for original in originals}
+    wanted = {"/".join(original.parts): original for original in found.originals}
     _remove_others(top, wanted)
     left = cache.limit_bytes()
     index: dict[str, list[Any]] = {}
@@ -263,15 +162,20 @@ def _copied(text: str, name: str, originals: list[_Original], *, is_one: bool) -
         target = top.joinpath(*original.parts)
         entry = [original.size_bytes, original.sign]
         if original.sign is None or before.get(below) != entry or not target.is_file():
-            _copy(text, original, target, left)
+            try:
+                _copy(shown_text, original, target, left)
+            except TracekitError:
+                if original.is_asked:
+                    raise
+                continue
             for watcher in watchers:
-                watcher(text, number, len(wanted))
+                watcher(shown_text, number, len(wanted))
         left -= target.stat().st_size
         index[below] = entry
     cache.put(folder / _INDEX, json.dumps(index).encode())
     cache.hold(_held, folder / _INDEX)
     cache.forget_oldest(cache.limit_bytes())
-    return top.joinpath(*originals[0].parts) if is_one else top
+    return top.joinpath(*(found.originals[0].parts if found.is_one else found.base))
 
 
 def _folder(text: str) -> Path:
@@ -309,7 +213,7 @@ def _remove_others(top: Path, wanted: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _copy(text: str, original: _Original, target: Path, most_bytes: int) -> None:
+def _copy(text: str, original: Original, target: Path, most_bytes: int) -> None:
     """Nothing; afterwards the copy is whole, or not there: raises `TracekitError` where it cannot be had."""
     below = "/".join(original.parts)
     unfinished = target.with_name(f"{cache.PARTIAL}{os.urandom(8).hex()}")
@@ -318,6 +222,7 @@ def _copy(text: str, original: _Original, target: Path, most_bytes: int) -> None
         with original.open() as source, unfinished.open("xb") as file:
             for piece in _pieces(source, most_bytes, text):
                 file.write(piece)
+            _refuse_short(file.tell(), original.size_bytes)
         unfinished.replace(target)
     except TracekitError:
         raise
@@ -330,7 +235,13 @@ def _copy(text: str, original: _Original, target: Path, most_bytes: int) -> None
         unfinished.unlink(missing_ok=True)
 
 
-def _pieces(source: IO[bytes], most_bytes: int, text: str) -> Iterator[bytes]:
+def _refuse_short(count: int, size_bytes: int | None) -> None:
+    """Nothing; raises `OSError` where a file ended before its size."""
+    if size_bytes is not None and count < size_bytes:
+        raise OSError(f"it ended after {count:,} of {size_bytes:,} bytes")
+
+
+def _pieces(source: stores.Stream, most_bytes: int, text: str) -> Iterator[bytes]:
     """The bytes of a file; raises `TracekitError` after so many."""
     count = 0
     while piece := source.read(PIECE_BYTES):

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from tracekit.discover.arguments import Argument, Found, leads_out
+from tracekit.discover.log_places import MOST_LOGS, STEPS_UP, holds_output, may_be_log
 from tracekit.model.codes import Data
 from tracekit.model.labels import natural, shown
 from tracekit.model.sources import Note
 
 T = TypeVar("T")
-
-MOST = 100
-"""So many files of one directory are looked at."""
-
-_PROFILE_FOLDER = re.compile(
-    r"(?:torch_|nsys_)?(?:profil[a-z]*|traces?)|outputs?|logs?", re.IGNORECASE
-)
-_LOG_NAME = re.compile(r"[^.].*\.(?:jsonl|log|out|txt)(?:\.gz)?\Z", re.DOTALL)
 
 
 def nearest(
@@ -38,7 +30,7 @@ def nearest(
     leads out of the directories `within`, where there are any.
     """
     folder, up = argument.base, tuple[str, ...]()
-    while len(argument.entries) == 1 and len(up) < 2 and _PROFILE_FOLDER.fullmatch(folder.name):
+    while len(argument.entries) == 1 and len(up) < STEPS_UP and holds_output(folder.name):
         folder, up = folder.parent, (*up, "..")
         if leads_out(folder, within):
             return None
@@ -66,10 +58,10 @@ def _files(folder: Path, up: tuple[str, ...], exclude: Sequence[str]) -> list[Fo
         with os.scandir(folder) as scan:
             for entry in scan:
                 excluded = any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in exclude)
-                if _LOG_NAME.match(entry.name) and entry.is_file() and not excluded:
+                if may_be_log(entry.name) and entry.is_file() and not excluded:
                     status = entry.stat()
                     identity = (status.st_size, status.st_mtime_ns, status.st_ino)
                     files.append(Found(folder / entry.name, (*up, entry.name), *identity))
     except OSError:
         return []
-    return sorted(files, key=lambda file: natural(file.parts[-1]))[:MOST]
+    return sorted(files, key=lambda file: natural(file.parts[-1]))[:MOST_LOGS]

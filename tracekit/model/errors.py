@@ -9,12 +9,14 @@ from tracekit.model.codes import NO_DATA, UNREADABLE, Data, Reason, why_unread
 
 
 class TracekitError(Exception):
-    """What is wrong, and what the user can do about it; the command line prints it without a stack."""
+    """What is wrong, and what the user can do about it; the command line prints it without a stack, Python with the hint below."""
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
         self.problem = problem
         self.hint = hint
+        if hint:
+            self.add_note(f"try: {hint}")
 
     def __str__(self) -> str:
         return self.problem

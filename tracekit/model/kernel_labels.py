@@ -73,6 +73,7 @@ _WRAPPERS = frozenset(
 _WORDS = {"direct_copy": "copy", "Welford": "variance", "bfloat16_copy": "copy"}
 _FUSED = re.compile(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")
 _DROPPED = re.compile(r"\(anonymous namespace\)::|^void |^std::enable_if<.*?>::type ")
+_REMARK = re.compile(r"\((?!anonymous )")
 _CUTLASS = re.compile(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
 
 
@@ -100,8 +101,12 @@ def short_kernel(name: str) -> str:
 
 
 def is_template(text: str) -> bool:
-    """Whether a name is that of a C++ function with its arguments, not a plain word."""
-    return "::" in text or "<" in text
+    """Whether a name is that of a C++ function with its arguments, not a plain word or a remark in brackets.
+
+    >>> is_template("at::native::f<int>"), is_template("(nothing recorded, after aten::mm)")
+    (True, False)
+    """
+    return ("::" in text or "<" in text) and not _REMARK.match(text)
 
 
 def _function(text: str) -> str:

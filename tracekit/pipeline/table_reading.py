@@ -20,7 +20,7 @@ from tracekit.engine.progress import progress_line
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.sources import ON_REQUEST, Failure, Fault, Source
-from tracekit.model.tables import KEYS, RAW, TABLES, Column, Table, concat
+from tracekit.model.tables import ARGS, KEYS, RAW, TABLES, Column, Table, concat
 from tracekit.model.tables.arrays import Array, Columns, Nullable, repeated_number, repeated_text
 from tracekit.model.tables.columns import STEP
 from tracekit.model.trace import Trace, Want
@@ -28,6 +28,7 @@ from tracekit.pipeline import run, saved
 from tracekit.pipeline.gather import light_text
 from tracekit.pipeline.measure import read_parts, with_content
 from tracekit.pipeline.options import Options, numbers_of
+from tracekit.pipeline.recorded_args import arguments
 from tracekit.process import cut
 from tracekit.process.placement import Placement, placement
 from tracekit.process.steps import Windows, windows
@@ -40,7 +41,7 @@ PROCESS = Column(
 NUMBER = Column("int32", "Number of the row among those that were read of its file.")
 """What `id` is where tables are read by name: in another look at the file it may be another one."""
 
-RAW_NAMES = frozenset(map(attrgetter("name"), RAW))
+RAW_NAMES = frozenset(map(attrgetter("name"), (*RAW, ARGS)))
 
 _TELL_STEPS = frozenset({"host_ops", "device_ops", "device_ranges", "threads"})
 """The raw tables that tell which step something belongs to."""
@@ -58,7 +59,7 @@ class Rows:
 @cache
 def tables() -> tuple[Table, ...]:
     """All tables that can be asked for: the raw ones with their keys and steps, then the measured ones."""
-    return (*map(_with_keys, RAW), *measured_tables())
+    return (*map(_with_keys, RAW), _with_keys(ARGS), *measured_tables())
 
 
 def _with_keys(table: Table) -> Table:
@@ -66,7 +67,9 @@ def _with_keys(table: Table) -> Table:
     keys = {**KEYS, "process": PROCESS, "step": STEP}
     before = {name: column for name, column in keys.items() if name not in table.columns}
     own = dict(table.columns)
-    if "id" in own:
+    if table is ARGS:
+        del before["step"]  # that of the row it belongs to
+    elif "id" in own:
         own["id"] = NUMBER
     return Table(table.name, table.row, {**before, **own})
 
@@ -177,13 +180,15 @@ def read_tables(
 ) -> list[tuple[str, Columns]]:
     """The rows of these raw tables in one source, a pair for each process that recorded one."""
     wanted = frozenset(names)
-    if "threads" in names:
+    if not {"threads", ARGS.name}.isdisjoint(names):
         wanted |= RAW_NAMES - ON_REQUEST
     if with_step:
         wanted |= _TELL_STEPS
     if steps is not None or stages:
         wanted |= cut.READS
-    want = Want(tables=wanted, args=(), python="python_calls" in names)
+    want = Want(
+        tables=wanted, args=None if ARGS.name in names else (), python="python_calls" in names
+    )
     rows: list[tuple[str, Columns]] = []
     with light_text():
         source = with_content(source)
@@ -191,9 +196,11 @@ def read_tables(
         for number, (_, trace, following) in enumerate(parts):
             is_alone = number + following == 0
             for name in names:
-                if trace is not None and trace.has(name):
-                    process = _process(trace.source, None if is_alone else number)
-                    rows.append((name, _keyed(trace, name, process, with_step=with_step)))
+                if trace is None or not (trace.has(name) or (name == ARGS.name and trace.sparse)):
+                    continue
+                process = _process(trace.source, None if is_alone else number)
+                own = _own_columns(trace, name, with_step=with_step)
+                rows.append((name, _keyed(trace.source, own, process)))
             del trace
     return rows
 
@@ -206,18 +213,25 @@ def _process(source: Source, number: int | None) -> str:
     return f"{file}:{number if source.pid is None else source.pid}"
 
 
-def _keyed(trace: Trace, name: str, process: str, *, with_step: bool) -> Columns:
-    """The rows of one raw table, with the keys of its process and their steps."""
+def _own_columns(trace: Trace, name: str, *, with_step: bool) -> dict[str, Array]:
+    """The columns of one raw table, with the steps of its rows."""
+    if name == ARGS.name:
+        return arguments(trace.sparse)
     own: dict[str, Array] = {n: trace.array(name, n) for n in TABLES[name].columns}
+    if with_step and "step" not in own:
+        own = {"step": _step(trace, name, len(next(iter(own.values())))), **own}
+    return own
+
+
+def _keyed(source: Source, own: Mapping[str, Array], process: str) -> Columns:
+    """The rows of one raw table, with the keys of their process."""
     length = len(next(iter(own.values())))
     before: dict[str, Array] = {}
     for key, column in KEYS.items():
-        value = getattr(trace.source, "name" if key == "source" else key)
+        value = getattr(source, "name" if key == "source" else key)
         repeated = repeated_text if column.dtype == "category" else repeated_number
         before[key] = repeated(value, length)
     before["process"] = repeated_text(process, length)
-    if with_step:
-        before["step"] = _step(trace, name, length)
     return Columns(length, {**{n: a for n, a in before.items() if n not in own}, **own})
 
 

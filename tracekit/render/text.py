@@ -381,8 +381,9 @@ def _pad(text: str, width: int, right: bool = False) -> str:
     """The text in exactly `width` cells: both ends stay where it is too long."""
     size = _cells(text)
     if size > width:
-        if is_template(text):
-            text = short_kernel(text)
+        below = text.lstrip("· ")  # how deep it lies in a tree stands before it
+        if is_template(below):
+            text = text[: len(text) - len(below)] + short_kernel(below)
             size = _cells(text)
         keep = width
         while size > width:

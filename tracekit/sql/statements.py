@@ -74,7 +74,7 @@ def single(text: str, connection: Any) -> str:
 
 def about_tables(text: str, tables: Mapping[str, Table]) -> About | None:
     """What a statement asks about the tables themselves, `DESCRIBE kernels` or `SHOW TABLES`; None for any other."""
-    match = _ABOUT.fullmatch(text)
+    match = _ABOUT.fullmatch(code(text))
     if not match:
         return None
     name = match[1].lower()

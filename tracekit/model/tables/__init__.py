@@ -19,6 +19,8 @@ from tracekit.model.tables.table import concat as concat
 
 RAW: tuple[Table, ...] = (*raw.TABLES, *snapshots.TABLES)
 
+ARGS = raw.ARGS
+
 SHARED: tuple[Table, ...] = (*shared.TABLES, *slots.TABLES)
 """The measured tables that are of no question alone; `analyses.measured_tables` gives all."""
 

@@ -21,6 +21,20 @@ from tracekit.model.tables.columns import (
 )
 from tracekit.model.tables.table import Column, Table
 
+ARGS = Table(
+    "args",
+    "an argument that was recorded with a row of another raw table (asked for in SQL alone)",
+    {
+        "id": Column("int32", "`id` of the row that it belongs to, in the same process."),
+        "key": Column(
+            "category", "Name of the argument, as Kineto writes it (grid, Input Dims …)."
+        ),
+        "value": Column("category", "Value as text; lists and objects as JSON."),
+        "number": Column("Float64", "Value where it is a number."),
+    },
+)
+"""Python asks a trace for one argument at a time: `Trace.arg`."""
+
 THREAD_STATES = ("waiting", "ready", "unknown")
 """Why a thread is on no CPU."""
 

@@ -1,0 +1,34 @@
+"""The work on a request, in a process of its own: it can be ended, and whatever goes wrong becomes two lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tracekit.model.errors import TracekitError
+from tracekit.render.escape import printable
+
+T = TypeVar("T")
+
+
+def tried(work: Callable[[], T]) -> tuple[T | None, str]:
+    """(what the work gives, or None; what went wrong with it)."""
+    try:
+        return work(), ""
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        return None, told(error)
+
+
+def told(error: Exception) -> str:
+    """What is wrong and what to do about it, in two lines."""
+    if isinstance(error, TracekitError):
+        lines = [printable(str(error), 1_000), printable(error.hint, 1_000)]
+    elif isinstance(error, MemoryError):
+        lines = ["memory ran out", "ask for fewer ranks or steps"]
+    elif isinstance(error, OSError) and error.strerror:
+        lines = [printable(f"{error.filename or 'a file'}: {error.strerror}", 1_000), ""]
+    else:
+        kind = type(error).__name__
+        lines = [f"internal error: {kind}", "the same command of tracekit with -v shows more"]
+    problem, hint = lines
+    return f"{problem}\ntry: {hint}" if hint else problem

@@ -1,0 +1,392 @@
+"""What lies in another store, by its address: its files, and what may tell of them above; nothing is copied here.
+
+A directory is listed folder by folder, so that a store that holds too much is not listed to its end. The driver's log of a
+profile is looked for where it would be looked for on this machine (`log_places`).
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol, Self
+from urllib.parse import unquote
+
+from tracekit.discover.log_places import MOST_LOGS, STEPS_UP, holds_output, may_be_log
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import natural, shown
+from tracekit.model.records import dataclass
+
+SMALL_BYTES = 1 << 20
+MOST_FILES = 100_000
+LOG_BYTES = 1 << 28
+"""So many bytes of logs above what was asked for are fetched, one after the other."""
+
+_PROFILE = re.compile(
+    r"(?i).*(?:\.(?:json|jsonl|pickle|pkl|snap|sqlite|nsys-rep|log|txt|manifest|tkm|csv|html)"
+    r"(?:\.(?:gz|zst|xz|bz2|zip))?|\.(?:gz|zst|xz|bz2|zip))\Z"
+)
+"""How files may be called that are worth a look; others are fetched where they are small."""
+
+_SAME_BY = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "checksum",
+    "content_md5",
+    "Content-MD5",
+    "Digest",
+    "blob_id",
+    "LastModified",
+    "last_modified",
+    "Last-Modified",
+    "mtime",
+    "modified",
+    "updated",
+    "created",
+    "date_time",
+)
+"""What stores say of a file that changes with it; the first that is known counts."""
+
+_PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
+_QUERY = re.compile(r"(?i)\A(https?://[^?]*)\?.*", re.DOTALL)
+_MAGIC, _MAGIC_OF_PAGES = re.compile(r"[*?\[]"), re.compile(r"\*")
+
+_PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "hf": "huggingface_hub",
+    "ssh": "paramiko",
+    "sftp": "paramiko",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "hdfs": "pyarrow",
+    "abfs": "adlfs",
+    "az": "adlfs",
+}
+"""What speaks to a store."""
+
+_KEYS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, hold the keys",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS names the file of keys",
+    "hf": "HF_TOKEN holds the key",
+    "abfs": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY hold the keys",
+    "ssh": "ssh://USER@HOST/PATH, with a key in ~/.ssh or in an agent",
+    "hdfs": "HADOOP_HOME, JAVA_HOME and CLASSPATH tell where Hadoop's libraries are",
+    "http": "copy it here by a program that can log in, and name the copy",
+}
+_SAME_KEYS = {"s3a": "s3", "gcs": "gs", "az": "abfs", "sftp": "ssh", "https": "http"}
+_BUCKETS = ("s3", "gs", "abfs")
+"""Stores whose first name is that of a bucket."""
+
+_REFUSED = re.compile("Credential|Authenti|Unauthorized|Forbidden|AccessDenied")
+_UNREACHED = re.compile("Endpoint|Connect|Timeout|gaierror")
+"""What the names of errors tell, whose classes are of packages that need not be here."""
+
+
+class Stream(Protocol):
+    """What bytes are read from."""
+
+    def read(self, count: int, /) -> bytes: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """One file elsewhere: its names below the directory of copies, its size, what tells it from another state of it.
+
+    `is_asked` is false for what was found above what was asked for: that it cannot be had is no error.
+    """
+
+    parts: tuple[str, ...]
+    size_bytes: int | None
+    sign: str | None
+    open: Callable[[], AbstractContextManager[Stream]]
+    is_asked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The files at an address; `base` are the names of the directory that was asked for, or of that of the one file."""
+
+    originals: tuple[Original, ...]
+    base: tuple[str, ...]
+    is_one: bool = False
+
+
+def without_password(address: str) -> str:
+    """The address as it can be shown: without what lets others in, a password or a signed query.
+
+    >>> without_password("ssh://me:secret@host/runs"), without_password("s3://runs/a@b:c")
+    ('ssh://me:…@host/runs', 's3://runs/a@b:c')
+    >>> without_password("https://host/rank0.json.gz?signature=x")
+    'https://host/rank0.json.gz?…'
+    """
+    return _QUERY.sub(r"\1?…", _PASSWORD.sub(r"\1:…@", address))
+
+
+def _without_query(address: str) -> str:
+    """The address of a page without what stands behind its question mark."""
+    return address.partition("?")[0]
+
+
+def listed(address: str) -> Listed:
+    """The files at an address, which may be a pattern; raises `TracekitError` where none is there or can be seen."""
+    try:
+        import fsspec
+    except ImportError:
+        raise TracekitError(
+            f"{_shown(address)}: addresses need fsspec", "pip install 'tracekit-rl[remote]'"
+        ) from None
+    scheme = address.partition("://")[0].lower()
+    store = None
+    try:
+        store, path = fsspec.core.url_to_fs(address)
+        found = _listed(store, path, is_folder=address.endswith("/"))
+    except TracekitError:
+        raise
+    except Exception as error:
+        raise _refusal(address, scheme, store, error) from error
+    if not any(original.is_asked for original in found.originals):
+        raise _missing(address, scheme, store)
+    return found
+
+
+def _listed(store: Any, path: str, *, is_folder: bool) -> Listed:
+    """The files at a path of a store, or that match it."""
+    magic = _MAGIC_OF_PAGES if "://" in path else _MAGIC
+    if start := magic.search(path):
+        base = path[: start.start()].rpartition("/")[0]
+        matches = store.glob(path, detail=True)
+        details = {name: matches[name] for name in matches if matches[name].get("type") == "file"}
+        names = _base_names(base)[-1:]
+        matching = [_placed(original, names) for original in _worth(store, base, details)]
+        return Listed(tuple(matching), names)
+    base = path.rstrip("/")
+    detail = {"type": "directory"} if is_folder else store.info(base)
+    is_one = detail.get("type") == "file" and not _is_page(base, detail)
+    if is_one:
+        folder = (_without_query(base) if "://" in base else base).rpartition("/")[0]
+        originals = [_original(store, base, base[len(folder) :], detail)]
+    else:
+        folder = base
+        originals = list(_worth(store, base, dict(_files_below(store, base))))
+    names = _base_names(folder)
+    up = 0
+    while not is_one and up < min(STEPS_UP, len(names) - 1) and holds_output(names[-1 - up]):
+        up += 1
+    kept = names[-1 - up :]
+    below = [_placed(original, kept) for original in originals]
+    return Listed((*below, *_logs_above(store, folder, kept)), kept, is_one)
+
+
+def _is_page(path: str, detail: Mapping[str, Any]) -> bool:
+    """Whether a file is the page by which a web server lists a directory."""
+    return detail.get("mimetype") == "text/html" and not path.lower().endswith((".html", ".htm"))
+
+
+def _files_below(store: Any, base: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every file below a directory by its full name, hidden ones left out; raises for what is too much."""
+    waiting, seen, count = [base], {base}, 0
+    while waiting:
+        for detail in store.ls(waiting.pop(), detail=True):
+            full = detail["name"].rstrip("/")
+            below = full.removeprefix(f"{base}/")
+            # A page of a web server links whatever it likes.
+            if below == full or full in seen or "/." in f"/{below}" or _is_query(full):
+                continue
+            if detail.get("type") == "directory":
+                seen.add(full)
+                waiting.append(full)
+                continue
+            count += 1
+            if count > MOST_FILES:
+                raise TracekitError(
+                    f"{_shown(base)}: more than {MOST_FILES:,} files", "name a part of them"
+                )
+            yield full, detail
+
+
+def _is_query(full: str) -> bool:
+    """Whether a link is to the same page in another order, or the like."""
+    return "://" in full and "?" in full
+
+
+def _worth(store: Any, base: str, details: Mapping[str, Mapping[str, Any]]) -> Iterator[Original]:
+    """The files of a store that may be profiles or tell of one, by their names and sizes."""
+    for full, detail in sorted(details.items()):
+        original = _original(store, full, full[len(base) :], detail)
+        size = original.size_bytes
+        if _PROFILE.match(original.parts[-1]) or (size is not None and size <= SMALL_BYTES):
+            yield original
+
+
+def _original(store: Any, full: str, below: str, detail: Mapping[str, Any]) -> Original:
+    """One file of a store."""
+    if _sign(detail) is None and "://" in full:
+        detail = {**detail, **store.info(full)}  # a page has names alone
+    size = detail.get("size")
+    size_bytes = size if isinstance(size, int) else None
+    opened: Callable[[], AbstractContextManager[Stream]] = partial(store.open, full, "rb")
+    if "://" in full:
+        below = unquote(_without_query(below))
+        opened = partial(store.open, full, "rb", block_size=0)  # not every web server gives parts
+    elif size_bytes and hasattr(store, "ftp"):
+        opened = partial(_Pipelined, store, full, size_bytes)
+    return Original(parts(below), size_bytes, _sign(detail), opened)
+
+
+class _Pipelined:
+    """A file by SFTP, of which a whole piece is asked for at once: packet after packet would wait for the network each time."""
+
+    def __init__(self, store: Any, full: str, size_bytes: int) -> None:
+        self._file, self._at, self._size_bytes = store.open(full, "rb"), 0, size_bytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, count: int, /) -> bytes:
+        """The next bytes."""
+        count = min(count, self._size_bytes - self._at)
+        piece = b"".join(self._file.readv([(self._at, count)])) if count else b""
+        self._at += len(piece)
+        return piece
+
+
+def _sign(detail: Mapping[str, Any]) -> str | None:
+    """What a store says of a file that changes with it."""
+    return next((f"{key} {detail[key]}" for key in _SAME_BY if detail.get(key)), None)
+
+
+def _logs_above(store: Any, folder: str, kept: tuple[str, ...]) -> Iterator[Original]:
+    """The files above a directory that may be the driver's log, as far as names allow and they are not too large."""
+    left = LOG_BYTES
+    for up in range(1, len(kept)):
+        folder = folder.rpartition("/")[0]
+        try:
+            details = {entry["name"]: entry for entry in store.ls(folder, detail=True)}
+            names = [
+                name
+                for name in details
+                if name.rpartition("/")[0] == folder
+                and details[name].get("type") == "file"
+                and may_be_log(name.rpartition("/")[2])
+            ]
+            logs = [
+                _original(store, name, name[len(folder) :], details[name])
+                for name in sorted(names, key=natural)[:MOST_LOGS]
+            ]
+        except Exception:  # noqa: BLE001, S112 - as where a directory of this machine cannot be read
+            continue
+        for log in logs:
+            left -= log.size_bytes or 0
+            if left >= 0:
+                yield _placed(log, kept[:-up], is_asked=False)
+
+
+def _placed(original: Original, kept: tuple[str, ...], *, is_asked: bool = True) -> Original:
+    """The same file below these directories."""
+    names = (*kept, *original.parts)
+    return Original(names, original.size_bytes, original.sign, original.open, is_asked)
+
+
+def _base_names(base: str) -> tuple[str, ...]:
+    """The names of a directory of a store, without the host of a web server; one at least."""
+    _, is_web, rest = base.rpartition("://")
+    names = rest.split("/")
+    if is_web:
+        names = list(map(unquote, names[1:]))
+    return tuple(name for name in names if name not in ("", ".", "..")) or ("all",)
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """The names of a path as it may stand below a directory of ours; raises `TracekitError` for one that leads out of it."""
+    names = tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
+    if not names or ".." in names or "\0" in name or max(map(len, names)) > 255:
+        raise TracekitError(
+            f"{shown(name)!r}: no name that a file here may have", "rename it there"
+        )
+    return names
+
+
+# What is wrong
+
+
+def _shown(address: str) -> str:
+    """The address as it can be printed."""
+    return shown(without_password(address))
+
+
+def _refusal(address: str, scheme: str, store: Any, error: Exception) -> TracekitError:
+    """What the error of a store means: keys, network, nothing there, a package, or what it says itself."""
+    family = _SAME_KEYS.get(scheme, scheme)
+    causes = list(_chain(error))
+    if isinstance(error, ImportError):
+        package = _PACKAGES.get(scheme)
+        hint = f"pip install {package}" if package else "install what it names"
+        return TracekitError(f"{_shown(address)}: {error}", hint)
+    told = without_password(str(error).partition("\n")[0])
+    if any(map(_is_refused, causes)):
+        hint = _KEYS.get(family, "check the keys that its store asks for")
+        return TracekitError(f"{_shown(address)}: access is refused: {told}", hint)
+    if unreached := next(filter(_is_unreached, causes), None):
+        told = without_password(str(unreached).partition("\n")[0])
+        hint = "check the host in the address, and the network"
+        if family == "s3":
+            hint = "check AWS_ENDPOINT_URL, and the network"
+        return TracekitError(f"{_shown(address)}: cannot be reached: {told}", hint)
+    if isinstance(error, FileNotFoundError):
+        return _missing(address, scheme, store)
+    kind = type(error).__name__
+    hint = _KEYS.get(family, "check the address, and the keys that its store asks for")
+    return TracekitError(f"{_shown(address)}: cannot be listed: {kind}: {told}", hint)
+
+
+def _missing(address: str, scheme: str, store: Any) -> TracekitError:
+    """That nothing is there; of a bucket, whether it is the bucket."""
+    if _SAME_KEYS.get(scheme, scheme) in _BUCKETS and store is not None:
+        bucket = address.partition("://")[2].partition("/")[0]
+        try:
+            is_there = store.exists(bucket)
+        except Exception:  # noqa: BLE001 - then it is unknown
+            is_there = True
+        if not is_there:
+            return TracekitError(
+                f"{_shown(address)}: there is no bucket {shown(bucket)!r}", "check its name"
+            )
+    return TracekitError(f"{_shown(address)}: nothing is there", "check the address")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it came from."""
+    cause: BaseException | None = error
+    for _ in range(10):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether a store asked for other keys."""
+    is_named = bool(_REFUSED.search(type(error).__name__))
+    return is_named or isinstance(error, PermissionError) or _status(error) in (401, 403)
+
+
+def _is_unreached(error: BaseException) -> bool:
+    """Whether a store did not answer."""
+    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+        return True
+    return bool(_UNREACHED.search(type(error).__name__)) and _status(error) is None
+
+
+def _status(error: BaseException) -> int | None:
+    """The status by which a web server refused, None where it was no server."""
+    status = getattr(error, "status", None)
+    return status if isinstance(status, int) else None
