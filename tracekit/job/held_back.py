@@ -24,6 +24,7 @@ from tracekit.model.stages import numbered_step, profiler_step
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Measurements
 from tracekit.process.cpu_rows import OFF_CPU
+from tracekit.process.host_activity import is_loading
 from tracekit.process.memory.site_grades import PROFILED
 from tracekit.process.program_frames import is_program
 
@@ -153,12 +154,19 @@ def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
     return _culprit(of, chosen, HOLDERS, stages)
 
 
-def of_stage(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
-    """The same by the run, role and canonical stage of a row; None where nothing was measured."""
+def of_launches(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
+    """The same by the run, role and canonical stage of a row, outside of data loading: what launches cannot have waited in."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
     windows = [window for window in stage_windows(measured) if window.key == keyed(row)]
-    return of_window(measured, windows[0]) if windows else None
+    if not windows:
+        return None
+    of, chosen = blame(measured), _of_window(measured, windows[0])
+    loads = np.zeros(len(of.tree.parent) + 1, np.bool_)
+    for place, parent in enumerate(of.tree.parent.tolist()):
+        loads[place] = is_loading(of.tree.frame[place]) or loads[parent]
+    stages = frozenset(of.rows["stage"].to_numpy(object)[chosen].tolist())
+    return _culprit(of, chosen & ~loads[of.node], HOLDERS, stages)
 
 
 def within(measured: Measurements, run: object, role: object, name: str) -> Culprit | None:

@@ -87,9 +87,9 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
     for row in row_dicts(waits):
         key = keyed(row)
         if key in bound or (*key[:2], None) in bound:
-            gaps[key] = int(row["launch_gap_ns"]) - (
-                int(row["synced_gap_ns"]) if key in synced else 0
-            )
+            gaps[key] = int(row["launch_gap_ns"])
+            if key in synced:
+                gaps[key] -= int(row["synced_gap_ns"])
     return gaps
 
 

@@ -66,14 +66,16 @@ def less_synced(measured: Measurements, thresholds: Thresholds) -> pd.DataFrame:
     synced = sync_bound_stages(measured, thresholds)
     if not synced or not len(table):
         return table
-    keys = [keyed(row) for row in row_dicts(table[["run", "role", "canonical"]])]
-    gaps_ns = _whole(table["synced_gap_ns"])
-    is_synced = np.array([key in synced for key in keys], np.bool_)
-    less_ns = np.where(is_synced, gaps_ns, 0)
+    keys = list(map(keyed, row_dicts(table[["run", "role", "canonical"]])))
+    gaps_ns = _whole(table["synced_gap_ns"].astype("Int64"))
+    of_stages: dict[tuple[object, ...], int] = {}
+    for key, gap_ns in zip(keys, gaps_ns.tolist(), strict=True):
+        if key[2] is not None and key in synced:
+            step = (*key[:2], None)
+            of_stages[step] = of_stages.get(step, 0) + gap_ns
+    less_ns = np.zeros(len(keys), np.int64)
     for position, key in enumerate(keys):
-        if key[2] is None and not is_synced[position]:
-            stages = [(*other[:2], None) == key and other[2] is not None for other in keys]
-            less_ns[position] = less_ns[np.array(stages, np.bool_)].sum()
+        less_ns[position] = gaps_ns[position] if key in synced else of_stages.get(key, 0)
     left = table["launch_gap_ns"] - less_ns
     return table.assign(launch_gap_ns=left)
 

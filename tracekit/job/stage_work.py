@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -96,7 +97,7 @@ def together(measured: Measurements, works: Sequence[StageWork]) -> list[StageWo
     by_owner: dict[Owner, list[StageWork]] = {}
     for work in works:
         by_owner.setdefault(work.window.owner, []).append(work)
-    return [_as_one(measured, of_owner) for of_owner in by_owner.values()]
+    return list(map(partial(_as_one, measured), by_owner.values()))
 
 
 def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
@@ -107,8 +108,8 @@ def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
     largest = most_first[0]
     run = in_run(measured, largest.window.run)
     names = [work.window.name.removesuffix(run) for work in most_first]
-    if len(names) > MAX_NAMED:
-        names[MAX_NAMED - 1 :] = [f"{len(names) - MAX_NAMED + 1} other stages"]
+    if len(names) > MAX_NAMED + 1:
+        names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} other stages"]
     name = f"{', '.join(names[:-1])} and {names[-1]}{run}"
     return replace(
         largest,

@@ -188,25 +188,30 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
         "host_ns": grouping.summed(group, trace.numbers("host_ops", "dur_ns")[rows], count),
     }
     if trace.has("device_ops"):
-        launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
-        launched, _, busy = device_work(trace, launched_slot, count)
-        narrow_slot = np.where(trace.derived(_narrow), launched_slot, -1)
-        _, unaligned_ns, _ = device_work(trace, narrow_slot, count)
-        _, attention_ns, _ = device_work(
-            trace, np.where(trace.derived(_attention), narrow_slot, -1), count
-        )
+        out |= _by_size_on_device(trace, recorded, slot)
         # FLOPs of calls whose kernels were not seen would make the rate too high.
         seen = np.zeros(len(slot), np.bool_)
         seen[recorded.owner[recorded.owner >= 0]] = True
         has_work = seen[rows]
-        out |= {
-            "launch_count": launched,
-            "device_busy_ns": busy,
-            "unaligned_ns": unaligned_ns,
-            "attention_ns": attention_ns,
-            "rated_flop_count": _flop_sums(group[has_work], flops[fine][has_work], count),
-        }
+        out["rated_flop_count"] = _flop_sums(group[has_work], flops[fine][has_work], count)
     return out
+
+
+def _by_size_on_device(trace: Trace, recorded: Products, slot: Ints) -> dict[str, Any]:
+    """What the products of every row of `_by_size` launched; `slot` is the row of each host op, -1 for none."""
+    count = int(slot.max(initial=-1)) + 1
+    launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
+    launched, _, busy = device_work(trace, launched_slot, count)
+    narrow_slot = np.where(trace.derived(_narrow), launched_slot, -1)
+    _, unaligned_ns, _ = device_work(trace, narrow_slot, count)
+    attention_slot = np.where(trace.derived(_attention), narrow_slot, -1)
+    _, attention_ns, _ = device_work(trace, attention_slot, count)
+    return {
+        "launch_count": launched,
+        "device_busy_ns": busy,
+        "unaligned_ns": unaligned_ns,
+        "attention_ns": attention_ns,
+    }
 
 
 def _flop_sums(group: Ints, flops: Ints, count: int) -> Nullable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -206,21 +206,29 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     work_of = {kind: by_stage(measured, kind, table="unfused_work") for kind in CLASSES}
     work = [one for kind in KINDS for one in work_of[kind]]
     kinds = [kind for kind in KINDS for _ in work_of[kind]]
-    findings: list[Finding] = []
+    on_gpu = any(stage_work.on_gpu for stage_work in work)
+    return ANALYSIS.answered(
+        sheets=with_rows(_sheet(measured, kinds, work, calls, on_gpu=on_gpu)),
+        findings=tuple(_findings(measured, work_of, calls, thresholds)),
+    )
+
+
+def _findings(
+    measured: Measurements,
+    work_of: Mapping[str, list[StageWork]],
+    calls: pd.DataFrame,
+    thresholds: Thresholds,
+) -> Iterator[Finding]:
+    """R27 and R37: one of each kind of work, whatever stages it is in."""
     for kind in KINDS:
         large = [one for one in work_of[kind] if _is_large(kind, one, calls, thresholds)]
         for one in together(measured, large):
             own = pd.concat([_of(calls, stage) for stage in one.stages])
             if kind == "layout":
-                findings.append(_copying(one, own, thresholds))
+                yield _copying(one, own, thresholds)
             else:
                 scores_ns = sum(_scores(work_of, kind, stage) for stage in one.stages)
-                findings.append(_unfused(kind, scores_ns, one, own, thresholds))
-    on_gpu = any(stage_work.on_gpu for stage_work in work)
-    return ANALYSIS.answered(
-        sheets=with_rows(_sheet(measured, kinds, work, calls, on_gpu=on_gpu)),
-        findings=tuple(findings),
-    )
+                yield _unfused(kind, scores_ns, one, own, thresholds)
 
 
 KINDS = ("attention", "loss", "chain", "layout")

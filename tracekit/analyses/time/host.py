@@ -22,7 +22,7 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.job.held_back import of_stage
+from tracekit.job.held_back import of_launches
 from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import idle_time
 from tracekit.job.launching import COUNTED, less_synced, of_many_kernels, waiting_for_launches
@@ -333,7 +333,7 @@ def _gap_finding(
     gap, ratio = steps.per_step(row["launch_gap_ns"])
     wall = steps.mean(row["device_wall_ns"])
     mean = row["kernel_ns"] / kernels
-    culprit = of_stage(measured, row)
+    culprit = of_launches(measured, row)
     where = ""
     if culprit is not None and culprit.holder in NAMED:
         owner = (text_or_none(row["run"]), text_or_none(row["role"]))
