@@ -215,11 +215,13 @@ def windows(trace: Trace) -> Windows:
 
 
 def _around_steps(host: _Host, steps: Steps) -> Mask:
-    """Which rows hold a whole step, and more: no stage of a step does."""
+    """Which ranges hold a whole step, and more: none is a stage of a step, but those that are known as stages."""
+    long = np.flatnonzero(steps.dur_ns > 0)
     end = host.ts_ns + host.dur_ns
-    step = np.searchsorted(steps.ts_ns, host.ts_ns)
-    step_start, step_end = (np.append(ns, _NEVER)[step] for ns in (steps.ts_ns, steps.end_ns))
-    return (step_end <= end) & ((host.ts_ns < step_start) | (step_end < end))
+    step = np.searchsorted(steps.ts_ns[long], host.ts_ns)
+    step_start, step_end = (np.append(ns[long], _NEVER)[step] for ns in (steps.ts_ns, steps.end_ns))
+    holds = (step_end <= end) & ((host.ts_ns < step_start) | (step_end < end))
+    return holds & host.is_range & ~is_named(host.names, is_known_stage)
 
 
 def _is_unmarked(trace: Trace) -> bool:

@@ -329,7 +329,9 @@ def _sum(calls: pd.DataFrame, kind: str, column: str) -> int:
 
 def _is_large(kind: str, one: StageWork, calls: pd.DataFrame, thresholds: Thresholds) -> bool:
     """Whether this kind of work is so much of a stage that it is reported."""
-    limit = thresholds.of("layout-copies" if kind == "layout" else "unfused-operators")
+    limit = thresholds.of("unfused-operators")
+    if kind == "layout":
+        limit = thresholds.of("layout-copies")
     if one.ratio is None or one.ratio < limit["stage_ratio"]:
         return False
     return kind != "loss" or _sum(_of(calls, one), "copy", "size_bytes") > 0
