@@ -150,6 +150,13 @@ def test_low_batches_alone_make_a_tail_too(tmp_path):
     assert values["tail_ratio"] == pytest.approx(0.3052)
 
 
+def test_fewer_requests_at_the_end_are_counted_as_a_tail_below_half_of_the_largest_batch(tmp_path):
+    """5120 and 192 tokens in 840, then 120 in 300: at the rate of the others these take 120 * 840 / 5312."""
+    rows = engine([(0, 64, 10)] * 80 + [(0, 48, 10)] * 4 + [(0, 4, 10)] * 30)
+    (finding,) = section(tmp_path, rows).findings
+    assert finding.recoverable_ns == round((300 - 120 * 840 / 5312) * 1000)
+
+
 def test_a_quarter_of_the_largest_batch_is_not_low(tmp_path):
     (one,) = found_in(tmp_path, engine([(0, 100, 10)] * 70 + [(0, 25, 10)] * 30))
     assert one.low_ns == 0

@@ -148,3 +148,11 @@ def test_a_file_of_several_steps_is_divided_where_its_first_stage_begins_again(t
         load(tmp_path, rows, "actor_actor-update_step7_rank1-of-2_pid9_20260101000000000.json")
     ).steps
     assert found["step"].tolist() == [7]
+
+
+def test_a_range_that_holds_whole_steps_is_no_stage_of_them(tmp_path):
+    """`whole_run` is around both steps, `load` begins before the first one, `forward` is as long as the second."""
+    rows = [step(1, 100, 50), step(2, 150, 50), annotation("whole_run", 90, 200), annotation("load", 95, 20)]  # fmt: skip
+    rows += [annotation("forward", 150, 50), op("aten::mm", 120, 10)]
+    stages = load(tmp_path, rows).derived(windows).stages
+    assert stages["stage"].astype(str).tolist() == ["load", "forward"]

@@ -24,6 +24,7 @@ from tracekit.model.stages import numbered_step, profiler_step
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Measurements
 from tracekit.process.cpu_rows import OFF_CPU
+from tracekit.process.host_activity import is_loading
 from tracekit.process.memory.site_grades import PROFILED
 from tracekit.process.program_frames import is_program
 
@@ -117,10 +118,10 @@ def _merged(frames: pd.DataFrame) -> tuple[Tree, Ints]:
     return Tree(np.concatenate(parents), texts, holder), place
 
 
-def inside(tree: Tree, own: Ints) -> Ints:
+def inside(tree: Tree, own_ns: Ints) -> Ints:
     """The time of each place with that of all places below it."""
-    total = own.copy()
-    for place in range(len(own) - 1, -1, -1):
+    total = own_ns.copy()
+    for place in range(len(own_ns) - 1, -1, -1):
         if total[place] and tree.parent[place] >= 0:
             total[tree.parent[place]] += total[place]
     return total
@@ -128,101 +129,112 @@ def inside(tree: Tree, own: Ints) -> Ints:
 
 def of_owner(measured: Measurements, owner: Owner, holders: Sequence[str]) -> Culprit | None:
     """The place of these kinds that most of the idle time of a run and role was spent in; None if none stands out."""
-    of = blame(measured)
-    owners, number = owners_of(of.rows)
+    blamed = blame(measured)
+    owners, number = owners_of(blamed.rows)
     if owner not in owners:
         return None
-    return _culprit(of, number == owners.index(owner), holders)
+    return _culprit(blamed, number == owners.index(owner), holders)
 
 
 def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
     """Which rows of `blame` are of one stage, or of the step."""
-    of = blame(measured)
-    owners, number = owners_of(of.rows)
+    blamed = blame(measured)
+    owners, number = owners_of(blamed.rows)
     if window.owner not in owners:
-        return np.zeros(len(of.rows), np.bool_)
-    stage = of.rows["canonical"].to_numpy(object)
+        return np.zeros(len(blamed.rows), np.bool_)
+    stage = blamed.rows["canonical"].to_numpy(object)
     same = pd.isna(stage) if window.canonical is None else stage == window.canonical
     return np.asarray((number == owners.index(window.owner)) & same, np.bool_)
 
 
 def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
     """The place that most of the idle time of one stage, or of the step, was spent in; None if none stands out."""
-    of, chosen = blame(measured), _of_window(measured, window)
-    stages = frozenset(of.rows["stage"].to_numpy(object)[chosen].tolist())
-    return _culprit(of, chosen, HOLDERS, stages)
+    blamed, chosen = blame(measured), _of_window(measured, window)
+    stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
+    return _culprit(blamed, chosen, HOLDERS, stages)
 
 
-def of_stage(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
-    """The same by the run, role and canonical stage of a row; None where nothing was measured."""
+def of_launches(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
+    """The same by the run, role and canonical stage of a row, outside of data loading: what launches cannot have waited in."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
     windows = [window for window in stage_windows(measured) if window.key == keyed(row)]
-    return of_window(measured, windows[0]) if windows else None
+    if not windows:
+        return None
+    blamed, chosen = blame(measured), _of_window(measured, windows[0])
+    loads = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
+    for place, parent in enumerate(blamed.tree.parent.tolist()):
+        loads[place] = is_loading(blamed.tree.frame[place]) or loads[parent]
+    stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
+    return _culprit(blamed, chosen & ~loads[blamed.node], HOLDERS, stages)
 
 
 def within(measured: Measurements, run: object, role: object, name: str) -> Culprit | None:
     """The place that most of the idle time below a place of this name was spent in; None if it is no other one."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
-    of = blame(measured)
-    owners, number = owners_of(of.rows)
+    blamed = blame(measured)
+    owners, number = owners_of(blamed.rows)
     owner = (run, text_or_none(role))
     if owner not in owners:
         return None
-    below = np.zeros(len(of.tree.parent) + 1, np.bool_)
-    for place, parent in enumerate(of.tree.parent.tolist()):
-        below[place] = of.tree.frame[place] == name or below[parent]
-    culprit = _culprit(of, (number == owners.index(owner)) & below[of.node], HOLDERS)
+    below = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
+    for place, parent in enumerate(blamed.tree.parent.tolist()):
+        below[place] = blamed.tree.frame[place] == name or below[parent]
+    culprit = _culprit(blamed, (number == owners.index(owner)) & below[blamed.node], HOLDERS)
     return None if culprit is None or name in culprit.place else culprit
 
 
 def kinds_of(measured: Measurements, window: StageWindow) -> list[tuple[str, int]]:
     """The idle time of one stage by kind, the most first."""
-    of, chosen = blame(measured), _of_window(measured, window)
-    sums = summed(of.holder[chosen], of.idle_ns[chosen], len(HOLDERS)).tolist()
+    blamed, chosen = blame(measured), _of_window(measured, window)
+    sums = summed(blamed.holder[chosen], blamed.idle_ns[chosen], len(HOLDERS)).tolist()
     pairs = zip(HOLDERS, sums, strict=True)
     return sorted((pair for pair in pairs if pair[1]), key=lambda pair: -pair[1])
 
 
 def _culprit(
-    of: Blame,
+    blamed: Blame,
     chosen: npt.NDArray[np.bool_],
     holders: Sequence[str],
     stages: frozenset[object] = frozenset(),
 ) -> Culprit | None:
     """The place of these kinds; names of `stages` tell nothing new."""
-    total = int(of.idle_ns[chosen].sum())
-    chosen = chosen & np.isin(of.holder, [HOLDERS.index(name) for name in holders])
-    rows = np.flatnonzero(chosen & (of.node >= 0))
-    own = summed(of.node[rows], of.idle_ns[rows], len(of.tree.parent))
-    if not own.any():
+    total = int(blamed.idle_ns[chosen].sum())
+    chosen = chosen & np.isin(blamed.holder, [HOLDERS.index(name) for name in holders])
+    rows = np.flatnonzero(chosen & (blamed.node >= 0))
+    own_ns = summed(blamed.node[rows], blamed.idle_ns[rows], len(blamed.tree.parent))
+    if not own_ns.any():
         return None
-    sums = inside(of.tree, own)
-    node = _walked(of.tree, sums, -1, total)
-    if not _tells(of.tree, node, stages):
+    sums = inside(blamed.tree, own_ns)
+    node = _walked(blamed.tree, sums, -1, total)
+    if not _tells(blamed.tree, node, stages):
         # No place holds most of it: the one that holds most, if it stands out.
-        largest = int(np.where(of.tree.parent == node, sums, -1).argmax())
+        largest = int(np.where(blamed.tree.parent == node, sums, -1).argmax())
         if 2 * sums[largest] < total:
             return None
-        node = _walked(of.tree, sums, largest, int(sums[largest]))
-    if not _tells(of.tree, node, stages):
+        node = _walked(blamed.tree, sums, largest, int(sums[largest]))
+    if not _tells(blamed.tree, node, stages):
         return None
-    text, holder = _described(of.tree, node)
-    names = tuple(map(of.tree.frame.__getitem__, _path(of.tree, node)))
+    text, holder = _described(blamed.tree, node)
+    names = tuple(map(blamed.tree.frame.__getitem__, _path(blamed.tree, node)))
     return Culprit(text, holder, int(sums[node]), total, names)
 
 
 def first_calls(measured: Measurements, window: StageWindow) -> tuple[tuple[str, int], ...]:
     """(name, idle time) of the first calls in one stage, the longest first."""
-    of = blame(measured)
+    blamed = blame(measured)
     first_call = HOLDERS.index("first_call")
-    rows = _of_window(measured, window) & (of.holder == first_call) & (of.node >= 0)
+    rows = _of_window(measured, window) & (blamed.holder == first_call) & (blamed.node >= 0)
     calls: dict[str, int] = {}
-    for node, idle_ns in zip(of.node[rows].tolist(), of.idle_ns[rows].tolist(), strict=True):
+    for node, idle_ns in zip(
+        blamed.node[rows].tolist(), blamed.idle_ns[rows].tolist(), strict=True
+    ):
         # What CPUs tell of such a call is of its kind.
-        path = [place for place in _path(of.tree, node) if of.tree.holder[place] == first_call]
-        name = of.tree.frame[path[0]]
+        path = [
+            place for place in _path(blamed.tree, node) if blamed.tree.holder[place] == first_call
+        ]
+        name = blamed.tree.frame[path[0]]
         calls[name] = calls.get(name, 0) + idle_ns
     return tuple(sorted(calls.items(), key=lambda call: (-call[1], call[0])))
 
@@ -317,14 +329,14 @@ class Branch(NamedTuple):
     own_ns: int
 
 
-def branches(tree: Tree, own: Ints, least: float) -> Iterator[Branch]:
+def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
     """The places with at least this share of all, each before what lies below it, the largest first.
 
     A place that only leads to another one is left out, the one it leads to stands for both, unless that says only
     that a thread is off the CPU.
     """
-    sums = inside(tree, own)
-    limit = max(least * int(own.sum()), 1)
+    sums = inside(tree, own_ns)
+    limit = max(least_ratio * int(own_ns.sum()), 1)
     below: dict[int, list[int]] = {}
     for place in np.flatnonzero(sums >= limit).tolist():
         below.setdefault(int(tree.parent[place]), []).append(place)
@@ -339,14 +351,14 @@ def branches(tree: Tree, own: Ints, least: float) -> Iterator[Branch]:
         leads = len(inner) == 1 and sums[node] - sums[inner[0]] < limit
         leads = leads and tree.frame[inner[0]] not in OFF_CPU.values()
         if not leads:
-            yield Branch(node, depth, int(sums[node]), int(own[node]))
+            yield Branch(node, depth, int(sums[node]), int(own_ns[node]))
         open_.extend((place, depth + (not leads)) for place in inner)
 
 
-def icicle(tree: Tree, own: Ints, least: float) -> list[tuple[int, int, int, int]]:
+def icicle(tree: Tree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int, int, int]]:
     """(depth, place, start, end) of every place with at least this share of all, each above those in it."""
-    sums = inside(tree, own)
-    limit = max(least * int(own.sum()), 1)
+    sums = inside(tree, own_ns)
+    limit = max(least_ratio * int(own_ns.sum()), 1)
     below: dict[int, list[int]] = {}
     for place in np.flatnonzero(sums >= limit).tolist():
         below.setdefault(int(tree.parent[place]), []).append(place)

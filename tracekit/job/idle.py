@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import UNIT, same_text, staged, summed
+from tracekit.job.host_syncs import sync_bound
 from tracekit.job.launching import bound_stages
 from tracekit.job.stage_windows import (
     NO_STEPS,
@@ -25,7 +26,6 @@ from tracekit.job.stage_windows import (
 )
 from tracekit.job.waits import waits
 from tracekit.model.keys import looked_up, of_keys, records, row_dicts
-from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds, shared
 from tracekit.model.trace import Measurements
 from tracekit.process.idle import IdleTime
@@ -39,41 +39,6 @@ def idle_time() -> IdleTime:
     return IdleTime(
         int(values["idle-causes"]["kernel_wait_ns"]), int(values["host-silence"]["silence_ns"])
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SyncBound:
-    """A stage, and what its synchronising calls cost: sums over the steps of its GPUs."""
-
-    window: StageWindow
-    count: int
-    stall_count: int
-    call_ns: int
-    idle_ns: int
-    later_ns: int
-
-    @property
-    def lost_ns(self) -> int:
-        """What the device waits for the host because of them."""
-        return self.idle_ns + self.later_ns
-
-
-def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBound]:
-    """The stages of which rule R02 says that synchronising calls hold them up."""
-    rows = placed(measured, "sync_stalls")
-    columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
-    if not len(rows):
-        return []
-    sums = {keyed(row): row for row in row_dicts(summed(rows, WHERE, columns))}
-    held_up = []
-    for window in stage_windows(measured):
-        if (row := sums.get(window.key)) is None or not window.window_ns:
-            continue
-        calls = SyncBound(window, *(int(row[name]) for name in columns))
-        often = window.steps.mean(calls.stall_count) >= limit["syncs_per_step"]
-        if often and window.share(calls.idle_ns) >= limit["stage_ratio"]:
-            held_up.append(calls)
-    return held_up
 
 
 PAUSING = ("host_silent", "host_code")
@@ -206,7 +171,7 @@ def _claimed_between_ops(measured: Measurements, thresholds: Thresholds) -> set[
     keys: set[tuple[object, ...]] = set()
     asked = thresholds.values
     if "launch-bound" in asked and measured.has("host_counts"):
-        keys |= bound_stages(measured, thresholds.of("launch-bound"))
+        keys |= bound_stages(measured, thresholds)
     if "host-sync-stalls" in asked and measured.has("sync_stalls"):
         limit = thresholds.of("host-sync-stalls")
         keys.update(calls.window.key for calls in sync_bound(measured, limit))

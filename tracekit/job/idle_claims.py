@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from tracekit.job.frames import summed
+from tracekit.job.host_syncs import sync_bound, sync_bound_stages
 from tracekit.job.idle import (
     edge_rows,
     idle_at_edges,
     idle_by_cause,
     pauses,
-    sync_bound,
 )
 from tracekit.job.interruptions import interrupting
 from tracekit.job.launching import bound_stages
@@ -76,16 +76,21 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
     """A finding about the step is about the waits of all its stages."""
     if not measured.has("host_counts"):
         return {}
-    bound = bound_stages(measured, thresholds.of("launch-bound"))
+    bound = bound_stages(measured, thresholds)
     rows = placed(measured, "host_counts")
     if not bound or not len(rows):
         return {}
-    waits = summed(rows, WHERE, ["launch_gap_ns"]).dropna(subset="launch_gap_ns")
-    return {
-        key: int(row["launch_gap_ns"])
-        for row in row_dicts(waits)
-        if (key := keyed(row)) in bound or (*key[:2], None) in bound
-    }
+    columns = ["launch_gap_ns", "synced_gap_ns"]
+    waits = summed(rows, WHERE, columns).dropna(subset="launch_gap_ns")
+    synced = sync_bound_stages(measured, thresholds)
+    gaps: dict[Key, int] = {}
+    for row in row_dicts(waits):
+        key = keyed(row)
+        if key in bound or (*key[:2], None) in bound:
+            gaps[key] = int(row["launch_gap_ns"])
+            if key in synced:
+                gaps[key] -= int(row["synced_gap_ns"])
+    return gaps
 
 
 def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:

@@ -10,15 +10,23 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import each_key, stacked, staged, units
+from tracekit.job.host_syncs import sync_bound_stages
 from tracekit.job.stage_windows import keyed, occurrence_of_unit
 from tracekit.model.keys import PROCESS, of_keys, row_dicts, summed
 from tracekit.model.tables.arrays import Nullable, bare, framed
+from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
 Ints = npt.NDArray[np.int64]
 
 COUNTED = ("wall_ns", "leaf_count", "leaf_ns", "call_count", "short_ns", "launch_count")
-ON_DEVICE = ("kernel_count", "kernel_ns", "graph_kernel_count", "launch_gap_ns")
+ON_DEVICE = (
+    "kernel_count",
+    "kernel_ns",
+    "graph_kernel_count",
+    "launch_gap_ns",
+    "synced_gap_ns",
+)
 
 PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
 """One step of one process, whichever files tell of it."""
@@ -50,6 +58,26 @@ def _pooled(measured: Measurements) -> pd.DataFrame:
     stages = staged(rows[rows["window"] == "stage"])
     steps = rows[rows["window"] == "step"]
     return stacked([_pool(steps, None), _pool(stages, "canonical")])
+
+
+def less_synced(measured: Measurements, thresholds: Thresholds) -> pd.DataFrame:
+    """What is `pooled`, with launch gaps less what rule R02 counts of them: in the stages that it names, and in their steps."""
+    table = pooled(measured)
+    synced = sync_bound_stages(measured, thresholds)
+    if not synced or not len(table):
+        return table
+    keys = list(map(keyed, row_dicts(table[["run", "role", "canonical"]])))
+    gaps_ns = _whole(table["synced_gap_ns"].astype("Int64"))
+    of_stages: dict[tuple[object, ...], int] = {}
+    for key, gap_ns in zip(keys, gaps_ns.tolist(), strict=True):
+        if key[2] is not None and key in synced:
+            step = (*key[:2], None)
+            of_stages[step] = of_stages.get(step, 0) + gap_ns
+    less_ns = np.zeros(len(keys), np.int64)
+    for position, key in enumerate(keys):
+        less_ns[position] = gaps_ns[position] if key in synced else of_stages.get(key, 0)
+    left = table["launch_gap_ns"] - less_ns
+    return table.assign(launch_gap_ns=left)
 
 
 def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
@@ -109,10 +137,11 @@ def of_many_kernels(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict
     return [row for row in row_dicts(steps) if _many_kernels(row, limit)]
 
 
-def bound_stages(measured: Measurements, limit: Mapping[str, float]) -> set[tuple[object, ...]]:
+def bound_stages(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
     """The run, role and stage (None: the step, and all its stages) of all of which rule R03 says that launches hold them up."""
+    limit = thresholds.of("launch-bound")
     bound: set[tuple[object, ...]] = set()
-    for _, of_run in pooled(measured).groupby("run", dropna=False, sort=False):
+    for _, of_run in less_synced(measured, thresholds).groupby("run", dropna=False, sort=False):
         named = waiting_for_launches(of_run, limit) or of_many_kernels(of_run, limit)
         bound.update(map(keyed, named))
     return bound

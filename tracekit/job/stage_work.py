@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,11 +19,14 @@ from tracekit.job.frames import (
     summed,
     text_or_none,
 )
-from tracekit.job.stage_windows import StageWindow, recorded_steps_of
+from tracekit.job.stage_windows import Owner, StageWindow, recorded_steps_of
 from tracekit.model.keys import records
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
+
+MAX_NAMED = 3
+"""Of more stages with one cause the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class StageWork:
     count: int
     on_gpu: bool
     top: str | None
+    parts: tuple[StageWork, ...] = ()
+    """The stages, where it is several `together`."""
 
     @property
     def ratio(self) -> float | None:
@@ -49,9 +56,14 @@ class StageWork:
         return round(each), ratio
 
     @property
-    def place(self) -> Place:
+    def stages(self) -> tuple[StageWork, ...]:
+        """The single stages, the one with most work first."""
+        return self.parts or (self,)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
         """Where that is."""
-        return replace(self.window.place, name=self.top)
+        return tuple(replace(work.window.place, name=work.top) for work in self.stages)
 
 
 def by_stage(
@@ -76,6 +88,38 @@ def by_stage(
             )
         )
     return works
+
+
+def together(measured: Measurements, works: Sequence[StageWork]) -> list[StageWork]:
+    """One for each (run, role): its stages as one, the one with most work first in its name.
+
+    What one cause costs in several stages is one finding.
+    """
+    by_owner: dict[Owner, list[StageWork]] = {}
+    for work in works:
+        by_owner.setdefault(work.window.owner, []).append(work)
+    return list(map(partial(_as_one, measured), by_owner.values()))
+
+
+def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
+    """These stages of one owner as one."""
+    if len(works) == 1:
+        return works[0]
+    most_first = sorted(works, key=lambda work: -work.busy_ns)
+    largest = most_first[0]
+    run = in_run(measured, largest.window.run)
+    names = [work.window.name.removesuffix(run) for work in most_first]
+    if len(names) > MAX_NAMED + 1:
+        names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} other stages"]
+    name = f"{', '.join(names[:-1])} and {names[-1]}{run}"
+    return replace(
+        largest,
+        window=replace(largest.window, canonical=None, name=name),
+        busy_ns=sum(work.busy_ns for work in works),
+        whole_ns=sum(work.whole_ns for work in works),
+        count=sum(work.count for work in works),
+        parts=tuple(most_first),
+    )
 
 
 @dataclass(frozen=True)

@@ -163,17 +163,17 @@ def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
     return distinct(np.concatenate((start, end)))
 
 
-def _cut_at(whole: Segments, edges: Ints) -> Segments:
+def _cut_at(segments: Segments, edges: Ints) -> Segments:
     """The segments in pieces that no edge divides."""
-    place, edge = beginning(edges, whole.start + 1, whole.end)
-    start = np.concatenate((whole.start, edges[edge]))
-    piece = np.concatenate((np.arange(len(whole.start)), place))
+    place, edge = beginning(edges, segments.start + 1, segments.end)
+    start = np.concatenate((segments.start, edges[edge]))
+    piece = np.concatenate((np.arange(len(segments.start)), place))
     order = np.lexsort((start, piece))
     start, piece = start[order], piece[order]
     following = np.append(start[1:], 0)[: len(start)]
     is_last = np.append(piece[1:] != piece[:-1], True)[: len(piece)]
-    end = np.where(is_last, whole.end[piece], following)
-    return Segments(start, end, whole.thread[piece], whole.origin[piece])
+    end = np.where(is_last, segments.end[piece], following)
+    return Segments(start, end, segments.thread[piece], segments.origin[piece])
 
 
 def _followed(
@@ -186,11 +186,11 @@ def _followed(
     is_open = (row < 0) | (host.waits | host.frame)[row] if len(host.start) else row < 0
     done.append(Segments(*(column[~is_open] for column in part)))
     rows.append(row[~is_open])
-    part, own = Segments(*(column[is_open] for column in part)), row[is_open]
-    second = np.full(len(own), -1, np.int64)
-    for other in _others(trace, host, idle) if len(own) else ():
-        at_other = host.cut(part._replace(thread=np.full(len(own), other)))
-        own, second = own[at_other.origin], second[at_other.origin]
+    part, own_row = Segments(*(column[is_open] for column in part)), row[is_open]
+    second = np.full(len(own_row), -1, np.int64)
+    for other in _others(trace, host, idle) if len(own_row) else ():
+        at_other = host.cut(part._replace(thread=np.full(len(own_row), other)))
+        own_row, second = own_row[at_other.origin], second[at_other.origin]
         row = host.at(at_other.thread, at_other.start)
         row[at_other.thread == part.thread[at_other.origin]] = -1
         holder = np.append(host.holder, -1)[row]
@@ -201,9 +201,9 @@ def _followed(
         done.append(Segments(*(column[works] for column in part)))
         rows.append(row[works])
         part = Segments(*(column[~works] for column in part))
-        own, second = own[~works], second[~works]
+        own_row, second = own_row[~works], second[~works]
     done.append(part)
-    rows.append(np.where(own >= 0, own, second))
+    rows.append(np.where(own_row >= 0, own_row, second))
     pieces = Segments(*map(np.concatenate, zip(*done, strict=True)))
     return pieces, np.concatenate(rows)
 
@@ -217,9 +217,9 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
     by = trace.numbers("host_ops", "thread")[issued[issued >= 0]]
     np.add.at(feeds, by[by < count], 1)
     works = _WORKS[host.holder] & ~host.waits & ~host.frame
-    own = np.bincount(host.thread[works], minlength=count)
-    order = np.lexsort((np.arange(count), -own, -feeds))
-    busiest: list[int] = order[own[order] > 0][:MAX_THREADS].tolist()
+    own_work = np.bincount(host.thread[works], minlength=count)
+    order = np.lexsort((np.arange(count), -own_work, -feeds))
+    busiest: list[int] = order[own_work[order] > 0][:MAX_THREADS].tolist()
     return busiest
 
 
@@ -244,10 +244,10 @@ def _neighbours(
     texts = []
     for left, right in zip(both[0][first].tolist(), both[1][first].tolist(), strict=True):
         names = [_neighbour(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
-        told = [
+        neighbours = [
             f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name
         ]
-        texts.append(f"(nothing recorded, {', '.join(told)})" if told else NOTHING)
+        texts.append(f"(nothing recorded, {', '.join(neighbours)})" if neighbours else NOTHING)
     numbers = np.array([notes.setdefault(text, len(notes)) for text in texts], np.int64)
     return numbers[number]
 
@@ -290,14 +290,20 @@ def _on_device(host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str
     unknown = np.flatnonzero(why < 0)
     if len(unknown):
         part = host.cut(Segments(*(column[unknown] for column in cut)))
-        known = np.flatnonzero(why >= 0)
+        explained = np.flatnonzero(why >= 0)
         rows = host.at(part.thread, part.start)
         rows[~np.append(host.holds, False)[rows]] = -1
         holders = np.append(host.holder, HOLDER["device"])[rows]
         note = np.where(rows < 0, notes.setdefault(ON_DEVICE[""], len(notes)), -1)
         both = (
             _Leaves(part.start, part.end, rows, holders, note),
-            _Leaves(cut.start[known], cut.end[known], row[known], holder[known], why[known]),
+            _Leaves(
+                cut.start[explained],
+                cut.end[explained],
+                row[explained],
+                holder[explained],
+                why[explained],
+            ),
         )
         return _Leaves(*map(np.concatenate, zip(*both, strict=True)))
     return _Leaves(cut.start, cut.end, row, holder, why)
@@ -400,37 +406,39 @@ def _depths(parent: Ints) -> tuple[Ints, Ints]:
 def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
     """The tree without small places, and where each segment is in it: among the others of what encloses its place."""
     count = len(tree.parent)
-    own = summed(node, length, count)
-    inside = _with_descendants(tree.parent, own)
-    least = max(1, int(SMALL_SHARE * int(own.sum())))
+    own_ns = summed(node, length, count)
+    inside = _with_descendants(tree.parent, own_ns)
+    least_ns = max(1, int(SMALL_SHARE * int(own_ns.sum())))
     order = np.lexsort((np.arange(count), -inside))
     is_kept = np.zeros(count, np.bool_)
     is_kept[order[:MAX_NODES]] = True
-    is_kept &= inside >= least
+    is_kept &= inside >= least_ns
     holder = np.arange(count)
     while not is_kept[holder[holder >= 0]].all():
         gone = np.flatnonzero((holder >= 0) & ~is_kept[holder])
         holder[gone] = tree.parent[holder[gone]]
     new = np.cumsum(is_kept) - 1
-    kept = np.flatnonzero(is_kept)
+    kept_places = np.flatnonzero(is_kept)
     lost = np.flatnonzero(~is_kept[node])
     enclosing = np.append(holder, -1)[node[lost]]
     enclosing = np.where(enclosing >= 0, new[enclosing], -1)
     key = (enclosing + 1) * len(HOLDERS) + tree.holder[node[lost]]
     distinct, number = numbered(key)
     placed = new[node]
-    placed[lost] = len(kept) + number
-    parent = tree.parent[kept]
+    placed[lost] = len(kept_places) + number
+    parent = tree.parent[kept_places]
     parents = np.concatenate((np.where(parent >= 0, new[parent], -1), distinct // len(HOLDERS) - 1))
-    codes = np.concatenate((tree.text.codes[kept], np.full(len(distinct), len(tree.text.texts))))
-    holders = np.concatenate((tree.holder[kept], distinct % len(HOLDERS)))
+    codes = np.concatenate(
+        (tree.text.codes[kept_places], np.full(len(distinct), len(tree.text.texts)))
+    )
+    holders = np.concatenate((tree.holder[kept_places], distinct % len(HOLDERS)))
     return _Tree(parents, Coded(codes, (*tree.text.texts, OTHER)), holders), placed
 
 
-def _with_descendants(parent: Ints, own: Ints) -> Ints:
+def _with_descendants(parent: Ints, own_ns: Ints) -> Ints:
     """What each place and all below it have: level by level, the deepest first."""
     depth, _ = _depths(parent)
-    inside = own.copy()
+    inside = own_ns.copy()
     order = np.argsort(depth, kind="stable")
     bounds = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
     for low, high in zip(bounds[:-1][::-1].tolist(), bounds[1:][::-1].tolist(), strict=True):
@@ -452,12 +460,12 @@ def _by_window(trace: Trace, idle: DeviceIdle, leaves: _Leaves, node: Ints) -> d
     number_of_pair = distinct(number * gap_count + gap[segment]) // gap_count
     of_row = {name: at_rows(column, window[first]) for name, column in keys.items()}
     columns: dict[str, Array] = {**of_row, "node": node[segment][first]}
-    again, where = of_arrays(list(columns.values()))
+    row_number, where = of_arrays(list(columns.values()))
     count = len(where)
     return {
         **{name: at_rows(column, where) for name, column in columns.items()},
-        "gap_count": np.bincount(again[number_of_pair], minlength=count),
-        "idle_ns": summed(again, summed(number, length[segment], len(first)), count),
+        "gap_count": np.bincount(row_number[number_of_pair], minlength=count),
+        "idle_ns": summed(row_number, summed(number, length[segment], len(first)), count),
     }
 
 

@@ -19,6 +19,13 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _LOADER = re.compile(r"enumerate\(DataLoader\)")
+
+
+def is_loading(name: str) -> bool:
+    """Whether a range of this name is a wait for the data loader."""
+    return _LOADER.match(name) is not None
+
+
 COLLECTION = re.compile(r"\bgc\b|garbage.?collect", re.IGNORECASE)
 _WAITS_FOR_DEVICE = re.compile(
     r"(stream|device|event|context|ctx|thread)_?synchronize", re.IGNORECASE
@@ -50,7 +57,7 @@ def host_activity(trace: Trace) -> HostActivity:
     collective = is_named(names, is_collective) & of_kind(trace, "host_ops", "range")
     busy = of_kind(trace, "host_ops", "op", "runtime") | collective
     return HostActivity(
-        _union(trace, is_named(names, _LOADER.match)),
+        _union(trace, is_named(names, is_loading)),
         _union(trace, collection),
         _union(trace, of_kind(trace, "host_ops", "overhead")),
         _union(trace, busy),

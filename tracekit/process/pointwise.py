@@ -30,7 +30,11 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MIN_CHAIN = 3
-"""Two pointwise kernels in a row stand in any model (a scale and a sum); a chain has more."""
+"""Two pointwise kernels in a row stand in any model (a scale and a sum); a chain has more.
+
+Chains of 2, 3 and 4 and more take 4.4, 2.9 and 0.0 % of the GPU work of a real Qwen (its rotary embedding has three), 3.2, 1.7
+and 1.0 % of a recommender's; simulated jobs with unfused activations 5.2 % of each, clean ones nothing.
+"""
 
 MAX_NAMED = 6
 """How many ops of a chain are named."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import Intervals, covered, intersect, subtract, union, union_all
+from tracekit.model.intervals import (
+    EMPTY,
+    Intervals,
+    covered,
+    intersect,
+    subtract,
+    union,
+    union_all,
+)
 from tracekit.model.keys import distinct, summed
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, at_rows
@@ -17,7 +25,7 @@ from tracekit.process.host_activity import (
     launching_threads,
     sync_calls,
 )
-from tracekit.process.idle import DeviceIdle, stage_time, top_stages
+from tracekit.process.idle import DeviceIdle, IdleTime, stage_time, top_stages
 from tracekit.process.launches import Launches, launches
 from tracekit.process.steps import windows
 
@@ -33,8 +41,8 @@ class Stalls:
     An occasion is all calls of one innermost op, or a call outside of ops: `row` (of `host_ops`) is its
     last call, `op` the outermost op around it, -1 for none; `end_ns` when it returned, `call_ns` the time in its calls;
     `stalled` whether the device was idle on return, `idle_ns` the idle time due to it up to the next device op, `later_ns`
-    what the device waits for the host further on, see `_later`. `after` is all idle time that follows calls up to the next
-    op, due to them or not.
+    what the device waits for the host further on, see `_later`; `lost` is all idle time that these two count. `after` is all
+    idle time that follows calls up to the next op, due to them or not.
     """
 
     row: Ints
@@ -44,7 +52,19 @@ class Stalls:
     stalled: npt.NDArray[np.bool_]
     idle_ns: Ints
     later_ns: Ints
+    lost: Intervals
     after: Intervals
+
+
+@dataclass(frozen=True, slots=True)
+class StallTime:
+    """Use as `trace.derived(StallTime(…))`: the `stalls` of every device, in the order of its idle time."""
+
+    idle_time: IdleTime
+
+    def __call__(self, trace: Trace) -> tuple[Stalls, ...]:
+        """The stalls of each device."""
+        return tuple(stalls(trace, idle) for idle in trace.derived(self.idle_time))
 
 
 def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
@@ -63,34 +83,42 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
     following = np.append(end, _NEVER)[1:]
     last_ns = np.minimum(following, _next_edge(trace, end))
     until = np.where(stalled, np.minimum(closes[gap], last_ns), end)
-    due = until - end - covered(_elsewhere(idle), end, until)
-    later = _later(trace, idle, end, until, last_ns, length, due)
+    due = subtract(union(end, until), _elsewhere(idle))
+    due_ns = covered(due, end, until)
+    later = _later(trace, idle, end, until, last_ns, length - due_ns)
+    later_ns = covered(later, until, np.maximum(last_ns, until))
     # Calls are in order of their ends, so the last of each occasion tells its place in that order.
     last = len(end) - 1 - np.unique(calls.occasion[chosen][::-1], return_index=True)[1]
     number = np.unique(calls.occasion[chosen], return_inverse=True)[1]
     sums = np.zeros((4, len(last)), np.int64)
-    for column, values in enumerate((length, stalled, due, later)):
+    for column, values in enumerate((length, stalled, due_ns, later_ns)):
         np.add.at(sums[column], number, values)
     order = np.argsort(last, kind="stable")
     last, (call_ns, times, idle_ns, later_ns) = last[order], sums[:, order]
     row, op = calls.row[chosen[last]], calls.op[chosen[last]]
-    return Stalls(row, op, end[last], call_ns, times > 0, idle_ns, later_ns, union(end, until))
+    lost, after = union_all([due, later]), union(end, until)
+    return Stalls(row, op, end[last], call_ns, times > 0, idle_ns, later_ns, lost, after)
 
 
 AHEAD_NS = 30_000
-"""A device op that waits for so long on its stream shows that its host is ahead again."""
+"""A device op that waits for so long on its stream shows that its host is ahead again.
+
+Of 18 real steady traces, 99 % of the ops that found their device dry began within 12 to 39 µs of their launch (0 to 2 % later
+than 30; simulated: 8 µs), and queued ones waited for 50 µs to 234 ms (medians). On one (MI300X in a virtual machine) a launch
+alone takes 32 µs: there hosts count as ahead too early, and what follows a call is counted as less.
+"""
 
 
 def _later(
-    trace: Trace, idle: DeviceIdle, end: Ints, until: Ints, last_ns: Ints, call_ns: Ints, due: Ints
-) -> Ints:
-    """Per call how long the device waits for the host after the op that follows it, until the host is ahead again.
+    trace: Trace, idle: DeviceIdle, end: Ints, until: Ints, last_ns: Ints, lead_ns: Ints
+) -> Intervals:
+    """When the device waits for the host after the op that follows a call, until the host is ahead again.
 
     The host has lost its lead by waiting in the calls, and would have launched all that follows as much earlier: no more
-    than it was in them, less what is due already, counts in a row of calls between which it never got ahead.
+    than this `lead_ns` counts in a row of calls between which it never got ahead, the earliest first.
     """
     if not len(end):
-        return due
+        return EMPTY
     links: Launches = trace.derived(launches)
     launch = links.ts_ns[idle.rows]
     is_ahead = links.linked[idle.rows]
@@ -99,16 +127,19 @@ def _later(
     stop = np.minimum(last_ns, leads[np.searchsorted(leads[:-1], end)])
     # The way of a launch to the device is hidden as well where the host is ahead.
     names = ("host_op", "host_none", "host_sync", "kernel_wait")
-    waits = union_all([idle.causes[name] for name in names])
-    later = np.where(until > end, covered(waits, until, np.maximum(stop, until)), 0)
+    stalled = until > end
+    behind = union(until[stalled], np.maximum(stop, until)[stalled])
+    waits = intersect(union_all([idle.causes[name] for name in names]), behind)
     is_first = np.append(True, stop[:-1] < end[1:])
     chain = np.cumsum(is_first) - 1
-    count = int(chain[-1]) + 1
-    lost, in_all = (summed(chain, values, count) for values in (call_ns - due, later))
-    allowed = np.clip(lost, 0, in_all)
-    ratio = np.divide(allowed, in_all, out=np.zeros(count), where=in_all > 0)
-    counted: Ints = np.floor(later * ratio[chain]).astype(np.int64)
-    return counted
+    lost_ns = np.maximum(summed(chain, lead_ns, int(chain[-1]) + 1), 0)
+    # The waits after two calls never touch: each call that stalls is followed by idle time of its own.
+    of_wait = chain[np.searchsorted(end, waits.start, side="right") - 1]
+    length = waits.end - waits.start
+    before = np.cumsum(length) - length
+    before -= before[np.searchsorted(of_wait, of_wait)]
+    counted = np.clip(lost_ns[of_wait] - before, 0, length)
+    return union(waits.start, waits.start + counted)
 
 
 def _elsewhere(idle: DeviceIdle) -> Intervals:

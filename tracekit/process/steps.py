@@ -32,6 +32,8 @@ from tracekit.process.updates import stage_codes
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+_NEVER = np.iinfo(np.int64).max
+
 MAX_WHOLES = 8
 """Most ranges around everything that are looked into."""
 
@@ -202,6 +204,7 @@ def windows(trace: Trace) -> Windows:
         if repeated is not None:
             is_stage[repeated.rows] = False
             steps = _repeated_steps(repeated)
+    is_stage &= ~_around_steps(host, steps)
     if not len(steps):
         steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
     if len(steps) and any(account.captures for account in trace.source.accounts):
@@ -209,6 +212,16 @@ def windows(trace: Trace) -> Windows:
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
     stages, dropped = _stages(trace, host, is_stage, steps)
     return Windows(steps, stages, dropped)
+
+
+def _around_steps(host: _Host, steps: Steps) -> Mask:
+    """Which ranges hold a whole step, and more: none is a stage of a step, but those that are known as stages."""
+    long = np.flatnonzero(steps.dur_ns > 0)
+    end = host.ts_ns + host.dur_ns
+    step = np.searchsorted(steps.ts_ns[long], host.ts_ns)
+    step_start, step_end = (np.append(ns[long], _NEVER)[step] for ns in (steps.ts_ns, steps.end_ns))
+    holds = (step_end <= end) & ((host.ts_ns < step_start) | (step_end < end))
+    return holds & host.is_range & ~is_named(host.names, is_known_stage)
 
 
 def _is_unmarked(trace: Trace) -> bool:

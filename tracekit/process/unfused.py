@@ -145,22 +145,22 @@ def _copied(dims_text: str, types_text: str | None) -> int:
     return size if size < 2**62 else 0
 
 
-def product_work(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
+def product_work(trace: Trace, attention: Unfused) -> npt.NDArray[np.bool_]:
     """Per device op, whether it was launched by one of the two products of an attention."""
     chosen = np.zeros(len(trace.numbers("host_ops", "ts_ns")), np.bool_)
-    chosen[found.first] = chosen[found.last] = True
+    chosen[attention.first] = chosen[attention.last] = True
     launched: npt.NDArray[np.bool_] = owners(trace, chosen) >= 0
     return launched
 
 
 def score_passes(
-    trace: Trace, found: Unfused, extra: npt.NDArray[np.bool_]
+    trace: Trace, recorded_attention: Unfused, extra: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Per device op, whether it is the shortest between the products of its attention that passes over all scores."""
     recorded: Shapes = trace.derived(shapes)
     rows = np.flatnonzero(extra)
-    softmax = found.softmax[np.lexsort(_by_thread(trace, found.first))]
-    attention = _latest_product(trace, found)[rows]
+    softmax = recorded_attention.softmax[np.lexsort(_by_thread(trace, recorded_attention.first))]
+    attention = _latest_product(trace, recorded_attention)[rows]
     size, scores = (
         elements(recorded, np.append(recorded.number, -1)[ops])
         for ops in (trace.derived(launches).op[rows], softmax)
@@ -179,27 +179,27 @@ def _by_thread(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     return trace.numbers("host_ops", "ts_ns")[rows], trace.numbers("host_ops", "thread")[rows]
 
 
-def _latest_product(trace: Trace, found: Unfused) -> Ints:
+def _latest_product(trace: Trace, recorded_attention: Unfused) -> Ints:
     """Per device op the attention, by the order of first products, whose first product its thread launched last; -1."""
     links: Launches = trace.derived(launches)
-    start, thread = _by_thread(trace, found.first)
+    start, thread = _by_thread(trace, recorded_attention.first)
     order = np.lexsort((start, thread))
     thread = thread[order].astype(np.int64)
     return _latest(thread, start[order], launch_threads(trace), links.ts_ns)
 
 
-def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
+def attention_extra(trace: Trace, recorded_attention: Unfused) -> npt.NDArray[np.bool_]:
     """Per device op, whether it was launched within an attention, its two products left out."""
     links: Launches = trace.derived(launches)
     count = len(links.ts_ns)
-    if not len(found.first) or not count:
+    if not len(recorded_attention.first) or not count:
         return np.zeros(count, np.bool_)
     start, dur, thread = (
         trace.numbers("host_ops", name).astype(np.int64) for name in ("ts_ns", "dur_ns", "thread")
     )
-    order = np.lexsort((start[found.first], thread[found.first]))
-    first, last = found.first[order], found.last[order]
-    latest_product = _latest_product(trace, found)
+    order = np.lexsort((start[recorded_attention.first], thread[recorded_attention.first]))
+    first, last = recorded_attention.first[order], recorded_attention.last[order]
+    latest_product = _latest_product(trace, recorded_attention)
     inside = latest_product >= 0
     end = (start + dur)[last][latest_product]
     same = thread[first][latest_product] == launch_threads(trace)
@@ -210,10 +210,10 @@ def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
     return extra
 
 
-def _latest(thread: Ints, start: Ints, at_thread: Ints, at: Ints) -> Ints:
+def _latest(thread: Ints, start: Ints, asked_thread: Ints, asked_ns: Ints) -> Ints:
     """For each instant the last of the sorted (thread, start) not after it; -1 if there is none."""
-    points = np.unique(np.concatenate((start, at)))
+    points = np.unique(np.concatenate((start, asked_ns)))
     width = len(points) + 1
     axis = thread * width + np.searchsorted(points, start)
-    asked = at_thread * width + np.searchsorted(points, at)
-    return np.searchsorted(axis, asked, side="right") - 1
+    asked_place = asked_thread * width + np.searchsorted(points, asked_ns)
+    return np.searchsorted(axis, asked_place, side="right") - 1

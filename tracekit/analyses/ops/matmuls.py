@@ -18,12 +18,13 @@ from tracekit.job.frames import (
     ordered,
     run_heading,
     same_text,
+    share_of,
     summed,
     text_or_none,
 )
 from tracekit.job.gpu_shares import quotient
 from tracekit.job.stage_windows import Owner
-from tracekit.job.stage_work import StageWork, by_stage, of_run
+from tracekit.job.stage_work import StageWork, by_stage, of_run, together
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model import keys as grouping
 from tracekit.model.keys import first_of_each, numbered, of_keys, row_dicts
@@ -40,6 +41,7 @@ from tracekit.process.gemm_alignment import narrow_loads
 from tracekit.process.kernel_names import is_gemm, is_plain_convolution, unit
 from tracekit.process.shapes import DIMS, TYPES, Products, device_work, products, shapes
 from tracekit.process.stage_at import stage_at, stage_names
+from tracekit.process.unfused import product_work, unfused
 from tracekit.process.work_classes import on_device
 
 MATRIX_PRODUCTS = Table(
@@ -67,6 +69,9 @@ MATRIX_PRODUCTS = Table(
         "unaligned_ns": Column(
             "Int64", "Σ duration of the kernels among them that load less than 16 bytes at once."
         ),
+        "attention_ns": Column(
+            "Int64", "Of it, of the products of unfused attention, which a fused kernel replaces."
+        ),
     },
 )
 
@@ -79,7 +84,7 @@ WORK_CLASSES = Table(
         "class": Column(
             "category",
             "all | gemm | plain (gemm or convolution without tensor cores) | convolution (those of them) |"
-            " unaligned (gemm that loads less than 16 bytes at once).",
+            " unaligned (gemm that loads less than 16 bytes at once, but for the products of unfused attention).",
             ("all", "gemm", "plain", "unaligned", "convolution"),
         ),
         **CLASS_WORK,
@@ -94,6 +99,9 @@ MAX_PRODUCTS = 4_000
 
 TENSOR_CAPABILITY = 70
 """Compute capability × 10 from which on there are tensor cores."""
+
+BF16_CAPABILITY = 80
+"""The same of tensor cores that multiply bf16 and TF32 too: those of 7.0 to 7.5 (V100, T4) multiply fp16 alone."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
@@ -122,14 +130,19 @@ def _classes(trace: Trace, recorded: Products) -> dict[str, npt.NDArray[np.bool_
         "all": np.ones(len(names), np.bool_),
         "gemm": is_kernel & is_product,
         "plain": convolving | (is_kernel & is_named(names, lambda name: unit(name) == "plain")),
-        "unaligned": is_kernel & trace.derived(_unaligned),
+        "unaligned": is_kernel & trace.derived(_narrow) & ~trace.derived(_attention),
         "convolution": convolving,
     }
 
 
-def _unaligned(trace: Trace) -> npt.NDArray[np.bool_]:
+def _narrow(trace: Trace) -> npt.NDArray[np.bool_]:
     """Which device ops multiply matrices by loads of less than 16 bytes."""
     return narrow_loads(trace, trace.derived(products))
+
+
+def _attention(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which device ops are products of unfused attention: a fused kernel would do without them, and rule R27 counts them."""
+    return product_work(trace, trace.derived(unfused))
 
 
 def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
@@ -175,22 +188,30 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
         "host_ns": grouping.summed(group, trace.numbers("host_ops", "dur_ns")[rows], count),
     }
     if trace.has("device_ops"):
-        launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
-        launched, _, busy = device_work(trace, launched_slot, count)
-        _, unaligned_ns, _ = device_work(
-            trace, np.where(trace.derived(_unaligned), launched_slot, -1), count
-        )
+        out |= _by_size_on_device(trace, recorded, slot)
         # FLOPs of calls whose kernels were not seen would make the rate too high.
         seen = np.zeros(len(slot), np.bool_)
         seen[recorded.owner[recorded.owner >= 0]] = True
         has_work = seen[rows]
-        out |= {
-            "launch_count": launched,
-            "device_busy_ns": busy,
-            "unaligned_ns": unaligned_ns,
-            "rated_flop_count": _flop_sums(group[has_work], flops[fine][has_work], count),
-        }
+        out["rated_flop_count"] = _flop_sums(group[has_work], flops[fine][has_work], count)
     return out
+
+
+def _by_size_on_device(trace: Trace, recorded: Products, slot: Ints) -> dict[str, Any]:
+    """What the products of every row of `_by_size` launched; `slot` is the row of each host op, -1 for none."""
+    count = int(slot.max(initial=-1)) + 1
+    launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
+    launched, _, busy = device_work(trace, launched_slot, count)
+    narrow_slot = np.where(trace.derived(_narrow), launched_slot, -1)
+    _, unaligned_ns, _ = device_work(trace, narrow_slot, count)
+    attention_slot = np.where(trace.derived(_attention), narrow_slot, -1)
+    _, attention_ns, _ = device_work(trace, attention_slot, count)
+    return {
+        "launch_count": launched,
+        "device_busy_ns": busy,
+        "unaligned_ns": unaligned_ns,
+        "attention_ns": attention_ns,
+    }
 
 
 def _flop_sums(group: Ints, flops: Ints, count: int) -> Nullable:
@@ -324,19 +345,25 @@ def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Fin
     """R24: stages in which matrix products or convolutions run on other cores than the tensor cores."""
     limit = thresholds.of("no-tensor-cores")
     convolved = {work.window.key: work for work in by_stage(measured, "convolution")}
+    plain_stages = []
     for work in by_stage(measured, "plain"):
-        if work.ratio is None or work.ratio < limit["stage_ratio"] or not _capable(measured, work):
+        if work.ratio is not None and work.ratio >= limit["stage_ratio"]:
+            plain_stages.append(work)
+    for work in together(measured, plain_stages):
+        if not _capable(measured, work):
             continue
         slow, _ = work.per_step(work.busy_ns)
         gain, ratio = work.per_step(work.busy_ns * (1 - 1 / limit["most_gain"]))
-        convolution = convolved.get(work.window.key)
-        what = _without_tensor_cores(work, convolution)
-        convolution_ratio = convolution.ratio if convolution else None
+        convolutions = [convolved.get(stage.window.key) for stage in work.stages]
+        convolution_ns = sum(each.busy_ns for each in convolutions if each)
+        kernels = sum(each.count for each in convolutions if each)
+        what = _without_tensor_cores(work, convolution_ns, all_convolve=kernels == work.count)
+        convolution_ratio = share_of(convolution_ns, work.whole_ns)
         yield Finding(
             "no-tensor-cores",
             thresholds.severity(ratio),
             f"{show(work.ratio, 'ratio')} of the GPU work of {work.window.name} is {what} without tensor cores",
-            "run them in bf16 or allow TF32 (torch.set_float32_matmul_precision('high')); before compute capability 8.0 use fp16",
+            _tensor_core_advice(measured, work),
             (
                 evidence("plain_ratio", work.ratio, "of its GPU work"),
                 *(
@@ -347,7 +374,7 @@ def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Fin
                 evidence("plain_ns", slow, "per step"),
                 Metric("plain_kernels", work.count, "count", label="kernels"),
             ),
-            (work.place,),
+            work.places,
             gain,
             ratio,
             (
@@ -357,13 +384,24 @@ def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Fin
         )
 
 
-def _without_tensor_cores(work: StageWork, convolution: StageWork | None) -> str:
-    """What runs without tensor cores in a stage, in words."""
-    if convolution is None or not convolution.busy_ns:
+def _tensor_core_advice(measured: Measurements, work: StageWork) -> str:
+    """Which numbers the tensor cores of these GPUs multiply."""
+    capabilities = of_run(measured, "work_classes", work.window.run)["capability"].dropna()
+    if (capabilities >= BF16_CAPABILITY).all():
+        return "run them in bf16 or allow TF32 (torch.set_float32_matmul_precision('high'))"
+    fp16 = "run them in fp16 (torch.autocast with a GradScaler)"
+    if (capabilities < BF16_CAPABILITY).all():
+        return f"{fp16}: the tensor cores of these GPUs multiply neither bf16 nor TF32"
+    return f"{fp16}: the tensor cores of some of these GPUs multiply neither bf16 nor TF32"
+
+
+def _without_tensor_cores(work: StageWork, convolution_ns: int, *, all_convolve: bool) -> str:
+    """What runs without tensor cores in these stages, in words."""
+    if not convolution_ns:
         return "matrix products"
-    if convolution.count == work.count:
+    if all_convolve:
         return "convolutions"
-    share = show(convolution.ratio, "ratio")
+    share = show(share_of(convolution_ns, work.whole_ns), "ratio")
     return f"convolutions ({share}) and matrix products"
 
 
@@ -385,7 +423,7 @@ def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator
         gain, ratio = gemms[0].per_step(loss.ns)
         if ratio is not None and ratio < limit["step_ratio"]:
             continue
-        places = _places(role, sized) or tuple(work.place for work in unaligned_work[:3])
+        places = _places(role, sized) or tuple(work.places[0] for work in unaligned_work[:3])
         first = f": {places[0].name} most of all" if places[0].name else ""
         yield Finding(
             "unaligned-gemm",
@@ -413,7 +451,8 @@ def _sized(measured: Measurements, run: object, role: object) -> pd.DataFrame:
     rows = rows[same_text(rows["role"], role) & (rows["kind"] == "gemm")]
     rows = rows[rows["m"].notna() & rows["rated_flop_count"].notna()]
     time = rows["device_busy_ns"].astype("Float64").fillna(0).to_numpy(float)
-    narrow = rows["unaligned_ns"].astype("Float64").fillna(0).to_numpy(float)
+    narrow_ns = rows["unaligned_ns"].fillna(0) - rows["attention_ns"].fillna(0)
+    narrow = narrow_ns.to_numpy(float)
     return rows.assign(
         canonical=canonical_stages(rows, in_file=True),
         label=[_label(row) for row in row_dicts(rows)],

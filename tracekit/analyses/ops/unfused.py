@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import canonical_stages, label_headings, ordered, same_text
-from tracekit.job.stage_work import StageWork, by_stage
+from tracekit.job.stage_work import StageWork, by_stage, together
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
 from tracekit.model.report import Finding, Heading, Metric, Section, Verdict
@@ -206,16 +206,29 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     work_of = {kind: by_stage(measured, kind, table="unfused_work") for kind in CLASSES}
     work = [one for kind in KINDS for one in work_of[kind]]
     kinds = [kind for kind in KINDS for _ in work_of[kind]]
-    findings: list[Finding] = []
-    for kind, one in zip(kinds, work, strict=True):
-        own = _of(calls, one)
-        findings += _unfused(kind, _scores(work_of, kind, one), one, own, thresholds)
-        findings += _copying(kind, one, own, thresholds)
     on_gpu = any(stage_work.on_gpu for stage_work in work)
     return ANALYSIS.answered(
         sheets=with_rows(_sheet(measured, kinds, work, calls, on_gpu=on_gpu)),
-        findings=tuple(findings),
+        findings=tuple(_findings(measured, work_of, calls, thresholds)),
     )
+
+
+def _findings(
+    measured: Measurements,
+    work_of: Mapping[str, list[StageWork]],
+    calls: pd.DataFrame,
+    thresholds: Thresholds,
+) -> Iterator[Finding]:
+    """R27 and R37: one of each kind of work, whatever stages it is in."""
+    for kind in KINDS:
+        large = [one for one in work_of[kind] if _is_large(kind, one, calls, thresholds)]
+        for one in together(measured, large):
+            own = pd.concat([_of(calls, stage) for stage in one.stages])
+            if kind == "layout":
+                yield _copying(one, own, thresholds)
+            else:
+                scores_ns = sum(_scores(work_of, kind, stage) for stage in one.stages)
+                yield _unfused(kind, scores_ns, one, own, thresholds)
 
 
 KINDS = ("attention", "loss", "chain", "layout")
@@ -314,53 +327,53 @@ def _sum(calls: pd.DataFrame, kind: str, column: str) -> int:
     return int(calls.loc[calls["class"] == kind, column].sum())
 
 
+def _is_large(kind: str, one: StageWork, calls: pd.DataFrame, thresholds: Thresholds) -> bool:
+    """Whether this kind of work is so much of a stage that it is reported."""
+    limit = thresholds.of("unfused-operators")
+    if kind == "layout":
+        limit = thresholds.of("layout-copies")
+    if one.ratio is None or one.ratio < limit["stage_ratio"]:
+        return False
+    return kind != "loss" or _sum(_of(calls, one), "copy", "size_bytes") > 0
+
+
 def _unfused(
     kind: str, scores_ns: int, one: StageWork, calls: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+) -> Finding:
     """R27: attention, a loss with 32-bit copies, and chains without a fused kernel."""
-    limit = thresholds.of("unfused-operators")
-    copied = _sum(calls, "copy", "size_bytes")
-    is_small = one.ratio is None or one.ratio < limit["stage_ratio"]
-    if kind == "layout" or is_small or (kind == "loss" and not copied):
-        return
     gain, ratio = one.per_step(one.busy_ns + scores_ns)
     claim, advice, caveat = TOLD[kind]
     numbers: tuple[Metric, ...] = ()
     if kind == "loss":
-        each = round(one.window.steps.mean(copied))
+        each = round(one.window.steps.mean(_sum(calls, "copy", "size_bytes")))
         numbers = (evidence("copied_bytes", each, "32-bit copies per step"),)
     if scores_ns:
         each = one.per_step(scores_ns)[0]
         numbers = (evidence("scores_ns", each, "scores written and read by the products"),)
-    yield Finding(
+    return Finding(
         "unfused-operators",
         thresholds.severity(ratio),
         f"{_share(one)} {claim}{_named(calls, kind)}",
         advice,
         (*_numbers(one, calls, kind, "chains" if kind == "chain" else "calls"), *numbers),
-        (one.place,),
+        one.places,
         gain,
         ratio,
         (caveat,),
     )
 
 
-def _copying(
-    kind: str, one: StageWork, calls: pd.DataFrame, thresholds: Thresholds
-) -> Iterator[Finding]:
+def _copying(one: StageWork, calls: pd.DataFrame, thresholds: Thresholds) -> Finding:
     """R37: copies into another layout."""
-    limit = thresholds.of("layout-copies")
-    if kind != "layout" or one.ratio is None or one.ratio < limit["stage_ratio"]:
-        return
     gain, ratio = one.per_step(one.busy_ns)
-    claim, advice, caveat = TOLD[kind]
-    yield Finding(
+    claim, advice, caveat = TOLD["layout"]
+    return Finding(
         "layout-copies",
         thresholds.severity(ratio),
-        f"{_share(one)} {claim}{_named(calls, kind)}",
+        f"{_share(one)} {claim}{_named(calls, 'layout')}",
         advice,
-        _numbers(one, calls, kind, "copies"),
-        (one.place,),
+        _numbers(one, calls, "layout", "copies"),
+        one.places,
         gain,
         ratio,
         (caveat,),

@@ -246,7 +246,7 @@ def _tail_finding(
 
 def _tail_caveats(generations: Sequence[Generation]) -> Iterator[str]:
     """What limits what is said of their tails."""
-    yield "an upper bound: the tail as fast as the rest, as if its requests ran beside others"
+    yield "counted as if the few requests of the tail ran beside others: long responses have to be generated at some time"
     pause = max((g.pause_ns or 0) / g.dur_ns for g in generations if g.dur_ns)
     if pause >= 0.1:
         yield f"one pause between iterations takes {show(pause, 'ratio')} of a generation: tools, or two generations in one capture"

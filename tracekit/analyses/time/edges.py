@@ -23,7 +23,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.idle import DeviceIdle
-from tracekit.process.stalls import stage_edges, stalls
+from tracekit.process.stalls import Stalls, StallTime, stage_edges
 
 STAGE_EDGES = Table(
     "stage_edges",
@@ -57,13 +57,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The edges between stages of one step, those of the same two stages together."""
     if not trace.has("device_ops"):
         return {}
-    tables = [_of_device(trace, idle) for idle in trace.derived(idle_time())]
+    by_device = zip(trace.derived(idle_time()), trace.derived(StallTime(idle_time())), strict=True)
+    tables = [_of_device(trace, idle, calls) for idle, calls in by_device]
     return {"stage_edges": trimmed_all(stacked(tables))}
 
 
-def _of_device(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
+def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array]:
     """The edges as one device sees them."""
-    edges = stage_edges(trace, idle, stalls(trace, idle).after)
+    edges = stage_edges(trace, idle, calls.after)
     keys = {name: edges[name] for name in ("step", "stage", "next_stage")}
     times = {name: np.asarray(edges[name]) for name in TIMES}
     sums = sums_of(keys, {"count": np.ones(len(edges["edge_ns"]), np.int64), **times})

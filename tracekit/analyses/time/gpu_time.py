@@ -23,7 +23,7 @@ from tracekit.job.frames import (
     text_or_none,
 )
 from tracekit.job.gpu_shares import SUMMED, shares
-from tracekit.job.held_back import first_calls, kinds_of, of_window
+from tracekit.job.held_back import Culprit, first_calls, kinds_of, of_window
 from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import idle_by_cause
 from tracekit.job.idle_claims import claims
@@ -207,7 +207,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=with_rows(*_sheets(measured, devices, stages)),
-        findings=tuple(_low_utilisation(measured, window, thresholds) for window in unexplained),
+        findings=tuple(
+            _low_utilisation(measured, of_one_cause, thresholds)
+            for of_one_cause in _by_cause(measured, unexplained)
+        ),
         verdicts=(*_explained(measured, explained), *_minor(measured, idling, thresholds)),
         charts=(*device_bars(measured, rows), *utilisation(measured)),
     )
@@ -303,36 +306,64 @@ def _is_held_back(measured: Measurements, window: StageWindow) -> bool:
     return 2 * (culprit.idle_ns - after_ns) >= int(window.gpu_time["idle_ns"])
 
 
-def _low_utilisation(measured: Measurements, one: Idling, thresholds: Thresholds) -> Finding:
-    """R01: the idle time of a stage that no rule with a cause of its own tells."""
-    window, row = one.window, one.window.gpu_time
-    idle, _ = window.per_step(float(row["idle_ns"]))
-    left, ratio = window.per_step(one.left_ns)
-    other_rules = ", ".join(
-        f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in one.told.items()
+def _by_cause(measured: Measurements, idling: list[Idling]) -> list[list[Idling]]:
+    """The stages of each (run, role) that one place or kind of wait held back together, most idle first; the others alone."""
+    by_cause: dict[object, list[Idling]] = {}
+    for one in idling:
+        culprit = _culprit(measured, one.window)
+        cause: object = one.window.key
+        if culprit is not None:
+            cause = (*one.window.owner, culprit.holder, culprit.place)
+        by_cause.setdefault(cause, []).append(one)
+    return [sorted(part, key=lambda one: -one.left_ns) for part in by_cause.values()]
+
+
+def _culprit(measured: Measurements, window: StageWindow) -> Culprit | None:
+    """What most of the idle time of a stage was spent in; None where that is unknown, or first calls took most of it."""
+    if not measured.has("idle_blame", "idle_frames"):
+        return None
+    starting_ns = sum(ns for _, ns in first_calls(measured, window))
+    if 2 * starting_ns >= int(window.gpu_time["idle_ns"]):
+        return None
+    return of_window(measured, window)
+
+
+def _low_utilisation(
+    measured: Measurements, stages: list[Idling], thresholds: Thresholds
+) -> Finding:
+    """R01: the idle time of stages, held back by one thing, that no rule with a cause of its own tells."""
+    window = stages[0].window
+    window_ns, idle_ns = (
+        sum(int(one.window.gpu_time[name]) for one in stages) for name in ("window_ns", "idle_ns")
     )
-    place, advice = _held_back(measured, window)
+    told: dict[str, int] = {}
+    for one in stages:
+        for rule, ns in one.told.items():
+            told[rule] = told.get(rule, 0) + ns
+    left_ns = sum(one.left_ns for one in stages)
+    left, ratio = window.per_step(left_ns)
+    other_rules = ", ".join(
+        f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in told.items()
+    )
+    unnamed = ""
+    if other_rules:
+        unnamed = f", and idle {show(left_ns / window_ns, 'ratio')} of it for reasons that no other finding names"
+    place, advice = _held_back(measured, [one.window for one in stages])
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
-        f"GPUs are busy {show(row['busy_ratio'], 'ratio')} of {one.window.name}"
-        + (
-            f", and idle {show(1 - one.accounted, 'ratio')} of it for reasons that no other finding names"
-            if other_rules
-            else ""
-        )
-        + place,
+        _busy(stages) + unnamed + place,
         advice,
         (
-            evidence("busy_ratio", float(row["busy_ratio"]), "busy", better="higher"),
-            evidence("idle_ns", round(idle), "idle per step"),
+            evidence("busy_ratio", 1 - idle_ns / window_ns, "busy", better="higher"),
+            evidence("idle_ns", round(window.per_step(idle_ns)[0]), "idle per step"),
             *(
                 (evidence("unexplained_ns", round(left), "of it in no other finding"),)
                 if other_rules
                 else ()
             ),
         ),
-        (window.place,),
+        tuple(one.window.place for one in stages),
         round(left),
         ratio,
         (
@@ -346,41 +377,64 @@ def _low_utilisation(measured: Measurements, one: Idling, thresholds: Thresholds
     )
 
 
-def _held_back(measured: Measurements, window: StageWindow) -> tuple[str, str]:
+MAX_NAMED = 3
+"""Of more stages that wait for one thing the others are counted."""
+
+
+def _busy(stages: list[Idling]) -> str:
+    """How much of each stage GPUs are busy."""
+    shares = []
+    named = MAX_NAMED if len(stages) > MAX_NAMED + 1 else len(stages)
+    for one in stages[:named]:
+        shares.append(f"{show(one.window.gpu_time['busy_ratio'], 'ratio')} of {one.window.name}")
+    if others := stages[named:]:
+        most = max(float(one.window.gpu_time["busy_ratio"]) for one in others)
+        shares.append(f"at most {show(most, 'ratio')} of {len(others)} other stages")
+    if len(shares) == 1:
+        return f"GPUs are busy {shares[0]}"
+    return f"GPUs are busy {', '.join(shares[:-1])} and {shares[-1]}"
+
+
+def _held_back(measured: Measurements, windows_: list[StageWindow]) -> tuple[str, str]:
     """(what most of the idle time was spent in, as the end of a claim; what to try)."""
     advice = "look at what the host does meanwhile: synchronising calls, data loading, many short kernels"
     if not measured.has("idle_blame", "idle_frames"):
         return "", advice
+    window = windows_[0]
     idle_ns, calls = int(window.gpu_time["idle_ns"]), first_calls(measured, window)
     if 2 * (starting_ns := sum(ns for _, ns in calls)) >= idle_ns:
         named = ", ".join(f"{name} {show(window.per_step(ns)[0], 'ns')}" for name, ns in calls[:3])
         return (
-            f": {_of_wall(window, starting_ns)} in first calls ({named})",
+            f": {_of_wall(windows_, starting_ns)} in first calls ({named})",
             "record later steps: what starts the runtime and loads code is warm-up, and should not be profiled",
         )
-    culprit = of_window(measured, window)
+    culprits = [of_window(measured, each) for each in windows_]
+    culprit = culprits[0]
     if culprit is None:
         return _by_kind(measured, window, idle_ns), advice
+    spent = _of_wall(windows_, sum(each.idle_ns for each in culprits if each))
     if culprit.holder == "device":
-        spent = f": {_of_wall(window, culprit.idle_ns)} after a launch had returned {culprit.place}"
         return (
-            spent,
+            f": {spent} after a launch had returned {culprit.place}",
             "see what its stream waited for: work of other streams, events, other processes on the GPU",
         )
-    waiting = waiting_for(measured, culprit, window.owner, window.canonical)
-    place = f": {_of_wall(window, culprit.idle_ns)} in {culprit.place}{waiting}"
     if culprit.holder == "nothing":
         return (
-            f": {_of_wall(window, culprit.idle_ns)} with {culprit.place.strip('()')}",
+            f": {spent} with {culprit.place.strip('()')}",
             "see what the host does then: with_stack=True, ranges (NVTX), or samples of the CPU",
         )
-    return place, f"make that shorter or do it ahead: {culprit.place}"
+    waiting = waiting_for(measured, culprit, window.owner, window.canonical)
+    return (
+        f": {spent} in {culprit.place}{waiting}",
+        f"make that shorter or do it ahead: {culprit.place}",
+    )
 
 
-def _of_wall(window: StageWindow, idle_ns: int) -> str:
-    """An idle time beside the length of the stage, both per step."""
-    wall_ns = float(window.gpu_time["window_ns"])
-    return f"{show(window.per_step(idle_ns)[0], 'ns')} of {show(window.per_step(wall_ns)[0], 'ns')}"
+def _of_wall(windows_: list[StageWindow], idle_ns: int) -> str:
+    """An idle time beside the length of these stages, both per step."""
+    wall_ns = sum(float(window.gpu_time["window_ns"]) for window in windows_)
+    per_step = windows_[0].per_step
+    return f"{show(per_step(idle_ns)[0], 'ns')} of {show(per_step(wall_ns)[0], 'ns')}"
 
 
 def _by_kind(measured: Measurements, window: StageWindow, idle_ns: int) -> str:

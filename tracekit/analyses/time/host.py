@@ -22,11 +22,13 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.job.held_back import of_stage
+from tracekit.job.held_back import of_launches
 from tracekit.job.host_waits import waiting_for
-from tracekit.job.launching import COUNTED, of_many_kernels, pooled, waiting_for_launches
+from tracekit.job.idle import idle_time
+from tracekit.job.launching import COUNTED, less_synced, of_many_kernels, waiting_for_launches
 from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.intervals import intersect
 from tracekit.model.keys import row_dicts, sorted_in_groups, summed
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -48,6 +50,7 @@ from tracekit.process.host_side import (
 )
 from tracekit.process.launches import Launches, launches
 from tracekit.process.sound import sound_dur_ns
+from tracekit.process.stalls import StallTime
 
 HOST_COUNTS = Table(
     "host_counts",
@@ -73,7 +76,10 @@ HOST_COUNTS = Table(
         "kernel_p50_ns": Column("Float64", "Median of those launched outside Optimizer.step."),
         "graph_kernel_count": Column("Int64", "Device ops launched by graphs."),
         "launch_gap_ns": Column(
-            "Int64", "Time devices wait for the launch of a single kernel, Σ over devices."
+            "Int64", "Time devices wait for the launch of a single kernel or copy, Σ over devices."
+        ),
+        "synced_gap_ns": Column(
+            "Int64", "Of it, what idle_ns and later_ns of sync_stalls count as well."
         ),
     },
 )
@@ -129,9 +135,7 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
     updates = np.zeros(len(called), np.bool_)
     updates[called] = side.within_optimizer[links.call[called]] >= 0
     other_kernels = is_ordinary & ~updates
-    gaps = np.zeros(len(where), np.int64)
-    for of_device in launch_gaps(trace):
-        gaps += where.covered(of_device)
+    gaps, synced = _gaps(trace, where)
     devices = int(trace.derived(device_places).max(initial=-1)) + 1
     return {
         "device_count": np.full(len(where), devices, np.int64),
@@ -140,7 +144,22 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
         "kernel_p50_ns": _tally(where, links.ts_ns[other_kernels], dur[other_kernels]).median_ns(),
         "graph_kernel_count": _tally(where, links.ts_ns[graph], dur[graph]).counts,
         "launch_gap_ns": gaps,
+        "synced_gap_ns": synced,
     }
+
+
+def _gaps(trace: Trace, where: HostWindows) -> tuple[Ints, Ints]:
+    """(time in which devices wait for launches, of it what synchronising calls are the reason of) in every window."""
+    gaps, synced = np.zeros((2, len(where)), np.int64)
+    by_device = launch_gaps(trace)
+    for of_device in by_device:
+        gaps += where.covered(of_device)
+    number = trace.derived(device_places)
+    idle = trace.derived(idle_time())
+    for device, calls in zip(idle, trace.derived(StallTime(idle_time())), strict=True):
+        of_device = by_device[int(number[device.rows[0]])]
+        synced += where.covered(intersect(of_device, calls.lost))
+    return gaps, synced
 
 
 class _Tally(NamedTuple):
@@ -189,7 +208,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = units(measured["host_counts"])
     if not len(rows) or not rows["leaf_count"].sum() + rows["launch_count"].sum():
         return ANALYSIS.skipped("no host op and no launch was recorded")
-    table = pooled(measured)
+    table = less_synced(measured, thresholds)
     findings = tuple(_launch_bound(measured, table, thresholds))
     steps = table[table["canonical"].isna()]
     ops_per_step = float(steps["leaf_count"].sum() / max(steps["process_steps"].sum(), 1))
@@ -314,7 +333,7 @@ def _gap_finding(
     gap, ratio = steps.per_step(row["launch_gap_ns"])
     wall = steps.mean(row["device_wall_ns"])
     mean = row["kernel_ns"] / kernels
-    culprit = of_stage(measured, row)
+    culprit = of_launches(measured, row)
     where = ""
     if culprit is not None and culprit.holder in NAMED:
         owner = (text_or_none(row["run"]), text_or_none(row["role"]))
@@ -389,7 +408,7 @@ ANALYSIS = Analysis(
     reads=("host_ops", "device_ranges"),
     writes=(HOST_COUNTS, "metrics"),
     metrics=("host_ops", "host_launches"),
-    rests_on=("collectives", "gpu_time", "idle_blame", "idle_frames"),
+    rests_on=("collectives", "gpu_time", "idle_blame", "idle_frames", "sync_stalls"),
     rules=("launch-bound",),
     thresholds={
         "launch-bound": {

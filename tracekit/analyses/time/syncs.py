@@ -12,7 +12,8 @@ from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import label_headings, same_text, summed, text_or_none
 from tracekit.job.held_back import readable
-from tracekit.job.idle import DAMAGED, SyncBound, idle_time, sync_bound
+from tracekit.job.host_syncs import SyncBound, sync_bound
+from tracekit.job.idle import DAMAGED, idle_time
 from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import row_dicts, sorted_rows, sums_of
@@ -34,7 +35,7 @@ from tracekit.process.by_name import codes_at, narrow
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.program_frames import around
 from tracekit.process.stage_at import range_codes_at
-from tracekit.process.stalls import stalls
+from tracekit.process.stalls import Stalls, StallTime
 from tracekit.process.steps import windows
 
 SYNC_STALLS = Table(
@@ -83,13 +84,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Synchronising calls by step and by stage, call and op, with the idle time that follows them."""
     if not trace.has("device_ops"):
         return {}
-    tables = [_of_device(trace, idle) for idle in trace.derived(idle_time())]
+    by_device = zip(trace.derived(idle_time()), trace.derived(StallTime(idle_time())), strict=True)
+    tables = [_of_device(trace, idle, calls) for idle, calls in by_device]
     return {"sync_stalls": trimmed_all(stacked(tables))}
 
 
-def _of_device(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
+def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array]:
     """The calls of the threads that feed one device."""
-    calls, steps = stalls(trace, idle), trace.derived(windows).step_rows
+    steps = trace.derived(windows).step_rows
     in_step, stage = steps.row_at(calls.end_ns) >= 0, range_codes_at(trace, calls.end_ns)
     in_stage = stage.codes >= 0
     rows = np.concatenate((np.flatnonzero(in_step), np.flatnonzero(in_stage)))

@@ -111,7 +111,7 @@ def _device_name(meta: Mapping[str, Any]) -> str | None:
         if isinstance(properties, list)
         else set()
     )
-    return _text(names.pop()) if len(names) == 1 else None
+    return _text(names.pop()) or None if len(names) == 1 else None
 
 
 def _checks(trace: Trace) -> dict[str, Check]:

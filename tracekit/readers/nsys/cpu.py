@@ -105,8 +105,8 @@ def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[pd.Data
     """(`cpu_samples` of one process, ids from 0; notes); `cpu` lets go of its rows."""
     process = cpu.processes.pop(pid, Process())
     tid, ts, chain = map(process.column, ("tid", "ts_ns", "chain"))
-    known = np.flatnonzero(tid != MISSING)
-    rows = known[order(ts[known], tid[known], chain[known])]
+    known_rows = np.flatnonzero(tid != MISSING)
+    rows = known_rows[order(ts[known_rows], tid[known_rows], chain[known_rows])]
     codes = chain[rows].astype(np.int32)
     table = {
         "id": np.arange(len(rows), dtype=np.int32),
@@ -116,7 +116,7 @@ def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[pd.Data
         "path": category(codes, cpu.paths or [None]),
     }
     return TABLES["cpu_samples"].frame(table, len(rows)), _notes(
-        SAMPLES, process, len(tid) - len(known)
+        SAMPLES, process, len(tid) - len(known_rows)
     )
 
 
@@ -126,11 +126,16 @@ def thread_states(
     """(`thread_states` of one process, ids from 0; notes); `cpu` lets go of its rows."""
     process = cpu.processes.pop(pid, Process())
     tid, ts, enters, state = map(process.column, ("tid", "ts_ns", "enters", "state"))
-    known = np.flatnonzero((tid != MISSING) & (enters != MISSING))
-    unusable = len(tid) - len(known)
+    known_rows = np.flatnonzero((tid != MISSING) & (enters != MISSING))
+    unusable = len(tid) - len(known_rows)
     # Of what happens at once the thread leaves first.
-    known = known[np.lexsort((enters[known] != 0, ts[known], tid[known]))]
-    tid, ts, enters, state = tid[known], ts[known], enters[known] != 0, _states(state[known])
+    known_rows = known_rows[np.lexsort((enters[known_rows] != 0, ts[known_rows], tid[known_rows]))]
+    tid, ts, enters, state = (
+        tid[known_rows],
+        ts[known_rows],
+        enters[known_rows] != 0,
+        _states(state[known_rows]),
+    )
     is_last = np.append(tid[1:] != tid[:-1], True)[: len(tid)]
     end = np.append(ts[1:], 0)[: len(tid)]
     returns = np.append(enters[1:], False)[: len(tid)] & ~is_last
@@ -195,9 +200,9 @@ def _chains(db: Database) -> tuple[Ints, Ints, list[str | None], list[str | None
     frames = np.full((2, MAX_FRAMES, len(keys)), -1, np.int32)
     frames[0, depth, place], frames[1, depth, place] = symbol, module
     number, first = of_arrays([frame for of_kind in frames for frame in of_kind])
-    told = _Told(names.labels(db, {}))
+    functions = _Told(names.labels(db, {}))
     symbols, modules = frames[:, :, first].transpose(0, 2, 1).tolist()
-    chains = [list(map(told.function, *both)) for both in zip(symbols, modules, strict=True)]
+    chains = [list(map(functions.function, *both)) for both in zip(symbols, modules, strict=True)]
     paths = [" > ".join(filter(None, reversed(chain)))[-MAX_PATH:] or None for chain in chains]
     return keys, number, [chain[0] for chain in chains], paths
 

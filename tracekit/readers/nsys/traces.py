@@ -61,14 +61,14 @@ def each(
         if on_bytes is not None:
             on_bytes(int(source.size_bytes * share))
 
-    given = 0
+    trace_count = 0
     try:
-        for made in _each(source, want, advance, with_pages=True):
-            given += 1
-            yield made
-            del made
+        for trace_of_process in _each(source, want, advance, with_pages=True):
+            trace_count += 1
+            yield trace_of_process
+            del trace_of_process
     except DamagedPagesError:
-        yield from islice(_each(source, want, advance, with_pages=False), given, None)
+        yield from islice(_each(source, want, advance, with_pages=False), trace_count, None)
 
 
 def _each(
@@ -93,10 +93,10 @@ def _each(
 def _fresh(notes: Iterable[Note], noted: set[str]) -> Iterator[Note]:
     """The notes that were not `noted` of a process before, to which they are added."""
     for note in notes:
-        told = f"{note.code} {note.data}"
-        if told not in noted:
+        content = f"{note.code} {note.data}"
+        if content not in noted:
             yield note
-        noted.add(told)
+        noted.add(content)
 
 
 def _without_repeats(trace: Trace, noted: set[tuple[str, str, int | None]]) -> Trace:
