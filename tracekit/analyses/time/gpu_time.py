@@ -16,6 +16,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.charts import device_bars, utilisation
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
+    in_run,
     label_headings,
     number_or_none,
     run_heading,
@@ -347,12 +348,13 @@ def _low_utilisation(
     )
     unnamed = ""
     if other_rules:
-        unnamed = f", and idle {show(left_ns / window_ns, 'ratio')} of it for reasons that no other finding names"
+        them = "it" if len(stages) == 1 else "them"
+        unnamed = f", and idle {show(left_ns / window_ns, 'ratio')} of {them} for reasons that no other finding names"
     place, advice = _held_back(measured, [one.window for one in stages])
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
-        _busy(stages) + unnamed + place,
+        _busy(stages, in_run(measured, window.run)) + unnamed + place,
         advice,
         (
             evidence("busy_ratio", 1 - idle_ns / window_ns, "busy", better="higher"),
@@ -381,18 +383,19 @@ MAX_NAMED = 3
 """Of more stages that wait for one thing the others are counted."""
 
 
-def _busy(stages: list[Idling]) -> str:
-    """How much of each stage GPUs are busy."""
+def _busy(stages: list[Idling], run: str) -> str:
+    """How much of each stage GPUs are busy; `run` ends the name of each, and is told once."""
     shares = []
     named = MAX_NAMED if len(stages) > MAX_NAMED + 1 else len(stages)
     for one in stages[:named]:
-        shares.append(f"{show(one.window.gpu_time['busy_ratio'], 'ratio')} of {one.window.name}")
+        name = one.window.name.removesuffix(run)
+        shares.append(f"{show(one.window.gpu_time['busy_ratio'], 'ratio')} of {name}")
     if others := stages[named:]:
         most = max(float(one.window.gpu_time["busy_ratio"]) for one in others)
         shares.append(f"at most {show(most, 'ratio')} of {len(others)} other stages")
     if len(shares) == 1:
-        return f"GPUs are busy {shares[0]}"
-    return f"GPUs are busy {', '.join(shares[:-1])} and {shares[-1]}"
+        return f"GPUs are busy {shares[0]}{run}"
+    return f"GPUs are busy {', '.join(shares[:-1])} and {shares[-1]}{run}"
 
 
 def _held_back(measured: Measurements, windows_: list[StageWindow]) -> tuple[str, str]:
