@@ -25,7 +25,7 @@ LOW_BATCH = 0.25
 
 HALF_BATCH = 0.5
 """Iterations of a tail below this share of the largest batch could run beside others. Any generation ends with fewer requests
-than it began with: one that ends at three quarters made a simulated tail 3 to 15 % dearer than it is (0.3 to 0.7: 0 %)."""
+than it began with: one that ends at three quarters made a simulated tail 3 to 15 % dearer than it is."""
 
 FIRST = 0.1
 """The first iterations of a generation are this share of those that only decode (Q10)."""

@@ -103,9 +103,9 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
 AHEAD_NS = 30_000
 """A device op that waits for so long on its stream shows that its host is ahead again.
 
-Of 18 real steady traces, 99 % of the ops that found their device dry began within 12 to 39 µs of their launch (0 to 2 % later
-than 30; simulated: 8 µs), and queued ones waited for 50 µs to 234 ms (medians). On one (MI300X in a virtual machine) a launch
-alone takes 32 µs: there hosts count as ahead too early, and what follows a call is counted as less.
+On most real steady traces 99 % of the ops that found their device dry began within 12 to 39 µs of their launch (simulated:
+8 µs), and queued ones waited for 50 µs to 234 ms (medians). On one (MI300X in a virtual machine) a launch alone takes 32 µs:
+there hosts count as ahead too early, and what follows a call is counted as less.
 """
 
 
