@@ -233,6 +233,15 @@ def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
         getattr(sweeps.native, name)(*columns)
 
 
+@pytest.mark.parametrize("count", [3, 300, 200_000])
+def test_few_values_and_many_are_put_in_order_alike(count):
+    """Addresses that come again and again, of more than 16 bits, on both sides of 0."""
+    for room in (251, 99_991):
+        values = (np.arange(count) * 7919 % room - 100) * 2**40
+        assert_same(lambda values=values: keys.stable_order(values))
+        assert keys.stable_order(values).tolist() == np.argsort(values, kind="stable").tolist()
+
+
 PARENTS = st.lists(st.integers(0, 100), max_size=40)
 """What encloses each row, by how many rows before it that stands; 0 for nothing."""
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.keys import distinct
+from tracekit.model.sweeps import places
 from tracekit.model.trace import Trace
 from tracekit.process import flops
 from tracekit.process.by_name import is_named, named, of_kind
@@ -213,8 +215,13 @@ def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
 
 def _latest(thread: Ints, start: Ints, at_thread: Ints, at: Ints) -> Ints:
     """For each instant the last of the sorted (thread, start) not after it; -1 if there is none."""
-    points = np.unique(np.concatenate((start, at)))
-    width = len(points) + 1
-    axis = thread * width + np.searchsorted(points, start)
-    asked = at_thread * width + np.searchsorted(points, at)
-    return np.searchsorted(axis, asked, side="right") - 1
+    times = np.concatenate((start, at))
+    low = int(times.min(initial=0))
+    width = int(times.max(initial=0)) - low + 2
+    if width * (int(thread.max(initial=0)) + int(at_thread.max(initial=0)) + 2) < 2**62:
+        start, at = start - low, at - low
+    else:
+        points = distinct(times)
+        width = len(points) + 1
+        start, at = np.searchsorted(points, start), np.searchsorted(points, at)
+    return places(thread * width + start, at_thread * width + at, right=True) - 1
