@@ -29,11 +29,11 @@ check-all: check test-slow
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h) | $(VENV)/bin/python
+$(VENV)/.demo: pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/*/*.h tracekit/readers/*/*.c tracekit/readers/*/*.h) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
-$(VENV)/.dev: pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h) | $(VENV)/bin/python
+$(VENV)/.dev: pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/*/*.h tracekit/readers/*/*.c tracekit/readers/*/*.h) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e ./capture
 	touch $@ $(VENV)/.demo
 
@@ -57,7 +57,7 @@ test-slow: $(VENV)/.dev
 # nvtx 0.2.12 and later records nothing under the nsys of Debian. verl asks for much that its profiler never imports.
 tools: $(TOOLS_VENV)/.ready
 
-$(TOOLS_VENV)/.ready: Makefile pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h)
+$(TOOLS_VENV)/.ready: Makefile pyproject.toml capture/pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/*/*.h tracekit/readers/*/*.c tracekit/readers/*/*.h)
 	$(PYTHON) -m venv $(TOOLS_VENV)
 	$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]' -e ./capture \
 	  torch==2.13.0 ray==2.60.0 nvtx==0.2.11 'tensordict>=0.8,!=0.9.0,<=0.10.0' 'transformers>=5.5.3,!=5.6.0,<5.11' codetiming hydra-core orjson uvicorn fastapi datasets torchdata cachetools peft TransferQueue==0.1.11
@@ -88,7 +88,7 @@ docs: $(VENV)-docs/.ready
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict
 	TRACEKIT_TOOLS=docs $(VENV)-docs/bin/python -m pytest tests/docs
 
-$(VENV)-docs/.ready: pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h)
+$(VENV)-docs/.ready: pyproject.toml setup.py $(wildcard tracekit/*/*.c tracekit/*/*.h tracekit/readers/*/*.c tracekit/readers/*/*.h)
 	$(PYTHON) -m venv $(VENV)-docs
 	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@
@@ -107,7 +107,7 @@ test-verls: tools
 check-lowest: $(LOWEST)/.test
 	$(LOWEST)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow' --ignore tests/test_layers.py
 
-$(LOWEST)/.test: pyproject.toml setup.py tests/lowest.txt $(wildcard tracekit/*/*.c tracekit/readers/*/*.c tracekit/readers/*/*.h)
+$(LOWEST)/.test: pyproject.toml setup.py tests/lowest.txt $(wildcard tracekit/*/*.c tracekit/*/*.h tracekit/readers/*/*.c tracekit/readers/*/*.h)
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c tests/lowest.txt -e '.[test]' -e ./capture
 	touch $@

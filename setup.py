@@ -41,7 +41,12 @@ HARMLESS = Extension(
 RECORDS = Extension(
     "tracekit.readers.torch_memory._records", ["tracekit/readers/torch_memory/_records.c"], **PYTHON
 )
-SWEEPS = Extension("tracekit.model._sweeps", ["tracekit/model/_sweeps.c"], **PYTHON)
+SWEEPS = Extension(
+    "tracekit.model._sweeps",
+    ["tracekit/model/_sweeps.c", "tracekit/model/_trees.c"],
+    depends=["tracekit/model/_arrays.h"],
+    **PYTHON,
+)
 
 setup(
     cmdclass={"build_py": BuildWithExample},

@@ -221,12 +221,138 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("summed", (2, 1, 2)), ("windows", (2, 1, 2, 2)), ("windows", (2, 2, 1, 2)), ("nearest", (2, 1, 2, 2)),
     ("running", (2, 1, 2, 2)), ("running", (2, 2, 2, 1)),
     ("nest", (1, 2, 2, 2, 2, 1)), ("outermost", (1, 2, 2, 1, 2, 1, 0, 0, 0)), ("outermost", (2, 2, 2, 2, 2, 1, 1, 2, 2)),
+    ("depths", (2, 1)), ("paths", (2, 1, 2, 1, 1)), ("paths", (2, 2, 2, 1, 2)), ("paths", (2, 2, 2, 2, 1)),
+    ("mark_enclosing", (2, 2)), ("pooled", (2, 1, 2, 1, 1, 2, 2)), ("pooled", (2, 2, 2, 1, 1, 1, 2)), ("pooled", (2, 2, 2, 1, 1, 2, 1)),
+    ("pieces", (1, 2, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1)), ("pieces", (1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1)),
+    ("pieces", (1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 2)), ("pieces", (1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1)),
     ("swept", (2, 3, 1, 4, 3, 3, 3)), ("swept", (3, 3, 1, 4, 2, 3, 3)),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
     with pytest.raises(ValueError, match=r"differ in length|no room"):
         getattr(sweeps.native, name)(*columns)
+
+
+@pytest.mark.parametrize("count", [3, 300, 200_000])
+def test_few_values_and_many_are_put_in_order_alike(count):
+    """Addresses that come again and again, of more than 16 bits, on both sides of 0."""
+    for room in (251, 99_991):
+        values = (np.arange(count) * 7919 % room - 100) * 2**40
+        assert_same(lambda values=values: keys.stable_order(values))
+        assert keys.stable_order(values).tolist() == np.argsort(values, kind="stable").tolist()
+
+
+PARENTS = st.lists(st.integers(0, 100), max_size=40)
+"""What encloses each row, by how many rows before it that stands; 0 for nothing."""
+
+
+def tree(back):
+    return np.array(
+        [row - step if 0 < step <= row else -1 for row, step in enumerate(back)], np.int64
+    )
+
+
+@given(PARENTS, st.lists(st.integers(0, 2), min_size=40, max_size=40), st.sets(st.integers(0, 39)))
+def test_paths_of_rows_are_those_of_their_names(back, names, marks):
+    """Worked out row by row: how deep it is, whether anything marked is in it, which names lead to it."""
+    parent = tree(back)
+    depth, marked, path = [], [row in marks for row in range(len(parent))], []
+    for row, above in enumerate(parent.tolist()):
+        depth.append(0 if above < 0 else depth[above] + 1)
+        path.append((*(() if above < 0 else path[above]), names[row]))
+    for row in reversed(range(len(parent))):
+        if marked[row] and parent[row] >= 0:
+            marked[parent[row]] = True
+    found, most = sweeps.depths(parent)
+    assert (found.tolist(), most) == (depth, max(depth, default=0))
+    in_c = np.array([row in marks for row in range(len(parent))], np.bool_)
+    sweeps.mark_enclosing(parent, in_c)
+    assert in_c.tolist() == marked
+    rows = np.flatnonzero(in_c)
+    number, first = sweeps.paths(parent, rows, np.array(names, np.int64)[rows])
+    numbers = {}
+    assert number.tolist() == [numbers.setdefault(path[row], len(numbers)) for row in rows.tolist()]
+    assert [path[row] for row in rows[first].tolist()] == list(numbers)
+
+
+@given(
+    st.lists(st.tuples(TIMES, st.integers(1, 9), st.integers(-1, 3)), max_size=40), st.sets(TIMES)
+)
+def test_what_is_pooled_adds_up_between_any_two_points(pieces, points):
+    start, length, node = np.array(pieces, np.int64).reshape(-1, 3).T
+    edges = np.array(sorted(points), np.int64)
+    first, total = sweeps.pooled(start, start + length, node, 4, edges)
+    between = np.searchsorted(edges, start, side="right")
+    sums = {}
+    for place, of_node, ns in zip(between.tolist(), node.tolist(), length.tolist(), strict=True):
+        if of_node >= 0:
+            sums[place, of_node] = sums.get((place, of_node), 0) + ns
+    pooled = {}
+    for row, ns in zip(first.tolist(), total.tolist(), strict=True):
+        key = int(between[row]), int(node[row])
+        pooled[key] = pooled.get(key, 0) + ns
+    assert pooled == sums
+    in_order = np.argsort(start, kind="stable")
+    first, _ = sweeps.pooled(
+        *(column[in_order] for column in (start, start + length, node)), 4, edges
+    )
+    assert len(first) == len(sums)
+
+
+def test_paths_of_keys_that_collide_are_given_up():
+    """Keys of rows without anything around them, chosen so that all lie in one slot."""
+    count = 3_000
+    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
+    keys_of = []
+    for slot in range(count):
+        mixed = slot * inverse % 2**64
+        plain = mixed ^ (mixed >> 29) ^ (mixed >> 58)
+        keys_of.append(plain * inverse % 2**64)
+    key = np.array(keys_of, np.uint64).astype(np.int64)
+    rows = np.arange(count)
+    assert sweeps.paths(np.full(count, -1), rows, key) is None
+    number, first = sweeps.paths(np.full(count, -1), rows, rows)
+    assert number.tolist() == first.tolist() == rows.tolist()
+
+
+def test_trees_in_which_a_row_stands_before_what_encloses_it_have_no_depths():
+    two = np.array([0, 1])
+    assert sweeps.depths(np.array([1, -1])) is None
+    with pytest.raises(ValueError, match="before what encloses it"):
+        sweeps.mark_enclosing(np.array([1, -1]), two > 0)
+    for parent, row in ((two, 1), (two - 1, 2), (two - 1, -1)):
+        with pytest.raises(ValueError, match="no such row"):
+            sweeps.paths(parent, np.array([row]), np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="no such node"):
+        sweeps.pooled(two, two + 1, two, 1, two)
+
+
+@pytest.mark.parametrize(("edge", "first", "problem"), [
+    (0, [0, 0], "no room"), (0, [0, 9], "no room"), (0, [-1, 1], "no room"), (0, [2, 1], "no room"),
+    (0, [0, 3], "no such edge"), (-1, [0, 2], "no such edge"), (2**63 - 1, [0, 2], "no such edge"),
+])  # fmt: skip
+def test_pieces_beyond_their_edges_or_room_are_refused(edge, first, problem):
+    two = np.array([0, 5])
+    segments = two, two + 5, two * 0 + 10, np.array([edge, 0]), np.array(first)
+    rows = two + 10, two + 9, two * 0 - 1
+    with pytest.raises(ValueError, match=problem):
+        sweeps.pieces(np.array([12]), rows, np.array([0, 10]), segments, 4)
+
+
+def test_pieces_in_rows_that_lie_too_deep_are_left_to_others():
+    count = 70
+    rows = np.arange(count)
+    whole = tuple(np.array([value]) for value in (100, 101, 1_000, 0, 0))
+    end = np.where(rows, 100, 200)
+    assert (
+        sweeps.pieces(rows[:0], (rows + 1_000, end, rows - 1), np.array([0, 999]), whole, 1) is None
+    )
+    start, end, row = sweeps.pieces(
+        rows[:0], (rows + 1_000, end * 2, rows - 1), np.array([0, 999]), whole, 1
+    )
+    assert (start.tolist(), end.tolist(), row.tolist()) == ([100], [101], [count - 1])
+    with pytest.raises(ValueError, match="before what encloses it"):
+        sweeps.pieces(rows[:0], (rows + 1_000, rows * 0, rows), np.array([0, 999]), whole, 1)
 
 
 def test_groups_and_trees_that_cannot_be_are_refused():

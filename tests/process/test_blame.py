@@ -4,6 +4,7 @@ from collections import Counter
 
 import nsys_builder as nsys
 import numpy as np
+import pandas as pd
 import pytest
 from chrome_builder import (
     BACKWARD,
@@ -22,9 +23,12 @@ from process.blame_traces import TABLES, held, kinds, paths, python, tables, tra
 from process.idle_traces import LIMITS, between, stream_wait, sync
 
 import tracekit
+from tracekit.model import sweeps
+from tracekit.model.intervals import union
 from tracekit.process.blame import MAX_NODES, MAX_ROWS, short_name
 from tracekit.process.host_rows import host_rows
 from tracekit.process.idle_tables import WINDOWS, idle_by_window
+from tracekit.process.thread_axis import Segments
 
 WAIT = {"start": 150, "at": 150}
 """Idle from 100 to 150, all of it before the launch."""
@@ -58,6 +62,31 @@ def test_what_has_not_begun_yet_does_not_run(tmp_path, base_ns, far):
     rows = host.at(np.zeros(len(at), np.int64), (base_ns or 0) + at.astype(np.int64))
     main, prep = frames[0]["name"], frames[1]["name"]
     assert [running[row + 1] for row in rows] == [-1, main, main, prep, prep, main, main, -1]
+
+
+@pytest.mark.parametrize("far", [400, 5 * 10**14], ids=["near", "years apart"])
+@pytest.mark.parametrize("depth", [3, 150])
+def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
+    tmp_path, far, depth
+):
+    """Calls in calls, each 10 longer at both ends; the segments of three threads and of none in them."""
+    deep = [python(f"f{n}", 2_000 - 10 * n, 20 * n + 5) for n in range(depth, 0, -1)]
+    strays = [op("stray", far, 10, tid=tid) for tid in range(70, 90)]
+    trace = traced(tmp_path, [*deep, op("aten::x", 2_002, 2, tid=BACKWARD), *strays])
+    host = trace.derived(host_rows)
+    start = host.start.min() + np.array([-5_000, 0, 7_000, 20_000, 25_000, 40_000, 60_000])
+    end = start + np.array([2_000, 7_000, 13_000, 3_000, 9_000, 20_000, 9_000_000])
+    whole = Segments(start, end, np.array([0, 0, 0, 1, -1, 0, 0]), np.arange(len(start)))
+    within = host_rows(trace, union(start, end))
+    assert len(within.edges) <= len(host.edges)
+    part = host.cut(whole)
+    for rows in (host, within):
+        for found, expected in zip(rows.cut(whole), part, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        *pieces, first = rows.cut_and_found(whole)
+        expected = part.start, part.end, host.at(part.thread, part.start)
+        np.testing.assert_array_equal(pieces, expected)
+        np.testing.assert_array_equal(part.origin[first], np.arange(len(start)))
 
 
 def test_ops_and_calls_within_python_are_below_it(tmp_path):
@@ -432,8 +461,13 @@ def test_each_idle_nanosecond_of_every_window_is_blamed_once(tmp_path_factory, d
         rows.append(
             launch(at, n + 1, draw(st.integers(0, 40)), tid=draw(st.sampled_from((100, 101))))
         )
-    trace = traced(tmp_path_factory.mktemp("blame"), rows)
+    folder = tmp_path_factory.mktemp("blame")
+    trace = traced(folder, rows)
     found, frames = tables(trace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps, "native", None)
+        for with_c, without in zip((found, frames), tables(traced(folder, rows)), strict=True):
+            pd.testing.assert_frame_equal(with_c, without)
     for idle in trace.derived(LIMITS):
         by_cause = idle_by_window(trace, idle)
         expected = _by_window(by_cause["window"].codes, by_cause["idle_ns"])

@@ -125,3 +125,99 @@ def test_what_is_no_list_is_refused():
         columns.native.alike([[], "text"], two, two.copy())
     with pytest.raises(TypeError, match="no dictionary"):
         columns.native.identified([{}, []], "key", two, two.copy())
+
+
+KEYS = ("size", "addr", "action", "pool_id", "frames", "forward_frames")
+ROWS = st.lists(st.dictionaries(st.sampled_from((*KEYS, "odd")), LEAVES, max_size=6), max_size=12)
+USUAL = st.lists(
+    st.fixed_dictionaries(
+        {"size": INTEGERS, "action": st.sampled_from([None, "alloc", "free"])},
+        optional={
+            "addr": INTEGERS,
+            "frames": st.one_of(st.none(), st.lists(st.sampled_from(SHARED[:2]), max_size=4)),
+            "odd": LEAVES,
+        },
+    ),
+    max_size=12,
+)
+
+
+def taken(rows):
+    return columns.all_taken(records(rows), KEYS[:2], KEYS[2:4], KEYS[4:])
+
+
+@given(st.one_of(USUAL, ROWS))
+def test_one_pass_takes_what_the_passes_over_each_key_take(patching, rows):
+    """The keys, the integers, the things and the stacks, or the error that names what is wrong."""
+
+    def made(of, of_key):
+        try:
+            return of_key(of)
+        except TraceFormatError as error:
+            return str(error)
+
+    def stacks_of(key):
+        def column(of):
+            found = stacks.Stacks(Path("snapshot.pickle"))
+            numbers = stacks.stack_column(found, of, key)
+            codes = [(hash_, codes.tolist()) for hash_, codes in found.frame_codes.items()]
+            return numbers.values.tolist(), numbers.missing.tolist(), codes
+
+        return column
+
+    def integers(key):
+        def column(of):
+            numbers = columns.addresses(of, key)
+            return numbers.values.tolist(), numbers.missing.tolist()
+
+        return column
+
+    def things(key):
+        def column(of):
+            found = columns.things_at(of, key)
+            return found.number.tolist(), found.first.tolist(), list(map(id, found.things))
+
+        return column
+
+    at_once, one_by_one = taken(rows), records(rows)
+    assert at_once.taken is not None
+    asked = [columns.keys_of]
+    for ask, keys in ((integers, KEYS[:2]), (things, KEYS[2:4]), (stacks_of, KEYS[4:])):
+        asked += list(map(ask, keys))
+    for of_key in asked:
+        assert made(at_once, of_key) == made(one_by_one, of_key)
+
+
+def test_stacks_are_told_apart_however_long_they_are():
+    """Lists of 0 to 300 frames, each in two lists and in three rows; one differs in its last frame alone."""
+    frames = [{"line": number} for number in range(301)]
+    lists = [frames[:length] for length in range(300)] + [[*frames[:298], frames[300]], None]
+    rows = [{"frames": each} for each in (*lists, *lists, *(each and [*each] for each in lists))]
+    found = taken(rows).taken.lists["frames"]
+    assert found.number.tolist() == [*range(302)] * 3
+    assert found.first.tolist() == [*range(302)]
+    assert found.things == lists
+
+
+@pytest.mark.parametrize("row", [
+    [], {1: 2}, {"k" * 65: 1}, {str(number): 1 for number in range(32)}, {str(number): 1 for number in range(27)},
+])  # fmt: skip
+def test_rows_as_no_snapshot_has_them_are_left_to_other_passes(row):
+    assert taken([{"size": 1}, row]).taken is None
+    assert taken([{"size": 1}, {str(number): 1 for number in range(26)}]).taken is not None
+
+
+def test_what_does_not_fit_the_rows_is_refused():
+    two, truths = np.empty(2, np.int64), np.empty(2, np.bool_)
+    for asked in (
+        ((("size", two[:1], truths),), (), ()), ((("size", two, truths[:1]),), (), ()),
+        ((), (("action", two, two[:1]),), ()), ((), (), (("frames", two[:1], two),)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="another length"):
+            columns.native.taken([{}, {}], *asked)
+    with pytest.raises(ValueError, match="too many keys"):
+        columns.native.taken([{}, {}], (), tuple((str(n), two, two.copy()) for n in range(33)), ())
+    with pytest.raises(TypeError):
+        columns.native.taken([{}, {}], (("size", two),), (), ())
+    with pytest.raises(TypeError):
+        columns.native.taken(({}, {}), (), (), ())

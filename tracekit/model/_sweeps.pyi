@@ -83,3 +83,46 @@ def swept(
 def nest(
     rows: Ints, thread: Ints, start: Ints, length: Ints, parent: Ints, own: Ints, /
 ) -> None: ...
+
+# How many rows enclose each, by the place of what encloses it; the most of them, -1 where a row stands before that.
+def depths(parent: Ints, depth: Ints, /) -> int: ...
+
+# Marks all that encloses what is marked.
+def mark_enclosing(parent: Ints, marked: npt.NDArray[np.bool_], /) -> None: ...
+
+# The number of the path of each of the ascending `rows`: alike where their keys are, and those of all that encloses them
+# among the rows; how many there are, -1 for keys that collide. `first` is the place of the first row of each.
+def paths(parent: Ints, rows: Ints, key: Ints, number: Ints, first: Ints, /) -> int: ...
+
+# Segments in pieces, cut at `edges` from number `edge` on, with the row that each piece is in, -1 for none; how many of them
+# are not found after 64 steps up. All on an axis (`axis`: the first time, how many) of which lanes that begin at `base` are
+# threads; `begin` is where rows begin on it, and `first` which of the pieces is the first of each segment.
+def pieces(
+    edges: Ints,
+    begin: Ints,
+    until: Ints,
+    parent: Ints,
+    axis: Ints,
+    seg_start: Ints,
+    seg_end: Ints,
+    base: Ints,
+    edge: Ints,
+    first: Ints,
+    start: Ints,
+    end: Ints,
+    row: Ints,
+    /,
+) -> int: ...
+
+# The pieces of a node that begin between the same two of the ascending `points`, those that stand apart for themselves and
+# those below 0 nowhere: the first piece and the sum of the lengths of each, and how many there are. `of_node` has room for a number a node.
+def pooled(
+    start: Ints,
+    end: Ints,
+    node: Ints,
+    points: Ints,
+    of_node: Ints,
+    first: Ints,
+    length: Ints,
+    /,
+) -> int: ...

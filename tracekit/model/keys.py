@@ -441,6 +441,22 @@ def by_group(group: Ints, start: Ints) -> Ints:
     return order[np.argsort(group[order].astype(np.uint16), kind="stable")]
 
 
+def stable_order(values: Ints) -> Ints:
+    """The places of the values in ascending order, of equal ones as they stand: quick where few values stand in many rows.
+
+    >>> stable_order(np.array([5, 3, 5]))
+    array([1, 0, 2])
+    """
+    known = sweeps.appearing(values) if sweeps.native is not None and len(values) > FEW else None
+    if known is None or len(known[1]) >= 2**16:
+        return np.argsort(values, kind="stable")
+    # Sorting two-byte numbers takes a pass or two, whatever their order.
+    number, first = known
+    rank = np.empty(len(first), np.uint16)
+    rank[np.argsort(values[first])] = np.arange(len(first))
+    return np.argsort(rank[number], kind="stable")
+
+
 def ordered(values: Ints, *ties: npt.NDArray[Any]) -> Ints:
     """The places of the values in ascending order; of equal ones by the `ties`, the first of them first.
 

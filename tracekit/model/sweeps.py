@@ -189,6 +189,56 @@ def swept(
     return sums, rests
 
 
+def depths(parent: Ints) -> tuple[Ints, int] | None:
+    """(how many rows enclose each, the most of them); None where a row stands before what encloses it."""
+    depth = np.empty(len(parent), np.int64)
+    most = native.depths(plain(parent), depth)
+    return None if most < 0 else (depth, most)
+
+
+def mark_enclosing(parent: Ints, marked: npt.NDArray[np.bool_]) -> None:
+    """Nothing; all that encloses what is marked is marked as well. What encloses a row stands before it."""
+    native.mark_enclosing(plain(parent), marked)
+
+
+def paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints] | None:
+    """(the number of the path of each of ascending rows, the place of the first row of each); None for keys that collide.
+
+    Two rows have one path where their keys are alike, and those of what encloses them among the rows.
+    """
+    number, first = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    count = native.paths(*map(plain, (parent, rows, key)), number, first)
+    return None if count < 0 else (number, _cut(first, count))
+
+
+def pieces(
+    edges: Ints,
+    rows: tuple[Ints, Ints, Ints],
+    axis: Ints,
+    segments: tuple[Ints, Ints, Ints, Ints, Ints],
+    count: int,
+) -> tuple[Ints, Ints, Ints] | None:
+    """(start, end, row) of so many pieces of segments, -1 for no row; None where rows lie too deep for a look from each piece.
+
+    `rows` are (where each begins on the axis, its end, what encloses it), `axis` its first time and how many there are,
+    `segments` (start, end, where the lane of its thread begins, the first edge that cuts it, its first piece).
+    """
+    start, end, row = (np.empty(count, np.int64) for _ in range(3))
+    columns = map(plain, (edges, *rows, axis, *segments))
+    return None if native.pieces(*columns, start, end, row) else (start, end, row)
+
+
+def pooled(start: Ints, end: Ints, node: Ints, count: int, points: Ints) -> tuple[Ints, Ints]:
+    """(the first of the pieces of one node that begin between the same two points, the sum of their lengths).
+
+    Nodes are 0 … count-1, a piece below 0 counts nowhere. Pieces of a node with such of other points between them stay apart.
+    """
+    first, length = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
+    of_node = np.empty(count, np.int64)
+    pool_count = native.pooled(*map(plain, (start, end, node, points)), of_node, first, length)
+    return _cut(first, pool_count), _cut(length, pool_count)
+
+
 def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:
     """The values as int64 in one piece."""
     return np.ascontiguousarray(values, np.int64)

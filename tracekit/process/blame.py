@@ -7,6 +7,7 @@ device holds itself up. What happened at once is summed by its path of names, fr
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import beginning, covered
+from tracekit.model import sweeps
+from tracekit.model.intervals import beginning, covered, union_all
 from tracekit.model.keys import distinct, numbered, of_arrays, summed, sums_of
 from tracekit.model.tables.arrays import (
     Array,
@@ -67,16 +69,21 @@ _WORKS = np.isin(
 
 
 class _Leaves(NamedTuple):
-    """Idle segments of one device in order of time: the `row` of `HostRows` each is in, the `holder`, and the `note`.
+    """Idle segments of one device, the `row` of `HostRows` each is in, -1 for none.
 
-    `note` is a code into texts that stand below the row, -1 for none: of what the device did, or the neighbours of nothing.
+    Below the row of those at the places `noted` stands a `note`, a code into texts, and what `holder` that is: what the
+    device did, or the neighbours of nothing. A segment with neither counts nowhere: others say what it was spent in.
     """
 
     start: Ints
     end: Ints
     row: Ints
-    holder: Ints
+    noted: Ints
     note: Ints
+    holder: Ints
+
+
+_NONE = np.empty(0, np.int64)
 
 
 def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[str, Array]]:
@@ -84,53 +91,46 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     devices = [idle for idle in devices if len(idle.gaps.start)]
     if not devices:
         return {"idle_blame": {}, "idle_frames": {}}
-    host = host_rows(trace)
+    host = host_rows(trace, union_all([idle.gaps for idle in devices]))
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
-    lengths = [len(of_device.start) for of_device in leaves]
-    columns = _Leaves(*map(np.concatenate, zip(*leaves, strict=True)))
-    tree, node = _tree(host, columns, tuple(notes))
-    tree, node = _pruned(tree, node, columns.end - columns.start)
-    parts = []
-    nodes = np.split(node, np.cumsum(lengths)[:-1])
-    for idle, of_device, of_node in zip(devices, leaves, nodes, strict=True):
-        sums = _by_window(trace, idle, of_device, of_node)
-        parts.append({"device": repeated_number(idle.device, len(sums["idle_ns"])), **sums})
-    rows, tree = _bounded(stacked(parts), tree)
+    tree, nodes = _tree(host, list(itertools.chain.from_iterable(leaves)), tuple(notes))
+    del host
+    pools, of_parts = [], iter(nodes)
+    for idle, parts in zip(devices, leaves, strict=True):
+        pools.append(_pooled(trace, idle, parts, list(itertools.islice(of_parts, len(parts)))))
+    del leaves, nodes
+    starts, node, length = map(np.concatenate, zip(*pools, strict=True))
+    tree, node = _pruned(tree, node, length)
+    ends = np.cumsum([len(start) for start, *_ in pools])[:-1]
+    rows_of = []
+    for idle, *pool in zip(
+        devices, *(np.split(c, ends) for c in (starts, node, length)), strict=True
+    ):
+        sums = _by_window(trace, idle, *pool)
+        rows_of.append({"device": repeated_number(idle.device, len(sums["idle_ns"])), **sums})
+    rows, tree = _bounded(stacked(rows_of), tree)
     return {"idle_blame": trimmed_all(rows), "idle_frames": trimmed_all(_frames(tree))}
 
 
 # What each nanosecond was spent in
 
 
-def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int]) -> _Leaves:
-    """The idle segments of one device."""
+def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int]) -> list[_Leaves]:
+    """The idle segments of one device, in several parts."""
     thread, ready = _launching(trace, idle)
     gaps, edges = idle.gaps, _window_edges(trace, idle)
     place = np.arange(len(gaps.start))
     waits = Segments(gaps.start, ready, thread, place)
     waits = _cut_at(Segments(*(column[ready > gaps.start] for column in waits)), edges)
-    part, row = _followed(trace, host, idle, waits)
-    has_row = np.append(row, 0)[: len(row)] >= 0
-    holder = np.full(len(row), HOLDER["nothing"], np.int64)
-    holder[has_row] = host.holder[row[has_row]]
-    only_frame = np.zeros(len(row), np.bool_)
-    only_frame[has_row] = host.frame[row[has_row]]
-    holder[only_frame] = HOLDER["nothing"]
-    note = np.full(len(row), -1, np.int64)
-    silent = np.flatnonzero(holder == HOLDER["nothing"])
-    note[silent] = _neighbours(host, waits.thread[part.origin[silent]], part, silent, notes)
+    parts, rest, row = _followed(trace, host, idle, waits)
+    silent = np.flatnonzero(np.append(host.frame, True)[row])
+    note = _neighbours(host, waits.thread[rest.origin[silent]], rest, silent, notes)
+    nothing = np.full(len(silent), HOLDER["nothing"])
+    parts.append(_Leaves(rest.start, rest.end, row, silent, note, nothing))
     late = _cut_at(Segments(ready, gaps.end, thread, place), edges)
     late = Segments(*(column[late.end > late.start] for column in late))
-    parts = (
-        _Leaves(part.start, part.end, row, holder, note),
-        _on_device(host, idle, late, notes),
-    )
-    both = _Leaves(*map(np.concatenate, zip(*parts, strict=True)))
-    order = np.argsort(both.start, kind="stable")
-    in_order = _Leaves(*(column[order] for column in both))
-    assert int((in_order.end - in_order.start).sum()) == gaps.total, "each idle nanosecond once"
-    return in_order
+    return [*parts, *_on_device(host, idle, late, notes)]
 
 
 def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
@@ -163,34 +163,35 @@ def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
     return distinct(np.concatenate((start, end)))
 
 
-def _cut_at(segments: Segments, edges: Ints) -> Segments:
+def _cut_at(whole: Segments, edges: Ints) -> Segments:
     """The segments in pieces that no edge divides."""
-    place, edge = beginning(edges, segments.start + 1, segments.end)
-    start = np.concatenate((segments.start, edges[edge]))
-    piece = np.concatenate((np.arange(len(segments.start)), place))
+    place, edge = beginning(edges, whole.start + 1, whole.end)
+    start = np.concatenate((whole.start, edges[edge]))
+    piece = np.concatenate((np.arange(len(whole.start)), place))
     order = np.lexsort((start, piece))
     start, piece = start[order], piece[order]
     following = np.append(start[1:], 0)[: len(start)]
     is_last = np.append(piece[1:] != piece[:-1], True)[: len(piece)]
-    end = np.where(is_last, segments.end[piece], following)
-    return Segments(start, end, segments.thread[piece], segments.origin[piece])
+    end = np.where(is_last, whole.end[piece], following)
+    return Segments(start, end, whole.thread[piece], whole.origin[piece])
 
 
 def _followed(
     trace: Trace, host: HostRows, idle: DeviceIdle, waits: Segments
-) -> tuple[Segments, Ints]:
-    """(pieces of the waits, `origin` the place in `waits`; the row each was spent in, -1 for nothing)."""
-    part = host.cut(waits)
-    row = host.at(part.thread, part.start)
-    done, rows = [], []
-    is_open = (row < 0) | (host.waits | host.frame)[row] if len(host.start) else row < 0
-    done.append(Segments(*(column[~is_open] for column in part)))
-    rows.append(row[~is_open])
-    part, own_row = Segments(*(column[is_open] for column in part)), row[is_open]
-    second = np.full(len(own_row), -1, np.int64)
-    for other in _others(trace, host, idle) if len(own_row) else ():
-        at_other = host.cut(part._replace(thread=np.full(len(own_row), other)))
-        own_row, second = own_row[at_other.origin], second[at_other.origin]
+) -> tuple[list[_Leaves], Segments, Ints]:
+    """(what pieces of the waits were spent in, the other pieces, `origin` the place in `waits`, the row of each)."""
+    start, end, row, first = host.cut_and_found(waits)
+    is_open = np.append(host.waits | host.frame, True)[row]
+    places = np.flatnonzero(is_open)
+    own = row[places]
+    origin = np.searchsorted(first, places, side="right") - 1
+    part = Segments(start[places], end[places], waits.thread[origin], origin)
+    row[places] = -1
+    done = [_Leaves(start, end, row, _NONE, _NONE, _NONE)]
+    second = np.full(len(own), -1, np.int64)
+    for other in _others(trace, host, idle) if len(own) else ():
+        at_other = host.cut(part._replace(thread=np.full(len(own), other)))
+        own, second = own[at_other.origin], second[at_other.origin]
         row = host.at(at_other.thread, at_other.start)
         row[at_other.thread == part.thread[at_other.origin]] = -1
         holder = np.append(host.holder, -1)[row]
@@ -198,14 +199,10 @@ def _followed(
         second = np.where((second < 0) & (row >= 0), row, second)
         thread, origin = part.thread[at_other.origin], part.origin[at_other.origin]
         part = Segments(at_other.start, at_other.end, thread, origin)
-        done.append(Segments(*(column[works] for column in part)))
-        rows.append(row[works])
+        done.append(_Leaves(part.start[works], part.end[works], row[works], _NONE, _NONE, _NONE))
         part = Segments(*(column[~works] for column in part))
-        own_row, second = own_row[~works], second[~works]
-    done.append(part)
-    rows.append(np.where(own_row >= 0, own_row, second))
-    pieces = Segments(*map(np.concatenate, zip(*done, strict=True)))
-    return pieces, np.concatenate(rows)
+        own, second = own[~works], second[~works]
+    return done, part, np.where(own >= 0, own, second)
 
 
 def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
@@ -217,9 +214,9 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
     by = trace.numbers("host_ops", "thread")[issued[issued >= 0]]
     np.add.at(feeds, by[by < count], 1)
     works = _WORKS[host.holder] & ~host.waits & ~host.frame
-    own_work = np.bincount(host.thread[works], minlength=count)
-    order = np.lexsort((np.arange(count), -own_work, -feeds))
-    busiest: list[int] = order[own_work[order] > 0][:MAX_THREADS].tolist()
+    own = np.bincount(host.thread[works], minlength=count)
+    order = np.lexsort((np.arange(count), -own, -feeds))
+    busiest: list[int] = order[own[order] > 0][:MAX_THREADS].tolist()
     return busiest
 
 
@@ -244,10 +241,10 @@ def _neighbours(
     texts = []
     for left, right in zip(both[0][first].tolist(), both[1][first].tolist(), strict=True):
         names = [_neighbour(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
-        neighbours = [
+        told = [
             f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name
         ]
-        texts.append(f"(nothing recorded, {', '.join(neighbours)})" if neighbours else NOTHING)
+        texts.append(f"(nothing recorded, {', '.join(told)})" if told else NOTHING)
     numbers = np.array([notes.setdefault(text, len(notes)) for text in texts], np.int64)
     return numbers[number]
 
@@ -272,7 +269,9 @@ def _outermost(host: HostRows, rows: Ints) -> Ints:
     return row
 
 
-def _on_device(host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str, int]) -> _Leaves:
+def _on_device(
+    host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str, int]
+) -> list[_Leaves]:
     """The segments after the launch, by why the device did not begin.
 
     Where that is not known and the launching thread is in a call that copies or asks for memory, it is that call.
@@ -285,28 +284,18 @@ def _on_device(host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str
         inside = covered(of_cause, cut.start, cut.end) > 0
         if inside.any():
             why[inside] = notes.setdefault(ON_DEVICE[name], len(notes))
-    row = np.full(len(why), -1, np.int64)
-    holder = np.full(len(why), HOLDER["device"], np.int64)
-    unknown = np.flatnonzero(why < 0)
-    if len(unknown):
-        part = host.cut(Segments(*(column[unknown] for column in cut)))
-        explained = np.flatnonzero(why >= 0)
-        rows = host.at(part.thread, part.start)
-        rows[~np.append(host.holds, False)[rows]] = -1
-        holders = np.append(host.holder, HOLDER["device"])[rows]
-        note = np.where(rows < 0, notes.setdefault(ON_DEVICE[""], len(notes)), -1)
-        both = (
-            _Leaves(part.start, part.end, rows, holders, note),
-            _Leaves(
-                cut.start[explained],
-                cut.end[explained],
-                row[explained],
-                holder[explained],
-                why[explained],
-            ),
-        )
-        return _Leaves(*map(np.concatenate, zip(*both, strict=True)))
-    return _Leaves(cut.start, cut.end, row, holder, why)
+    known, unknown = np.flatnonzero(why >= 0), np.flatnonzero(why < 0)
+    none, on_device = np.full(len(known), -1, np.int64), np.full(len(known), HOLDER["device"])
+    told = _Leaves(
+        cut.start[known], cut.end[known], none, np.arange(len(known)), why[known], on_device
+    )
+    if not len(unknown):
+        return [told]
+    start, end, row, _ = host.cut_and_found(Segments(*(column[unknown] for column in cut)))
+    row[~np.append(host.holds, False)[row]] = -1
+    noted = np.flatnonzero(row < 0)
+    note = np.full(len(noted), notes.setdefault(ON_DEVICE[""], len(notes)))
+    return [_Leaves(start, end, row, noted, note, np.full(len(noted), HOLDER["device"])), told]
 
 
 # Summed by path
@@ -352,120 +341,174 @@ def _names(host: HostRows) -> Coded:
     return labels(host.name, lambda name: short_name(pooled.get(name, name)))
 
 
-def _tree(host: HostRows, leaves: _Leaves, notes: tuple[str, ...]) -> tuple[_Tree, Ints]:
-    """(the places of all segments and what encloses them, the place of each segment)."""
+def _tree(
+    host: HostRows, parts: Sequence[_Leaves], notes: tuple[str, ...]
+) -> tuple[_Tree, list[Ints]]:
+    """(the places of all segments and what encloses them; for each part the place of each segment, -1 for none)."""
     names = _names(host)
     texts = (*names.texts, *notes, "")
-    depth, top = _depths(host.tree.parent)
-    used = np.zeros(len(depth), np.bool_)
-    used[top[leaves.row[leaves.row >= 0]]] = True
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        at_level = np.flatnonzero(used & (depth == level)) if level <= MAX_DEPTH else ()
-        used[host.tree.parent[at_level]] = True
-    rows = np.flatnonzero(used)
-    rows = rows[np.argsort(depth[rows], kind="stable")]
-    bounds = np.searchsorted(depth[rows], np.arange(int(depth[rows].max(initial=-1)) + 2))
-    place = np.full(len(depth) + 1, -1, np.int64)
-    parents, labels_, holders = [], [], []
-    width, count = len(texts), 0
-    label = np.where(names.codes < 0, width - 1, names.codes)
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        at_level = rows[low:high]
-        above = place[host.tree.parent[at_level]]
-        key = ((above + 1) * width + label[at_level]) * len(HOLDERS) + host.holder[at_level]
-        distinct, number = numbered(key)
+    width = len(texts)
+    rows, tops = _used(host.tree.parent, parts)
+    label: Ints = names.codes[rows].astype(np.int64)
+    label[label < 0] = width - 1
+    key = label * len(HOLDERS) + host.holder[rows]
+    parent, key, place = _paths(host.tree.parent, rows, key)
+    nodes = [place[row] for row in tops]
+    above = np.concatenate([node[part.noted] for part, node in zip(parts, nodes, strict=True)])
+    note = np.concatenate([part.note for part in parts]) + len(names.texts)
+    holder = np.concatenate([part.holder for part in parts])
+    key_of_note = (above + 1) * (width * len(HOLDERS)) + note * len(HOLDERS) + holder
+    distinct_notes, number = numbered(key_of_note)
+    ends = np.cumsum([len(part.noted) for part in parts])[:-1]
+    for part, node, of_part in zip(parts, nodes, np.split(number, ends), strict=True):
+        node[part.noted] = len(parent) + of_part
+    enclosing, key_of_note = np.divmod(distinct_notes, width * len(HOLDERS))
+    parent = np.concatenate((parent, enclosing - 1))
+    label, holder = np.divmod(np.concatenate((key, key_of_note)), len(HOLDERS))
+    return _Tree(parent, Coded(label, texts), holder), nodes
+
+
+def _used(parent: Ints, parts: Sequence[_Leaves]) -> tuple[Ints, list[Ints]]:
+    """(the rows of segments and what encloses them, in order; for each part its rows, those at `MAX_DEPTH` for deeper ones)."""
+    depth, most = _depths(parent)
+    tops = [part.row for part in parts]
+    if most > MAX_DEPTH:
+        top = np.append(np.where(depth > MAX_DEPTH, parent, np.arange(len(parent))), -1)
+        while (depth[top[:-1]] > MAX_DEPTH).any():
+            top = top[top]
+        tops = [top[row] for row in tops]
+    used = np.zeros(len(parent) + 1, np.bool_)
+    for row in tops:
+        used[row] = True
+    used = used[:-1]
+    if sweeps.native is not None:
+        sweeps.mark_enclosing(parent, used)
+        return np.flatnonzero(used), tops
+    for level in range(min(most, MAX_DEPTH), 0, -1):
+        used[parent[used & (depth == level)]] = True
+    return np.flatnonzero(used), tops
+
+
+def _paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints, Ints]:
+    """(what encloses each place, its key, the place of each row of the tree, -1 for none): one place a path of keys.
+
+    Places count level by level, those of one level by what encloses them, then by key.
+    """
+    known = sweeps.paths(parent, rows, key) if sweeps.native is not None else None
+    first_number, first = known or (np.arange(len(rows)), np.arange(len(rows)))
+    number_of = np.full(len(parent) + 1, -1, np.int64)
+    number_of[rows] = first_number
+    above, key = number_of[parent[rows[first]]], key[first]
+    depth, most = _depths(above)
+    order = np.argsort(depth, kind="stable")
+    bounds = np.searchsorted(depth[order], np.arange(most + 2)) if len(order) else [0, 0]
+    place, count = np.full(len(first) + 1, -1, np.int64), 0
+    factor = int(key.max(initial=0)) + 1
+    parents, keys = [], []
+    for low, high in itertools.pairwise(bounds):
+        at_level = order[low:high]
+        distinct_keys, number = numbered((place[above[at_level]] + 1) * factor + key[at_level])
         place[at_level] = count + number
-        count += len(distinct)
-        holders.append(distinct % len(HOLDERS))
-        labels_.append(distinct // len(HOLDERS) % width)
-        parents.append(distinct // len(HOLDERS) // width - 1)
-    node = place[np.where(leaves.row >= 0, np.append(top, -1)[leaves.row], -1)]
-    noted = np.flatnonzero(leaves.note >= 0)
-    key = ((node[noted] + 1) * width + leaves.note[noted]) * len(HOLDERS) + leaves.holder[noted]
-    distinct, number = numbered(key)
-    node[noted] = count + number
-    holders.append(distinct % len(HOLDERS))
-    labels_.append(distinct // len(HOLDERS) % width + len(names.texts))
-    parents.append(distinct // len(HOLDERS) // width - 1)
-    text = Coded(np.concatenate(labels_), texts)
-    return _Tree(np.concatenate(parents), text, np.concatenate(holders)), node
+        count += len(distinct_keys)
+        parents.append(distinct_keys // factor - 1)
+        keys.append(distinct_keys % factor)
+    number_of[rows] = place[first_number]
+    return np.concatenate(parents), np.concatenate(keys), number_of
 
 
-def _depths(parent: Ints) -> tuple[Ints, Ints]:
-    """(how many rows enclose each, the row itself or what encloses it at `MAX_DEPTH`)."""
+def _depths(parent: Ints) -> tuple[Ints, int]:
+    """(how many rows enclose each, the most of them)."""
+    if sweeps.native is not None and (known := sweeps.depths(parent)) is not None:
+        return known
     depth, jump = (parent >= 0).astype(np.int64), parent.copy()
     while len(has := np.flatnonzero(jump >= 0)):
         depth[has] += depth[jump[has]]
         jump[has] = jump[jump[has]]
-    top = np.where(depth > MAX_DEPTH, parent, np.arange(len(parent)))
-    while (depth[top] > MAX_DEPTH).any():
-        top = top[top]
-    return depth, top
+    return depth, int(depth.max(initial=0))
 
 
 def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
     """The tree without small places, and where each segment is in it: among the others of what encloses its place."""
     count = len(tree.parent)
-    own_ns = summed(node, length, count)
-    inside = _with_descendants(tree.parent, own_ns)
-    least_ns = max(1, int(SMALL_SHARE * int(own_ns.sum())))
+    own = summed(node, length, count)
+    inside = _with_descendants(tree.parent, own)
+    least = max(1, int(SMALL_SHARE * int(own.sum())))
     order = np.lexsort((np.arange(count), -inside))
     is_kept = np.zeros(count, np.bool_)
     is_kept[order[:MAX_NODES]] = True
-    is_kept &= inside >= least_ns
+    is_kept &= inside >= least
     holder = np.arange(count)
     while not is_kept[holder[holder >= 0]].all():
         gone = np.flatnonzero((holder >= 0) & ~is_kept[holder])
         holder[gone] = tree.parent[holder[gone]]
     new = np.cumsum(is_kept) - 1
-    kept_places = np.flatnonzero(is_kept)
+    kept = np.flatnonzero(is_kept)
     lost = np.flatnonzero(~is_kept[node])
     enclosing = np.append(holder, -1)[node[lost]]
     enclosing = np.where(enclosing >= 0, new[enclosing], -1)
     key = (enclosing + 1) * len(HOLDERS) + tree.holder[node[lost]]
     distinct, number = numbered(key)
     placed = new[node]
-    placed[lost] = len(kept_places) + number
-    parent = tree.parent[kept_places]
+    placed[lost] = len(kept) + number
+    parent = tree.parent[kept]
     parents = np.concatenate((np.where(parent >= 0, new[parent], -1), distinct // len(HOLDERS) - 1))
-    codes = np.concatenate(
-        (tree.text.codes[kept_places], np.full(len(distinct), len(tree.text.texts)))
-    )
-    holders = np.concatenate((tree.holder[kept_places], distinct % len(HOLDERS)))
+    codes = np.concatenate((tree.text.codes[kept], np.full(len(distinct), len(tree.text.texts))))
+    holders = np.concatenate((tree.holder[kept], distinct % len(HOLDERS)))
     return _Tree(parents, Coded(codes, (*tree.text.texts, OTHER)), holders), placed
 
 
-def _with_descendants(parent: Ints, own_ns: Ints) -> Ints:
+def _with_descendants(parent: Ints, own: Ints) -> Ints:
     """What each place and all below it have: level by level, the deepest first."""
-    depth, _ = _depths(parent)
-    inside = own_ns.copy()
+    depth, most = _depths(parent)
+    inside = own.copy()
     order = np.argsort(depth, kind="stable")
-    bounds = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
+    bounds = np.searchsorted(depth[order], np.arange(1, most + 2))
     for low, high in zip(bounds[:-1][::-1].tolist(), bounds[1:][::-1].tolist(), strict=True):
         below = order[low:high]
         np.add.at(inside, parent[below], inside[below])
     return inside
 
 
-def _by_window(trace: Trace, idle: DeviceIdle, leaves: _Leaves, node: Ints) -> dict[str, Array]:
+def _pooled(
+    trace: Trace, idle: DeviceIdle, parts: Sequence[_Leaves], nodes: Sequence[Ints]
+) -> tuple[Ints, Ints, Ints]:
+    """(when each begins, its node, its length) of the segments in order; those of a node, gap and window as one."""
+    points = distinct(np.concatenate((idle.gaps.start, _window_edges(trace, idle))))
+    pools = []
+    for part, node in zip(parts, nodes, strict=True):
+        if sweeps.native is not None:
+            count = int(node.max(initial=-1)) + 1
+            first, length = sweeps.pooled(part.start, part.end, node, count, points)
+        else:
+            first = np.flatnonzero(node >= 0)
+            length = part.end[first] - part.start[first]
+        pools.append((part.start[first], node[first], length))
+    start, node, length = map(np.concatenate, zip(*pools, strict=True))
+    assert int(length.sum()) == idle.gaps.total, "each idle nanosecond once"
+    order = np.argsort(start, kind="stable")
+    return start[order], node[order], length[order]
+
+
+def _by_window(
+    trace: Trace, idle: DeviceIdle, start: Ints, node: Ints, length: Ints
+) -> dict[str, Array]:
     """Columns window, step, stage, node, gap_count, idle_ns of one device: windows of one name and step together."""
     keys, low, high = idle_windows(trace, idle)
-    window, segment = beginning(leaves.start, low, high)
-    length = leaves.end - leaves.start
+    window, segment = beginning(start, low, high)
     totals = summed(window, length[segment], len(low))
     assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
     number, first = of_arrays([window, node[segment]])
-    gap = np.searchsorted(idle.gaps.start, leaves.start, side="right") - 1
+    gap = np.searchsorted(idle.gaps.start, start, side="right") - 1
     gap_count = max(1, len(idle.gaps.start))
     number_of_pair = distinct(number * gap_count + gap[segment]) // gap_count
     of_row = {name: at_rows(column, window[first]) for name, column in keys.items()}
     columns: dict[str, Array] = {**of_row, "node": node[segment][first]}
-    row_number, where = of_arrays(list(columns.values()))
+    again, where = of_arrays(list(columns.values()))
     count = len(where)
     return {
         **{name: at_rows(column, where) for name, column in columns.items()},
-        "gap_count": np.bincount(row_number[number_of_pair], minlength=count),
-        "idle_ns": summed(row_number, summed(number, length[segment], len(first)), count),
+        "gap_count": np.bincount(again[number_of_pair], minlength=count),
+        "idle_ns": summed(again, summed(number, length[segment], len(first)), count),
     }
 
 

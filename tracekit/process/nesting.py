@@ -187,7 +187,8 @@ def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
     order: Ints = np.argsort(start, kind="stable")
     narrow = thread.astype(np.int16) if len(thread) and thread.max() < 2**15 else thread
     order = order[np.argsort(narrow[order], kind="stable")]
-    tied = (start[order][1:] == start[order][:-1]) & (thread[order][1:] == thread[order][:-1])
+    starts, threads = start[order], narrow[order]
+    tied = (starts[1:] == starts[:-1]) & (threads[1:] == threads[:-1])
     if tied.any():
         group = np.concatenate(([0], np.cumsum(~tied)))
         tied_rows = np.flatnonzero(

@@ -44,10 +44,10 @@ class Axis:
         until = np.searchsorted(self.points, ts_ns, side="right")
         return lanes * (2 * len(self.points) + 1) + before + until
 
-    def times(self, places: Ints) -> Ints:
-        """The instants that have these places, of which each is that of a row's start or end."""
+    def times(self, thread: Ints, places: Ints) -> Ints:
+        """The instants that have these places on a thread, of which each is that of a row's start or end."""
         if self.points is None:
-            return self.low + places % self.span
+            return places - (thread + 1) * self.span + self.low
         return self.points[places % (2 * len(self.points) + 1) // 2]
 
     @staticmethod

@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.keys import distinct
 from tracekit.model.records import dataclass
+from tracekit.model.sweeps import places
 from tracekit.model.trace import Trace
 from tracekit.process import flops
 from tracekit.process.by_name import is_named, named, of_kind
@@ -212,8 +214,13 @@ def attention_extra(trace: Trace, recorded_attention: Unfused) -> npt.NDArray[np
 
 def _latest(thread: Ints, start: Ints, asked_thread: Ints, asked_ns: Ints) -> Ints:
     """For each instant the last of the sorted (thread, start) not after it; -1 if there is none."""
-    points = np.unique(np.concatenate((start, asked_ns)))
-    width = len(points) + 1
-    axis = thread * width + np.searchsorted(points, start)
-    asked_place = asked_thread * width + np.searchsorted(points, asked_ns)
-    return np.searchsorted(axis, asked_place, side="right") - 1
+    times = np.concatenate((start, asked_ns))
+    low = int(times.min(initial=0))
+    width = int(times.max(initial=0)) - low + 2
+    if width * (int(thread.max(initial=0)) + int(asked_thread.max(initial=0)) + 2) < 2**62:
+        start, asked_ns = start - low, asked_ns - low
+    else:
+        points = distinct(times)
+        width = len(points) + 1
+        start, asked_ns = np.searchsorted(points, start), np.searchsorted(points, asked_ns)
+    return places(thread * width + start, asked_thread * width + asked_ns, right=True) - 1

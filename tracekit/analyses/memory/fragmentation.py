@@ -13,7 +13,7 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import each_run, in_run, run_heading, text_or_none, whole_or_none
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import looked_up
+from tracekit.model.keys import looked_up, of_arrays
 from tracekit.model.report import (
     Chart,
     Finding,
@@ -25,6 +25,7 @@ from tracekit.model.report import (
     Verdict,
 )
 from tracekit.model.tables import Column, Table
+from tracekit.model.tables.arrays import Coded, Nullable, bare
 from tracekit.model.tables.columns import STREAM
 from tracekit.model.tables.snapshots import DEVICE_KEYS, MOMENT, POOL
 from tracekit.model.thresholds import Thresholds
@@ -179,21 +180,22 @@ def _requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
     """The rows of `requests` of one device, but for whose: the largest sizes of each pool and stream."""
     entries = replay.during("alloc")
     size = replay.size[entries]
-    allocations = trace.get("allocations").iloc[replay.rows[entries]]
-    frame = pd.DataFrame(
+    pool, stream = _pools_and_streams(trace, replay.rows[entries])
+    is_small = rounded(size) <= SMALL
+    number, first = of_arrays([pool, stream, is_small.astype(np.int64), size])
+    last = np.zeros(len(first), np.int64)
+    last[number] = entries
+    by = ["pool", "stream", "kind", "size_bytes"]
+    requests = pd.DataFrame(
         {
-            "pool": allocations["pool"]
-            .astype(object)
-            .where(allocations["pool"].notna(), DEFAULT_POOL)
-            .to_numpy(object),
-            "stream": allocations["stream"].array,
-            "kind": np.where(rounded(size) <= SMALL, "small", "large").astype(object),
-            "size_bytes": size,
-            "at": entries,
+            "pool": np.array(pool.texts, object)[pool.codes[first]],
+            "stream": pd.arrays.IntegerArray(stream.values[first], stream.missing[first]),
+            "kind": np.where(is_small[first], "small", "large").astype(object),
+            "size_bytes": size[first],
+            "size": np.bincount(number, minlength=len(first)),
+            "last": last,
         }
     )
-    by = ["pool", "stream", "kind", "size_bytes"]
-    requests = frame.groupby(by, dropna=False, sort=False)["at"].agg(["size", "last"]).reset_index()
     requests = requests.sort_values("size_bytes", ascending=False, kind="stable").head(MAX_REQUESTS)
     types: Any = {"pool": object, "stream": "Int64", "kind": object}
     free = end[["pool", "stream", "kind", "largest_free_bytes"]].astype(types)
@@ -207,6 +209,19 @@ def _requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
             "fits": requests["largest_free_bytes"].fillna(0).to_numpy(np.int64) >= need,
         }
     )
+
+
+def _pools_and_streams(trace: Trace, rows: Any) -> tuple[Coded, Nullable]:
+    """Pool and stream of these rows of `allocations`; of one without a pool the default one."""
+    allocations = trace.get("allocations")
+    pools = allocations["pool"].cat
+    texts = tuple(dict.fromkeys((*map(str, pools.categories), DEFAULT_POOL)))
+    codes = pools.codes.to_numpy()[rows].astype(np.int64)
+    codes[codes < 0] = texts.index(DEFAULT_POOL)
+    stream: Any = bare(allocations["stream"].array.take(rows))
+    if not isinstance(stream, Nullable):
+        stream = Nullable(stream, np.zeros(len(stream), np.bool_))
+    return Coded(codes, texts), stream
 
 
 def _map(trace: Trace, replay: Replay) -> pd.DataFrame:

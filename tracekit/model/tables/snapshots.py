@@ -39,7 +39,8 @@ CATEGORIES = (
 )
 """What torch guesses a tensor is for, in the order of its own numbers; unknown: it found nothing out."""
 
-MEMORY = Column("category", "device: memory of a device | host: pinned memory.", ("device", "host"))
+MEMORIES = ("device", "host")
+MEMORY = Column("category", "device: memory of a device | host: pinned memory.", MEMORIES)
 ADDRESS = Column("Int64", "Address; from 2**63 on as the signed number of the same 64 bits.")
 POOL = Column("category", "Pool as recorded, `0,0` the default one; others are of graphs or users.")
 STACK = Column("Int64", "Joins `stacks`, by content; <NA>: not recorded; a stack may be empty.")

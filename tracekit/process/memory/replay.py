@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.model.keys import records
+from tracekit.model.keys import numbered, stable_order
 from tracekit.model.records import dataclass
-from tracekit.model.tables.snapshots import ACTIONS
+from tracekit.model.tables.snapshots import ACTIONS, MEMORIES
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -84,7 +84,9 @@ class Replay:
 
     def during(self, *actions: str) -> Ints:
         """The positions of the entries with one of these actions."""
-        return np.flatnonzero(np.isin(self.action, list(map(CODE.__getitem__, actions))))
+        wanted = np.zeros(len(ACTIONS), np.bool_)
+        wanted[list(map(CODE.__getitem__, actions))] = True
+        return np.flatnonzero(wanted[self.action])
 
     def peak(self) -> int:
         """The first entry after which most was requested; -1 if that was before the history."""
@@ -122,15 +124,27 @@ def has_segments(trace: Trace) -> bool:
 def _devices(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]:
     """(memory, device, rows of allocations, of blocks, of memory_segments) of every device."""
     frames = [trace.get(name) for name in ("allocations", "blocks", "memory_segments")]
-    keys = pd.concat([frame[["memory", "device"]] for frame in frames], ignore_index=True)
-    number = keys.groupby(["memory", "device"], dropna=False, sort=True, observed=True).ngroup()
-    number_parts = np.split(number.to_numpy(np.int64), np.cumsum(list(map(len, frames)))[:-1])
-    distinct, first, counts = np.unique(number.to_numpy(), return_index=True, return_counts=True)
-    chosen = np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES])
-    for chosen_device in chosen.tolist():
-        (owner,) = records(keys.iloc[[int(first[chosen_device])]], ("memory", "device"))
-        rows = [np.flatnonzero(part == distinct[chosen_device]) for part in number_parts]
-        yield owner[0], owner[1], rows[0], rows[1], rows[2]
+    owners = [_owners(frame) for frame in frames]
+    distinct_owners, number = numbered(np.concatenate(owners))
+    counts = np.bincount(number)
+    parts = np.split(number, np.cumsum(list(map(len, frames)))[:-1])
+    for place in np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES]).tolist():
+        memory, device = divmod(int(distinct_owners[place]), _NO_DEVICE + 1)
+        rows = [np.flatnonzero(part == place) for part in parts]
+        known = None if device == _NO_DEVICE else device
+        yield MEMORIES[memory], known, rows[0], rows[1], rows[2]
+
+
+_NO_DEVICE = 2**32
+"""Stands for a device that was not recorded, behind all others."""
+
+
+def _owners(frame: pd.DataFrame) -> Ints:
+    """A number for the memory and device of each row, in order of both."""
+    memory = frame["memory"].cat.codes.to_numpy().astype(np.int64)
+    device = frame["device"].to_numpy(np.int64, na_value=_NO_DEVICE)
+    owners: Ints = memory * (_NO_DEVICE + 1) + device
+    return owners
 
 
 def _replay(
@@ -227,7 +241,7 @@ def paired(address: Ints, begins: Mask) -> tuple[Ints, Ints, Ints, Ints]:
 
     What begins lasts until the end that comes next at its address; `last` are those that nothing follows.
     """
-    order = np.argsort(address, kind="stable")
+    order = stable_order(address)
     where, opened = address[order], begins[order]
     follows = np.append(False, where[1:] == where[:-1])[: len(order)]
     closes = follows & ~opened & np.append(False, opened[:-1])[: len(order)]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.keys import distinct, stable_order
 from tracekit.model.records import dataclass
 from tracekit.model.stages import numbered_step, profiler_step
 from tracekit.model.trace import Trace
@@ -88,10 +89,13 @@ def survivors(trace: Trace) -> Survivors:
 
 def numbered(*columns: Ints) -> Ints:
     """A number for each row, the same for rows that are equal in all columns."""
-    order = np.lexsort(columns)
+    order = stable_order(columns[0])
+    for column in columns[1:]:
+        order = order[stable_order(column[order])]
     new = np.zeros(len(order), np.bool_)
     for column in columns:
-        new[1:] |= column[order][1:] != column[order][:-1]
+        in_order = column[order]
+        new[1:] |= in_order[1:] != in_order[:-1]
     out = np.empty(len(order), np.int64)
     out[order] = np.cumsum(new)
     return out
@@ -157,7 +161,7 @@ def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
     device, ts = _plain(rows["device"]), rows["ts_ns"]
     device_codes, size = _plain(live["device"]), live["size_bytes"].to_numpy()
     windows_of = []
-    for number in np.unique(np.append(device, device_codes)).tolist():
+    for number in distinct(np.append(device, device_codes)).tolist():
         times = ts.array[device == number]
         own_sizes = size[device_codes == number]
         windows_of.append(
@@ -225,7 +229,7 @@ def step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
 def _lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
     """Every block whose stack is known by its allocation: device, stack, size_bytes, begin_ns, end_ns."""
     code = numbered(_plain(rows["device"]), _plain(rows["address"]))
-    order = np.argsort(code, kind="stable")
+    order = stable_order(code)
     code, alloc = code[order], rows["is_alloc"].to_numpy()[order]
     ts = rows["ts_ns"].to_numpy(np.int64)[order]
     same = np.append(code[1:] == code[:-1], False)[: len(code)]

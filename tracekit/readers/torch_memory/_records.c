@@ -6,6 +6,7 @@
 #include <Python.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- numbers for things, in order of appearance */
 
@@ -203,10 +204,268 @@ static PyObject *alike(PyObject *module, PyObject *args)
     return numbered(&of, &numbers, (int64_t)numbers.count);
 }
 
+/* ---- all keys of rows in one pass */
+
+/* So many keys there may be, of so many letters: no snapshot has more, and what has is left to the passes over one key. */
+#define MOST_KEYS 32
+#define LONGEST_KEY 64
+
+/* A longer list is told apart by what object it is before its content is looked at: it may stand in many rows. */
+#define LONG_LIST 128
+
+typedef enum { COUNTED, INTEGERS, THINGS, STACKS } kind_of_key;
+
+/* What is taken at a key: `values` of each row and whether it is `missing`, or the number of each row's thing and the
+ * `first` row of each. `seen` rows have the key; `is_odd`: there is a value that Python has to look at. */
+typedef struct {
+    PyObject *key, *last;
+    kind_of_key kind;
+    Py_buffer views[2];
+    int64_t *values, *first, *of_long;
+    unsigned char *missing;
+    numbering numbers, longs;
+    PyObject **items; /* of the lists that are not long: of number i from `starts[i]` to the next */
+    size_t *starts, item_room, start_room;
+    Py_ssize_t seen, row;
+    int64_t last_number;
+    int is_odd;
+} column;
+
+typedef struct {
+    column columns[MOST_KEYS];
+    int count, wanted;
+    struct {
+        PyObject *key;
+        column *column;
+    } expected[MOST_KEYS]; /* the keys as the last row has them, in its order */
+} all_keys;
+
+static void release_keys(all_keys *of)
+{
+    for (int i = 0; i < of->count; i++) {
+        column *each = &of->columns[i];
+        release_numbering(&each->numbers);
+        release_numbering(&each->longs);
+        free(each->of_long);
+        free(each->items);
+        free(each->starts);
+        if (each->kind == COUNTED) continue;
+        PyBuffer_Release(&each->views[0]);
+        PyBuffer_Release(&each->views[1]);
+    }
+}
+
+/* Takes in (key, array, array) of one kind; 0 with an exception set where they are none. */
+static int want_keys(all_keys *of, PyObject *keys, kind_of_key kind, Py_ssize_t rows)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(keys); i++) {
+        column *each = &of->columns[of->count];
+        if (of->count == MOST_KEYS) {
+            PyErr_SetString(PyExc_ValueError, "too many keys");
+            return 0;
+        }
+        if (!PyArg_ParseTuple(PyTuple_GetItem(keys, i), "Uw*w*", &each->key, &each->views[0], &each->views[1])) return 0;
+        each->kind = kind;
+        each->row = -1;
+        each->values = each->views[0].buf;
+        each->first = each->views[1].buf;
+        each->missing = each->views[1].buf;
+        of->count++;
+        Py_ssize_t size = rows * (Py_ssize_t)sizeof(int64_t);
+        if (each->views[0].len != size || each->views[1].len != (kind == INTEGERS ? rows : size)) {
+            PyErr_SetString(PyExc_ValueError, "arrays of another length");
+            return 0;
+        }
+    }
+    of->wanted = of->count;
+    return 1;
+}
+
+/* What is taken at a key, which counts from now on where it is new; NULL for a key that no snapshot has, or too many. */
+static column *column_at(all_keys *of, PyObject *key)
+{
+    if (!PyUnicode_CheckExact(key) || PyUnicode_GetLength(key) > LONGEST_KEY) return NULL;
+    for (int i = 0; i < of->count; i++)
+        if (of->columns[i].key == key || !PyUnicode_Compare(of->columns[i].key, key)) return &of->columns[i];
+    if (of->count == MOST_KEYS || PyErr_Occurred()) return NULL;
+    column *added = &of->columns[of->count++];
+    added->key = key;
+    added->kind = COUNTED;
+    added->row = -1;
+    return added;
+}
+
+static void take_integer(column *of, Py_ssize_t row, PyObject *value)
+{
+    int overflow = 0;
+    of->missing[row] = value == Py_None;
+    of->values[row] = 0;
+    if (value == Py_None) return;
+    if (PyLong_CheckExact(value)) of->values[row] = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow || !PyLong_CheckExact(value)) of->is_odd = 1;
+}
+
+/* Keeps what the list of a new number holds; 0 where there is no memory. */
+static int keep_items(column *of, size_t number, PyObject **items, size_t size)
+{
+    if (number + 2 > of->start_room) {
+        size_t *larger = realloc(of->starts, (of->numbers.room + 1) * sizeof *larger);
+        if (!larger) return 0;
+        of->starts = larger;
+        of->start_room = of->numbers.room + 1;
+    }
+    if (!number) of->starts[0] = 0;
+    size_t start = of->starts[number];
+    if (start + size > of->item_room) {
+        size_t room = 2 * of->item_room + LONG_LIST;
+        PyObject **larger = realloc(of->items, room * sizeof *larger);
+        if (!larger) return 0;
+        of->items = larger;
+        of->item_room = room;
+    }
+    if (size) memcpy(of->items + start, items, size * sizeof *items);
+    of->starts[number + 1] = start + size;
+    return 1;
+}
+
+/* The number of a list that is not long, by its content: its items are looked at once; -1 where there is no memory. */
+static int64_t number_of_short(column *of, PyObject *list)
+{
+    PyObject *items[LONG_LIST];
+    size_t size = (size_t)PyList_Size(list);
+    uint64_t hash = size;
+    for (size_t i = 0; i < size; i++) {
+        items[i] = PyList_GetItem(list, (Py_ssize_t)i);
+        hash = mixed(hash + (uint64_t)(uintptr_t)items[i]);
+    }
+    numbering *numbers = &of->numbers;
+    if (!make_room(numbers)) return -1;
+    size_t slot = (size_t)hash & (numbers->slot_count - 1);
+    for (; numbers->slots[slot]; slot = (slot + 1) & (numbers->slot_count - 1)) {
+        size_t number = numbers->slots[slot] - 1;
+        PyObject *other = numbers->things[number];
+        if (numbers->hashes[number] != hash || other == Py_None || (size_t)PyList_Size(other) != size) continue;
+        if (!size || !memcmp(of->items + of->starts[number], items, size * sizeof *items)) return (int64_t)number;
+    }
+    size_t number = numbers->count;
+    if (!keep_items(of, number, items, size)) return -1;
+    numbers->things[number] = list;
+    numbers->hashes[number] = hash;
+    numbers->slots[slot] = (uint32_t)++numbers->count;
+    return (int64_t)number;
+}
+
+/* The number of a list by its content, or of None; -1 where there is no memory. */
+static int64_t number_of_list(column *of, PyObject *list)
+{
+    int is_none = list == Py_None;
+    if (!is_none && PyList_Size(list) <= LONG_LIST) return number_of_short(of, list);
+    size_t before = of->longs.count, count = of->numbers.count;
+    int64_t known = number_of(&of->longs, list, mixed((uint64_t)(uintptr_t)list), NULL);
+    if (known < 0 || of->longs.count == before) return known < 0 ? -1 : of->of_long[known];
+    int64_t *larger = realloc(of->of_long, of->longs.room * sizeof *larger);
+    if (!larger) return -1;
+    of->of_long = larger;
+    int64_t number = number_of(&of->numbers, list, is_none ? 0 : content_hash(list), hold_the_same);
+    if (number < 0 || (of->numbers.count > count && !keep_items(of, count, NULL, 0))) return -1;
+    return larger[known] = number;
+}
+
+/* Takes a value in; 0 where there is no memory. */
+static int take_value(column *of, Py_ssize_t row, PyObject *value)
+{
+    of->row = row;
+    if (of->kind == COUNTED || of->is_odd) return 1;
+    if (of->kind == INTEGERS) {
+        take_integer(of, row, value);
+        return 1;
+    }
+    if (value != of->last) {
+        int is_stack = of->kind == STACKS;
+        if (is_stack && value != Py_None && !PyList_CheckExact(value)) {
+            of->is_odd = 1;
+            return 1;
+        }
+        size_t before = of->numbers.count;
+        int64_t number = is_stack ? number_of_list(of, value) : number_of(&of->numbers, value, mixed((uint64_t)(uintptr_t)value), NULL);
+        if (number < 0) return 0;
+        if (of->numbers.count > before) of->first[number] = row;
+        of->last = value;
+        of->last_number = number;
+    }
+    of->values[row] = of->last_number;
+    return 1;
+}
+
+/* Takes in all that a row has: 1 where it is one as snapshots have them, 0 where not, -1 where there is no memory. */
+static int take_row(all_keys *of, Py_ssize_t row, PyObject *dictionary)
+{
+    if (!PyDict_CheckExact(dictionary)) return 0;
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    int wanted = 0;
+    for (int i = 0; PyDict_Next(dictionary, &position, &key, &value); i++) {
+        if (i == MOST_KEYS) return 0;
+        if (of->expected[i].key != key) {
+            of->expected[i].column = column_at(of, key);
+            of->expected[i].key = of->expected[i].column ? key : NULL;
+        }
+        column *each = of->expected[i].column;
+        if (!each) return 0;
+        each->seen++;
+        wanted += each->kind != COUNTED;
+        if (!take_value(each, row, value)) return -1;
+    }
+    for (int i = 0; wanted < of->wanted && i < of->wanted; i++)
+        if (of->columns[i].row != row && !take_value(&of->columns[i], row, Py_None)) return -1;
+    return 1;
+}
+
+/* (how many rows have it, how many things there are or -1 where Python has to look) by key. */
+static PyObject *result_of(const all_keys *of)
+{
+    PyObject *result = PyDict_New();
+    for (int i = 0; result && i < of->count; i++) {
+        const column *each = &of->columns[i];
+        Py_ssize_t count = each->is_odd ? -1 : (Py_ssize_t)each->numbers.count;
+        PyObject *pair = Py_BuildValue("(nn)", each->seen, count);
+        if (!pair || PyDict_SetItem(result, each->key, pair) < 0) {
+            Py_DECREF(result);
+            result = NULL;
+        }
+        Py_XDECREF(pair);
+    }
+    return result;
+}
+
+static PyObject *taken(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *rows, *keys[3];
+    if (!PyArg_ParseTuple(args, "O!O!O!O!:taken", &PyList_Type, &rows, &PyTuple_Type, &keys[0], &PyTuple_Type, &keys[1],
+                          &PyTuple_Type, &keys[2]))
+        return NULL;
+    all_keys *of = calloc(1, sizeof *of);
+    if (!of) return PyErr_NoMemory();
+    Py_ssize_t count = PyList_Size(rows);
+    const kind_of_key kinds[3] = {INTEGERS, THINGS, STACKS};
+    int is_sound = 1;
+    for (int i = 0; i < 3 && !PyErr_Occurred(); i++) want_keys(of, keys[i], kinds[i], count);
+    for (Py_ssize_t row = 0; is_sound > 0 && !PyErr_Occurred() && row < count; row++)
+        is_sound = take_row(of, row, PyList_GetItem(rows, row));
+    PyObject *result = NULL;
+    if (is_sound < 0) PyErr_NoMemory();
+    if (!PyErr_Occurred()) result = is_sound ? result_of(of) : Py_NewRef(Py_None);
+    release_keys(of);
+    free(of);
+    return result;
+}
+
 static PyMethodDef functions[] = {
     {"integers", integers, METH_VARARGS, "(rows, key, values, missing): the first row that Python has to look at."},
     {"identified", identified, METH_VARARGS, "(rows, key, place, first): how many objects there are at a key."},
     {"alike", alike, METH_VARARGS, "(lists, place, first): how many lists there are that hold other objects."},
+    {"taken", taken, METH_VARARGS, "(rows, integers, things, stacks): how many rows have each key, and how many things."},
     {NULL, NULL, 0, NULL},
 };
 

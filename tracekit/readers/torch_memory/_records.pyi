@@ -18,3 +18,14 @@ def identified(rows: list[dict[str, Any]], key: str, place: Ints, first: Ints, /
 
 # The same for lists by the objects that they hold, and None.
 def alike(lists: list[list[Any] | None], place: Ints, first: Ints, /) -> int: ...
+
+# All of that in one pass: (how many rows have it, how many things) for each key that any row has or that is asked for; None
+# where a row is none of a snapshot, for -1 things Python has to look at the key. Asked for are (key, values, missing) of
+# integers, (key, place, first) of what `identified` tells apart, and the same of the lists that `alike` does.
+def taken(
+    rows: list[dict[str, Any]],
+    integers: tuple[tuple[str, Ints, npt.NDArray[np.bool_]], ...],
+    things: tuple[tuple[str, Ints, Ints], ...],
+    stacks: tuple[tuple[str, Ints, Ints], ...],
+    /,
+) -> dict[str, tuple[int, int]] | None: ...

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.codes import Data
+from tracekit.model.keys import distinct, stable_order
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Note
 from tracekit.readers.torch_memory.columns import Bools, Ints
@@ -86,7 +87,7 @@ def _devices(frame: pd.DataFrame) -> tuple[Ints, list[int]]:
     """(device of each row, -1 for pinned host memory and where it is unknown; every device there is)."""
     device = frame["device"].to_numpy(np.int64, na_value=-1, copy=True)
     device[~_is(frame["memory"], "device")] = -1
-    return device, np.unique(device[device >= 0]).tolist()
+    return device, distinct(device[device >= 0]).tolist()
 
 
 def _vague(frame: pd.DataFrame) -> Bools:
@@ -104,7 +105,7 @@ def _is(column: pd.Series[Any], value: str) -> Bools:
 
 def _balance(device: int, past: _Past, where: Ints, requested: Ints) -> Balance:
     """The balance of one device, whose blocks in use are `where` and were asked for as `requested`."""
-    order = np.argsort(past.address, kind="stable")
+    order = stable_order(past.address)
     place, allocated = past.address[order], past.is_alloc[order]
     same = place[1:] == place[:-1]
     after_alloc, is_last = np.zeros(len(order), np.bool_), np.ones(len(order), np.bool_)

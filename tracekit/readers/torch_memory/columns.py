@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from itertools import accumulate, chain, count
 from operator import itemgetter, methodcaller
@@ -50,13 +51,27 @@ native = _installed()
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """What one pass over all rows took in: their keys, and by key the integers, things, and lists by content."""
+
+    keys: frozenset[str]
+    integers: dict[str, Numbers]
+    things: dict[str, Things]
+    lists: dict[str, Things]
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
-    """The dictionaries of one kind: those of the group called `name_of(i)` begin at `starts[i]` of `rows`."""
+    """The dictionaries of one kind: those of the group called `name_of(i)` begin at `starts[i]` of `rows`.
+
+    `taken` is what was taken in of them at once (`all_taken`); what is not in it is looked up key by key.
+    """
 
     path: Path
     rows: list[dict[str, Any]]
     name_of: NameOf
     starts: Sequence[int]
+    taken: Taken | None = None
 
     def place(self, row: int) -> str:
         """Where in the file a row is, as Python would address it."""
@@ -111,8 +126,45 @@ def _first_not(things: Sequence[object], *kinds: type) -> int:
     return next(place for place, thing in enumerate(things) if type(thing) not in kinds)
 
 
+def all_taken(
+    of: Records, integers: Sequence[str], things: Sequence[str], lists: Sequence[str]
+) -> Records:
+    """The same records with what one pass in C takes in at these keys, where there is one and the rows are as usual."""
+    if native is None:
+        return of
+    count = len(of.rows)
+    numbers: dict[str, Numbers] = {}
+    for key in integers:
+        numbers[key] = Numbers(np.empty(count, np.int64), np.empty(count, np.bool_))
+    told: dict[str, tuple[Ints, Ints]] = {}
+    for key in (*things, *lists):
+        told[key] = np.empty(count, np.int64), np.empty(count, np.int64)
+    asked = [tuple((key, *told[key]) for key in kind) for kind in (things, lists)]
+    of_integers = tuple((key, column.values, column.missing) for key, column in numbers.items())
+    counts = native.taken(of.rows, of_integers, *asked)
+    if counts is None:
+        return of
+    keys = frozenset(key for key, (row_count, _) in counts.items() if row_count)
+    taken = Taken(keys, {}, {}, {})
+    usual = {key: thing_count for key, (_, thing_count) in counts.items() if thing_count >= 0}
+    for key in usual.keys() & numbers.keys():
+        taken.integers[key] = numbers[key]
+    for key in usual.keys() & told.keys():
+        kind = taken.lists if key in lists else taken.things
+        kind[key] = _things(of, key, *told[key], usual[key])
+    return replace(of, taken=taken)
+
+
+def _things(of: Records, key: str, number: Ints, first: Ints, count: int) -> Things:
+    """So many things that were told apart at a key; `first` has room for one a row."""
+    first = first[:count].copy()
+    return Things(number, first, [of.rows[row].get(key) for row in first.tolist()])
+
+
 def keys_of(of: Records) -> set[str]:
     """Every key that any of the dictionaries has."""
+    if of.taken is not None:
+        return set(of.taken.keys)
     keys: set[str] = set()
     for start in range(0, len(of.rows), _CHUNK):
         rows = of.rows[start : start + _CHUNK]
@@ -150,10 +202,11 @@ class Things:
 
 def things_at(of: Records, key: str) -> Things:
     """The different objects at a key."""
+    if of.taken is not None and key in of.taken.things:
+        return of.taken.things[key]
     if native is not None:
         number, first = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.int64)
-        first = first[: native.identified(of.rows, key, number, first)].copy()
-        return Things(number, first, [of.rows[row].get(key) for row in first.tolist()])
+        return _things(of, key, number, first, native.identified(of.rows, key, number, first))
     recorded = values(of, key)
     number, first = numbered_by(np.fromiter(map(id, recorded), np.int64, len(recorded)))
     return Things(number, first, [recorded[row] for row in first.tolist()])
@@ -190,6 +243,8 @@ def integers(of: Records, key: str, low: int, high: int) -> Numbers:
 
 def _small_integers(of: Records, key: str) -> Numbers | None:
     """The integers at a key by the pass in C; None where there is none, or anything but an integer of 64 bits."""
+    if of.taken is not None and key in of.taken.integers:
+        return of.taken.integers[key]
     if native is None:
         return None
     array, missing = np.empty(len(of.rows), np.int64), np.empty(len(of.rows), np.bool_)

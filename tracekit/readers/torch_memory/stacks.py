@@ -72,13 +72,15 @@ class Stacks:
 def stack_column(stacks: Stacks, of: Records, key: str) -> Numbers:
     """The hash of each row's stack, which is added to `stacks`; missing where none was recorded."""
     # The two actions of a free share one list, an allocation and its block another.
-    recorded = things_at(of, key)
+    taken = of.taken.lists.get(key) if of.taken is not None else None
+    recorded = taken or things_at(of, key)
     kinds = check_kinds(of, key, recorded, list)
     lists = recorded.things
     if list not in kinds:
         return Numbers(np.zeros(len(of.rows), np.int64), np.ones(len(of.rows), np.bool_))
     stacks.recorded = True
-    hashes = _hashes(stacks, lists, f"{key} of {of.name_of(0)}")
+    where = f"{key} of {of.name_of(0)}"
+    hashes = _each_hash(stacks, lists, where) if taken else _hashes(stacks, lists, where)
     unrecorded = np.fromiter((frames is None for frames in lists), np.bool_, len(lists))
     return Numbers(hashes[recorded.number], unrecorded[recorded.number])
 
@@ -107,11 +109,16 @@ def frames_table(stacks: Stacks) -> pd.DataFrame:
 def _hashes(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
     """The hash of the content of each list, 0 for None; stacks that are new are added."""
     number, first = _alike(lists)
-    hashes = np.zeros(len(first), np.int64)
-    for place, row in enumerate(first.tolist()):
-        if lists[row] is not None:
-            hashes[place] = _hash(stacks, lists[row], where)
-    return hashes[number]
+    return _each_hash(stacks, [lists[row] for row in first.tolist()], where)[number]
+
+
+def _each_hash(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
+    """The same for lists that hold different objects each."""
+    hashes = np.zeros(len(lists), np.int64)
+    for place, frames in enumerate(lists):
+        if frames is not None:
+            hashes[place] = _hash(stacks, frames, where)
+    return hashes
 
 
 def _alike(lists: list[Any]) -> tuple[Ints, Ints]:

@@ -17,12 +17,13 @@ import pandas as pd
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import Columns
-from tracekit.model.tables.snapshots import ACTIONS, STATES
+from tracekit.model.tables.snapshots import ACTIONS, MEMORIES, STATES
 from tracekit.readers.torch_memory.columns import (
     Ints,
     Numbers,
     Records,
     addresses,
+    all_taken,
     distinct,
     encoded,
     integers,
@@ -136,8 +137,10 @@ def _count_words(
 ) -> None:
     """Nothing; the rows whose text is not of the known ones are counted."""
     codes, names = column
-    counts = np.bincount(codes[codes >= 0], minlength=len(names)).tolist()
     odd = [code for code, name in enumerate(names) if name not in known]
+    if not odd:
+        return
+    counts = np.bincount(codes[codes >= 0], minlength=len(names)).tolist()
     for code in odd[:_MOST_COUNTED]:
         made.unknown[f"{what} {names[code][:_LONGEST]}"] += counts[code]
     if len(odd) > _MOST_COUNTED:
@@ -181,6 +184,7 @@ def _allocations(
     ranges: list[pd.DataFrame],
 ) -> None:
     """The table `allocations`; what torch 2.4 recorded as actions of the user goes to `ranges`."""
+    entries = all_taken(entries, _INTEGERS, _THINGS, _LISTS)
     group = np.repeat(np.arange(len(device)), entries.lengths())
     codes, names = distinct(entries, "action")
     if (codes < 0).any():
@@ -194,7 +198,7 @@ def _allocations(
     _count_words(made, "action", (codes, names), {*ACTIONS[:-1], USER_DEFINED})
     number = device[group]
     columns: dict[str, Any] = {
-        "memory": _closed(host[group].astype(np.int8), ("device", "host")),
+        "memory": _closed(host[group].astype(np.int8), MEMORIES),
         "device": Numbers(np.maximum(number, 0), number < 0).nullable(),
         "action": _coded(codes, [a if a in ACTIONS else "other" for a in names], ACTIONS),
         **_columns(entries, keys, _OF_ENTRIES),
@@ -202,6 +206,11 @@ def _allocations(
     }
     made.tables["allocations"] = TABLES["allocations"].frame(columns, len(group))
 
+
+_INTEGERS = ("time_us", "addr", "size", "device_free", "stream")
+_THINGS = ("action", "pool_id", "compile_context", "user_metadata", "category")
+_LISTS = ("frames", "forward_frames")
+"""Keys of the history whose values are taken in by one pass over it."""
 
 _Plan = tuple[tuple[str, str, Callable[[Records, str], Any]], ...]
 """Columns: the name, the key that it is made of, and how."""
@@ -250,7 +259,7 @@ def _segments(
     keys = _count_unknown(made, "segments[].", segments, _SEGMENT)
     count = len(segments.rows)
     on_host = np.repeat([key == "host_segments" for key in names], segments.lengths())
-    memory = _closed(on_host.astype(np.int8), ("device", "host"))
+    memory = _closed(on_host.astype(np.int8), MEMORIES)
     device = integers(segments, "device", 0, 2**31)
     start = required(segments, "address", addresses(segments, "address"), "an integer of 64 bits")
     columns: dict[str, Any] = {

@@ -1,0 +1,105 @@
+/* The arrays that a pass in C takes from Python and gives back, and the search in ascending values: for `_sweeps.c` and `_trees.c`. */
+#ifndef TRACEKIT_ARRAYS_H
+#define TRACEKIT_ARRAYS_H
+
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define MOST 13
+
+/* The arrays of one call: all are read but for the last ones, which are written to. */
+typedef struct {
+    Py_buffer views[MOST];
+    int64_t *values[MOST];
+    size_t size[MOST];
+    int count;
+} arrays;
+
+static inline void release(arrays *of)
+{
+    for (int i = 0; i < of->count; i++) PyBuffer_Release(&of->views[i]);
+}
+
+/* Takes so many arrays, the last `written` of which are written to; 0 with an exception set where they are none. */
+static inline int take(PyObject *args, int count, int written, arrays *of)
+{
+    of->count = 0;
+    if (PyTuple_Size(args) != count) {
+        PyErr_SetString(PyExc_TypeError, "a number of arrays that it does not take");
+        return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        int flags = i < count - written ? PyBUF_SIMPLE : PyBUF_WRITABLE;
+        if (PyObject_GetBuffer(PyTuple_GetItem(args, i), &of->views[i], flags) < 0) {
+            release(of);
+            return 0;
+        }
+        of->values[i] = of->views[i].buf;
+        of->size[i] = (size_t)of->views[i].len / sizeof(int64_t);
+        of->count++;
+    }
+    return 1;
+}
+
+/* Nothing for Python, after all is given back; with a text the ValueError that it says. */
+static inline PyObject *done(arrays *of, const char *problem)
+{
+    release(of);
+    if (problem) {
+        PyErr_SetString(PyExc_ValueError, problem);
+        return NULL;
+    }
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static inline PyObject *counted(arrays *of, int64_t number)
+{
+    release(of);
+    return PyLong_FromLongLong(number);
+}
+
+static inline PyObject *no_memory(arrays *of)
+{
+    release(of);
+    return PyErr_NoMemory();
+}
+
+/* How many of the ascending values are at most x (`right`), or below it: looked for from `hint` on, farther each time. */
+static inline size_t place(const int64_t *values, size_t count, int64_t x, int right, size_t hint)
+{
+#define BEFORE(i) (right ? values[i] <= x : values[i] < x)
+    size_t low = hint, high = hint, step = 1;
+    if (hint < count && BEFORE(hint)) {
+        while (high < count && BEFORE(high)) {
+            low = high + 1;
+            high = step < count - high ? high + step : count;
+            step *= 2;
+        }
+    } else {
+        while (low > 0 && !BEFORE(low - 1)) {
+            high = low - 1;
+            low = step < low ? low - step : 0;
+            step *= 2;
+        }
+    }
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (BEFORE(middle))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+#undef BEFORE
+}
+
+/* The passes of `_trees.c`. */
+PyObject *depths(PyObject *module, PyObject *args);
+PyObject *mark_enclosing(PyObject *module, PyObject *args);
+PyObject *paths(PyObject *module, PyObject *args);
+PyObject *pooled(PyObject *module, PyObject *args);
+PyObject *pieces(PyObject *module, PyObject *args);
+
+#endif

@@ -1,0 +1,176 @@
+/* Passes over call trees and over the pieces of time in them, of the module that `_sweeps.c` makes.
+ *
+ * In a tree `parent` is the place of what encloses a row, -1 for none; it stands before the row.
+ */
+#include "_arrays.h"
+
+PyObject *depths(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 2, 1, &of)) return NULL;
+    const int64_t *parent = of.values[0];
+    int64_t *depth = of.values[1], most = 0;
+    if (of.size[1] != of.size[0]) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[0]; i++) {
+        if (parent[i] >= (int64_t)i) return counted(&of, -1);
+        depth[i] = parent[i] < 0 ? 0 : depth[parent[i]] + 1;
+        if (depth[i] > most) most = depth[i];
+    }
+    return counted(&of, most);
+}
+
+PyObject *mark_enclosing(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 2, 1, &of)) return NULL;
+    const int64_t *parent = of.values[0];
+    char *is_marked = of.views[1].buf;
+    if (of.views[1].len != (Py_ssize_t)of.size[0]) return done(&of, "the arrays differ in length");
+    for (size_t i = of.size[0]; i-- > 0;) {
+        if (parent[i] >= (int64_t)i) return done(&of, "a row stands before what encloses it");
+        if (is_marked[i] && parent[i] >= 0) is_marked[parent[i]] = 1;
+    }
+    return done(&of, NULL);
+}
+
+/* Looks at more than these steps a row mean keys that were made to collide. */
+#define STEPS_A_ROW 16
+#define FREE_STEPS 1024
+
+/* The number of a row's path, plus 1; 0 for a row without a number. `above` is that of what encloses it. */
+typedef struct {
+    uint32_t *slots, *above;
+    int bits;
+    size_t steps, most;
+} path_table;
+
+static uint64_t path_hash(uint64_t above, uint64_t key)
+{
+    uint64_t mixed = (key ^ above * 0xD6E8FEB86659FD93u) * 0x9E3779B97F4A7C15u;
+    return (mixed ^ (mixed >> 29)) * 0x9E3779B97F4A7C15u;
+}
+
+PyObject *paths(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 5, 2, &of)) return NULL;
+    const int64_t *parent = of.values[0], *rows = of.values[1], *key = of.values[2];
+    int64_t *number = of.values[3], *first = of.values[4];
+    size_t size = of.size[0], asked = of.size[1], count = 0;
+    if (of.size[2] != asked || of.size[3] != asked || of.size[4] != asked) return done(&of, "the arrays differ in length");
+    if (asked >= UINT32_MAX / 4) return counted(&of, -1);
+    path_table table = {.bits = 4, .most = STEPS_A_ROW * asked + FREE_STEPS};
+    while (((size_t)1 << table.bits) < 2 * asked) table.bits++;
+    size_t mask = ((size_t)1 << table.bits) - 1;
+    table.slots = calloc(mask + 1, sizeof *table.slots);
+    table.above = calloc(asked + 1, sizeof *table.above);
+    uint32_t *of_row = calloc(size + 1, sizeof *of_row);
+    const char *problem = NULL;
+    int has_room = table.slots && table.above && of_row;
+    for (size_t i = 0; has_room && !problem && i < asked && table.steps <= table.most; i++) {
+        int64_t row = rows[i];
+        if (row < 0 || (uint64_t)row >= size || parent[row] >= row) {
+            problem = "no such row";
+            break;
+        }
+        uint32_t above = parent[row] < 0 ? 0 : of_row[parent[row]];
+        size_t slot = (size_t)(path_hash(above, (uint64_t)key[i]) >> (64 - table.bits));
+        while (table.slots[slot] && (table.above[table.slots[slot]] != above || key[first[table.slots[slot] - 1]] != key[i]) &&
+               ++table.steps <= table.most)
+            slot = (slot + 1) & mask;
+        if (!table.slots[slot]) {
+            first[count++] = (int64_t)i;
+            table.slots[slot] = (uint32_t)count;
+            table.above[count] = above;
+        }
+        of_row[row] = table.slots[slot];
+        number[i] = (int64_t)table.slots[slot] - 1;
+    }
+    int is_done = table.steps <= table.most;
+    free(table.slots);
+    free(table.above);
+    free(of_row);
+    if (!has_room) return no_memory(&of);
+    return problem ? done(&of, problem) : counted(&of, is_done ? (int64_t)count : -1);
+}
+
+/* So many steps up from a row to one that still runs; pieces for which that is too few are counted. */
+#define STEPS_UP 64
+
+/* Cuts segments at the edges within them, and finds the row that each piece is in. A lane of the axis is a thread's: `base` is
+ * where that of a segment begins, and `axis` the first time and how many there are. Edge number `edge[i]` and those after it
+ * cut segment i, whose pieces go to `first[i]` and after it. */
+PyObject *pieces(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 13, 3, &of)) return NULL;
+    const int64_t *edges = of.values[0], *begin = of.values[1], *until = of.values[2], *parent = of.values[3];
+    const int64_t *axis = of.values[4], *seg_start = of.values[5], *seg_end = of.values[6], *base = of.values[7];
+    const int64_t *edge = of.values[8], *first = of.values[9];
+    int64_t *start = of.values[10], *end = of.values[11], *row = of.values[12];
+    size_t rows = of.size[1], segments = of.size[5], room = of.size[10], hint = 0;
+    int64_t above = 0;
+    if (of.size[2] != rows || of.size[3] != rows || of.size[6] != segments || of.size[7] != segments || of.size[8] != segments ||
+        of.size[9] != segments || of.size[4] != 2 || of.size[11] != room || of.size[12] != room)
+        return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < segments; i++) {
+        uint64_t low = (uint64_t)first[i], high = i + 1 < segments ? (uint64_t)first[i + 1] : room;
+        if (low >= high || high > room) return done(&of, "there is no room");
+        if (high - low > 1 && (edge[i] < 0 || (uint64_t)edge[i] + (high - low - 1) > of.size[0])) return done(&of, "no such edge");
+        for (uint64_t k = low; k < high; k++) {
+            int64_t time = seg_start[i];
+            if (k > low) time = (int64_t)((uint64_t)edges[(uint64_t)edge[i] + (k - low - 1)] - (uint64_t)base[i] + (uint64_t)axis[0]);
+            int64_t offset = time < axis[0] ? 0 : (int64_t)((uint64_t)time - (uint64_t)axis[0]);
+            if (time >= axis[0] && (uint64_t)offset >= (uint64_t)axis[1]) offset = axis[1] - 1;
+            int64_t at = (int64_t)((uint64_t)base[i] + (uint64_t)offset);
+            start[k] = time;
+            if (k > low) end[k - 1] = time;
+            hint = place(begin, rows, at, 1, hint);
+            int64_t in = hint && begin[hint - 1] >= base[i] ? (int64_t)hint - 1 : -1;
+            int level = 0;
+            for (; in >= 0 && until[in] <= time && level < STEPS_UP; level++) {
+                if (parent[in] >= in) return done(&of, "a row stands before what encloses it");
+                in = parent[in];
+            }
+            if (in >= 0 && until[in] <= time) above++;
+            row[k] = in;
+        }
+        end[high - 1] = seg_end[i];
+    }
+    return counted(&of, above);
+}
+
+/* Pieces of one node that begin between the same two points, as far as they stand together, as one: its first piece
+ * and the sum of their lengths. Those of a node below 0 count nowhere. */
+PyObject *pooled(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 7, 3, &of)) return NULL;
+    const int64_t *start = of.values[0], *end = of.values[1], *node = of.values[2], *points = of.values[3];
+    int64_t *of_node = of.values[4], *first = of.values[5], *length = of.values[6];
+    size_t size = of.size[0], nodes = of.size[4], count = 0, at = 0;
+    if (of.size[1] != size || of.size[2] != size) return done(&of, "the arrays differ in length");
+    if (of.size[5] < size || of.size[6] < size) return done(&of, "there is no room");
+    for (size_t i = 0; i < nodes; i++) of_node[i] = -1;
+    size_t since = 0; /* what was pooled before lies between other points */
+    for (size_t i = 0; i < size; i++) {
+        if (node[i] < 0) continue;
+        if ((uint64_t)node[i] >= nodes) return done(&of, "no such node");
+        size_t now = place(points, of.size[3], start[i], 1, at);
+        if (now != at) since = count;
+        at = now;
+        int64_t *last = &of_node[node[i]];
+        if (*last < (int64_t)since) {
+            *last = (int64_t)count;
+            first[count] = (int64_t)i;
+            length[count++] = 0;
+        }
+        length[*last] = (int64_t)((uint64_t)length[*last] + (uint64_t)end[i] - (uint64_t)start[i]);
+    }
+    return counted(&of, (int64_t)count);
+}
