@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 from tracekit.process.nesting import nesting
@@ -84,6 +85,10 @@ def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints:
     places = np.full(len(asked), -1, np.int64)
     if not len(keys) or not len(asked):
         return places
+    if sweeps.native is not None:
+        rows = sweeps.latest(keys, starts, asked, limit)
+        if rows is not None:
+            return rows
     order = np.lexsort((starts, keys))
     keys, starts = keys[order], starts[order]
     low = np.searchsorted(keys, asked, side="left")

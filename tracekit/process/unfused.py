@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.keys import distinct
 from tracekit.model.trace import Trace
 from tracekit.process import flops
 from tracekit.process.by_name import is_named, named, of_kind
@@ -213,7 +214,7 @@ def attention_extra(trace: Trace, found: Unfused) -> npt.NDArray[np.bool_]:
 
 def _latest(thread: Ints, start: Ints, at_thread: Ints, at: Ints) -> Ints:
     """For each instant the last of the sorted (thread, start) not after it; -1 if there is none."""
-    points = np.unique(np.concatenate((start, at)))
+    points = distinct(np.concatenate((start, at)))
     width = len(points) + 1
     axis = thread * width + np.searchsorted(points, start)
     asked = at_thread * width + np.searchsorted(points, at)
