@@ -1,6 +1,8 @@
 """What held a device back: the deepest thing recorded of the thread that launched the next work, worked out by hand."""
 
 from collections import Counter
+from itertools import pairwise
+from types import SimpleNamespace
 
 import nsys_builder as nsys
 import numpy as np
@@ -22,6 +24,9 @@ from process.blame_traces import TABLES, held, kinds, paths, python, tables, tra
 from process.idle_traces import LIMITS, between, stream_wait, sync
 
 import tracekit
+from tracekit.model import intervals
+from tracekit.model.tables.arrays import numbers_or_none
+from tracekit.process import blame
 from tracekit.process.blame import MAX_NODES, MAX_ROWS, short_name
 from tracekit.process.host_rows import host_rows
 from tracekit.process.idle_tables import WINDOWS, idle_by_window
@@ -442,7 +447,55 @@ def test_each_idle_nanosecond_of_every_window_is_blamed_once(tmp_path_factory, d
             of_device = found[found["device"] == idle.device]
             blamed = _by_window(map(WINDOWS.index, of_device["window"]), of_device["idle_ns"])
         assert blamed == expected
+        if len(idle.gaps.start):
+            waits = blame._pieces(trace, idle).waits
+            some = host_rows(trace, intervals.union(waits.start, waits.end))
+            for one, other in zip(some.cut(waits), host_rows(trace).cut(waits), strict=True):
+                np.testing.assert_array_equal(one, other)
     assert (np.asarray(frames["parent"], np.int64) < np.arange(len(frames))).all()
+
+
+GAPS = st.lists(
+    st.tuples(st.integers(1, 3), st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=4)),
+    min_size=1, max_size=6,
+)  # fmt: skip
+
+
+@given(GAPS, st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4))
+def test_a_gap_counts_once_in_a_window_however_many_pieces_of_it_are_in_one_place(gaps, spans):
+    """Against a count one piece at a time; edges of windows lie within gaps and within pieces."""
+    windows = [(0, 1_000), *spans]
+    edges = sorted({edge for window in windows for edge in window})
+    low, high = np.array(windows, np.int64).T
+    time, begins, ends, pieces = 0, [], [], []
+    for skip, parts in gaps:
+        time += skip
+        begins.append(time)
+        for length, node in parts:
+            inside = [edge for edge in edges if time < edge < time + length]
+            bounds = [time, *inside, time + length]
+            pieces += [(*span, node, len(ends)) for span in pairwise(bounds)]
+            time += length
+        ends.append(time)
+    expected = {}
+    for number, window in enumerate(windows):
+        for begin, end, node, gap in pieces:
+            if window[0] <= begin < window[1]:
+                ns, seen = expected.setdefault((number, node), ([], set()))
+                ns.append(end - begin)
+                seen.add(gap)
+    start, end, node, _ = np.array(pieces, np.int64).T
+    idle = SimpleNamespace(gaps=intervals.Intervals(np.array(begins), np.array(ends)))
+    leaves = blame._Leaves(start, end, start * 0, start * 0, start * 0)
+    keys = {"step": numbers_or_none(range(len(windows)))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blame, "idle_windows", lambda *_: (keys, low, high))
+        found = blame._by_window(None, idle, leaves, node)
+    rows = zip(
+        found["step"].values, found["node"], found["gap_count"], found["idle_ns"], strict=True
+    )
+    told = [((int(step), int(node)), int(count), int(ns)) for step, node, count, ns in rows]
+    assert told == [(key, len(seen), sum(ns)) for key, (ns, seen) in expected.items()]
 
 
 def _by_window(codes, idle_ns):

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import beginning, covered
-from tracekit.model.keys import distinct, numbered, of_arrays, summed, sums_of
+from tracekit.model import sweeps
+from tracekit.model.intervals import Intervals, beginning, covered, union, union_all
+from tracekit.model.keys import (
+    by_group,
+    distinct,
+    first_of_each,
+    is_one_of,
+    numbered,
+    of_arrays,
+    summed,
+    sums_of,
+)
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
@@ -31,7 +41,7 @@ from tracekit.process.host_rows import HOLDER, HostRows, host_rows, labels
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import idle_windows
 from tracekit.process.launches import Launches, launches
-from tracekit.process.thread_axis import Segments
+from tracekit.process.thread_axis import Segments, divided
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -60,6 +70,9 @@ ON_DEVICE = {
     "": "(not begun, unknown why)",
 }
 
+KEEPING = ("sync", "kernel_wait")
+"""Causes of idleness that keep a device from what was launched."""
+
 _WORKS = np.isin(
     HOLDERS, ("python", "op", "call", "first_call", "gc", "range", "sample", "off_cpu")
 )
@@ -75,8 +88,8 @@ class _Leaves(NamedTuple):
     start: Ints
     end: Ints
     row: Ints
-    holder: Ints
-    note: Ints
+    holder: npt.NDArray[np.int8]
+    note: npt.NDArray[np.int32]
 
 
 def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[str, Array]]:
@@ -84,12 +97,18 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     devices = [idle for idle in devices if len(idle.gaps.start)]
     if not devices:
         return {"idle_blame": {}, "idle_frames": {}}
-    host = host_rows(trace)
+    pieces = [_pieces(trace, idle) for idle in devices]
+    host = host_rows(trace, _asked(pieces))
     notes: dict[str, int] = {}
-    leaves = [_leaves(trace, host, idle, notes) for idle in devices]
+    leaves = []
+    for idle in devices:
+        leaves.append(_leaves(trace, host, idle, pieces.pop(0), notes))
     lengths = [len(of_device.start) for of_device in leaves]
-    columns = _Leaves(*map(np.concatenate, zip(*leaves, strict=True)))
+    columns = leaves[0]
+    if len(leaves) > 1:
+        columns = _Leaves(*map(np.concatenate, zip(*leaves, strict=True)))
     tree, node = _tree(host, columns, tuple(notes))
+    del host
     tree, node = _pruned(tree, node, columns.end - columns.start)
     parts = []
     nodes = np.split(node, np.cumsum(lengths)[:-1])
@@ -103,33 +122,80 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
 # What each nanosecond was spent in
 
 
-def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int]) -> _Leaves:
-    """The idle segments of one device."""
+class _Pieces(NamedTuple):
+    """The idle time of one device in pieces that no edge of a window divides, of which each is in one gap.
+
+    In those of `waits` the device waits for its host, in those of `late` it has what it was to begin; `why` is what
+    keeps it: a place in `KEEPING`, -1 for unknown.
+    """
+
+    waits: Segments
+    late: Segments
+    why: npt.NDArray[np.int8]
+
+
+def _pieces(trace: Trace, idle: DeviceIdle) -> _Pieces:
+    """The idle time of one device, by whether its host has launched what comes next."""
     thread, ready = _launching(trace, idle)
     gaps, edges = idle.gaps, _window_edges(trace, idle)
     place = np.arange(len(gaps.start))
     waits = Segments(gaps.start, ready, thread, place)
-    waits = _cut_at(Segments(*(column[ready > gaps.start] for column in waits)), edges)
+    waits = _cut_at(_at_places(waits, np.flatnonzero(ready > gaps.start)), edges)
+    late = Segments(ready, gaps.end, thread, place)
+    late = _cut_at(_at_places(late, np.flatnonzero(gaps.end > ready)), edges)
+    causes = [idle.causes[name] for name in KEEPING]
+    late = _cut_at(late, distinct(np.concatenate([edge for cause in causes for edge in cause])))
+    why = np.full(len(late.start), -1, np.int8)
+    for number, cause in enumerate(causes):
+        why[covered(cause, late.start, late.end) > 0] = number
+    return _Pieces(waits, late, why)
+
+
+def _asked(pieces: Sequence[_Pieces]) -> Intervals:
+    """When it is asked what the host did."""
+    parts = []
+    for waits, late, why in pieces:
+        unknown = np.flatnonzero(why < 0)
+        parts += [union(waits.start, waits.end), union(late.start[unknown], late.end[unknown])]
+    return union_all(parts)
+
+
+def _at_places(whole: Segments, places: Ints) -> Segments:
+    """Some of the segments."""
+    return Segments(*(column[places] for column in whole))
+
+
+def _leaves(
+    trace: Trace, host: HostRows, idle: DeviceIdle, pieces: _Pieces, notes: dict[str, int]
+) -> _Leaves:
+    """The idle segments of one device."""
+    waits = pieces.waits
     part, row = _followed(trace, host, idle, waits)
     has_row = np.append(row, 0)[: len(row)] >= 0
-    holder = np.full(len(row), HOLDER["nothing"], np.int64)
+    holder = np.full(len(row), HOLDER["nothing"], np.int8)
     holder[has_row] = host.holder[row[has_row]]
     only_frame = np.zeros(len(row), np.bool_)
     only_frame[has_row] = host.frame[row[has_row]]
     holder[only_frame] = HOLDER["nothing"]
-    note = np.full(len(row), -1, np.int64)
+    note = np.full(len(row), -1, np.int32)
     silent = np.flatnonzero(holder == HOLDER["nothing"])
     note[silent] = _neighbours(host, waits.thread[part.origin[silent]], part, silent, notes)
-    late = _cut_at(Segments(ready, gaps.end, thread, place), edges)
-    late = Segments(*(column[late.end > late.start] for column in late))
-    parts = (
-        _Leaves(part.start, part.end, row, holder, note),
-        _on_device(host, idle, late, notes),
-    )
-    both = _Leaves(*map(np.concatenate, zip(*parts, strict=True)))
-    order = np.argsort(both.start, kind="stable")
-    in_order = _Leaves(*(column[order] for column in both))
-    assert int((in_order.end - in_order.start).sum()) == gaps.total, "each idle nanosecond once"
+    parts = [
+        list(each)
+        for each in (
+            _Leaves(part.start, part.end, row, holder, note),
+            *_on_device(host, pieces, notes),
+        )
+    ]
+    del part, row, holder, note, waits
+    order = np.argsort(np.concatenate([each[0] for each in parts]), kind="stable")
+    columns: list[Any] = []
+    for _ in _Leaves._fields:
+        # Each column is let go of before the next is put together.
+        columns.append(np.concatenate([each.pop(0) for each in parts])[order])
+    in_order = _Leaves(*columns)
+    total = int((in_order.end - in_order.start).sum())
+    assert total == idle.gaps.total, "each idle nanosecond once"
     return in_order
 
 
@@ -151,8 +217,8 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     next_op = np.where((after >= 0) & links.linked[after], after, rows[order][place])
     thread = trace.numbers("host_ops", "thread")[issued[next_op]].astype(np.int64)
     call = links.call[after]
-    returned = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
-    ready = np.where(call >= 0, returned[call], links.ts_ns[after])
+    returned = trace.numbers("host_ops", "ts_ns")[call] + trace.numbers("host_ops", "dur_ns")[call]
+    ready = np.where(call >= 0, returned, links.ts_ns[after])
     is_linked = (after >= 0) & links.linked[after]
     return thread, np.where(is_linked, np.clip(ready, gaps.start, gaps.end), gaps.end)
 
@@ -166,10 +232,9 @@ def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
 def _cut_at(whole: Segments, edges: Ints) -> Segments:
     """The segments in pieces that no edge divides."""
     place, edge = beginning(edges, whole.start + 1, whole.end)
-    start = np.concatenate((whole.start, edges[edge]))
-    piece = np.concatenate((np.arange(len(whole.start)), place))
-    order = np.lexsort((start, piece))
-    start, piece = start[order], piece[order]
+    if not len(place):
+        return whole
+    start, piece = divided(whole.start, place, edges[edge])
     following = np.append(start[1:], 0)[: len(start)]
     is_last = np.append(piece[1:] != piece[:-1], True)[: len(piece)]
     end = np.where(is_last, whole.end[piece], following)
@@ -272,35 +337,33 @@ def _outermost(host: HostRows, rows: Ints) -> Ints:
     return row
 
 
-def _on_device(host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str, int]) -> _Leaves:
+def _on_device(host: HostRows, pieces: _Pieces, notes: dict[str, int]) -> list[_Leaves]:
     """The segments after the launch, by why the device did not begin.
 
     Where that is not known and the launching thread is in a call that copies or asks for memory, it is that call.
     """
-    causes = [(name, idle.causes[name]) for name in ("sync", "kernel_wait")]
-    edges = [np.concatenate(of_cause) for _, of_cause in causes]
-    cut = _cut_at(late, distinct(np.concatenate(edges)))
-    why = np.full(len(cut.start), -1, np.int64)
-    for name, of_cause in causes:
-        inside = covered(of_cause, cut.start, cut.end) > 0
-        if inside.any():
-            why[inside] = notes.setdefault(ON_DEVICE[name], len(notes))
-    row = np.full(len(why), -1, np.int64)
-    holder = np.full(len(why), HOLDER["device"], np.int64)
-    unknown = np.flatnonzero(why < 0)
-    if len(unknown):
-        part = host.cut(Segments(*(column[unknown] for column in cut)))
-        known = np.flatnonzero(why >= 0)
-        rows = host.at(part.thread, part.start)
-        rows[~np.append(host.holds, False)[rows]] = -1
-        holders = np.append(host.holder, HOLDER["device"])[rows]
-        note = np.where(rows < 0, notes.setdefault(ON_DEVICE[""], len(notes)), -1)
-        both = (
-            _Leaves(part.start, part.end, rows, holders, note),
-            _Leaves(cut.start[known], cut.end[known], row[known], holder[known], why[known]),
-        )
-        return _Leaves(*map(np.concatenate, zip(*both, strict=True)))
-    return _Leaves(cut.start, cut.end, row, holder, why)
+    late, why = pieces.late, pieces.why
+    note_of = [-1] * (len(KEEPING) + 1)
+    for number, name in enumerate(KEEPING):
+        if (why == number).any():
+            note_of[number] = notes.setdefault(ON_DEVICE[name], len(notes))
+    known, unknown = np.flatnonzero(why >= 0), np.flatnonzero(why < 0)
+    holder = np.full(len(known), HOLDER["device"], np.int8)
+    leaves = _Leaves(
+        late.start[known],
+        late.end[known],
+        np.full(len(known), -1, np.int64),
+        holder,
+        np.array(note_of, np.int32)[why[known]],
+    )
+    if not len(unknown):
+        return [leaves]
+    part = host.cut(_at_places(late, unknown))
+    rows = host.at(part.thread, part.start)
+    rows[~np.append(host.holds, False)[rows]] = -1
+    holders = np.append(host.holder, np.int8(HOLDER["device"]))[rows]
+    note = np.where(rows < 0, np.int32(notes.setdefault(ON_DEVICE[""], len(notes))), np.int32(-1))
+    return [_Leaves(part.start, part.end, rows, holders, note), leaves]
 
 
 # Summed by path
@@ -335,27 +398,51 @@ def short_name(name: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
-def _names(host: HostRows) -> Coded:
-    """The names of all rows as they stand in the tree: ranges that differ in numbers alone as one."""
-    ranges = distinct(host.name.codes[host.holder == HOLDER["range"]]).tolist()
+def _names(host: HostRows, rows: Ints) -> Coded:
+    """The names of these rows as they stand in the tree: of all rows ranges that differ in numbers alone are as one."""
+    is_range = np.zeros(len(host.name.texts) + 1, np.bool_)
+    is_range[host.name.codes[host.holder == HOLDER["range"]]] = True
     plain: dict[str, list[str]] = {}
-    for code in ranges:
-        text = host.name.texts[code] if code >= 0 else ""
+    ranges = [host.name.texts[code] for code in np.flatnonzero(is_range[:-1]).tolist()]
+    for text in ([""] if is_range[-1] else []) + ranges:
         plain.setdefault(_NUMBER.sub("#", text), []).append(text)
     pooled = {text: like for like, texts in plain.items() if len(texts) > 1 for text in texts}
-    return labels(host.name, lambda name: short_name(pooled.get(name, name)))
+    names = Coded(host.name.codes[rows], host.name.texts)
+    return labels(names, lambda name: short_name(pooled.get(name, name)))
+
+
+MOST_LEVELS = 1_000
+"""So many levels are gone up one by one; where rows lie deeper, all are taken."""
+
+
+def _with_enclosing(parent: Ints, rows: Ints) -> Ints:
+    """These rows and all that enclose them, ascending; all rows where they lie very deep."""
+    is_in = np.zeros(len(parent), np.bool_)
+    for _ in range(MOST_LEVELS):
+        if not len(rows):
+            return np.flatnonzero(is_in)
+        is_in[rows] = True
+        above = parent[rows]
+        rows = distinct(above[(above >= 0) & ~is_in[above]])
+    return np.arange(len(parent))
 
 
 def _tree(host: HostRows, leaves: _Leaves, notes: tuple[str, ...]) -> tuple[_Tree, Ints]:
     """(the places of all segments and what encloses them, the place of each segment)."""
-    names = _names(host)
+    is_in_row = leaves.row >= 0
+    near = _with_enclosing(host.tree.parent, distinct(leaves.row[is_in_row]))
+    above = host.tree.parent[near]
+    parent = np.where(above >= 0, np.searchsorted(near, above), -1)
+    leaf = np.full(len(leaves.row), -1, np.int64)
+    leaf[is_in_row] = np.searchsorted(near, leaves.row[is_in_row])
+    names, holder_of = _names(host, near), host.holder[near]
     texts = (*names.texts, *notes, "")
-    depth, top = _depths(host.tree.parent)
+    depth, top = _depths(parent)
     used = np.zeros(len(depth), np.bool_)
-    used[top[leaves.row[leaves.row >= 0]]] = True
+    used[top[leaf[is_in_row]]] = True
     for level in range(int(depth.max(initial=0)), 0, -1):
         at_level = np.flatnonzero(used & (depth == level)) if level <= MAX_DEPTH else ()
-        used[host.tree.parent[at_level]] = True
+        used[parent[at_level]] = True
     rows = np.flatnonzero(used)
     rows = rows[np.argsort(depth[rows], kind="stable")]
     bounds = np.searchsorted(depth[rows], np.arange(int(depth[rows].max(initial=-1)) + 2))
@@ -365,22 +452,22 @@ def _tree(host: HostRows, leaves: _Leaves, notes: tuple[str, ...]) -> tuple[_Tre
     label = np.where(names.codes < 0, width - 1, names.codes)
     for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         at_level = rows[low:high]
-        above = place[host.tree.parent[at_level]]
-        key = ((above + 1) * width + label[at_level]) * len(HOLDERS) + host.holder[at_level]
-        distinct, number = numbered(key)
+        above = place[parent[at_level]]
+        key = ((above + 1) * width + label[at_level]) * len(HOLDERS) + holder_of[at_level]
+        keys, number = numbered(key)
         place[at_level] = count + number
-        count += len(distinct)
-        holders.append(distinct % len(HOLDERS))
-        labels_.append(distinct // len(HOLDERS) % width)
-        parents.append(distinct // len(HOLDERS) // width - 1)
-    node = place[np.where(leaves.row >= 0, np.append(top, -1)[leaves.row], -1)]
+        count += len(keys)
+        holders.append(keys % len(HOLDERS))
+        labels_.append(keys // len(HOLDERS) % width)
+        parents.append(keys // len(HOLDERS) // width - 1)
+    node = place[np.append(top, -1)[leaf]]
     noted = np.flatnonzero(leaves.note >= 0)
     key = ((node[noted] + 1) * width + leaves.note[noted]) * len(HOLDERS) + leaves.holder[noted]
-    distinct, number = numbered(key)
+    keys, number = numbered(key)
     node[noted] = count + number
-    holders.append(distinct % len(HOLDERS))
-    labels_.append(distinct // len(HOLDERS) % width + len(names.texts))
-    parents.append(distinct // len(HOLDERS) // width - 1)
+    holders.append(keys % len(HOLDERS))
+    labels_.append(keys // len(HOLDERS) % width + len(names.texts))
+    parents.append(keys // len(HOLDERS) // width - 1)
     text = Coded(np.concatenate(labels_), texts)
     return _Tree(np.concatenate(parents), text, np.concatenate(holders)), node
 
@@ -439,25 +526,66 @@ def _with_descendants(parent: Ints, own: Ints) -> Ints:
     return inside
 
 
+class _Entries(NamedTuple):
+    """Parts of the idle time of one device, each within the same windows: the `start` of the first segment, place, time.
+
+    `gap_count` gaps have such a segment; where it is 0, that is of the one `gap`, which lies in several windows' parts.
+    """
+
+    start: Ints
+    node: Ints
+    ns: Ints
+    gap_count: Ints
+    gap: Ints
+
+
+def _entries(idle: DeviceIdle, leaves: _Leaves, node: Ints, edges: Ints) -> _Entries:
+    """The segments of each place between two edges of windows put together, but for those of gaps over which an edge lies."""
+    gap = sweeps.places(idle.gaps.start, leaves.start, right=True) - 1
+    cell = sweeps.places(edges, leaves.start, right=True)
+    length = leaves.end - leaves.start
+    crosses = np.flatnonzero((gap[1:] == gap[:-1]) & (cell[1:] != cell[:-1]))
+    is_single = np.zeros(len(gap), np.bool_)
+    if len(crosses):
+        is_single = is_one_of(gap, gap[crosses])
+    single, others = np.flatnonzero(is_single), np.flatnonzero(~is_single)
+    keys = cell[others] * (int(node.max(initial=0)) + 1) + node[others]
+    distinct_keys, number = numbered(keys)
+    count = len(distinct_keys)
+    first = others[first_of_each(number, count)]
+    order = by_group(number, others)
+    group, of_gap = number[order], gap[others[order]]
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = (group[1:] != group[:-1]) | (of_gap[1:] != of_gap[:-1])
+    rows = np.concatenate((first, single))
+    ns = np.concatenate((summed(number, length[others], count), length[single]))
+    gap_count = np.concatenate((np.bincount(group[is_new], minlength=count), single * 0))
+    in_time = np.argsort(rows, kind="stable")
+    rows = rows[in_time]
+    return _Entries(leaves.start[rows], node[rows], ns[in_time], gap_count[in_time], gap[rows])
+
+
 def _by_window(trace: Trace, idle: DeviceIdle, leaves: _Leaves, node: Ints) -> dict[str, Array]:
     """Columns window, step, stage, node, gap_count, idle_ns of one device: windows of one name and step together."""
     keys, low, high = idle_windows(trace, idle)
-    window, segment = beginning(leaves.start, low, high)
-    length = leaves.end - leaves.start
-    totals = summed(window, length[segment], len(low))
+    parts = _entries(idle, leaves, node, distinct(np.concatenate((low, high))))
+    window, entry = beginning(parts.start, low, high)
+    totals = summed(window, parts.ns[entry], len(low))
     assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
-    number, first = of_arrays([window, node[segment]])
-    gap = np.searchsorted(idle.gaps.start, leaves.start, side="right") - 1
+    number, first = of_arrays([window, parts.node[entry]])
+    counts = summed(number, parts.gap_count[entry], len(first))
+    crossing = np.flatnonzero(parts.gap_count[entry] == 0)
     gap_count = max(1, len(idle.gaps.start))
-    number_of_pair = distinct(number * gap_count + gap[segment]) // gap_count
+    pairs = distinct(number[crossing] * gap_count + parts.gap[entry[crossing]])
+    counts += np.bincount(pairs // gap_count, minlength=len(first))
     of_row = {name: at_rows(column, window[first]) for name, column in keys.items()}
-    columns: dict[str, Array] = {**of_row, "node": node[segment][first]}
+    columns: dict[str, Array] = {**of_row, "node": parts.node[entry][first]}
     again, where = of_arrays(list(columns.values()))
     count = len(where)
     return {
         **{name: at_rows(column, where) for name, column in columns.items()},
-        "gap_count": np.bincount(again[number_of_pair], minlength=count),
-        "idle_ns": summed(again, summed(number, length[segment], len(first)), count),
+        "gap_count": summed(again, counts, count),
+        "idle_ns": summed(again, summed(number, parts.ns[entry], len(first)), count),
     }
 
 

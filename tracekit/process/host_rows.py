@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import spread
-from tracekit.model.keys import distinct, of_arrays
-from tracekit.model.tables.arrays import Coded, joined
+from tracekit.model import sweeps
+from tracekit.model.intervals import Intervals, spread
+from tracekit.model.keys import distinct, is_one_of, of_arrays
+from tracekit.model.tables.arrays import Array, Coded, joined
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
@@ -22,10 +23,10 @@ from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.cpu_rows import CpuPieces, cpu_pieces
 from tracekit.process.host_activity import COLLECTION, SyncCalls, sync_calls
 from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import Nesting, by_start, last_reaching
+from tracekit.process.nesting import Nesting, by_start, in_order, last_reaching
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import windows
-from tracekit.process.thread_axis import Axis, Segments
+from tracekit.process.thread_axis import Axis, Segments, divided
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -80,7 +81,7 @@ class HostRows:
     """Rows of all threads, by thread, start, longest first; `tree` holds their parents.
 
     `holder` indexes `HOLDERS`; `waits`: others may have the work meanwhile; `frame`: it only says which step or
-    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all starts and ends on one axis.
+    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all starts and ends on one axis, that may be cut at.
     `recorded`: no piece of what is known of CPUs, of which each lies within what was the deepest row without it.
     """
 
@@ -111,17 +112,14 @@ class HostRows:
         low = np.searchsorted(self.edges, self.axis.lift(whole.thread, whole.start), side="right")
         high = np.searchsorted(self.edges, self.axis.lift(whole.thread, whole.end), side="left")
         of_segment, edge = spread(low, np.where(whole.thread < 0, low, high))
-        origin = np.concatenate((np.arange(len(whole.start)), of_segment))
-        start = np.concatenate((whole.start, self.axis.times(self.edges[edge])))
-        order = np.lexsort((start, origin))
-        start, origin = start[order], origin[order]
+        start, origin = divided(whole.start, of_segment, self.axis.times(self.edges[edge]))
         is_last = np.append(origin[1:] != origin[:-1], True)[: len(origin)]
         end = np.where(is_last, whole.end[origin], np.append(start[1:], 0)[: len(start)])
         return Segments(start, end, whole.thread[origin], origin)
 
 
-def host_rows(trace: Trace) -> HostRows:
-    """The rows of a trace that last."""
+def host_rows(trace: Trace, asked: Intervals | None = None) -> HostRows:
+    """The rows of a trace that last; what is to be `cut` lies within the time that is `asked` of (None: any)."""
     names, waits, frame, holder = _described(trace)
     start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
     chosen = np.flatnonzero(dur > 0)
@@ -130,24 +128,24 @@ def host_rows(trace: Trace) -> HostRows:
         twice = np.zeros(len(start), np.bool_)
         twice[len(trace.numbers("python_calls", "ts_ns")) :] = of_kind(trace, "host_ops", "python")
         chosen = chosen[~twice[chosen]]
-    end = start + dur
-    order = by_start(thread[chosen], start[chosen], end[chosen]) if len(chosen) else chosen
-    rows = chosen[order]
-    start, end, thread = start[rows], end[rows], thread[rows].astype(np.int64)
+    rows = in_order(chosen, thread, start, dur)
+    del chosen
+    start, end, thread = start[rows], dur[rows], thread[rows]
+    end += start
     pieces = cpu_pieces(trace)
     of_cpu = pieces.segments
-    last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
-    axis = Axis.of(np.concatenate((start, end, of_cpu.start, of_cpu.end)), last)
+    axis = _axis(start, end, thread, of_cpu)
     begin, until = axis.lift(thread, start), axis.lift(thread, end)
+    is_asked = None if len(of_cpu.start) else asked
+    edges = _edges((begin, until), (start, end), is_asked)
     # What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call
     # that opened it would seem to lie in that call for good.
     jitter = JITTER_NS if axis.points is None else 1
     parent = np.empty(0, np.int64)
     if len(rows):
         parent = last_reaching(np.maximum(begin, until - jitter), until)
-    edges = distinct(np.concatenate((begin, until)))
     del until
-    tree = Nesting(parent, np.empty(0, np.int64), np.arange(len(rows)))
+    tree = Nesting(parent, np.empty(0, np.int64), np.empty(0, np.int64))
     name = Coded(names.codes[rows], names.texts)
     holds = is_named(name, _HOLDS.match)
     only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
@@ -155,6 +153,35 @@ def host_rows(trace: Trace) -> HostRows:
     of_rows = holder[rows], waits[rows], only_frame, holds, recorded, tree
     host = HostRows(start, end, thread, name, *of_rows, axis, begin, edges)
     return _with_cpu(host, pieces) if len(of_cpu.start) else host
+
+
+def _axis(start: Ints, end: Ints, thread: Ints, of_cpu: Segments) -> Axis:
+    """The axis of all these times on their threads."""
+    last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
+    ends = [
+        extreme
+        for times in (start, end, of_cpu.start, of_cpu.end)
+        if len(times)
+        for extreme in (times.min(), times.max())
+    ]
+    axis = Axis.of(np.array(ends, np.int64), last)
+    if axis.points is None:
+        return axis
+    return Axis.of(np.concatenate((start, end, of_cpu.start, of_cpu.end)), last)
+
+
+def _edges(lifted: tuple[Ints, Ints], times: tuple[Ints, Ints], asked: Intervals | None) -> Ints:
+    """The distinct places, ascending, of the starts and ends of rows that lie in the time that is asked of (None: all)."""
+    if asked is None:
+        return distinct(np.concatenate(lifted))
+    inside = []
+    for places, ts_ns in zip(lifted, times, strict=True):
+        interval = sweeps.places(asked.start, ts_ns, right=True) - 1
+        is_inside = interval >= 0
+        if len(asked.start):
+            is_inside &= ts_ns < asked.end[interval]
+        inside.append(places[is_inside])
+    return distinct(np.concatenate(inside))
 
 
 def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
@@ -201,7 +228,7 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
         frame,
         holds,
         recorded,
-        Nesting(above, np.empty(0, np.int64), np.arange(len(order))),
+        Nesting(above, np.empty(0, np.int64), np.empty(0, np.int64)),
         host.axis,
         np.concatenate((host.begin, lifted[0]))[order],
         distinct(np.concatenate((host.edges, *lifted))),
@@ -218,14 +245,18 @@ def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:
 
 def _both(trace: Trace, column: str) -> Ints:
     """A column of Python functions, then of ops."""
+    if not len(trace.numbers("python_calls", column)):
+        return trace.numbers("host_ops", column)
     return np.concatenate([trace.numbers(table, column) for table in TABLES])
 
 
 def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDArray[np.int8]]:
     """(names, which rows wait, which are steps (2) or outermost ranges (1), what each is), of Python functions and then of ops."""
-    names = joined([trace.texts(table, "name") for table in TABLES])
-    assert isinstance(names, Coded), "names are texts"
     first = len(trace.numbers("python_calls", "ts_ns"))
+    names: Array = trace.texts("host_ops", "name")
+    if first:
+        names = joined([trace.texts(table, "name") for table in TABLES])
+    assert isinstance(names, Coded), "names are texts"
     holder = np.full(len(names), HOLDER["python"], np.int8)
     codes = [HOLDER[_HOLDER_OF_KIND[kind]] for kind in HOST_OP_KINDS]
     kinds = trace.texts("host_ops", "kind")
@@ -274,6 +305,9 @@ def frame_rows(trace: Trace) -> npt.NDArray[np.int8]:
     steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     rows = np.flatnonzero(of_kind(trace, "host_ops", "range"))
     start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    # Only what begins with one of them can be one of them.
+    near = np.flatnonzero(is_one_of(start, np.concatenate((ranges.ts_ns, steps.ts_ns))))
+    rows, start, dur = rows[near], start[near], dur[near]
     starts, durs = (
         np.concatenate((getattr(ranges, name), getattr(steps, name), column))
         for name, column in (("ts_ns", start), ("dur_ns", dur))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,25 @@ class Segments(NamedTuple):
     origin: Ints
 
 
+def divided(start: Ints, place: Ints, inner: Ints) -> tuple[Ints, Ints]:
+    """(the start of each piece, what it is a piece of) of what begins at `start` and is divided at `inner`.
+
+    Those lie within the pieces `place`, of which both ascend.
+
+    >>> [each.tolist() for each in divided(np.array([0, 10]), np.array([0, 0]), np.array([3, 5]))]
+    [[0, 3, 5, 10], [0, 0, 0, 1]]
+    """
+    number = np.arange(len(start))
+    if not len(place):
+        return start, number
+    inside = np.bincount(place, minlength=len(start))
+    piece = np.repeat(number, inside + 1)
+    starts = np.empty(len(piece), np.int64)
+    starts[number + np.cumsum(inside) - inside] = start
+    starts[place + 1 + np.arange(len(place))] = inner
+    return starts, piece
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One axis on which threads follow one another without touching; `points` where their sum would not fit in 64 bits.
@@ -33,13 +52,17 @@ class Axis:
     span: int
     points: Ints | None
 
-    def lift(self, thread: Ints, ts_ns: Ints) -> Ints:
+    def lift(self, thread: npt.NDArray[np.integer[Any]], ts_ns: Ints) -> Ints:
         """The place of each instant on the axis."""
-        lanes = thread.astype(np.int64) + 1
+        lanes: Ints = thread.astype(np.int64) + 1
         if self.points is None:
-            return lanes * self.span + (
-                np.clip(ts_ns, self.low, self.low + self.span - 1) - self.low
-            )
+            lanes *= self.span
+            instants: Ints = ts_ns
+            if len(ts_ns) and (ts_ns.min() < self.low or ts_ns.max() >= self.low + self.span):
+                instants = np.clip(ts_ns, self.low, self.low + self.span - 1)
+            lanes += instants
+            lanes -= self.low
+            return lanes
         before = np.searchsorted(self.points, ts_ns)
         until = np.searchsorted(self.points, ts_ns, side="right")
         return lanes * (2 * len(self.points) + 1) + before + until
