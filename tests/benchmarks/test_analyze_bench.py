@@ -68,7 +68,7 @@ def test_a_ratio_is_of_the_least_cpu_seconds_and_missed_below_what_is_required(a
 
 def test_every_candidate_of_ours_is_the_bare_command_and_keeps_nothing_elsewhere(analyze_run):
     item = analyze_run.Input("few", "some ranks", Path, is_for_hta=False)
-    commands = analyze_run.commands_of(item, Path("ranks"), 0)
+    commands = analyze_run.commands_of(item, Path("ranks"), 0, Path("tracekit"))
     assert [list(map(str, c))[-2:] for c in commands.values()][1:] == [["analyze", "ranks"]] * 2
     assert commands["alone"][-1] == "--no-cache"
     assert all(

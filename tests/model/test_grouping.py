@@ -24,7 +24,7 @@ from tracekit.model.keys import (
     records,
     summed,
 )
-from tracekit.model.tables.arrays import framed
+from tracekit.model.tables.arrays import Coded, Nullable, framed, holds
 
 numbers = st.lists(st.integers(-9, 9), max_size=10)
 
@@ -267,3 +267,15 @@ def test_equal_values_are_ordered_by_the_first_tie_then_by_the_next(rows):
     values, first, second = (np.array([row[i] for row in rows], np.int64) for i in range(3))
     expected = np.lexsort((second, first, values))
     assert ordered(values, first, second).tolist() == expected.tolist()
+
+
+def test_rows_that_hold_a_value_are_told_in_every_kind_of_column():
+    twice = Coded(np.array([0, 2, -1, 1], np.int8), ("gen", "ref", "gen"))
+    assert holds(twice, "gen").tolist() == [True, True, False, False]
+    assert holds(twice, None).tolist() == [False, False, True, False]
+    assert holds(twice, "none").tolist() == [False] * 4
+    numbers = Nullable(np.array([3, 0, 0]), np.array([False, True, False]))
+    assert holds(numbers, 0).tolist() == [False, False, True]
+    assert holds(numbers, None).tolist() == [False, True, False]
+    assert holds(np.array([1, 0]), 0).tolist() == [False, True]
+    assert holds(np.array([1, 0]), None).tolist() == [False, False]

@@ -1,12 +1,14 @@
 """The passes in C find what the ways without them find."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model import intervals, keys, sweeps
-from tracekit.process import nesting
+from tracekit.process import launches, nesting
 
 pytestmark = pytest.mark.skipif(sweeps.native is None, reason="built without a compiler")
 
@@ -97,6 +99,28 @@ def test_trees_beside_which_rows_lie_are_the_same(calls):
     assert_same(lambda: nesting.nested(*ops(calls)))
 
 
+@given(CALLS, st.lists(st.tuples(st.integers(-1, 3), TIMES), max_size=40))
+def test_the_innermost_op_of_a_thread_at_an_instant_is_the_same(calls, asks):
+    rows, thread, start, length = ops(calls)
+    columns = {"ts_ns": start, "dur_ns": length, "thread": thread}
+    trace = SimpleNamespace(numbers=lambda _, name: columns[name])
+    tree = nesting.Nesting(*nesting.nested(rows, thread, start, length), rows)
+    lane, ts_ns = np.array(asks, np.int64).reshape(-1, 2).T
+    for asked in (lane, lane.astype(np.int32)):
+        assert_same(lambda asked=asked: nesting.innermost_in(trace, tree, asked, ts_ns))
+
+
+def test_what_is_innermost_is_found_however_deep_an_op_lies():
+    count = 500
+    rows, zeros = np.arange(count), np.zeros(count, np.int64)
+    columns = {"ts_ns": rows, "dur_ns": np.where(rows == 3, 9_999, 600 - rows), "thread": zeros}
+    trace = SimpleNamespace(numbers=lambda _, name: columns[name])
+    tree = nesting.Nesting(rows - 1, zeros, rows)
+    spans = (zeros, rows, columns["dur_ns"])
+    assert sweeps.innermost(rows, spans, tree.parent, zeros[:1], zeros[:1] + 700) is None
+    assert nesting.innermost_in(trace, tree, zeros[:2], np.array([700, 20])).tolist() == [3, 20]
+
+
 @given(CALLS, st.lists(st.booleans(), min_size=40, max_size=40))
 def test_the_nearest_wanted_op_above_is_the_same(calls, wanted):
     rows, *columns = ops(calls)
@@ -152,6 +176,51 @@ def test_the_last_that_reaches_is_the_same_in_any_order(spans):
         assert_same(lambda: nesting.last_reaching(start, end))
 
 
+@given(CALLS)
+def test_rows_in_order_of_start_have_the_same_order_by_thread(calls):
+    start, length, thread = (np.array([call[i] for call in calls], np.int64) for i in range(3))
+    start.sort()
+    rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
+    for narrow in (thread, thread.astype(np.int32)):
+        assert_same(lambda narrow=narrow: nesting.in_order(rows, narrow, start, length))
+        assert sweeps.by_thread(rows, narrow, start, length) is not None
+
+
+def test_rows_in_another_order_and_threads_without_end_are_left_to_numpy():
+    two = np.arange(2)
+    assert sweeps.by_thread(two[::-1].copy(), two, two, two) is None
+    for thread in (-1, 2**16, 2**40):
+        assert sweeps.by_thread(two, two * thread, two, two) is None
+    count = 2_000  # each is longer than all before it, and they start at once
+    rows = np.arange(count)
+    assert sweeps.by_thread(rows, rows * 0, rows * 0, rows) is None
+    assert nesting.in_order(rows, rows * 0, rows * 0, rows).tolist() == rows[::-1].tolist()
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), TIMES), max_size=40), st.lists(st.tuples(st.integers(-5, 5), TIMES), max_size=40))  # fmt: skip
+def test_the_last_row_of_a_key_before_a_limit_is_the_same(rows, asks):
+    starts, keys_ = np.array(sorted((ts, key) for key, ts in rows), np.int64).reshape(-1, 2).T
+    asked, limit = np.array(asks, np.int64).reshape(-1, 2).T
+    assert_same(lambda: launches.latest(keys_, starts, asked, limit))
+
+
+def test_rows_of_keys_that_collide_or_fall_in_start_are_found_without_a_table():
+    ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+    assert_same(lambda: launches.latest(ends, ends, ends, ends))
+    assert sweeps.latest(np.zeros(2, np.int64), ends[::-1].copy(), ends, ends) is None
+    assert sweeps.latest(ends[:0], ends[:0], ends, ends).tolist() == [-1, -1]
+    numbers, starts = colliding(3_000), np.arange(3_000)
+    assert sweeps.latest(numbers, starts, numbers, starts) is None
+    assert sweeps.latest(numbers[:1], starts[:1], numbers, starts).tolist() == [0] + [-1] * 2_999
+    assert launches.latest(numbers, starts, numbers, starts).tolist() == starts.tolist()
+
+
+def colliding(count):
+    """So many keys that a table would look for in one place."""
+    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
+    return np.array([slot * inverse % 2**64 for slot in range(count)], np.uint64).astype(np.int64)
+
+
 KEYS = st.lists(st.one_of(TIMES, st.sampled_from((-(2**63), 2**62, 2**63 - 1))), max_size=60)
 
 
@@ -193,9 +262,7 @@ def test_what_encloses_a_row_is_found_however_deep_the_row_lies():
 
 
 def test_keys_that_were_made_to_collide_are_left_to_pandas():
-    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
-    colliding = np.array([slot * inverse % 2**64 for slot in range(3_000)], np.uint64)
-    numbers = colliding.astype(np.int64)
+    numbers = colliding(3_000)
     assert sweeps.appearing(numbers) is None
     assert_same(lambda: np.concatenate(keys.of_arrays([numbers[::-1]])))
 
@@ -225,7 +292,11 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("mark_enclosing", (2, 2)), ("pooled", (2, 1, 2, 1, 1, 2, 2)), ("pooled", (2, 2, 2, 1, 1, 1, 2)), ("pooled", (2, 2, 2, 1, 1, 2, 1)),
     ("pieces", (1, 2, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1)), ("pieces", (1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1)),
     ("pieces", (1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 2)), ("pieces", (1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1)),
-    ("swept", (2, 3, 1, 4, 3, 3, 3)), ("swept", (3, 3, 1, 4, 2, 3, 3)),
+    ("swept", (2, 3, 1, 2, 2, 3, 3, 3)), ("swept", (3, 3, 1, 2, 2, 2, 3, 3)), ("swept", (3, 3, 2, 4, 2, 3, 3, 3)),
+    ("swept", (3, 3, 1, 2, 3, 3, 3, 3)), ("latest", (2, 1, 2, 2, 2)), ("latest", (2, 2, 2, 1, 2)),
+    ("latest", (2, 2, 2, 2, 1)), ("by_thread", (2, 3, 2, 2, 2)), ("by_thread", (2, 2, 2, 1, 2)),
+    ("innermost", (1, 3, 2, 2, 2, 1, 1, 1)), ("innermost", (1, 2, 2, 2, 1, 1, 1, 1)),
+    ("innermost", (1, 2, 2, 2, 2, 2, 1, 1)), ("innermost", (1, 2, 2, 2, 2, 1, 1, 2)), ("by_thread", (2, 2, 2, 2, 1)), ("nest", (1, 3, 2, 2, 2, 2)),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
@@ -383,6 +454,14 @@ def test_groups_and_trees_that_cannot_be_are_refused():
         sweeps.outermost(two, two * 0, -two, two, two * 0, 1)
     with pytest.raises(ValueError, match="no such class"):
         sweeps.swept(np.arange(4), np.arange(4), far, 2)
+    with pytest.raises(ValueError, match="no such edge"):
+        sweeps.swept(np.array([0, 1, 2, 9]), np.arange(4), np.array([0]), 1)
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.by_thread(far, two, two, two)
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.innermost(far, (two, two, two), two, two, two)
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.innermost(two, (two * 0, two, two * 0), two + 9, two * 0, two)
     with pytest.raises(TypeError):
         sweeps.native.last_reaching(two)
     frozen = np.zeros(2, np.int64)

@@ -119,6 +119,16 @@ def test_what_is_derived_is_computed_once_for_each_trace(trace):
     assert other.derived(count) == 5
 
 
+def test_what_is_forgotten_is_computed_anew_when_it_is_asked_for(trace):
+    calls = []
+    trace.forget(calls.append)
+    for _ in range(2):
+        trace.derived(calls.append)
+        trace.derived(calls.append)
+        trace.forget(calls.append)
+    assert calls == [trace, trace]
+
+
 def test_a_derivation_that_fails_is_tried_again(trace):
     def fails(of):
         raise ValueError(of.source.name)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tracekit
 from tracekit.model.trace import Source, Want
 from tracekit.process.copy_names import way_of
 from tracekit.process.launches import launches
@@ -176,6 +177,19 @@ def test_a_wait_is_on_the_device_of_its_context_not_on_the_one_recorded(tmp_path
         ]
         assert syncs["device"].tolist() == [1, 1, 0, 1, 1]
         assert syncs["stream"].isna().tolist() == [True, False, False, False, False]
+
+
+def test_the_device_of_a_wait_does_not_depend_on_what_else_is_read(tmp_path):
+    path = tmp_path / "waits.sqlite"
+    rows = [
+        nsys.kernel("k", 0, 1, device=1, context=2), nsys.kernel("k", 1, 2, device=3, context=2),
+        nsys.memset(0, 1, 8, device=4, context=5), nsys.sync(2, 3, kind=3, device=0, context=2),
+        nsys.sync(3, 4, kind=3, device=0, context=5), nsys.sync(4, 5, kind=3, device=0, context=9),
+        nsys.nvtx("range", 0, 9),
+    ]  # fmt: skip
+    nsys.write(path, rows)
+    for tables in (("syncs", "host_ops"), ("syncs", "device_ops"), None):
+        assert tracekit.load(path, tables=tables)["syncs"]["device"].tolist() == [1, 4, 0]
 
 
 def test_rows_that_no_clock_can_place_are_left_out_and_odd_ends_count_as_zero(tmp_path):

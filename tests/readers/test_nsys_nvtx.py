@@ -317,6 +317,17 @@ def test_real_operators_of_two_processes_are_counted_as_recorded():
     assert sum(int((rows.kind != ops).sum()) for rows in mine) == 462 + 66 + 68
     assert sum(rows.name.tolist().count("aten::copy_") for rows in mine) == 2840
     assert sum(len(rows.args["op_id"].rows) for rows in mine) == 19118 - 462
+    left = nsys_nvtx.without_process(found, 144)
+    assert nsys_nvtx.processes(left) == {145: 9675}
+    assert left.counts == found.counts
+    assert not len(nsys_nvtx.without_process(left, None).ts_ns)
+    again = nsys_nvtx.of_process(left, 145)
+    assert again.name.tolist() == mine[1].name.tolist()
+    for column in ("ts_ns", "dur_ns", "kind", "tid"):
+        np.testing.assert_array_equal(getattr(again, column), getattr(mine[1], column))
+    for key, recorded in mine[1].args.items():
+        np.testing.assert_array_equal(again.args[key].rows, recorded.rows)
+        np.testing.assert_array_equal(again.args[key].values, recorded.values)
 
 
 def test_a_range_may_have_the_name_of_an_operator(tmp_path):

@@ -258,6 +258,70 @@ static PyObject *appearing(PyObject *module, PyObject *args)
     return counted(&of, steps > most ? -1 : (int64_t)count);
 }
 
+/* Where a key stands in a table of numbers of rows (plus 1; 0 for none), or where it would: farther than `steps` allow, never. */
+static size_t slot_of(const uint32_t *table, int bits, const int64_t *keys, int64_t key, size_t *steps, size_t most)
+{
+    size_t mask = ((size_t)1 << bits) - 1, slot = (size_t)(((uint64_t)key * 0x9E3779B97F4A7C15u) >> (64 - bits));
+    while (table[slot] && keys[table[slot] - 1] != key && ++*steps <= most) slot = (slot + 1) & mask;
+    return slot;
+}
+
+/* For each asked key the last row of that key that started, not after the limit, or else its first; rows are in order of start. */
+static PyObject *latest(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 5, 1, &of)) return NULL;
+    const int64_t *keys = of.values[0], *starts = of.values[1], *asked = of.values[2], *limit = of.values[3];
+    size_t size = of.size[0], count = of.size[2], steps = 0, most = STEPS_A_KEY * (size + count) + ROOM;
+    if (of.size[1] != size || of.size[3] != count || of.size[4] != count) return done(&of, "the arrays differ in length");
+    if (size >= UINT32_MAX / 4) return counted(&of, -1);
+    for (size_t i = 1; i < size; i++)
+        if (starts[i] < starts[i - 1]) return counted(&of, -1);
+    int bits = 4;
+    while (((size_t)1 << bits) < 2 * size) bits++;
+    /* `table` finds the first row of a key. `until` counts the rows of the key of each first row, and becomes the place up to
+     * which they stand in `rows`, one key after the other in the order of their first rows. */
+    uint32_t *table = calloc((size_t)1 << bits, sizeof *table), *first = malloc((size + 1) * sizeof *first);
+    uint32_t *until = calloc(size + 1, sizeof *until), *rows = malloc((size + 1) * sizeof *rows);
+    int is_full = !table || !first || !until || !rows;
+    for (size_t i = 0; !is_full && i < size && steps <= most; i++) {
+        size_t slot = slot_of(table, bits, keys, keys[i], &steps, most);
+        if (!table[slot]) table[slot] = (uint32_t)i + 1;
+        first[i] = table[slot] - 1;
+        until[first[i]]++;
+    }
+    uint32_t sum = 0;
+    for (size_t i = 0; !is_full && i < size; i++) {
+        uint32_t number = until[i];
+        until[i] = sum;
+        sum += number;
+    }
+    for (size_t i = 0; !is_full && steps <= most && i < size; i++) rows[until[first[i]]++] = (uint32_t)i;
+    for (size_t i = 0; !is_full && i < count && steps <= most; i++) {
+        size_t slot = slot_of(table, bits, keys, asked[i], &steps, most);
+        of.values[4][i] = -1;
+        if (!table[slot] || steps > most) continue;
+        uint32_t head = table[slot] - 1, low = head ? until[head - 1] : 0, high = until[head];
+        of.values[4][i] = (int64_t)head;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (starts[rows[middle]] <= limit[i]) {
+                of.values[4][i] = (int64_t)rows[middle];
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+    }
+    free(table);
+    free(first);
+    free(until);
+    free(rows);
+    if (is_full) return no_memory(&of);
+    return counted(&of, steps > most ? -1 : (int64_t)count);
+}
+
 static PyObject *summed(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -383,6 +447,120 @@ static PyObject *outermost(PyObject *module, PyObject *args)
     return problem ? done(&of, problem) : counted(&of, (int64_t)count);
 }
 
+#define THREADS 65536
+
+/* A number of an array of int64, or where its items are half as long, of int32. */
+static int64_t number_at(const arrays *of, int array, size_t row, int is_narrow)
+{
+    return is_narrow ? ((const int32_t *)of->views[array].buf)[row] : of->values[array][row];
+}
+
+/* Whether an array of so many items holds int32; -1 where it has another length. */
+static int is_narrow(const arrays *of, int array, size_t items)
+{
+    if (of->size[array] == items && of->views[array].len % 8 == 0) return 0;
+    return (size_t)of->views[array].len == items * sizeof(int32_t) ? 1 : -1;
+}
+
+/* Rows in order of start by thread, those that start together longest first; -1 for another order, or where too many do. */
+static PyObject *by_thread(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 5, 1, &of)) return NULL;
+    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3];
+    int64_t *order = of.values[4], before = INT64_MIN;
+    size_t count = of.size[0], size = of.size[2], steps = 0, most = STEPS_A_KEY * count + ROOM;
+    int narrow = is_narrow(&of, 1, size);
+    if (narrow < 0 || of.size[3] != size || of.size[4] != count) return done(&of, "the arrays differ in length");
+    size_t *place = calloc(THREADS + 1, sizeof *place);
+    if (!place) return no_memory(&of);
+    const char *problem = NULL;
+    int is_other = 0;
+    for (size_t i = 0; i < count && !is_other && !problem; i++) {
+        if (rows[i] < 0 || (uint64_t)rows[i] >= size) {
+            problem = "no such row";
+            break;
+        }
+        int64_t thread = number_at(&of, 1, (size_t)rows[i], narrow);
+        is_other = start[rows[i]] < before || thread < 0 || thread >= THREADS;
+        before = start[rows[i]];
+        if (!is_other) place[thread + 1]++;
+    }
+    int is_ordered = !is_other && !problem;
+    for (size_t i = 1; i <= THREADS; i++) place[i] += place[i - 1];
+    for (size_t i = 0; is_ordered && i < count; i++)
+        order[place[number_at(&of, 1, (size_t)rows[i], narrow)]++] = rows[i];
+    for (size_t i = 1; is_ordered && i < count; i++) {
+        int64_t row = order[i], thread = number_at(&of, 1, (size_t)row, narrow);
+        size_t j = i;
+        while (j && start[order[j - 1]] == start[row] && length[order[j - 1]] < length[row] &&
+               number_at(&of, 1, (size_t)order[j - 1], narrow) == thread && ++steps <= most) {
+            order[j] = order[j - 1];
+            j--;
+        }
+        order[j] = row;
+    }
+    free(place);
+    if (problem) return done(&of, problem);
+    return counted(&of, is_other || steps > most ? -1 : (int64_t)count);
+}
+
+/* The op that a thread is in innermost at each time, -1 for none; how many are not there yet after so many steps up from the one
+ * that began last. `rows` are in order of thread and start, of which `parent` tells what encloses each. */
+static PyObject *innermost(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 8, 1, &of)) return NULL;
+    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3], *parent = of.values[4];
+    const int64_t *times = of.values[6];
+    size_t count = of.size[0], size = of.size[2], asked = of.size[6], hint = 0, above = 0;
+    int narrow = is_narrow(&of, 1, size), asked_narrow = is_narrow(&of, 5, asked);
+    if (narrow < 0 || asked_narrow < 0 || of.size[3] != size || of.size[4] != size || of.size[7] != asked)
+        return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < count; i++)
+        if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
+#define BEGAN(i) (number_at(&of, 1, (size_t)rows[i], narrow) < thread || \
+                  (number_at(&of, 1, (size_t)rows[i], narrow) == thread && start[rows[i]] <= times[k]))
+    for (size_t k = 0; k < asked; k++) {
+        int64_t thread = number_at(&of, 5, k, asked_narrow);
+        size_t low = hint, high = hint, step = 1;
+        if (hint < count && BEGAN(hint)) {
+            while (high < count && BEGAN(high)) {
+                low = high + 1;
+                high = step < count - high ? high + step : count;
+                step *= 2;
+            }
+        } else {
+            while (low > 0 && !BEGAN(low - 1)) {
+                high = low - 1;
+                low = step < low ? low - step : 0;
+                step *= 2;
+            }
+        }
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            if (BEGAN(middle))
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        hint = low;
+        int64_t row = low ? rows[low - 1] : -1;
+        if (row >= 0 && number_at(&of, 1, (size_t)row, narrow) != thread) row = -1;
+        int level = 0;
+        while (row >= 0 && (uint64_t)row < size && (int64_t)((uint64_t)start[row] + (uint64_t)length[row]) <= times[k] &&
+               level++ < LEVELS)
+            row = parent[row];
+        if (row >= (int64_t)size) return done(&of, "no such row");
+        if (level > LEVELS) above++;
+        of.values[7][k] = row;
+    }
+#undef BEGAN
+    return counted(&of, (int64_t)above);
+}
+
 /* The row that encloses each op, and how much of its time is its own; rows are in order of thread, start, longest first.
  * What encloses an op is the last one before it on its thread that ends after it begins. A child starts only after all that
  * started within its elder siblings has ended: from each to the latest end below it they are apart and can be added. */
@@ -391,11 +569,13 @@ static PyObject *nest(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 6, 2, &of)) return NULL;
-    const int64_t *rows = of.values[0], *thread = of.values[1], *start = of.values[2], *length = of.values[3];
-    int64_t *parent = of.values[4], *own = of.values[5];
-    size_t count = of.size[0], size = of.size[1], depth = 0;
-    for (int i = 2; i < 6; i++)
+    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3];
+    int64_t *parent = of.values[4], *own = of.values[5], last = 0;
+    size_t count = of.size[0], size = of.size[2], depth = 0;
+    int narrow = is_narrow(&of, 1, size);
+    for (int i = 3; i < 6; i++)
         if (of.size[i] != size) return done(&of, "the arrays differ in length");
+    if (narrow < 0) return done(&of, "the arrays differ in length");
     if (count > INT32_MAX) return done(&of, "there is no room");
     for (size_t i = 0; i < count; i++)
         if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
@@ -403,8 +583,9 @@ static PyObject *nest(PyObject *module, PyObject *args)
     int32_t *up = malloc((count + 1) * sizeof *up), *open = malloc((count + 1) * sizeof *open);
     int64_t *reach = malloc((count + 1) * sizeof *reach);
     for (size_t i = 0; up && open && reach && i < count; i++) {
-        int64_t row = rows[i];
-        if (i && thread[row] != thread[rows[i - 1]]) depth = 0;
+        int64_t row = rows[i], thread = number_at(&of, 1, (size_t)row, narrow);
+        if (i && thread != last) depth = 0;
+        last = thread;
         size_t low = 0, high = depth;
         reach[i] = start[row] + length[row];
         if (depth && reach[open[depth - 1]] > start[row]) low = depth;
@@ -436,24 +617,30 @@ static PyObject *nest(PyObject *module, PyObject *args)
 
 #define CLASSES 64
 
-/* What an op of each class has got before each time: the first class of which any runs shares out the time to the next. */
+/* What ops get: the first class of which any runs shares out the time to the next edge. `got` is what an op of its class had
+ * got before the start and before the end of each; `edges` what one of each class had before every other edge. */
 static PyObject *swept(PyObject *module, PyObject *args)
 {
     (void)module;
     arrays of;
-    if (!take(args, 7, 4, &of)) return NULL;
+    if (!take(args, 8, 5, &of)) return NULL;
     const int64_t *sequence = of.values[0], *times = of.values[1], *kind = of.values[2];
-    size_t size = of.size[1], ops = of.size[2], row = size + 1, classes = of.size[3] / row, count = 0;
-    if (of.size[0] != size || of.size[3] != classes * row) return done(&of, "the arrays differ in length");
-    if (classes > CLASSES || of.size[4] < size || of.size[5] < size || of.size[6] < size)
+    size_t size = of.size[1], ops = of.size[2], count = 0;
+    if (of.size[0] != size || size < 2 * ops || of.size[3] != 2 * ops) return done(&of, "the arrays differ in length");
+    size_t others = size - 2 * ops, row = others + 1, classes = of.size[4] / row;
+    if (of.size[4] != classes * row) return done(&of, "the arrays differ in length");
+    if (classes > CLASSES || of.size[5] < size || of.size[6] < size || of.size[7] < size)
         return done(&of, "there is no room");
     int64_t got[CLASSES] = {0}, active[CLASSES] = {0};
-    for (size_t k = 0; k < classes; k++) of.values[3][k * row] = 0;
     for (size_t i = 0; i < size; i++) {
         uint64_t edge = (uint64_t)sequence[i], op = edge < ops ? edge : edge - ops;
+        if (edge >= size) return done(&of, "no such edge");
         if (edge < 2 * ops) {
             if (kind[op] < 0 || (uint64_t)kind[op] >= classes) return done(&of, "no such class");
             active[kind[op]] += edge < ops ? 1 : -1;
+            of.values[3][edge] = got[kind[op]];
+        } else {
+            for (size_t k = 0; k < classes; k++) of.values[4][k * row + (size_t)(edge - 2 * ops)] = got[k];
         }
         int64_t length = i + 1 < size ? times[i + 1] - times[i] : 0;
         size_t first = 0;
@@ -462,12 +649,11 @@ static PyObject *swept(PyObject *module, PyObject *args)
             int64_t each = length / active[first];
             got[first] += each;
             if (each * active[first] < length) {
-                of.values[4][count] = (int64_t)i;
-                of.values[5][count] = (int64_t)first;
-                of.values[6][count++] = length - each * active[first];
+                of.values[5][count] = (int64_t)i;
+                of.values[6][count] = (int64_t)first;
+                of.values[7][count++] = length - each * active[first];
             }
         }
-        for (size_t k = 0; k < classes; k++) of.values[3][k * row + i + 1] = got[k];
     }
     return counted(&of, (int64_t)count);
 }
@@ -484,11 +670,14 @@ static PyMethodDef functions[] = {
     {"covered_by_children", covered_by_children, METH_VARARGS, "How much of each interval those in it cover."},
     {"numbered", numbered, METH_VARARGS, "The distinct keys, and the place of each; -1 where they lie far apart."},
     {"appearing", appearing, METH_VARARGS, "The number of each key, and where each appears first; -1 for no answer."},
+    {"latest", latest, METH_VARARGS, "The last row of each key before a limit; -1 for no answer."},
+    {"by_thread", by_thread, METH_VARARGS, "Rows in order of start by thread; -1 for another order."},
     {"summed", summed, METH_VARARGS, "The sums of the values of each group."},
     {"nearest", nearest, METH_VARARGS, "The nearest enclosing row that is wanted; how many are further up."},
     {"running", running, METH_VARARGS, "The nearest enclosing row that has not ended; how many are further up."},
+    {"innermost", innermost, METH_VARARGS, "The op that a thread is in at each time; how many are further up."},
     {"nest", nest, METH_VARARGS, "What encloses each op, and its own time."},
-    {"swept", swept, METH_VARARGS, "What an op of each class gets until each time."},
+    {"swept", swept, METH_VARARGS, "What ops have got when they start and end."},
     {"outermost", outermost, METH_VARARGS, "The time of groups of ops, recursion counted once."},
     {"depths", depths, METH_VARARGS, "How many rows enclose each; the most, -1 for no answer."},
     {"mark_enclosing", mark_enclosing, METH_VARARGS, "All that encloses what is marked is marked."},

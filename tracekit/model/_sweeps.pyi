@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Threads: TypeAlias = npt.NDArray[np.int32 | np.int64]
 
 # How much of disjoint intervals in order lies before each point.
 def covered_before(start: Ints, end: Ints, points: Ints, before: Ints, /) -> None: ...
@@ -42,6 +43,14 @@ def numbered(keys: Ints, distinct: Ints, place: Ints, /) -> int: ...
 # The number of each key in order of appearance, and the first row of each; how many there are, -1 for no answer.
 def appearing(keys: Ints, place: Ints, first: Ints, /) -> int: ...
 
+# The last of the rows in order of start that has each asked key and does not start after the limit, or else the first of that
+# key, -1 for none; how many were asked, -1 for rows in another order and keys that collide.
+def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints, row: Ints, /) -> int: ...
+
+# Rows, in order of start, by thread, of those that start together the longest first; -1 for rows in another order, and where
+# too many start together. `thread` may be of int32.
+def by_thread(rows: Ints, thread: Threads, start: Ints, length: Ints, order: Ints, /) -> int: ...
+
 # The sums of the values of each group, added to the totals; a group below 0 counts nowhere.
 def summed(group: Ints, values: Ints, totals: Ints, /) -> None: ...
 
@@ -66,22 +75,25 @@ def outermost(
     /,
 ) -> int: ...
 
-# What an op of each class (at most 64) has got before each time, one row a class, by the numbers of starts, ends and other
-# edges in order of time; and the places, classes and remainders of what could not be shared out: how many.
+# What an op of its class (of at most 64) had got before each op started, then before each ended, and one of each class before
+# every other edge (a row a class, which is one longer), by the numbers of starts, ends and other edges in order of time; and
+# the places, classes and remainders of what could not be shared out: how many.
 def swept(
     sequence: Ints,
     times: Ints,
     kind: Ints,
-    sums: Ints,
+    got: Ints,
+    edges: Ints,
     place: Ints,
     of_class: Ints,
     remainder: Ints,
     /,
 ) -> int: ...
 
-# The row that encloses each op and the time that is its own; `rows` are in order of thread, start, longest first.
+# The row that encloses each op and the time that is its own; `rows` are in order of thread, start, longest first. `thread` may
+# be of int32.
 def nest(
-    rows: Ints, thread: Ints, start: Ints, length: Ints, parent: Ints, own: Ints, /
+    rows: Ints, thread: Threads, start: Ints, length: Ints, parent: Ints, own: Ints, /
 ) -> None: ...
 
 # How many rows enclose each, by the place of what encloses it; the most of them, -1 where a row stands before that.
@@ -124,5 +136,19 @@ def pooled(
     of_node: Ints,
     first: Ints,
     length: Ints,
+    /,
+) -> int: ...
+
+# The row that each asked thread is in innermost at each time, -1 for none, and how many are not there yet after 64 steps up;
+# `rows` are in order of thread and start. Threads may be of int32.
+def innermost(
+    rows: Ints,
+    thread: Threads,
+    start: Ints,
+    length: Ints,
+    parent: Ints,
+    asked: Threads,
+    times: Ints,
+    row: Ints,
     /,
 ) -> int: ...

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.keys import by_group
+from tracekit.model.keys import by_group, distinct
 
 Ints = npt.NDArray[np.int64]
 
@@ -216,9 +216,9 @@ def running_max(values: Ints, group: Ints) -> Ints:
     if (int(group[-1]) + 1) * span < 2**62:
         lift = group * span - low
         return np.maximum.accumulate(values + lift) - lift
-    distinct = np.unique(values)
-    lift = group * len(distinct)
-    return distinct[np.maximum.accumulate(np.searchsorted(distinct, values) + lift) - lift]
+    ascending = distinct(values)
+    lift = group * len(ascending)
+    return ascending[np.maximum.accumulate(np.searchsorted(ascending, values) + lift) - lift]
 
 
 class Shares(NamedTuple):
@@ -246,10 +246,7 @@ def shared(
     end = np.maximum(ops[1][order], start)
     sweep = _swept(start, end, kind, low, high)
     op, window, begins = _pairs(start, end, low, high)
-    first, last, lows, highs = sweep.places
-    begin = np.maximum(first[op], lows[window])
-    until = np.maximum(np.minimum(last[op], highs[window]), begin)
-    ns = sweep.sums[kind[op], until] - sweep.sums[kind[op], begin]
+    ns = _got(sweep, (start, end, kind), low, high, op, window)
     parts = [(op, window, begins.astype(np.int64), ns)]
     for number, (ts, remainder) in enumerate(sweep.rests):
         if len(ts):
@@ -265,32 +262,29 @@ def shared(
     return Shares(order[op], window, counts, ns)
 
 
-class _Sweep(NamedTuple):
-    """All starts, ends and window edges in order of time, and what an op of each class gets until each of them.
+def _got(
+    sweep: sweeps.Swept, ops: tuple[Ints, Ints, Ints], low: Ints, high: Ints, op: Ints, window: Ints
+) -> Ints:
+    """The time of each op in a window, of these pairs."""
+    start, end, kind = ops
+    lows, highs = sweep.edges[:, : len(low)], sweep.edges[:, len(low) :]
+    before = np.where(start[op] >= low[window], sweep.started[op], lows[kind[op], window])
+    until = np.where(end[op] <= high[window], sweep.ended[op], highs[kind[op], window])
+    lasts = np.minimum(end[op], high[window]) > np.maximum(start[op], low[window])
+    return np.where(lasts, until - before, 0)
 
-    `places` are those of starts, ends, low and high edges; `sums[class, place]` the time that an op which runs
-    all along has got before it; `rests` the times and remainders of each class that are not in the sums.
-    """
 
-    places: tuple[Ints, Ints, Ints, Ints]
-    sums: npt.NDArray[np.int64]
-    rests: list[tuple[Ints, Ints]]
-
-
-def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> _Sweep:
+def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> sweeps.Swept:
     """The sweep over the ops, in order of start, and the edges of the windows."""
     times = np.concatenate((start, end, low, high))
     sequence = np.argsort(times, kind="stable")
+    times = times[sequence]
+    kinds = int(kind.max(initial=0)) + 1
+    if sweeps.native is not None and kinds <= MOST_CLASSES:
+        return sweeps.swept(sequence, times, kind, kinds)
     place = np.empty(len(times), np.int64)
     place[sequence] = np.arange(len(times))
-    times = times[sequence]
-    bounds = np.cumsum([len(start), len(end), len(low)])
-    first, last, lows, highs = np.split(place, bounds)
-    kinds = int(kind.max(initial=0)) + 1
-    places = first, last, lows, highs
-    if sweeps.native is not None and kinds <= MOST_CLASSES:
-        sums, rests = sweeps.swept(sequence, times, kind, kinds)
-        return _Sweep(places, sums, rests)
+    first, last, edges = np.split(place, (len(start), 2 * len(start)))
     sums = np.zeros((kinds, len(times) + 1), np.int64)
     rests = []
     length = np.diff(times, append=times[-1:])
@@ -306,7 +300,7 @@ def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> _Sweep:
         np.cumsum(each, out=sums[number, 1:])
         rests.append((times[several[remainder > 0]], remainder[remainder > 0]))
         free &= running == 0
-    return _Sweep(places, sums, rests)
+    return sweeps.Swept(sums[kind, first], sums[kind, last], sums[:, edges], rests)
 
 
 def _longest(start: Ints, end: Ints, ties: Sequence[Ints], ts_ns: Ints) -> Ints:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +107,26 @@ def appearing(keys: Ints) -> tuple[Ints, Ints] | None:
     return place, _cut(first, count)
 
 
+def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints | None:
+    """For each asked key the last of `keys`, in order of start, that is it and did not start after the limit.
+
+    Else the first that is it, -1 for none; None where starts do not ascend, or keys collide.
+    """
+    row = np.empty(len(asked), np.int64)
+    count = native.latest(*map(plain, (keys, starts, asked, limit)), row)
+    return row if count >= 0 else None
+
+
+def by_thread(
+    rows: Ints, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
+) -> Ints | None:
+    """The rows by thread, start, longest first; None where they are in no order of start, or too many start together."""
+    order = np.empty(len(rows), np.int64)
+    columns = map(plain, (start, length))
+    count = native.by_thread(plain(rows), _threads(thread), *columns, order)
+    return order if count >= 0 else None
+
+
 def summed(group: Ints, values: Ints, count: int) -> Ints:
     """Sums by group, which are 0 … count-1; one below 0 counts nowhere."""
     totals = np.zeros(count, np.int64)
@@ -166,27 +186,62 @@ def nested(
     All other rows are enclosed by none, and all their time is their own.
     """
     parent, own = np.full(len(start), -1, np.int64), plain(length).copy()
-    native.nest(*map(plain, (rows, thread, start, length)), parent, own)
+    native.nest(plain(rows), _threads(thread), plain(start), plain(length), parent, own)
     return parent, own
 
 
-def swept(
-    sequence: Ints, times: Ints, kind: Ints, kinds: int
-) -> tuple[npt.NDArray[np.int64], list[tuple[Ints, Ints]]]:
-    """What an op of each class has got before each time, and (times, remainders) of each class that are not in that.
+def innermost(
+    rows: Ints,
+    spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints],
+    parent: Ints,
+    asked: npt.NDArray[np.integer[Any]],
+    times: Ints,
+) -> Ints | None:
+    """The row that each asked thread is in innermost at each time, -1 for none; None where ops lie very deep.
+
+    `spans` are the thread, start and length of every row; `rows` are in order of thread and start.
+    """
+    thread, start, length = spans
+    row = np.empty(len(times), np.int64)
+    columns = plain(rows), _threads(thread), plain(start), plain(length), plain(parent)
+    further = native.innermost(*columns, _threads(asked), plain(times), row)
+    return None if further else row
+
+
+class Swept(NamedTuple):
+    """What an op of each class has got: before each op starts and ends, one of its class; at other edges, one of every class.
+
+    `edges` has a row a class. `rests` are the times and remainders of each class that are not in it.
+    """
+
+    started: Ints
+    ended: Ints
+    edges: Ints
+    rests: list[tuple[Ints, Ints]]
+
+
+def swept(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> Swept:
+    """What an op of each class has got before each time.
 
     `sequence` are the numbers of the starts of ops, then their ends, then other edges, in order of `times`.
     """
-    sums = np.empty((kinds, len(times) + 1), np.int64)
+    ops = len(kind)
+    got = np.empty(2 * ops, np.int64)
+    edges = np.empty((kinds, len(times) - 2 * ops + 1), np.int64)
     place, of_class, remainder = (np.empty(len(times), np.int64) for _ in range(3))
     columns = map(plain, (sequence, times, kind))
-    count = native.swept(*columns, sums.reshape(-1), place, of_class, remainder)
+    count = native.swept(*columns, got, edges.reshape(-1), place, of_class, remainder)
     place, of_class, remainder = place[:count], of_class[:count], remainder[:count]
     rests = []
     for number in range(kinds):
         which = np.flatnonzero(of_class == number)
         rests.append((times[place[which]], remainder[which]))
-    return sums, rests
+    return Swept(got[:ops], got[ops:], edges[:, :-1], rests)
+
+
+def _threads(thread: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+    """Numbers of threads in one piece, in half as many bytes where they come so."""
+    return np.ascontiguousarray(thread) if thread.dtype == np.int32 else plain(thread)
 
 
 def depths(parent: Ints) -> tuple[Ints, int] | None:

@@ -202,6 +202,10 @@ class Trace:
         value = self._derived[function] = function(self)
         return value
 
+    def forget(self, function: Callable[[Trace], T]) -> None:
+        """Let go of `derived(function)`, which is large and nobody asks for again; who does all the same has it made anew."""
+        self._derived.pop(function, None)
+
     def keep(self, function: Callable[[Trace], T], value: T) -> None:
         """Let `derived(function)` be `value`: for a trace made from one of which it was known."""
         self._derived[function] = value

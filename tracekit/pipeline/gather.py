@@ -100,7 +100,7 @@ LARGE_FILE_BYTES = 16 * 2**20
 """For files of this size on, memory that is free is kept for what comes next of them: a gigabyte of text is 60 MB of gzip."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES, _LARGEST_ARRAY = 512 * 2**20, 2**30
+_KEPT_BYTES, _LARGEST_ARRAY = 2**30, 2**30
 
 
 def keep_memory() -> None:

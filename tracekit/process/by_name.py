@@ -56,12 +56,12 @@ def is_named(
 
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     """Which rows of a table of ops are of one of these kinds; one array for all who ask, not to be written to."""
-    return trace.derived(_of_kind(table, kinds))
+    return trace.derived(_of_kind(table, frozenset(kinds)))
 
 
 @cache
-def _of_kind(table: str, kinds: tuple[str, ...]) -> _OfKind:
-    return _OfKind(table, frozenset(kinds))
+def _of_kind(table: str, kinds: frozenset[str]) -> _OfKind:
+    return _OfKind(table, kinds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.intervals import Intervals, covered, subtract, union, union_all
-from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, summed
+from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, ordered, summed
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Coded, Nullable, trimmed
@@ -287,7 +287,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
     by_device = []
     for device in distinct(number):
         rows = np.flatnonzero(number == device)
-        rows = rows[np.lexsort((~single[rows], start[rows]))]
+        rows = rows[ordered(start[rows], ~single[rows])]
         before = np.concatenate((start[rows[:1]], np.maximum.accumulate(end[rows])[:-1]))
         length = start[rows] - before
         is_gap = (length > 0) & (length <= PAUSE_NS) & single[rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
@@ -83,6 +84,10 @@ def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints:
     places = np.full(len(asked), -1, np.int64)
     if not len(keys) or not len(asked):
         return places
+    if sweeps.native is not None:
+        rows = sweeps.latest(keys, starts, asked, limit)
+        if rows is not None:
+            return rows
     order = np.lexsort((starts, keys))
     keys, starts = keys[order], starts[order]
     low = np.searchsorted(keys, asked, side="left")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
+from tracekit.model.keys import distinct
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
@@ -104,10 +105,7 @@ def tree_of(trace: Trace, rows: Ints) -> Nesting:
     """The call tree of these rows of `host_ops` alone; all others lie beside it."""
     start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
     dur = trace.numbers("host_ops", "dur_ns")
-    if len(rows):
-        order = by_start(thread[rows], start[rows], start[rows] + dur[rows])
-        rows = rows[order]
-        del order
+    rows = in_order(rows, thread, start, dur)
     return Nesting(*nested(rows, thread, start, dur), rows)
 
 
@@ -137,7 +135,13 @@ def innermost_in(trace: Trace, tree: Nesting, thread: npt.NDArray[np.int32], ts_
     if not len(rows) or not len(ts_ns):
         return np.full(len(ts_ns), -1, np.int64)
     starts, threads = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
-    ends = starts + trace.numbers("host_ops", "dur_ns")
+    lengths = trace.numbers("host_ops", "dur_ns")
+    if sweeps.native is not None:
+        spans = (threads, starts, lengths)
+        inside = sweeps.innermost(rows, spans, tree.parent, thread, ts_ns)
+        if inside is not None:
+            return inside
+    ends = starts + lengths
     of_all = np.concatenate((threads[rows], thread))
     times = np.concatenate((starts[rows], ts_ns))
     lifted, _ = _lift(of_all, times, np.concatenate((ends[rows], ts_ns)))
@@ -182,6 +186,17 @@ def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> 
     return np.where(up >= 0, rows[up], -1), end - start - _covered_by_children(up, start, end)
 
 
+def in_order(rows: Ints, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Ints:
+    """These rows by thread, start, longest first, position."""
+    if not len(rows):
+        return rows
+    if sweeps.native is not None:
+        ordered = sweeps.by_thread(rows, thread, start, dur)
+        if ordered is not None:
+            return ordered
+    return rows[by_start(thread[rows], start[rows], start[rows] + dur[rows])]
+
+
 def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
     """The order by thread, start, longest first, position; stable and fast on nearly sorted input."""
     order: Ints = np.argsort(start, kind="stable")
@@ -205,7 +220,7 @@ def _lift(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, 
     if span * (int(thread.max()) + 1) < 2**62:
         offset = thread.astype(np.int64) * span - first
         return start + offset, end + offset
-    points = np.unique(np.concatenate((start, end)))
+    points = distinct(np.concatenate((start, end)))
     offset = thread.astype(np.int64) * (len(points) + 1)
     return np.searchsorted(points, start) + offset, np.searchsorted(points, end) + offset
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.intervals import union, union_totals
-from tracekit.model.keys import numbered, place_of, summed
+from tracekit.model.keys import distinct, numbered, place_of, summed
 from tracekit.model.records import dataclass
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.by_name import is_named, of_kind
@@ -37,6 +37,8 @@ class Shapes:
 def shapes(trace: Trace) -> Shapes:
     """The distinct input shapes and types of host ops."""
     dims, dims_texts = _codes(trace, DIMS)
+    if not dims_texts:
+        return Shapes(_none(len(dims)), [], [])
     types, types_texts = _codes(trace, TYPES)
     width = len(types_texts) + 1
     with_dims = np.flatnonzero(dims >= 0)
@@ -51,13 +53,18 @@ def shapes(trace: Trace) -> Shapes:
     )
 
 
+def _none(length: int) -> Ints:
+    """No number for so many rows, in the memory of one; not to be written to."""
+    return np.broadcast_to(np.int64(-1), length)
+
+
 def _codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:
     """(per host op the code of its text, -1 without one; the texts) of a recorded argument."""
     column: SparseColumn | None = trace.sparse.get(key)
     ids = trace.numbers("host_ops", "id")
-    out = np.full(len(ids), -1, np.int64)
     if column is None or column.categories is None or not len(column.rows):
-        return out, []
+        return _none(len(ids)), []
+    out = np.full(len(ids), -1, np.int64)
     place, hit = place_of(column.rows, ids)
     is_text = np.array([isinstance(text, str) for text in column.categories], np.bool_)
     codes = column.values[place].astype(np.int64)
@@ -95,6 +102,8 @@ def products(trace: Trace) -> Products:
         if flops is not None:
             number[index] = len(priced)
             priced.append((name, flops))
+    if not priced:
+        return Products(_none(len(names)), priced, _none(len(trace.numbers("device_ops", "ts_ns"))))
     per_row = np.full(len(names), -1, np.int64)
     per_row[rows] = number[group]
     with_product = np.flatnonzero(per_row >= 0)
@@ -194,7 +203,7 @@ def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
     width = max((int(ts.max()) for ts in present), default=0) - low + 2
     if width * (lanes + 1) < 2**62:
         return [ts - low for ts in times], np.array([low]), width
-    points = np.unique(np.concatenate(times))
+    points = distinct(np.concatenate(times))
     return [np.searchsorted(points, ts) for ts in times], points, len(points) + 1
 
 

@@ -27,12 +27,15 @@ def overlong(trace: Trace) -> npt.NDArray[np.bool_]:
 
     False everywhere for a trace without host activity: nothing bounds it then.
     """
-    dur = trace.numbers("device_ops", "dur_ns")
-    rows = np.flatnonzero(~of_kind(trace, "host_ops", "python"))
-    if not len(rows) or not len(dur):
+    dur, op_start = (trace.numbers("device_ops", name) for name in ("dur_ns", "ts_ns"))
+    start, end = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    python = of_kind(trace, "host_ops", "python")
+    if python.any():
+        rows = np.flatnonzero(~python)
+        start, end = start[rows], end[rows]
+    if not len(start) or not len(dur):
         return np.zeros(len(dur), np.bool_)
-    start, op_start = trace.numbers("host_ops", "ts_ns")[rows], trace.numbers("device_ops", "ts_ns")
-    end = start + trace.numbers("host_ops", "dur_ns")[rows]
+    end = start + end
     window_start = trace.numbers("windows", "ts_ns")
     window_end = window_start + trace.numbers("windows", "dur_ns")
     first = min(int(start.min()), int(op_start.min()), *window_start.tolist())

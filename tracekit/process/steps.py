@@ -369,7 +369,9 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     first stage begins anew.
     """
     busy = ~of_kind(trace, "host_ops", "overhead", "python", "other")
-    if busy.any():
+    if busy.all() and len(busy):
+        start, length = host.ts_ns, host.dur_ns
+    elif busy.any():
         start, length = host.ts_ns[busy], host.dur_ns[busy]
     else:
         start, length = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))

@@ -182,7 +182,7 @@ def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
     ]
     of_op, first_of_op = of_column(rows["op"])
     shown = [op and _short(op) for op in as_python(rows["op"].array[first_of_op])]
-    rows = rows[["run", "role", "stage", "wall_ns", "each_ns", "each_count"]]
+    rows = rows[["run", "role", "stage", "wall_ns", "each_ns", "each_count"]].copy()
     rows["what"] = np.array([*titles, None], object)[number]
     rows["shown"] = np.array([*shown, None], object)[of_op]
     by = ["run", "role", "stage", "what", "shown", "wall_ns"]

@@ -172,13 +172,13 @@ class _Tally(NamedTuple):
 
     def median_ns(self) -> Nullable:
         """The median duration in every slot."""
-        values = sorted_in_groups(self.slot, self.dur_ns).astype(np.float64)
+        values = sorted_in_groups(self.slot, self.dur_ns)
         first = np.cumsum(self.counts) - self.counts
         is_counted = self.counts > 0
         median = np.zeros(len(self.counts))
         low = first[is_counted] + (self.counts[is_counted] - 1) // 2
         high = first[is_counted] + self.counts[is_counted] // 2
-        median[is_counted] = (values[low] + values[high]) / 2
+        median[is_counted] = (values[low].astype(np.float64) + values[high]) / 2
         return Nullable(median, ~is_counted)
 
 

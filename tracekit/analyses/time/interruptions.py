@@ -353,8 +353,7 @@ ANALYSIS = Analysis(
         "graph-capture": {
             # Steps that warm up, as above.
             "first_steps": 2,
-            # Captures and instantiations of graphs in steady steps, as a share of the step: the severity low. No steady step of
-            # a real trace or of a clean simulated job here has any.
+            # Captures and instantiations of graphs in steady steps, as a share of the step: the severity low.
             "time_ratio": 0.01,
         },
         "warm-up": {

@@ -68,11 +68,12 @@ Check = tuple[int | None, int | None]
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """What was recorded, and one row a check."""
-    host, device_start = _host_ops(trace), trace.numbers("device_ops", "ts_ns")
-    start = np.concatenate((trace.numbers("host_ops", "ts_ns")[host], device_start))
-    dur = (trace.numbers("host_ops", "dur_ns")[host], trace.derived(sound_dur_ns))
-    end = start + np.concatenate(dur)
-    first, last = (int(start.min()), int(end.max())) if len(start) else (0, 0)
+    host_start, host_dur = _host_spans(trace)
+    device_start = trace.numbers("device_ops", "ts_ns")
+    spans = ((host_start, host_dur), (device_start, trace.derived(sound_dur_ns)))
+    recorded = [(start, dur) for start, dur in spans if len(start)]
+    first = min((int(start.min()) for start, _ in recorded), default=0)
+    last = max((int((start + dur).max()) for start, dur in recorded), default=0)
     distributed = trace.meta.get("distributedInfo")
     captures = {
         "world_size": numbers_or_none([trace.source.world_size]),
@@ -80,7 +81,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "dur_ns": np.array([last - first]),
         "absolute_time": np.array([bool(trace.meta.get("absolute_time"))]),
         "row_count": np.array([int(trace.meta.get("element_count", 0))]),
-        "host_op_count": np.array([len(host)]),
+        "host_op_count": np.array([len(host_start)]),
         "device_op_count": np.array([len(device_start)]),
         "device_name": [_device_name(trace.meta)],
         "backend": [_text(distributed.get("backend")) if isinstance(distributed, dict) else None],
@@ -94,9 +95,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {"captures": captures, "quality": quality}
 
 
-def _host_ops(trace: Trace) -> Ints:
-    """The rows of `host_ops` but for Python functions, of which only some are read."""
-    return np.flatnonzero(~of_kind(trace, "host_ops", "python"))
+def _host_spans(trace: Trace) -> tuple[Ints, Ints]:
+    """(starts, lengths) of the rows of `host_ops` but for Python functions, of which only some are read."""
+    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    python = of_kind(trace, "host_ops", "python")
+    return (start[~python], dur[~python]) if python.any() else (start, dur)
 
 
 def _text(value: object) -> str | None:
@@ -116,7 +119,7 @@ def _device_name(meta: Mapping[str, Any]) -> str | None:
 
 def _checks(trace: Trace) -> dict[str, Check]:
     """Every check by name; checks of what was not recorded are left out."""
-    host_dur = trace.numbers("host_ops", "dur_ns")[_host_ops(trace)]
+    _, host_dur = _host_spans(trace)
     checks: dict[str, Check] = {"host_zero_duration": (int((host_dur == 0).sum()), None)}
     if trace.has("device_ops"):
         start = trace.numbers("device_ops", "ts_ns")

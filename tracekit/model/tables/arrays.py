@@ -79,13 +79,13 @@ def holds(array: Array, value: str | int | None) -> npt.NDArray[np.bool_]:
     [False, False, True]
     """
     if isinstance(array, Coded):
-        if value is None:
-            return np.asarray(array.codes == -1, np.bool_)
-        codes = [code for code, text in enumerate(array.texts) if text == value]
-        return np.isin(array.codes, codes)
-    if isinstance(array, Nullable):
-        return array.missing if value is None else (array.values == value) & ~array.missing
-    return np.zeros(len(array), np.bool_) if value is None else np.asarray(array == value, np.bool_)
+        codes = zip((*range(len(array.texts)), -1), (*array.texts, None), strict=True)
+        return np.isin(array.codes, [code for code, text in codes if text == value])
+    if isinstance(array, np.ndarray):
+        return np.asarray(array == value, np.bool_)
+    if value is None:
+        return array.missing
+    return np.asarray((array.values == value) & ~array.missing, np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,8 +88,11 @@ def _tables(db: Database, want: Want, clock: Clock, advance: Callable[[float], N
         tables = replace(tables, device=nsys_device.read(db, clock, want))
     advance(0.3)
     if want.table("syncs") and nsys_device.SYNC in db.columns:
-        syncs, contexts = nsys_device.read_syncs(db, clock), nsys_device.devices_of_contexts(db)
-        tables = replace(tables, syncs=syncs, contexts=contexts)
+        contexts = nsys_device.recorded_contexts(db)
+        if not contexts:
+            little = replace(want, args=(), columns=frozenset())
+            contexts = (tables.device or nsys_device.read(db, clock, little)).contexts
+        tables = replace(tables, syncs=nsys_device.read_syncs(db, clock), contexts=contexts)
     if want.table("host_ops"):
         calls = (nsys_host.read_cuda(db, clock), *nsys_host.read_other(db, clock))
         tables = replace(tables, calls=calls)

@@ -7,12 +7,12 @@ from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.codes import Data
 from tracekit.model.keys import of_arrays, place_of
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.raw import THREAD_STATES
 from tracekit.model.trace import Note
 from tracekit.readers.nsys.content import Clock
@@ -101,7 +101,7 @@ def tids_of(cpu: CpuRows | None, pid: int) -> set[int]:
     return {tid for part in parts for tid in np.unique(part).tolist()} - {MISSING}
 
 
-def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[pd.DataFrame, list[Note]]:
+def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[Columns, list[Note]]:
     """(`cpu_samples` of one process, ids from 0; notes); `cpu` lets go of its rows."""
     process = cpu.processes.pop(pid, Process())
     tid, ts, chain = map(process.column, ("tid", "ts_ns", "chain"))
@@ -115,14 +115,14 @@ def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[pd.Data
         "name": category(codes, cpu.names or [None]),
         "path": category(codes, cpu.paths or [None]),
     }
-    return TABLES["cpu_samples"].frame(table, len(rows)), _notes(
+    return TABLES["cpu_samples"].cast(table, len(rows)), _notes(
         SAMPLES, process, len(tid) - len(known_rows)
     )
 
 
 def thread_states(
     cpu: CpuRows, pid: int, threads: Sequence[int], clock: Clock
-) -> tuple[pd.DataFrame, list[Note]]:
+) -> tuple[Columns, list[Note]]:
     """(`thread_states` of one process, ids from 0; notes); `cpu` lets go of its rows."""
     process = cpu.processes.pop(pid, Process())
     tid, ts, enters, state = map(process.column, ("tid", "ts_ns", "enters", "state"))
@@ -153,7 +153,7 @@ def thread_states(
         "state": category(state[rows].astype(np.int32), THREAD_STATES),
     }
     lost = int(np.count_nonzero(leaves & ~returns))
-    return TABLES["thread_states"].frame(table, len(rows)), _notes(
+    return TABLES["thread_states"].cast(table, len(rows)), _notes(
         SWITCHES, process, unusable + lost
     )
 

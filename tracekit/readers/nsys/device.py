@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.labels import phrase
 from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, TABLES
+from tracekit.model.tables.arrays import Coded, Columns, at_rows
 from tracekit.model.trace import Want
 from tracekit.readers.chrome.classes import COMMUNICATION
 from tracekit.readers.chrome.scan import Sparse
-from tracekit.readers.nsys.blocks import BLOCK_ROWS
 from tracekit.readers.nsys.content import Clock
-from tracekit.readers.nsys.database import MISSING, Database, Ints, has, quoted, rows, tolerant
+from tracekit.readers.nsys.database import MISSING, Database, Ints, has, quoted, rows
 from tracekit.readers.nsys.gather import (
-    UNKNOWN,
     ByProcess,
     Names,
     Process,
@@ -28,15 +27,14 @@ from tracekit.readers.nsys.gather import (
     column,
     constant,
     gather,
+    in_order,
     order,
-    process_of,
     same,
     sparse,
     wanted,
     whole_numbers,
 )
-from tracekit.readers.nsys.numbering import distinct_rows
-from tracekit.readers.nsys.pages import PageRows
+from tracekit.readers.nsys.numbering import distinct_rows, distinct_values
 
 KERNEL, MEMCPY, MEMSET, GRAPH, SYNC = (
     f"CUPTI_ACTIVITY_KIND_{name}"
@@ -58,18 +56,22 @@ _NONE = 1023
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """The device work of all processes, in parts; `labels` are the texts of the codes of names."""
+    """The device work of all processes, in parts; `labels` are the texts of the codes of names.
+
+    `contexts` are the devices of (process, context), where work was looked at for them.
+    """
 
     processes: ByProcess
     labels: list[str | None]
     args: tuple[str, ...]
+    contexts: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
     """A table of one process, its arguments by position, and how many rows are odd in which way."""
 
-    frame: pd.DataFrame
+    columns: Columns
     args: Mapping[str, Sparse]
     odd: Mapping[str, int]
 
@@ -82,6 +84,8 @@ def recorded(db: Database) -> bool:
 def read(db: Database, clock: Clock, want: Want) -> DeviceRows:
     """The device work of all processes, with the arguments and nullable columns that are wanted."""
     names, processes = Names(), ByProcess()
+    contexts: dict[tuple[int, int], int] = {}
+    looks = want.table("syncs") and SYNC in db.columns and not recorded_contexts(db)
     keys = tuple(key for key in _ARGUMENTS if wanted(want.args, key))
     for table, kind in (
         (KERNEL, "kernel"),
@@ -91,24 +95,34 @@ def read(db: Database, clock: Clock, want: Want) -> DeviceRows:
     ):
         if table not in db.columns:
             continue
-        sql = {"key": _key(db, table)}
-        if want.column("device"):
-            sql["device"] = column(db, table, "deviceId")
-        if want.column("stream"):
-            sql["stream"] = column(db, table, "streamId")
-        if want.column("correlation"):
-            sql["correlation"] = f"nullif({column(db, table, 'correlationId')}, 0)"
-        if table in (MEMCPY, MEMSET) and want.column("size_bytes"):
-            sql["size"] = column(db, table, "bytes")
-        for key in keys:
-            if (value_sql := _ARGUMENTS[key].sql(db, table)) is not None:
-                sql[key] = value_sql
+        sql = _cells(db, table, want, keys)
         source = {KERNEL: "string", MEMCPY: "copy", MEMSET: "fill", GRAPH: "graph"}[table]
         optional = ("device", "stream", "correlation", "size", *keys)
         change = _changer(names, source, _KIND[kind], optional)
-        gather(db, table, sql, processes, clock, change, on_device=True)
+        look = None
+        if looks and table != GRAPH and has(db, table, "contextId", "deviceId"):
+            sql |= {_CONTEXT: quoted("contextId"), _OF_CONTEXT: quoted("deviceId")}
+            look = partial(_look_at_contexts, contexts)
+        gather(db, table, sql, processes, clock, change, on_device=True, look=look)
     labels = names.labels(db, {"copy": _copy_name, "fill": _fill_name, "graph": _graph_name})
-    return DeviceRows(processes, labels, keys)
+    return DeviceRows(processes, labels, keys, contexts)
+
+
+def _cells(db: Database, table: str, want: Want, keys: Sequence[str]) -> dict[str, str]:
+    """SQL for what is wanted of the rows of a table, by column."""
+    sql = {"key": _key(db, table)}
+    if want.column("device"):
+        sql["device"] = column(db, table, "deviceId")
+    if want.column("stream"):
+        sql["stream"] = column(db, table, "streamId")
+    if want.column("correlation"):
+        sql["correlation"] = f"nullif({column(db, table, 'correlationId')}, 0)"
+    if table in (MEMCPY, MEMSET) and want.column("size_bytes"):
+        sql["size"] = column(db, table, "bytes")
+    for key in keys:
+        if (value_sql := _ARGUMENTS[key].sql(db, table)) is not None:
+            sql[key] = value_sql
+    return sql
 
 
 def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
@@ -121,29 +135,33 @@ def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
     kind[collective] = _KIND["collective"]
     name = category(codes, found.labels)
     device, stream = of_process.column("device"), of_process.column("stream")
-    positions = order(ts, dur, device, stream, kind, name.codes)
-    kinds = pd.Index(DEVICE_OP_KINDS, dtype="str")
-    frame: dict[str, Any] = {
+    positions, starts = in_order(ts, partial(_at, (dur, device, stream, kind, name.codes)))
+    columns: dict[str, Any] = {
         "id": np.arange(len(positions), dtype=np.int32),
-        "ts_ns": ts[positions],
+        "ts_ns": starts,
         "dur_ns": dur[positions],
-        "name": name[positions],
-        "kind": pd.Categorical.from_codes(kind[positions], categories=kinds),
+        "name": at_rows(name, positions),
+        "kind": Coded(kind[positions], DEVICE_OP_KINDS),
         "device": whole_numbers(device[positions]),
         "stream": whole_numbers(stream[positions]),
     }
     odd = {**of_process.odd, "no-name": int(np.count_nonzero(name.codes < 0))}
     # Each column is let go of before the next is made.
-    del ts, dur, codes, kind, name, device, stream, collective
-    frame["correlation"] = whole_numbers(of_process.column("correlation")[positions])
-    frame["external_id"] = same(None, len(positions))
-    frame["size_bytes"] = whole_numbers(of_process.column("size")[positions])
+    del ts, starts, dur, codes, kind, name, device, stream, collective
+    columns["correlation"] = whole_numbers(of_process.column("correlation")[positions])
+    columns["external_id"] = same(None, len(positions))
+    columns["size_bytes"] = whole_numbers(of_process.column("size")[positions])
     args: dict[str, Sparse] = {}
     for key in found.args:
-        argument = sparse(of_process.column(key)[positions], frame["id"], _ARGUMENTS[key].text)
+        argument = sparse(of_process.column(key)[positions], columns["id"], _ARGUMENTS[key].text)
         if argument is not None:
             args[key] = argument
-    return DeviceTable(TABLES["device_ops"].frame(frame), args, odd)
+    return DeviceTable(TABLES["device_ops"].cast(columns), args, odd)
+
+
+def _at(columns: Sequence[npt.NDArray[Any]], rows: Ints) -> list[npt.NDArray[Any]]:
+    """These columns at these rows."""
+    return [column[rows] for column in columns]
 
 
 def used(found: DeviceRows) -> dict[int, frozenset[int]]:
@@ -152,7 +170,7 @@ def used(found: DeviceRows) -> dict[int, frozenset[int]]:
     for pid, of_process in found.processes.items():
         numbers = set[int]()
         for part in of_process.parts.get("device", []):
-            numbers.update(np.unique(part[part >= 0]).tolist())
+            numbers.update(distinct_values(part[part >= 0]))
         devices[pid] = frozenset(numbers)
     return devices
 
@@ -186,54 +204,40 @@ def syncs(found: DeviceRows, pid: int, devices: Mapping[tuple[int, int], int]) -
     stream, correlation = of_process.column("stream"), of_process.column("correlation")
     name = category(of_process.column("name", np.int32), found.labels)
     positions = order(ts, dur, device, stream, name.codes)
-    frame = {
+    columns = {
         "id": np.arange(len(positions), dtype=np.int32),
         "ts_ns": ts[positions],
         "dur_ns": dur[positions],
-        "name": name[positions],
+        "name": at_rows(name, positions),
         "device": whole_numbers(device[positions]),
         "stream": whole_numbers(stream[positions]),
         "correlation": whole_numbers(correlation[positions]),
     }
-    return DeviceTable(TABLES["syncs"].frame(frame), {}, of_process.odd)
+    return DeviceTable(TABLES["syncs"].cast(columns), {}, of_process.odd)
 
 
-def devices_of_contexts(db: Database) -> dict[tuple[int, int], int]:
-    """The device of every (process, context): as recorded, else where work of that context ran."""
+def recorded_contexts(db: Database) -> dict[tuple[int, int], int]:
+    """The device of every (process, context), as recorded."""
     pairs: dict[tuple[int, int], int] = {}
     for table in CONTEXTS:
         if has(db, table, "processId", "contextId", "deviceId"):
             for process, context, device in rows(db, table, ("processId", "contextId", "deviceId")):
                 if all(isinstance(value, int) for value in (process, context, device)):
                     pairs.setdefault((process, context), device)
-    if pairs:
-        return pairs
-    for table in (KERNEL, MEMCPY, MEMSET):
-        if not has(db, table, "contextId", "deviceId"):
-            continue
-        for process, context, device in _distinct_contexts(db, table):
-            pairs.setdefault((UNKNOWN if process is None else process, context), device)
     return pairs
 
 
-def _distinct_contexts(db: Database, table: str) -> list[tuple[Any, ...]]:
-    """Each (process, context, device) of a table of device work once, in the order of their first rows."""
-    pid = process_of(db, table)
-    cells = {"process": pid, "context": quoted("contextId"), "device": quoted("deviceId")}
-    page_rows = PageRows(db, table, cells, None)
-    parts = [distinct_rows(list(block.values())) for block, _ in page_rows.blocks(BLOCK_ROWS)]
-    if not page_rows.ended:
-        sql = (
-            f"SELECT DISTINCT {pid}, contextId, deviceId FROM {table} NOT INDEXED"
-            " WHERE typeof(contextId) = 'integer' AND typeof(deviceId) = 'integer' LIMIT 10000"
-        )
-        return tolerant(db, table, sql)
-    triples = dict.fromkeys(chain.from_iterable(parts))
-    return [
-        (None if process == MISSING else process, context, device)
-        for process, context, device in triples
-        if MISSING not in (context, device)
-    ]
+_CONTEXT, _OF_CONTEXT = "context of work", "device of context"
+
+
+def _look_at_contexts(
+    contexts: dict[tuple[int, int], int], pid: Ints, block: dict[str, Ints]
+) -> None:
+    """Nothing; `contexts` has by then the devices on which work of these rows' contexts ran first."""
+    columns = [pid, block.pop(_CONTEXT), block.pop(_OF_CONTEXT)]
+    for process, context, device in distinct_rows(columns):
+        if MISSING not in (context, device):
+            contexts.setdefault((process, context), device)
 
 
 def _changer(

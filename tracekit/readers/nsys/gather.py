@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import Coded, Nullable
 from tracekit.readers.chrome.scan import Sparse, smallest_type
 from tracekit.readers.nsys.content import Clock
 from tracekit.readers.nsys.database import (
@@ -119,11 +119,12 @@ def gather(
     change: Callable[[dict[str, Ints]], dict[str, npt.NDArray[Any]]],
     *,
     on_device: bool = False,
+    look: Callable[[Ints, dict[str, Ints]], None] | None = None,
 ) -> None:
     """Add the rows of a table that have a place in time to their processes.
 
-    The columns are `ts_ns`, `dur_ns`, and those by `sql`, as `change` makes them of each block. On a device
-    0 to 0 means that the time could not be had.
+    The columns are `ts_ns`, `dur_ns`, and those by `sql`, as `change` makes them of each block, after `look` was shown
+    the processes and the columns of all its rows. On a device 0 to 0 means that the time could not be had.
     """
     start_sql, end_sql = column(db, table, "start"), column(db, table, "end")
     # Lengths have fewer digits than ends, which is what a number costs on its way here.
@@ -134,6 +135,8 @@ def gather(
         pid[pid == MISSING] = UNKNOWN
         dur, odd = _durations(start, length, clock, on_device=on_device)
         lost = odd["no-time"]
+        if look is not None:
+            look(pid, block)
         columns = change(block)
         start[lost] = 0
         columns |= {"ts_ns": start + clock.base_ns, "dur_ns": dur}
@@ -192,51 +195,54 @@ def constant(value: int, length: int) -> Ints:
     return np.broadcast_to(np.int64(value), length)
 
 
-def whole_numbers(values: Ints) -> Any:
-    """A nullable integer column of these, NA where a value is `MISSING`; may be changed in place."""
+def whole_numbers(values: Ints) -> Nullable:
+    """A nullable integer column of these, missing where a value is `MISSING`; may be changed in place."""
     if len(values) and values.min() == values.max():
         return same(None if values[0] == MISSING else int(values[0]), len(values))
     missing = values == MISSING
     if not missing.any():
-        return pd.arrays.IntegerArray(values, np.broadcast_to(np.False_, len(values)))
+        return Nullable(values, np.broadcast_to(np.False_, len(values)))
     values[missing] = 0
-    return pd.arrays.IntegerArray(values, missing)
+    return Nullable(values, missing)
 
 
-def same(value: int | None, length: int) -> Any:
-    """A nullable integer column with one value in all rows (None: NA), in the memory of one."""
-    return pd.arrays.IntegerArray(
+def same(value: int | None, length: int) -> Nullable:
+    """A nullable integer column with one value in all rows (None: missing), in the memory of one."""
+    return Nullable(
         np.broadcast_to(np.int64(value or 0), length),
         np.broadcast_to(np.bool_(value is None), length),
     )
 
 
-def category(codes: npt.NDArray[np.int32], labels: Sequence[str | None]) -> pd.Categorical:
-    """The labels of these codes, with only those categories that occur, in sorted order."""
+def category(codes: npt.NDArray[np.int32], labels: Sequence[str | None]) -> Coded:
+    """The labels of these codes, with only those texts that occur, in sorted order."""
     used = np.bincount(codes, minlength=len(labels)) > 0
     occurring = set(compress(labels, used.tolist()))
     texts_ = sorted(label for label in occurring if label is not None)
     place: dict[str | None, int] = {text: number for number, text in enumerate(texts_)}
     table = np.array([place.get(label, -1) for label in labels] or [-1], smallest_type(len(texts_)))
-    return pd.Categorical.from_codes(table[codes], categories=pd.Index(texts_, dtype="str"))
+    return Coded(table[codes], tuple(texts_))
 
 
 def order(ts_ns: Ints, *keys: npt.NDArray[Any]) -> Ints:
     """The rows by start; of those that start together, by the `keys`, the first of them first."""
+    return in_order(ts_ns, lambda rows: [key[rows] for key in keys])[0]
+
+
+def in_order(ts_ns: Ints, keys: Callable[[Ints], Sequence[npt.NDArray[Any]]]) -> tuple[Ints, Ints]:
+    """(the rows by start, their starts); of those that start together, by what `keys` gives for these rows."""
     by_start = np.argsort(ts_ns, kind="stable")
     starts = ts_ns[by_start]
     same_start = starts[1:] == starts[:-1]
     if not same_start.any():
-        return by_start
+        return by_start, starts
     tied = np.zeros(len(starts), np.bool_)
     tied[1:] = same_start
     tied[:-1] |= same_start
     positions = np.flatnonzero(tied)
     rows = by_start[positions]
-    by_start[positions] = rows[
-        np.lexsort([*(key[rows] for key in reversed(keys)), starts[positions]])
-    ]
-    return by_start
+    by_start[positions] = rows[np.lexsort([*reversed(keys(rows)), starts[positions]])]
+    return by_start, starts
 
 
 def sparse(

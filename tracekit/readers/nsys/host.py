@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.model.records import dataclass
 from tracekit.model.tables import HOST_OP_KINDS, TABLES
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows, bare, joined
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys.content import Clock
 from tracekit.readers.nsys.database import MISSING, Database, Ints, has, rows, texts
@@ -24,13 +25,14 @@ from tracekit.readers.nsys.gather import (
     column,
     constant,
     gather,
-    order,
+    in_order,
     pid_or_none,
     plain_name,
     same,
     thread_of,
     whole_numbers,
 )
+from tracekit.readers.nsys.numbering import distinct_values
 from tracekit.readers.nsys.nvtx import HostRows
 
 RUNTIME, OSRT = "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"
@@ -57,7 +59,7 @@ class Calls:
 class HostTable:
     """`host_ops` of one process, and the arguments of its ranges by row."""
 
-    frame: pd.DataFrame
+    columns: Columns
     args: Mapping[str, Sparse]
 
 
@@ -97,49 +99,58 @@ def odd(calls: Calls, pid: int) -> Mapping[str, int]:
 
 
 def host_ops(
-    calls: Sequence[Calls], ranges: HostRows | None, pid: int, threads: Sequence[int]
+    calls: Sequence[Calls], ranges: list[HostRows], pid: int, threads: Sequence[int]
 ) -> HostTable:
-    """`host_ops` of one process, ids from 0: by start, longest first. `calls` let go of its rows.
+    """`host_ops` of one process, ids from 0: by start, longest first. `calls` and `ranges` let go of their rows.
 
     `threads` are the numbers of all threads of the process, ascending; the column counts by them.
     """
     parts = [_of_calls(calls_of_kind, pid) for calls_of_kind in calls]
     before = sum(len(part["ts_ns"]) for part in parts)
-    if ranges is not None:
-        parts.append(_of_ranges(ranges))
+    range_args: Mapping[str, Sparse] = {}
+    if ranges:
+        range_args = ranges[0].args
+        parts.append(_of_ranges(ranges.pop()))
     ts, dur = _taken(parts, "ts_ns"), _taken(parts, "dur_ns")
     tid, kind = _taken(parts, "tid"), _taken(parts, "kind")
-    name: Any = pd.api.types.union_categoricals([part.pop("name") for part in parts])
-    cat: Any = pd.api.types.union_categoricals([part.pop("cat") for part in parts])
-    positions = order(ts, -dur, tid, kind, _alphabetical(name)[name.codes])
-    kinds = pd.Index(HOST_OP_KINDS, dtype="str")
-    frame: dict[str, Any] = {
+    name, cat = (_joined([part.pop(column) for part in parts]) for column in ("name", "cat"))
+    positions, starts = in_order(ts, partial(_ties, dur, tid, kind, name))
+    del ts
+    columns: dict[str, Any] = {
         "id": np.arange(len(positions), dtype=np.int32),
-        "ts_ns": ts[positions],
+        "ts_ns": starts,
         "dur_ns": dur[positions],
-        "name": name[positions],
-        "kind": pd.Categorical.from_codes(kind[positions], categories=kinds),
-        "cat": cat[positions],
+        "name": at_rows(name, positions),
+        "kind": Coded(kind[positions], HOST_OP_KINDS),
+        "cat": at_rows(cat, positions),
         "pid": same(pid_or_none(pid), len(positions)),
     }
     # Each column is let go of before the next is made.
-    del ts, dur, kind, name, cat
-    tid = tid[positions]
-    frame["tid"] = numbered_threads(tid)
-    frame["thread"] = np.searchsorted(np.array(threads, np.int64), tid).astype(np.int32)
-    frame["correlation"] = whole_numbers(_taken(parts, "correlation")[positions])
-    frame["external_id"] = same(None, len(positions))
+    del starts, dur, kind, name, cat
+    columns["thread"] = thread = _places(tid[positions], threads)
+    columns["tid"] = numbered_threads(np.array(threads, np.int64), thread)
+    del tid
+    columns["correlation"] = whole_numbers(_taken(parts, "correlation")[positions])
+    columns["external_id"] = same(None, len(positions))
     args: dict[str, Sparse] = {}
-    if ranges is not None and ranges.args:
+    if range_args:
         place = np.empty(len(positions), np.int32)
-        place[positions] = frame["id"]
-        args = {key: _moved(argument, place[before:]) for key, argument in ranges.args.items()}
-    return HostTable(TABLES["host_ops"].frame(frame), args)
+        place[positions] = columns["id"]
+        args = {key: _moved(argument, place[before:]) for key, argument in range_args.items()}
+    return HostTable(TABLES["host_ops"].cast(columns), args)
 
 
-def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> pd.DataFrame:
+def _ties(
+    dur: Ints, tid: npt.NDArray[np.int32], kind: npt.NDArray[np.int8], name: Coded, rows: Ints
+) -> tuple[npt.NDArray[Any], ...]:
+    """What tells the order of rows that start together."""
+    return -dur[rows], tid[rows], kind[rows], _alphabetical(name.texts)[name.codes[rows]]
+
+
+def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> Columns:
     """`open_ranges` of one process, ids from 0."""
-    return TABLES["open_ranges"].frame(
+    thread = _places(ranges.tid, threads)
+    return TABLES["open_ranges"].cast(
         {
             "id": np.arange(len(ranges.ts_ns), dtype=np.int32),
             "ts_ns": ranges.ts_ns,
@@ -147,24 +158,24 @@ def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> pd.DataFr
             "name": ranges.name,
             "cat": ranges.cat,
             "pid": same(pid_or_none(pid), len(ranges.ts_ns)),
-            "tid": numbered_threads(ranges.tid),
-            "thread": np.searchsorted(np.array(threads, np.int64), ranges.tid).astype(np.int32),
+            "tid": numbered_threads(np.array(threads, np.int64), thread),
+            "thread": thread,
         }
     )
 
 
-def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str]) -> pd.DataFrame:
+def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str]) -> Columns:
     """`threads` of one process; the names that a program gave through NVTX (`named`, by id) count first."""
     process = _process_name(db, pid)
     names = _thread_names(db, pid, process)
     for gtid, name in named.items():
         if (gtid >> 24) & _LAST_24 == pid:
             names[gtid & _LAST_24] = name
-    return TABLES["threads"].frame(
+    return TABLES["threads"].cast(
         {
             "thread": np.arange(len(tids), dtype=np.int32),
             "pid": same(pid_or_none(pid), len(tids)),
-            "tid": numbered_threads(np.array(tids, np.int64)),
+            "tid": numbered_threads(np.array(tids, np.int64), np.arange(len(tids))),
             "name": [names.get(tid) for tid in tids],
             "process_name": [process] * len(tids),
         },
@@ -178,13 +189,20 @@ def tids_of(calls: Sequence[Calls], pid: int) -> set[int]:
     for kind_of_calls in calls:
         if pid in kind_of_calls.processes:
             for part in kind_of_calls.processes[pid].parts.get("tid", []):
-                tids.update(np.unique(part).tolist())
+                tids.update(distinct_values(part))
     return tids
 
 
-def numbered_threads(tid: Ints) -> Any:
-    """Thread numbers as a nullable column, NA for an unknown one."""
-    return whole_numbers(np.where(tid == UNKNOWN, MISSING, tid))
+def numbered_threads(tids: Ints, thread: npt.NDArray[np.integer[Any]]) -> Nullable:
+    """The numbers of threads by their places among `tids`, missing for an unknown one."""
+    return whole_numbers(np.where(tids == UNKNOWN, MISSING, tids)[thread])
+
+
+def _places(tid: npt.NDArray[np.int32], threads: Sequence[int]) -> npt.NDArray[np.int32]:
+    """The places of these threads among all of the process."""
+    if len(threads) == 1:
+        return np.zeros(len(tid), np.int32)
+    return np.searchsorted(np.array(threads, np.int32), tid).astype(np.int32)
 
 
 _LAST_24 = 0xFFFFFF
@@ -225,7 +243,7 @@ def _of_calls(calls: Calls, pid: int) -> _Part:
     return {
         "ts_ns": ts,
         "dur_ns": of_process.column("dur_ns"),
-        "tid": of_process.column("tid"),
+        "tid": of_process.column("tid", np.int32),
         "kind": _KINDS[cat],
         "cat": category(cat.astype(np.int32), CATEGORIES),
         "name": category(of_process.column("name", np.int32), calls.labels),
@@ -240,8 +258,8 @@ def _of_ranges(ranges: HostRows) -> _Part:
         "dur_ns": ranges.dur_ns,
         "tid": ranges.tid,
         "kind": ranges.kind,
-        "cat": ranges.cat,
-        "name": ranges.name,
+        "cat": bare(ranges.cat),
+        "name": bare(ranges.name),
         "correlation": constant(MISSING, len(ranges.ts_ns)),
     }
 
@@ -251,12 +269,17 @@ def _taken(parts: Sequence[_Part], name: str) -> npt.NDArray[Any]:
     return np.concatenate([part.pop(name) for part in parts])
 
 
-def _alphabetical(name: pd.Categorical) -> Ints:
-    """The place of each category in alphabetical order, and -1 at the end for a missing one."""
-    place = np.full(len(name.categories) + 1, -1, np.int64)
-    place[np.argsort(name.categories.to_numpy(object), kind="stable")] = np.arange(
-        len(name.categories)
-    )
+def _joined(parts: Sequence[Coded]) -> Coded:
+    """The texts of all parts as one column."""
+    united = joined(parts)
+    assert isinstance(united, Coded), "texts"
+    return united
+
+
+def _alphabetical(names: Sequence[str]) -> Ints:
+    """The place of each name in alphabetical order, and -1 at the end for a missing one."""
+    place = np.full(len(names) + 1, -1, np.int64)
+    place[np.argsort(np.array(names, object), kind="stable")] = np.arange(len(names))
     return place
 
 

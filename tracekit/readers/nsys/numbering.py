@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,7 @@ _FEW = 8
 """So many values are looked for one by one before all are sorted."""
 
 
-def distinct_values(values: Ints) -> list[int]:
+def distinct_values(values: npt.NDArray[np.integer[Any]]) -> list[int]:
     """The values, each of which is there once, ascending.
 
     >>> distinct_values(np.array([7, 3, 7]))

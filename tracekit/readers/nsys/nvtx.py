@@ -79,9 +79,9 @@ class Ranges:
 
     ts_ns: Ints
     dur_ns: Ints
-    thread: Codes
-    name: Codes
-    cat: Codes
+    thread: npt.NDArray[Any]
+    name: npt.NDArray[Any]
+    cat: npt.NDArray[Any]
     kind: npt.NDArray[np.int8]
     is_open: Bools
     gtids: Ints
@@ -106,7 +106,7 @@ class HostRows:
     name: pd.Categorical
     kind: npt.NDArray[np.int8]
     cat: pd.Categorical
-    tid: Ints
+    tid: Codes
     args: Mapping[str, Sparse] = field(default_factory=dict[str, Sparse])
 
 
@@ -158,9 +158,9 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     return Ranges(
         ts,
         until,
-        rows.thread[positions],
-        rows.name[positions],
-        cat,
+        rows.thread[positions].astype(smallest_type(len(rows.gtids))),
+        rows.name[positions].astype(smallest_type(len(rows.names))),
+        cat.astype(smallest_type(len(cats))),
         np.where(ops, np.int8(_OP), np.int8(_RANGE)),
         is_open,
         rows.gtids,
@@ -203,6 +203,22 @@ def open_of_process(found: Ranges, pid: int | None) -> HostRows:
     return _rows(found, np.flatnonzero(_of(found, pid) & found.is_open))
 
 
+def without_process(found: Ranges, pid: int | None) -> Ranges:
+    """The same without the ranges of one process (None: without any); what was counted stays."""
+    kept = np.flatnonzero(~_of(found, pid))
+    return replace(
+        found,
+        ts_ns=found.ts_ns[kept],
+        dur_ns=found.dur_ns[kept],
+        thread=found.thread[kept],
+        name=found.name[kept],
+        cat=found.cat[kept],
+        kind=found.kind[kept],
+        is_open=found.is_open[kept],
+        args=_moved(found, kept),
+    )
+
+
 def processes(found: Ranges) -> dict[int, int]:
     """How many ranges each process has, open ones too; -1 for those of an unknown process."""
     number = np.bincount(found.thread, minlength=len(found.gtids))
@@ -243,28 +259,35 @@ def _of(found: Ranges, pid: int | None) -> Bools:
 
 def _rows(found: Ranges, at: Ints) -> HostRows:
     """These ranges as rows; their arguments move along."""
-    gtid = found.gtids[found.thread[at]]
-    new = np.full(len(found.ts_ns), -1, np.int32)
-    new[at] = np.arange(len(at), dtype=np.int32)
-    args: dict[str, Sparse] = {}
-    for key, column in found.args.items():
-        of_process = new[column.rows] >= 0
-        if of_process.any():
-            args[key] = nsys_nvtx_args.compacted(
-                new[column.rows][of_process], column.values[of_process], column.categories
-            )
+    tids = np.where(found.gtids >= 0, found.gtids & 0xFFFFFF, -1).astype(np.int32)
     return HostRows(
         found.ts_ns[at],
         found.dur_ns[at],
         _categorical(found.name[at], found.names),
         found.kind[at],
         _categorical(found.cat[at], found.cats),
-        np.where(gtid >= 0, gtid & 0xFFFFFF, -1),
-        args,
+        tids[found.thread[at]],
+        _moved(found, at),
     )
 
 
-def _categorical(codes: Codes, names: list[str]) -> pd.Categorical:
+def _moved(found: Ranges, at: Ints) -> dict[str, Sparse]:
+    """The arguments of these ranges, by their places among them; those that none has are left out."""
+    args: dict[str, Sparse] = {}
+    if not found.args:
+        return args
+    new = np.full(len(found.ts_ns), -1, np.int32)
+    new[at] = np.arange(len(at), dtype=np.int32)
+    for key, column in found.args.items():
+        of_process = new[column.rows] >= 0
+        if of_process.any():
+            args[key] = nsys_nvtx_args.compacted(
+                new[column.rows][of_process], column.values[of_process], column.categories
+            )
+    return args
+
+
+def _categorical(codes: npt.NDArray[Any], names: list[str]) -> pd.Categorical:
     """A categorical with only the categories that are used, in the order of `names`."""
     used = np.zeros(len(names) + 1, np.bool_)
     used[codes] = True  # -1, no name, marks the last place

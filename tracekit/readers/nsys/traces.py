@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from tracekit.discover import complete
 from tracekit.discover.manifests import without_manifest
@@ -18,6 +18,7 @@ from tracekit.model.errors import refused
 from tracekit.model.keys import place_of
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import Coded, Columns, Frames, Nullable, trimmed
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.levels import DRIVER
 from tracekit.readers.chrome.scan import Sparse
@@ -32,6 +33,7 @@ from tracekit.readers.nsys.contents import CALL_NOUNS, Contents, contents
 from tracekit.readers.nsys.database import MISSING, Database, damage_notes, opened
 from tracekit.readers.nsys.gather import UNKNOWN, pid_or_none, same, whole_numbers
 from tracekit.readers.nsys.memory import MemoryOps
+from tracekit.readers.nsys.numbering import distinct_values
 from tracekit.readers.nsys.nvtx import HostRows
 from tracekit.readers.nsys.pages import DamagedPagesError
 
@@ -82,7 +84,13 @@ def _each(
         damage: set[str] = set()
         of_no_process: set[tuple[str, str, int | None]] = set()
         for following, pid in zip(count(len(file_contents.pids) - 1, -1), file_contents.pids):
-            trace = _without_repeats(_trace(db, file_contents, pid, source, want), of_no_process)
+            owner = _owner(file_contents, pid)
+            ranges = _ranges(file_contents, owner)
+            if file_contents.ranges is not None:
+                fewer = nsys_nvtx.without_process(file_contents.ranges, owner)
+                file_contents = replace(file_contents, ranges=fewer)
+            trace = _trace(db, file_contents, ranges, pid, source, want)
+            trace = _without_repeats(trace, of_no_process)
             of_file += _fresh(damage_notes(db, source.name), damage)
             yield replace(trace, notes=(*of_file, *trace.notes)), following
             of_file = []
@@ -114,22 +122,37 @@ class _Draft:
     source: Source
     want: Want
     pid: int
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])
+    tables: dict[str, Columns] = field(default_factory=dict[str, Columns])
     args: dict[str, Sparse] = field(default_factory=dict[str, Sparse])
     notes: list[Note] = field(default_factory=list[Note])
 
 
-def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want: Want) -> Trace:
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """The ranges of one process: the `complete` ones, in a list that they are taken out of, and those that stayed `opens`.
+
+    `count` is how many they are, `tids` their threads.
+    """
+
+    complete: list[HostRows] = field(default_factory=list[HostRows])
+    opens: HostRows | None = None
+    count: int = 0
+    tids: frozenset[int] = frozenset()
+
+
+def _trace(
+    db: Database, file_contents: Contents, ranges: _Ranges, pid: int, source: Source, want: Want
+) -> Trace:
     """The Trace of one process."""
     draft = _Draft(source, want, pid)
-    ranges, opens = _ranges(draft, file_contents)
+    if file_contents.ranges is not None:
+        draft.notes.extend(nsys_nvtx.notes(file_contents.ranges, _owner(file_contents, pid)))
     memory = _memory(file_contents, pid)
-    all_ranges = [rows for rows in (ranges, opens) if rows is not None]
-    threads = _threads(file_contents, pid, all_ranges, memory)
-    if want.table("host_ops") and (ranges is not None or nsys_host.recorded(db)):
-        _add_host(draft, file_contents, ranges, threads)
-    if opens is not None and want.table("open_ranges"):
-        _add(draft, "open_ranges", nsys_host.open_ranges(opens, pid, threads))
+    threads = _threads(file_contents, pid, ranges.tids, memory)
+    if want.table("host_ops") and (ranges.complete or nsys_host.recorded(db)):
+        _add_host(draft, file_contents, ranges.complete, threads)
+    if ranges.opens is not None and want.table("open_ranges"):
+        _add(draft, "open_ranges", nsys_host.open_ranges(ranges.opens, pid, threads))
     _add_device(draft, file_contents)
     if memory is not None:
         draft.notes.extend(memory.notes)
@@ -140,7 +163,7 @@ def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want
         _add(draft, "windows", _window(file_contents))
     rows = _row_count(draft)
     if want.table("host_ops") and want.table("device_ops"):
-        draft.notes.extend(_absences(db, draft, all_ranges))
+        draft.notes.extend(_absences(db, draft, ranges.count))
     if want.table("threads"):
         named = {} if file_contents.ranges is None else file_contents.ranges.thread_names
         draft.tables["threads"] = nsys_host.threads(db, pid, threads, named)
@@ -149,7 +172,7 @@ def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want
     facts = {"host": nsys_identity.hostname(db), **nsys_identity.facts(identity, pid_or_none(pid))}
     return Trace(
         complete(_of_process(source, file_contents, pid, identity), facts),
-        draft.tables,
+        Frames(draft.tables),
         tuple(replace(note, source=source.name) for note in draft.notes),
         _meta(db, file_contents, pid, identity) | {"element_count": rows},
         draft.args,
@@ -157,12 +180,11 @@ def _trace(db: Database, file_contents: Contents, pid: int, source: Source, want
 
 
 def _threads(
-    file_contents: Contents, pid: int, ranges: Iterable[HostRows], memory: MemoryOps | None
+    file_contents: Contents, pid: int, of_ranges: Iterable[int], memory: MemoryOps | None
 ) -> list[int]:
     """The numbers of the threads of a process, ascending; that of memory operations is unknown."""
     tids = nsys_host.tids_of(file_contents.calls, pid)
-    for rows in ranges:
-        tids.update(np.unique(rows.tid).tolist())
+    tids.update(of_ranges)
     if memory is not None:
         tids.add(UNKNOWN)
     for cpu in (file_contents.cpu_samples, file_contents.switches):
@@ -170,13 +192,13 @@ def _threads(
     return sorted(tids)
 
 
-def _absences(db: Database, draft: _Draft, ranges: Iterable[HostRows]) -> list[Note]:
-    """Notes on what one would expect of a process with these ranges, and is not there."""
+def _absences(db: Database, draft: _Draft, range_count: int) -> list[Note]:
+    """Notes on what one would expect of a process with so many ranges, and is not there."""
     tables = draft.tables
     counts = {
         "api_count": _count(draft, "host_ops", "runtime"),
         "device_op_count": len(tables.get("device_ops", ())),
-        "range_count": sum(len(rows.ts_ns) for rows in ranges),
+        "range_count": range_count,
     }
     return [*nsys_content.absences(db, pid_or_none(draft.pid), **counts), *_unmatched(tables)]
 
@@ -187,34 +209,46 @@ def _row_count(draft: _Draft) -> int:
 
 def _count(draft: _Draft, table: str, kind: str) -> int:
     """How many rows of a kind a table has."""
-    return int((draft.tables[table]["kind"] == kind).sum()) if table in draft.tables else 0
+    return int(_of_kind(draft.tables[table], kind).sum()) if table in draft.tables else 0
+
+
+def _of_kind(columns: Columns, kind: str) -> npt.NDArray[np.bool_]:
+    """Which rows are of a kind."""
+    kinds = columns["kind"]
+    assert isinstance(kinds, Coded), "kinds are texts"
+    is_of_kind: npt.NDArray[np.bool_] = kinds.codes == kinds.texts.index(kind)
+    return is_of_kind
 
 
 def _add(
-    draft: _Draft, name: str, frame: pd.DataFrame | None, args: Mapping[str, Sparse] | None = None
+    draft: _Draft, name: str, columns: Columns | None, args: Mapping[str, Sparse] | None = None
 ) -> None:
     """Add a table, its rows numbered after those of the tables before it; None is not recorded."""
-    if frame is None:
+    if columns is None:
         return
     first = _row_count(draft)
-    if first + len(frame) > _MAX_ROWS:
+    if first + len(columns) > _MAX_ROWS:
         problem = f"more than {_MAX_ROWS:,} rows of one process"
         raise refused(draft.source.path, Reason("too-many", problem, Data(most=_MAX_ROWS)))
     if first:
-        frame["id"] = frame["id"].to_numpy() + np.int32(first)
+        ids = columns["id"]
+        assert isinstance(ids, np.ndarray), "no row lacks its number"
+        ids += np.int32(first)
     for key, column in (args or {}).items():
         draft.args[key] = replace(column, rows=column.rows + np.int32(first))
-    draft.tables[name] = frame
+    draft.tables[name] = columns
 
 
-def _ranges(draft: _Draft, file_contents: Contents) -> tuple[HostRows | None, HostRows | None]:
-    """(the complete ranges, those still open at the end) of one process."""
+def _ranges(file_contents: Contents, owner: int | None) -> _Ranges:
+    """The ranges of one process (None: of all)."""
     ranges = file_contents.ranges
     if ranges is None:
-        return None, None
-    owner = _owner(file_contents, draft.pid)
-    draft.notes.extend(nsys_nvtx.notes(ranges, owner))
-    return nsys_nvtx.of_process(ranges, owner), nsys_nvtx.open_of_process(ranges, owner)
+        return _Ranges()
+    complete = nsys_nvtx.of_process(ranges, owner)
+    opens = nsys_nvtx.open_of_process(ranges, owner)
+    count = len(complete.ts_ns) + len(opens.ts_ns)
+    tids = frozenset(tid for rows in (complete, opens) for tid in distinct_values(rows.tid))
+    return _Ranges([complete], opens, count, tids)
 
 
 def _owner(file_contents: Contents, pid: int) -> int | None:
@@ -223,13 +257,13 @@ def _owner(file_contents: Contents, pid: int) -> int | None:
 
 
 def _add_host(
-    draft: _Draft, file_contents: Contents, ranges: HostRows | None, threads: Sequence[int]
+    draft: _Draft, file_contents: Contents, ranges: list[HostRows], threads: Sequence[int]
 ) -> None:
     """Add `host_ops`."""
     for noun, calls in zip(CALL_NOUNS, file_contents.calls, strict=True):
         draft.notes.extend(_odd(nsys_host.odd(calls, draft.pid), noun))
     host = nsys_host.host_ops(file_contents.calls, ranges, draft.pid, threads)
-    _add(draft, "host_ops", host.frame, host.args)
+    _add(draft, "host_ops", host.columns, host.args)
 
 
 def _add_device(draft: _Draft, file_contents: Contents) -> None:
@@ -237,13 +271,13 @@ def _add_device(draft: _Draft, file_contents: Contents) -> None:
     if file_contents.device is not None and draft.pid in file_contents.device.processes:
         device = nsys_device.device_ops(file_contents.device, draft.pid)
         draft.notes.extend(_odd(device.odd, "rows of GPU work"))
-        if len(device.frame):
-            _add(draft, "device_ops", device.frame, device.args)
+        if len(device.columns):
+            _add(draft, "device_ops", device.columns, device.args)
     if file_contents.syncs is not None and draft.pid in file_contents.syncs.processes:
         syncs = nsys_device.syncs(file_contents.syncs, draft.pid, file_contents.contexts)
         draft.notes.extend(_odd(syncs.odd, "synchronisation records"))
-        if len(syncs.frame):
-            _add(draft, "syncs", syncs.frame)
+        if len(syncs.columns):
+            _add(draft, "syncs", syncs.columns)
 
 
 def _add_cpu(draft: _Draft, file_contents: Contents, threads: Sequence[int]) -> None:
@@ -305,18 +339,18 @@ def _odd(counts: Mapping[str, int], noun: str) -> list[Note]:
     return notes
 
 
-def _unmatched(tables: Mapping[str, pd.DataFrame]) -> list[Note]:
+def _unmatched(tables: Mapping[str, Columns]) -> list[Note]:
     """A note about device work of which no launch was recorded, where launches were."""
     if "device_ops" not in tables or "host_ops" not in tables:
         return []
-    host = tables["host_ops"]
-    called = host["correlation"].to_numpy(np.int64, na_value=MISSING)
-    calls = np.sort(called[(called != MISSING) & (host["kind"] == "runtime").to_numpy()])
+    host, device = (tables[name]["correlation"] for name in ("host_ops", "device_ops"))
+    assert isinstance(host, Nullable), "rows may lack it"
+    assert isinstance(device, Nullable), "rows may lack it"
+    calls = np.sort(host.values[~host.missing & _of_kind(tables["host_ops"], "runtime")])
     if not len(calls):
         return []
-    device = tables["device_ops"]["correlation"].to_numpy(np.int64, na_value=MISSING)
-    _, has_call = place_of(calls, device)
-    count = int(np.count_nonzero(~has_call))
+    _, has_call = place_of(calls, device.values)
+    count = int(np.count_nonzero(~has_call | device.missing))
     if not count:
         return []
     text = "device ops without the call that launched them, as of those launched before the recording began"
@@ -331,10 +365,10 @@ def _memory(file_contents: Contents, pid: int) -> MemoryOps | None:
     return file_contents.memory.get(pid, of_unknown)
 
 
-def _memory_ops(memory: MemoryOps, pid: int, thread: int) -> pd.DataFrame:
+def _memory_ops(memory: MemoryOps, pid: int, thread: int) -> Columns:
     """`memory_ops`: what was got from the driver, which does not say on which thread."""
     length = len(memory.ts_ns)
-    return TABLES["memory_ops"].frame(
+    return TABLES["memory_ops"].cast(
         {
             "id": np.arange(length, dtype=np.int32),
             "ts_ns": memory.ts_ns,
@@ -349,7 +383,7 @@ def _memory_ops(memory: MemoryOps, pid: int, thread: int) -> pd.DataFrame:
     )
 
 
-def _counters(db: Database, file_contents: Contents, pid: int) -> pd.DataFrame | None:
+def _counters(db: Database, file_contents: Contents, pid: int) -> Columns | None:
     """`counters`: the samples of the GPUs of this process; None where there are none."""
     if file_contents.samples is None:
         return None
@@ -360,25 +394,24 @@ def _counters(db: Database, file_contents: Contents, pid: int) -> pd.DataFrame |
     positions = nsys_metrics.owners(file_contents.samples, gpus).get(pid)
     if positions is None or not len(positions):
         return None
-    codes = file_contents.samples.name[positions]
-    names = pd.Index(file_contents.samples.names, dtype="str")
     value = file_contents.samples.value[positions]
-    return TABLES["counters"].frame(
+    names = Coded(file_contents.samples.name[positions], tuple(file_contents.samples.names))
+    return TABLES["counters"].cast(
         {
             "id": np.arange(len(positions), dtype=np.int32),
             "ts_ns": file_contents.samples.ts_ns[positions],
-            "name": pd.Categorical.from_codes(codes, categories=names).remove_unused_categories(),
-            "value": pd.arrays.FloatingArray(value, np.zeros(len(positions), np.bool_)),
+            "name": trimmed(names),
+            "value": Nullable(value, np.zeros(len(positions), np.bool_)),
         }
     )
 
 
-def _window(file_contents: Contents) -> pd.DataFrame | None:
+def _window(file_contents: Contents) -> Columns | None:
     """`windows`: the capture; None where its end is not known."""
     clock = file_contents.clock
     if clock.end_ns is None or clock.end_ns < clock.start_ns:
         return None
-    return TABLES["windows"].frame(
+    return TABLES["windows"].cast(
         {
             "id": np.zeros(1, np.int32),
             "ts_ns": np.array([clock.base_ns + clock.start_ns]),
