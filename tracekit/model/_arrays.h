@@ -8,6 +8,13 @@
 
 #define MOST 13
 
+/* More steps a key, and so many besides, mean keys that were made to collide. */
+#define STEPS_A_KEY 16
+#define ROOM 1024
+
+/* So many steps up from each row; those that are not done then are counted. */
+#define LEVELS 64
+
 /* The arrays of one call: all are read but for the last ones, which are written to. */
 typedef struct {
     Py_buffer views[MOST];
@@ -101,5 +108,8 @@ PyObject *mark_enclosing(PyObject *module, PyObject *args);
 PyObject *paths(PyObject *module, PyObject *args);
 PyObject *pooled(PyObject *module, PyObject *args);
 PyObject *pieces(PyObject *module, PyObject *args);
+PyObject *by_thread(PyObject *module, PyObject *args);
+PyObject *innermost(PyObject *module, PyObject *args);
+PyObject *nest(PyObject *module, PyObject *args);
 
 #endif

@@ -194,9 +194,8 @@ static PyObject *covered_by_children(PyObject *module, PyObject *args)
     return done(&of, NULL);
 }
 
-/* So many places a key a table of them may have, and so many besides, before sorting is cheaper. */
+/* So many places a key, and `ROOM` besides, a table of them may have before sorting is cheaper. */
 #define ROOM_A_KEY 32
-#define ROOM 1024
 
 static PyObject *numbered(PyObject *module, PyObject *args)
 {
@@ -226,9 +225,6 @@ static PyObject *numbered(PyObject *module, PyObject *args)
     free(table);
     return counted(&of, (int64_t)count);
 }
-
-/* Looks at more than these steps a key mean keys that were made to collide. */
-#define STEPS_A_KEY 16
 
 static PyObject *appearing(PyObject *module, PyObject *args)
 {
@@ -338,9 +334,6 @@ static PyObject *summed(PyObject *module, PyObject *args)
     return done(&of, NULL);
 }
 
-/* So many steps up from each row; those that are not done then are counted. */
-#define LEVELS 64
-
 static PyObject *nearest(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -445,174 +438,6 @@ static PyObject *outermost(PyObject *module, PyObject *args)
     }
     free(states);
     return problem ? done(&of, problem) : counted(&of, (int64_t)count);
-}
-
-#define THREADS 65536
-
-/* A number of an array of int64, or where its items are half as long, of int32. */
-static int64_t number_at(const arrays *of, int array, size_t row, int is_narrow)
-{
-    return is_narrow ? ((const int32_t *)of->views[array].buf)[row] : of->values[array][row];
-}
-
-/* Whether an array of so many items holds int32; -1 where it has another length. */
-static int is_narrow(const arrays *of, int array, size_t items)
-{
-    if (of->size[array] == items && of->views[array].len % 8 == 0) return 0;
-    return (size_t)of->views[array].len == items * sizeof(int32_t) ? 1 : -1;
-}
-
-/* Rows in order of start by thread, those that start together longest first; -1 for another order, or where too many do. */
-static PyObject *by_thread(PyObject *module, PyObject *args)
-{
-    (void)module;
-    arrays of;
-    if (!take(args, 5, 1, &of)) return NULL;
-    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3];
-    int64_t *order = of.values[4], before = INT64_MIN;
-    size_t count = of.size[0], size = of.size[2], steps = 0, most = STEPS_A_KEY * count + ROOM;
-    int narrow = is_narrow(&of, 1, size);
-    if (narrow < 0 || of.size[3] != size || of.size[4] != count) return done(&of, "the arrays differ in length");
-    size_t *place = calloc(THREADS + 1, sizeof *place);
-    if (!place) return no_memory(&of);
-    const char *problem = NULL;
-    int is_other = 0;
-    for (size_t i = 0; i < count && !is_other && !problem; i++) {
-        if (rows[i] < 0 || (uint64_t)rows[i] >= size) {
-            problem = "no such row";
-            break;
-        }
-        int64_t thread = number_at(&of, 1, (size_t)rows[i], narrow);
-        is_other = start[rows[i]] < before || thread < 0 || thread >= THREADS;
-        before = start[rows[i]];
-        if (!is_other) place[thread + 1]++;
-    }
-    int is_ordered = !is_other && !problem;
-    for (size_t i = 1; i <= THREADS; i++) place[i] += place[i - 1];
-    for (size_t i = 0; is_ordered && i < count; i++)
-        order[place[number_at(&of, 1, (size_t)rows[i], narrow)]++] = rows[i];
-    for (size_t i = 1; is_ordered && i < count; i++) {
-        int64_t row = order[i], thread = number_at(&of, 1, (size_t)row, narrow);
-        size_t j = i;
-        while (j && start[order[j - 1]] == start[row] && length[order[j - 1]] < length[row] &&
-               number_at(&of, 1, (size_t)order[j - 1], narrow) == thread && ++steps <= most) {
-            order[j] = order[j - 1];
-            j--;
-        }
-        order[j] = row;
-    }
-    free(place);
-    if (problem) return done(&of, problem);
-    return counted(&of, is_other || steps > most ? -1 : (int64_t)count);
-}
-
-/* The op that a thread is in innermost at each time, -1 for none; how many are not there yet after so many steps up from the one
- * that began last. `rows` are in order of thread and start, of which `parent` tells what encloses each. */
-static PyObject *innermost(PyObject *module, PyObject *args)
-{
-    (void)module;
-    arrays of;
-    if (!take(args, 8, 1, &of)) return NULL;
-    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3], *parent = of.values[4];
-    const int64_t *times = of.values[6];
-    size_t count = of.size[0], size = of.size[2], asked = of.size[6], hint = 0, above = 0;
-    int narrow = is_narrow(&of, 1, size), asked_narrow = is_narrow(&of, 5, asked);
-    if (narrow < 0 || asked_narrow < 0 || of.size[3] != size || of.size[4] != size || of.size[7] != asked)
-        return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < count; i++)
-        if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
-#define BEGAN(i) (number_at(&of, 1, (size_t)rows[i], narrow) < thread || \
-                  (number_at(&of, 1, (size_t)rows[i], narrow) == thread && start[rows[i]] <= times[k]))
-    for (size_t k = 0; k < asked; k++) {
-        int64_t thread = number_at(&of, 5, k, asked_narrow);
-        size_t low = hint, high = hint, step = 1;
-        if (hint < count && BEGAN(hint)) {
-            while (high < count && BEGAN(high)) {
-                low = high + 1;
-                high = step < count - high ? high + step : count;
-                step *= 2;
-            }
-        } else {
-            while (low > 0 && !BEGAN(low - 1)) {
-                high = low - 1;
-                low = step < low ? low - step : 0;
-                step *= 2;
-            }
-        }
-        while (low < high) {
-            size_t middle = low + (high - low) / 2;
-            if (BEGAN(middle))
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        hint = low;
-        int64_t row = low ? rows[low - 1] : -1;
-        if (row >= 0 && number_at(&of, 1, (size_t)row, narrow) != thread) row = -1;
-        int level = 0;
-        while (row >= 0 && (uint64_t)row < size && (int64_t)((uint64_t)start[row] + (uint64_t)length[row]) <= times[k] &&
-               level++ < LEVELS)
-            row = parent[row];
-        if (row >= (int64_t)size) return done(&of, "no such row");
-        if (level > LEVELS) above++;
-        of.values[7][k] = row;
-    }
-#undef BEGAN
-    return counted(&of, (int64_t)above);
-}
-
-/* The row that encloses each op, and how much of its time is its own; rows are in order of thread, start, longest first.
- * What encloses an op is the last one before it on its thread that ends after it begins. A child starts only after all that
- * started within its elder siblings has ended: from each to the latest end below it they are apart and can be added. */
-static PyObject *nest(PyObject *module, PyObject *args)
-{
-    (void)module;
-    arrays of;
-    if (!take(args, 6, 2, &of)) return NULL;
-    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3];
-    int64_t *parent = of.values[4], *own = of.values[5], last = 0;
-    size_t count = of.size[0], size = of.size[2], depth = 0;
-    int narrow = is_narrow(&of, 1, size);
-    for (int i = 3; i < 6; i++)
-        if (of.size[i] != size) return done(&of, "the arrays differ in length");
-    if (narrow < 0) return done(&of, "the arrays differ in length");
-    if (count > INT32_MAX) return done(&of, "there is no room");
-    for (size_t i = 0; i < count; i++)
-        if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
-    /* `open`: those of the thread that none after them outlasts, the earlier one ends later. */
-    int32_t *up = malloc((count + 1) * sizeof *up), *open = malloc((count + 1) * sizeof *open);
-    int64_t *reach = malloc((count + 1) * sizeof *reach);
-    for (size_t i = 0; up && open && reach && i < count; i++) {
-        int64_t row = rows[i], thread = number_at(&of, 1, (size_t)row, narrow);
-        if (i && thread != last) depth = 0;
-        last = thread;
-        size_t low = 0, high = depth;
-        reach[i] = start[row] + length[row];
-        if (depth && reach[open[depth - 1]] > start[row]) low = depth;
-        while (low < high) {
-            size_t middle = low + (high - low) / 2;
-            if (reach[open[middle]] > start[row])
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        up[i] = low ? open[low - 1] : -1;
-        parent[row] = low ? rows[up[i]] : -1;
-        own[row] = length[row];
-        while (depth && reach[open[depth - 1]] <= reach[i]) depth--;
-        open[depth++] = (int32_t)i;
-    }
-    int is_full = !up || !open || !reach;
-    for (size_t i = is_full ? 0 : count; i-- > 0;) {
-        if (up[i] < 0) continue;
-        int64_t above = rows[up[i]], until = start[above] + length[above];
-        own[above] -= (reach[i] < until ? reach[i] : until) - start[rows[i]];
-        if (reach[i] > reach[up[i]]) reach[up[i]] = reach[i];
-    }
-    free(up);
-    free(open);
-    free(reach);
-    return is_full ? no_memory(&of) : done(&of, NULL);
 }
 
 #define CLASSES 64
