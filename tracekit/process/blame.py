@@ -183,26 +183,26 @@ def _followed(
     start, end, row, first = host.cut_and_found(waits)
     is_open = np.append(host.waits | host.frame, True)[row]
     places = np.flatnonzero(is_open)
-    own = row[places]
+    own_row = row[places]
     origin = np.searchsorted(first, places, side="right") - 1
     part = Segments(start[places], end[places], waits.thread[origin], origin)
     row[places] = -1
     done = [_Leaves(start, end, row, _NONE, _NONE, _NONE)]
-    second = np.full(len(own), -1, np.int64)
-    for other in _others(trace, host, idle) if len(own) else ():
-        at_other = host.cut(part._replace(thread=np.full(len(own), other)))
-        own, second = own[at_other.origin], second[at_other.origin]
+    other_row = np.full(len(own_row), -1, np.int64)
+    for other in _others(trace, host, idle) if len(own_row) else ():
+        at_other = host.cut(part._replace(thread=np.full(len(own_row), other)))
+        own_row, other_row = own_row[at_other.origin], other_row[at_other.origin]
         row = host.at(at_other.thread, at_other.start)
         row[at_other.thread == part.thread[at_other.origin]] = -1
         holder = np.append(host.holder, -1)[row]
         works = (row >= 0) & _WORKS[holder] & ~np.append(host.waits | host.frame, True)[row]
-        second = np.where((second < 0) & (row >= 0), row, second)
+        other_row = np.where((other_row < 0) & (row >= 0), row, other_row)
         thread, origin = part.thread[at_other.origin], part.origin[at_other.origin]
         part = Segments(at_other.start, at_other.end, thread, origin)
         done.append(_Leaves(part.start[works], part.end[works], row[works], _NONE, _NONE, _NONE))
         part = Segments(*(column[~works] for column in part))
-        own, second = own[~works], second[~works]
-    return done, part, np.where(own >= 0, own, second)
+        own_row, other_row = own_row[~works], other_row[~works]
+    return done, part, np.where(own_row >= 0, own_row, other_row)
 
 
 def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
@@ -284,18 +284,29 @@ def _on_device(
         inside = covered(of_cause, cut.start, cut.end) > 0
         if inside.any():
             why[inside] = notes.setdefault(ON_DEVICE[name], len(notes))
-    known, unknown = np.flatnonzero(why >= 0), np.flatnonzero(why < 0)
-    none, on_device = np.full(len(known), -1, np.int64), np.full(len(known), HOLDER["device"])
-    told = _Leaves(
-        cut.start[known], cut.end[known], none, np.arange(len(known)), why[known], on_device
+    explained, unexplained = np.flatnonzero(why >= 0), np.flatnonzero(why < 0)
+    none, on_device = (
+        np.full(len(explained), -1, np.int64),
+        np.full(len(explained), HOLDER["device"]),
     )
-    if not len(unknown):
-        return [told]
-    start, end, row, _ = host.cut_and_found(Segments(*(column[unknown] for column in cut)))
+    leaves_of_cause = _Leaves(
+        cut.start[explained],
+        cut.end[explained],
+        none,
+        np.arange(len(explained)),
+        why[explained],
+        on_device,
+    )
+    if not len(unexplained):
+        return [leaves_of_cause]
+    start, end, row, _ = host.cut_and_found(Segments(*(column[unexplained] for column in cut)))
     row[~np.append(host.holds, False)[row]] = -1
-    noted = np.flatnonzero(row < 0)
-    note = np.full(len(noted), notes.setdefault(ON_DEVICE[""], len(notes)))
-    return [_Leaves(start, end, row, noted, note, np.full(len(noted), HOLDER["device"])), told]
+    without_row = np.flatnonzero(row < 0)
+    note = np.full(len(without_row), notes.setdefault(ON_DEVICE[""], len(notes)))
+    return [
+        _Leaves(start, end, row, without_row, note, np.full(len(without_row), HOLDER["device"])),
+        leaves_of_cause,
+    ]
 
 
 # Summed by path
