@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import tools
+
+# mlflow's own models use what SQLAlchemy 2.1 warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
 EXAMPLE = Path(__file__).parents[2] / "examples/simulated_gpu/outputs/profile"
 
