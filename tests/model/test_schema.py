@@ -18,6 +18,7 @@ from tracekit.model.tables import (
     TABLES,
     Column,
     Table,
+    arrays,
     coded,
     concat,
 )
@@ -254,3 +255,29 @@ def test_closed_sets_are_those_of_the_contract():
     assert TABLES["host_ops"].columns["kind"].values == HOST_OP_KINDS
     assert not TABLES["host_ops"].columns["kind"].nullable
     assert TABLES["host_ops"].columns["name"].nullable
+
+
+@pytest.mark.parametrize("length", [0, 3])
+def test_a_frame_of_arrays_is_what_pandas_makes_of_them(length, monkeypatch):
+    numbers = np.arange(length)
+    given = {
+        "ts": numbers,
+        "share": numbers / 2,
+        "is_gpu": numbers > 1,
+        "stage": np.array(["gen", np.nan, "ref"][:length], object),
+        "role": pd.array(["actor"] * length, dtype="category"),
+        "pid": pd.array([None, 7, None][:length], dtype="Int64"),
+        "rank": pd.Series(numbers).array,
+    }
+    made = arrays.framed(given, length)
+    monkeypatch.setattr(arrays, "_of_blocks", None)
+    pd.testing.assert_frame_equal(made, arrays.framed(given, length))
+    assert made.dtypes.astype(str).tolist() == [
+        "int64", "float64", "bool", "object", "category", "Int64", "int64",
+    ]  # fmt: skip
+
+
+def test_a_frame_is_not_made_of_arrays_of_other_lengths():
+    for odd in (np.arange(2), pd.array([1, 2], dtype="Int64"), np.array(["a", "b"], object)):
+        with pytest.raises((AssertionError, ValueError)):
+            arrays.framed({"ts": np.arange(3), "odd": odd}, 3)

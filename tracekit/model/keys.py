@@ -50,6 +50,9 @@ NEVER_MISSING = {int, str, bool}
 FEW = 200
 """Of so few objects each is compared by its value at once."""
 
+VERY_FEW = 40
+"""In so few rows each object is compared sooner than it is told which rows hold the same."""
+
 
 def numbered(keys: Ints) -> tuple[Ints, Ints]:
     """(the distinct keys, ascending; for each key its place among them): as `numpy.unique` with its inverse.
@@ -65,8 +68,6 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
             return close
     low = int(keys.min())
     room = int(keys.max()) - low + 1
-    if room == 1:
-        return keys[:1].copy(), np.zeros(len(keys), np.int64)
     if room > max(4 * len(keys), min(ROOM, 1024 * len(keys))):
         distinct, place = np.unique(keys, return_inverse=True)
         return distinct, place
@@ -275,25 +276,31 @@ def _codes_of(array: Any) -> tuple[Ints, int]:
     """The same for the values of an array of numpy or pandas."""
     if isinstance(array, pd.arrays.IntegerArray):
         distinct, codes = numbered(array.to_numpy(np.int64, na_value=0))
-        missing = np.asarray(array.isna())
-        if not missing.any():
-            return codes, len(distinct)
-        return np.where(missing, 0, codes + 1), len(distinct) + 1
+        return np.where(array.isna(), 0, codes + 1), len(distinct) + 1
     if isinstance(array, pd.arrays.StringArray):
         array = np.asarray(array, object)  # no copy
     if isinstance(array, np.ndarray):
         if array.dtype == np.int64:
             distinct, codes = numbered(array)
             return codes, len(distinct)
-        if array.dtype == object:
-            few = _codes_of_few(array) if len(array) <= FEW else None
-            if few is not None:
-                return few
-    of_text = isinstance(array, np.ndarray) and array.dtype == object and len(array) > FEW
+        texts = _codes_of_texts(array)
+        if texts is not None:
+            return texts
     # Missing ones come as -1: to ask for a number of theirs takes pandas a look at every value more.
-    codes, distinct = _of_objects(array) if of_text else pd.factorize(array)
+    codes, distinct = pd.factorize(array)
     low = int(codes.min(initial=0))
     return codes - low, len(distinct) - low
+
+
+def _codes_of_texts(values: npt.NDArray[Any]) -> tuple[Ints, int] | None:
+    """The same for objects that are texts or missing, of which most stand in several rows; None for others."""
+    if values.dtype != object:
+        return None
+    if len(values) <= VERY_FEW:
+        return _codes_of_few(values)
+    place, first = _same_objects(values)
+    few = _codes_of_few(values[first])
+    return few and (few[0][place], few[1])
 
 
 def _codes_of_few(texts: npt.NDArray[np.object_]) -> tuple[Ints, int] | None:
@@ -317,30 +324,24 @@ def _array_codes(array: Array) -> tuple[Ints, int]:
     if isinstance(array, Nullable):
         codes, count = _array_codes(array.values)
         return np.where(array.missing, 0, codes + 1), count + 1
-    if array.dtype == np.int64:
-        distinct, codes = numbered(array)
-        return codes, len(distinct)
-    if array.dtype == object and len(array) <= FEW:
-        few = _codes_of_few(array)
-        if few is not None:
-            return few
-    # Missing texts come as -1.
-    codes, distinct = pd.factorize(array)
-    return codes + 1, len(distinct) + 1
+    return _codes_of(array)
 
 
 def _of_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, npt.NDArray[Any]]:
-    """As `pandas.factorize`, in a tenth of its time where few objects stand in many rows, as texts of categories do.
-
-    Which rows hold the very same object shows in where it lies; only one of each is compared by its value.
-    """
-    addresses = _addresses(values)
-    if (addresses == addresses[0]).all():
-        once, distinct = pd.factorize(values[:1])
-        return np.full(len(values), once[0], np.int64), distinct
-    place, lies = pd.factorize(addresses)
-    once, distinct = pd.factorize(values[first_of_each(place, len(lies))])
+    """As `pandas.factorize`, in a tenth of its time where few objects stand in many rows, as texts of categories do."""
+    place, first = _same_objects(values)
+    once, distinct = pd.factorize(values[first])
     return once[place], distinct
+
+
+def _same_objects(values: npt.NDArray[np.object_]) -> tuple[Ints, Ints]:
+    """(for each row the number of the very object in it, the first row of each): one of each is then compared by its value."""
+    addresses = _addresses(values)
+    known = sweeps.appearing(addresses) if sweeps.native is not None else None
+    if known is not None:
+        return known
+    place, lies = pd.factorize(addresses)
+    return place, first_of_each(place, len(lies))
 
 
 def _addresses(values: npt.NDArray[np.object_]) -> npt.NDArray[np.intp]:
@@ -415,12 +416,10 @@ def equal(column: pd.Series[Any], value: object) -> npt.NDArray[np.bool_]:
     """Which values of a column are this one, a missing value equalling a missing one."""
     if pd.isna(value):  # type: ignore[call-overload]
         return column.isna().to_numpy(np.bool_)
-    if column.dtype == object and len(column) > FEW:
-        codes, distinct = _of_objects(column.to_numpy())
-        return np.append(distinct == value, False)[codes].astype(np.bool_)
     array = _array_of(column)
-    if isinstance(array, np.ndarray) and array.dtype == object:
-        return np.array([each is not pd.NA and each == value for each in array.tolist()], np.bool_)
+    if array.dtype == object:
+        codes, distinct = _of_objects(array)
+        return np.append(distinct == value, False)[codes].astype(np.bool_)
     if isinstance(array, np.ndarray):
         return np.asarray(array == value, np.bool_)
     return np.asarray(pd.array(array == value, dtype="boolean").fillna(value=False), np.bool_)
