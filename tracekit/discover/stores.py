@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from tracekit.discover.log_places import MOST_LOGS, STEPS_UP, holds_output, may_be_log
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
+from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
 
 SMALL_BYTES = 1 << 20
@@ -24,7 +25,7 @@ MOST_FILES = 100_000
 LOG_BYTES = 1 << 28
 """So many bytes of logs above what was asked for are fetched, one after the other."""
 
-_PROFILE = re.compile(
+_PROFILE = expression(
     r"(?i).*(?:\.(?:json|jsonl|pickle|pkl|snap|sqlite|nsys-rep|log|txt|manifest|tkm|csv|html)"
     r"(?:\.(?:gz|zst|xz|bz2|zip))?|\.(?:gz|zst|xz|bz2|zip))\Z"
 )
@@ -50,9 +51,9 @@ _SAME_BY = (
 )
 """What stores say of a file that changes with it; the first that is known counts."""
 
-_PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
-_QUERY = re.compile(r"(?i)\A(https?://[^?]*)\?.*", re.DOTALL)
-_MAGIC, _MAGIC_OF_PAGES = re.compile(r"[*?\[]"), re.compile(r"\*")
+_PASSWORD = expression(r"(://[^/@:]*):[^/@]*@")
+_QUERY = expression(r"(?i)\A(https?://[^?]*)\?.*", re.DOTALL)
+_MAGIC, _MAGIC_OF_PAGES = expression(r"[*?\[]"), re.compile(r"\*")
 
 _PACKAGES = {
     "s3": "s3fs",
@@ -83,8 +84,8 @@ _SAME_KEYS = {"s3a": "s3", "gcs": "gs", "az": "abfs", "sftp": "ssh", "https": "h
 _BUCKETS = ("s3", "gs", "abfs")
 """Stores whose first name is that of a bucket."""
 
-_REFUSED = re.compile("Credential|Authenti|Unauthorized|Forbidden|AccessDenied")
-_UNREACHED = re.compile("Endpoint|Connect|Timeout|gaierror")
+_REFUSED = expression("Credential|Authenti|Unauthorized|Forbidden|AccessDenied")
+_UNREACHED = expression("Endpoint|Connect|Timeout|gaierror")
 """What the names of errors tell, whose classes are of packages that need not be here."""
 
 

@@ -82,8 +82,9 @@ def put(path: Path, data: bytes) -> None:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
             temporary.replace(path)
-        finally:
+        except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
 
 
 def limit_bytes() -> int:

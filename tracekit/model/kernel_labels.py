@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tracekit.model.patterns import expression
 from tracekit.model.remembered import remembered
 
 MAX_READ = 2_000
@@ -45,10 +46,10 @@ KINDS: tuple[tuple[str, str], ...] = (
 )
 """Patterns of a name, and what its kernel does; the first that is found decides."""
 
-_KINDS = tuple((re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in KINDS)
+_KINDS = tuple((expression(pattern, re.IGNORECASE), kind) for pattern, kind in KINDS)
 
 _TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), kind)
+    (expression(pattern), kind)
     for pattern, kind in (
         (r"[bB][fF](?:loat)?16|DF16b", "bf16"),
         (r"[hH]alf|(?<![a-z])[fF]p?16", "fp16"),
@@ -62,8 +63,8 @@ _TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 """What a name holds of the type that is computed in; the first that is found decides."""
 
-_ELEMENTWISE = re.compile(r"elementwise|reduce_kernel|multi_tensor_apply")
-_FUNCTOR = re.compile(
+_ELEMENTWISE = expression(r"elementwise|reduce_kernel|multi_tensor_apply")
+_FUNCTOR = expression(
     r"CUDAFunctor(?:OnSelf)?_(\w+?)<|(\w+?)_?[fF]unctor[<>,]|(\w+?)_kernel_(?:cuda|impl)|(\w+?)_kernel[(<]"
     r"|launch_(\w+?)_scalar|(Mean|Welford|Norm|ArgMax|ArgMin|Min|Max)Ops<"
 )
@@ -71,10 +72,10 @@ _WRAPPERS = frozenset(
     ["Binary", "AUnary", "BUnary", "Unary", "elementwise", "reduce", "gpu", "index", "func_wrapper"]
 )
 _WORDS = {"direct_copy": "copy", "Welford": "variance", "bfloat16_copy": "copy"}
-_FUSED = re.compile(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")
-_DROPPED = re.compile(r"\(anonymous namespace\)::|^void |^std::enable_if<.*?>::type ")
-_REMARK = re.compile(r"\((?!anonymous )")
-_CUTLASS = re.compile(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
+_FUSED = expression(r"triton_(?:poi|red|per|tem)_fused_(\w+?)(?:_\d+)?$")
+_DROPPED = expression(r"\(anonymous namespace\)::|^void |^std::enable_if<.*?>::type ")
+_REMARK = expression(r"\((?!anonymous )")
+_CUTLASS = expression(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
 
 
 @remembered

@@ -172,8 +172,16 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
 
 def _columns_json(columns: Columns, arrays: Arrays) -> list[Any]:
     """[rows, the form of each column]; the names of the columns are those of the table."""
-    forms = [_form(array, arrays) for array in columns.arrays.values()]
-    return [len(columns), forms]
+    forms: list[str | list[str]] = []
+    for array in columns.arrays.values():
+        if isinstance(array, Coded):
+            forms.append([_added(array.codes, arrays), *array.texts])
+        elif isinstance(array, Nullable):
+            _added(array.missing, arrays)
+            forms.append(_MISSING + _added(array.values, arrays))
+        else:
+            forms.append(_added(array, arrays))
+    return [columns.length, forms]
 
 
 def _columns(name: str, record: Sequence[Any], blocks: _Blocks) -> Columns:
@@ -181,16 +189,6 @@ def _columns(name: str, record: Sequence[Any], blocks: _Blocks) -> Columns:
     length, forms = record
     arrays = [_array(form, length, blocks) for form in forms]
     return Columns(length, dict(zip(TABLES[name].columns, arrays, strict=True)))
-
-
-def _form(array: Array, arrays: Arrays) -> str | list[str]:
-    """The type of one column, its numbers added to the arrays: of codes a list with the texts, with a mark where values are missing."""
-    if isinstance(array, Coded):
-        return [_added(array.codes, arrays), *array.texts]
-    if isinstance(array, Nullable):
-        _added(array.missing, arrays)
-        return _MISSING + _added(array.values, arrays)
-    return _added(array, arrays)
 
 
 def _array(form: str | list[str], length: int, blocks: _Blocks) -> Array:
@@ -207,10 +205,11 @@ def _array(form: str | list[str], length: int, blocks: _Blocks) -> Array:
 def _added(array: np.ndarray[Any, Any], arrays: Arrays) -> str:
     """The type of an array, which is added to those of its type. Raises `TypeError` for one that cannot be kept."""
     dtype = _type_name(array.dtype)
-    if dtype in arrays:
-        arrays[dtype].append(array)
-    else:
+    of_type = arrays.get(dtype)
+    if of_type is None:
         arrays[dtype] = [array]
+    else:
+        of_type.append(array)
     return dtype
 
 

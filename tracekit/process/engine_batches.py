@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from tracekit.model.patterns import expression
 from tracekit.model.remembered import remembered
 
 MAX_COUNT = 10**9
@@ -20,12 +21,12 @@ class Batch(NamedTuple):
     decode_tokens: int | None
 
 
-_CONTEXT = re.compile(
+_CONTEXT = expression(
     r"execute_(?:\d+_)?context_(\d+)\(([^()]*)\)_generation_(\d+)\(([^()]*)\)", re.ASCII
 )
-_NEW = re.compile(r"execute_new_(\d+)_cached_(\d+)\Z", re.ASCII)
-_STEP = re.compile(r"step\[(\w+)((?: \w+=\d+)*)\]\Z", re.ASCII)
-_FIRST = re.compile(r"(?:sq)?(\d+)", re.ASCII)
+_NEW = expression(r"execute_new_(\d+)_cached_(\d+)\Z", re.ASCII)
+_STEP = expression(r"step\[(\w+)((?: \w+=\d+)*)\]\Z", re.ASCII)
+_FIRST = expression(r"(?:sq)?(\d+)", re.ASCII)
 
 
 @remembered
@@ -81,7 +82,7 @@ def _step(mode: str, told: dict[str, int]) -> Batch | None:
     return None
 
 
-_EXECUTE = re.compile(r"execute_\w", re.ASCII)
+_EXECUTE = expression(r"execute_\w", re.ASCII)
 
 
 @remembered

@@ -9,18 +9,19 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from tracekit.model.patterns import expression
 from tracekit.model.remembered import remembered
 
 Kind = Literal["tensor", "plain"]
 
-GEMM = re.compile(
+GEMM = expression(
     r"(?<!fb)gemm|nvjet|Cijk_|_matmul|matmul_|(?<![a-z])bmm(?![a-z])"
     r"|triton_(?:tem\w*_)?(?:add|b|baddb)?mm(?![a-z])",
     re.IGNORECASE,
 )
 """Kernels that multiply matrices; `gemv` kernels multiply by one vector, where the unit matters little."""
 
-TENSOR = re.compile(
+TENSOR = expression(
     r"tensor_?op|nvjet|[hi]mma|w?gmma|wmma|umma|tcgen05|warpgroup"
     r"|tensor\d+x\d+x\d+"
     r"|(?<![0-9])[a-z](?:884|1688|8816|8832|16816|16832|16864)(?![0-9])"
@@ -30,26 +31,26 @@ TENSOR = re.compile(
 """Tensor cores (matrix cores): a letter and the size of the instruction (`s884`, `h1688`, `s16816` …), the
 instruction's or the class' name, all of the `nvjet` family; `_MI16x16x1`, `xdl`, `gtcx` on AMD."""
 
-PLAIN = re.compile(
+PLAIN = expression(
     r"simt|ffma|(?<![a-z0-9])[sh]gemm(?![a-z])|sgemmEx|f32f32_f32f32|Cijk_\w*_MT\d",
     re.IGNORECASE,
 )
 """Other cores: `sgemm` and `hgemm` without such a size, CUTLASS' `simt`, fused multiply-add (`ffma`), 32-bit
 inputs that are not rounded to tf32; a Tensile kernel that names its tile and no matrix instruction."""
 
-PLAIN_CONVOLUTION = re.compile(
+PLAIN_CONVOLUTION = expression(
     r"(?<![a-z])scudnn|(?<!reduce_)(?:dgrad|wgrad)\w*<(?:int, )?float", re.IGNORECASE
 )
 """Convolutions in 32 bits on other cores than the tensor cores: cuDNN's `scudnn` family, and its engines for
 gradients (`dgrad_engine<float`, `wgrad_alg0_engine<float`). Those that say `gemm` are told by the patterns above."""
 
-NARROW = re.compile(r"_(?:align[abc]?|ldg)(\d+)(?![0-9])", re.IGNORECASE)
+NARROW = expression(r"_(?:align[abc]?|ldg)(\d+)(?![0-9])", re.IGNORECASE)
 """How many elements a kernel loads at once (`align8`, `aligna4_alignc4`, `ldg8`)."""
 
-ALWAYS_WIDE = re.compile(r"nvjet|warpgroupsize", re.IGNORECASE)
+ALWAYS_WIDE = expression(r"nvjet|warpgroupsize", re.IGNORECASE)
 """Kernels whose unit of copying takes nothing but rows that begin at multiples of 16 bytes."""
 
-TWO_BYTES = re.compile(r"bf16|f16|fp16|(?<![a-z])h\d+gemm", re.IGNORECASE)
+TWO_BYTES = expression(r"bf16|f16|fp16|(?<![a-z])h\d+gemm", re.IGNORECASE)
 """Names that say that what is multiplied has 16 bits."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.model.errors import unread
+from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
@@ -34,21 +34,21 @@ MAX_NAME = 300
 
 MAX_STEP = 2**62
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_NUMBER = re.compile(
+_ANSI = expression(r"\x1b\[[0-9;?]*[A-Za-z]")
+_SURROGATE = expression("[\ud800-\udfff]")
+_NUMBER = expression(
     r"(?:[A-Za-z_][\w.]*\()?([-+]?(?:[0-9]{1,40}(?:\.[0-9]*)?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,4})?)\)?"
 )
-_STEP_LINE = re.compile(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
-_HEADING = re.compile(r"={8,} Step ([0-9]{1,18})(?:/[0-9]{1,18})? ={8,}")
-_BULLET = re.compile(
+_STEP_LINE = expression(r"(?:^|\s)step:\s?([0-9]{1,18}) - ")
+_HEADING = expression(r"={8,} Step ([0-9]{1,18})(?:/[0-9]{1,18})? ={8,}")
+_BULLET = expression(
     r"[•*-] ([^:]{1,300}): ([0-9]{1,15}(?:\.[0-9]{1,12})?)s(?: \([0-9.]{1,12}%\))?\s*\Z"
 )
-_TIMER = re.compile(r"timing_s/|timing/train/|perf/time_per_step")
+_TIMER = expression(r"timing_s/|timing/train/|perf/time_per_step")
 _TIMERS = ("timing_s/", "timing/train/", "perf/")
 """One of these is in every line of a step: without them no line needs to be looked at."""
 
-_LOGGED_NUMBER = re.compile(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
+_LOGGED_NUMBER = expression(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
 STEP_KEYS = ("step", "global_step", "_step", "training/global_step", "train/global_step")
 TIME_KEYS = ("_timestamp", "timestamp", "time")
 _PRINTED = {
@@ -60,10 +60,10 @@ _PRINTED = {
 _MARKS = ("(TaskRunner pid=", "(main_task pid=", "======== Step ")
 """One of these is in every driver's output: without them neither of the two is searched for."""
 
-_DRIVER = re.compile(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
+_DRIVER = expression(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
 
 
-_TRACE = re.compile(rb'\s*+\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"')
+_TRACE = expression(rb'\s*+\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"')
 
 
 def is_of_trace(head: bytes) -> bool:

@@ -13,6 +13,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, from_epoch, in_run, run_heading
 from tracekit.job.tables import as_headings, sheet
+from tracekit.model.patterns import expression
 from tracekit.model.report import Chart, Heading, Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import arrays_of
@@ -59,10 +60,10 @@ MAX_STAGES = 2_000
 CURVE_POINTS, CHART_SERIES = 300, 12
 
 _ACTIVE = (
-    ("sm_active", re.compile(r"\bSMs? Active\b", re.IGNORECASE)),
-    ("tensor_active", re.compile(r"\bTensor (?:Core )?(?:Pipe )?Active\b", re.IGNORECASE)),
-    ("dram_read", re.compile(r"\bDRAM (?:Read )?Bandwidth\b|\bDRAM Read\b", re.IGNORECASE)),
-    ("sm_issue", re.compile(r"\bSM Issue\b", re.IGNORECASE)),
+    ("sm_active", expression(r"\bSMs? Active\b", re.IGNORECASE)),
+    ("tensor_active", expression(r"\bTensor (?:Core )?(?:Pipe )?Active\b", re.IGNORECASE)),
+    ("dram_read", expression(r"\bDRAM (?:Read )?Bandwidth\b|\bDRAM Read\b", re.IGNORECASE)),
+    ("sm_issue", expression(r"\bSM Issue\b", re.IGNORECASE)),
 )
 """The counters that tell how well a GPU is used, by what they are called; in per cent."""
 

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.patterns import expression
+
 Ints = npt.NDArray[np.int64]
 
 PROGRAM, FRAMEWORK, MACHINERY, OPERATOR, NATIVE, ANYTHING = range(6)
@@ -66,14 +68,14 @@ MACHINERY_PACKAGES: Mapping[str, str] = {
 }
 """Installed packages whose frames say less than any other Python, and why. Others (verl, vllm, megatron …) name a stack."""
 
-COMPILED = re.compile(r"c[a-z2-7]{51}\.py")
+COMPILED = expression(r"c[a-z2-7]{51}\.py")
 """What Inductor calls a file that it writes: by the hash of its text, in base 32."""
 
-PROFILED = re.compile(r"([^()]{1,4000}\.py)\(([0-9]{1,9})\): (.+)", re.DOTALL)
+PROFILED = expression(r"([^()]{1,4000}\.py)\(([0-9]{1,9})\): (.+)", re.DOTALL)
 """A Python function as a profiler names it: `torch/optim/adam.py(347): step`."""
 
-_PACKAGE = re.compile(r".*/(?:site|dist)-packages/([^/]+)", re.DOTALL)
-_STANDARD = re.compile(
+_PACKAGE = expression(r".*/(?:site|dist)-packages/([^/]+)", re.DOTALL)
+_STANDARD = expression(
     r"/lib(?:64)?/python[0-9][0-9.]*t?/|/python[0-9]+/lib/|/(?:mini|ana)conda[0-9]?/(?:envs/[^/]+/)?lib/|/miniforge[0-9]?/(?:envs/[^/]+/)?lib/",
     re.IGNORECASE,
 )

@@ -6,8 +6,7 @@ not depend on how the text was cut into blocks.
 
 from __future__ import annotations
 
-import re
-
+from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
 
 LONGEST_SPACE = 64
@@ -30,8 +29,8 @@ PH_WITHIN_BYTES = 2**16
 _LONGEST_TOKEN_BYTES = 320
 _START = rb"(?P<start>\{" + SPACE + rb'"(?P<key>' + EVENT_KEYS + rb')"' + SPACE + rb":)"
 _END = rb"(?P<end>\]" + SPACE + rb"," + SPACE + rb'"(?:' + TOP_LEVEL_KEYS + rb')"' + SPACE + rb":)"
-_TOKENS = re.compile(_START + rb"|" + _END + rb'|"ph"' + SPACE + rb":")
-_FINAL_BRACKETS = re.compile(rb"\]" + SPACE + rb"\}" + SPACE + rb"\Z")
+_TOKENS = expression(_START + rb"|" + _END + rb'|"ph"' + SPACE + rb":")
+_FINAL_BRACKETS = expression(rb"\]" + SPACE + rb"\}" + SPACE + rb"\Z")
 
 
 @dataclass(frozen=True, slots=True)

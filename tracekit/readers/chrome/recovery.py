@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from enum import Enum
 
+from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
 from tracekit.readers.chrome import strict
 from tracekit.readers.chrome.places import LONGEST_SPACE, SPACE, Place, final_array_end
@@ -130,21 +131,21 @@ def _pass_over(data: memoryview, segment: _Segment, *, at_end: bool) -> Verdict 
 
 # ---- rule 14: the two forms in which an event is tried again
 
-_SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
-_STOP = re.compile(rb'["\\]')
-_BACKSLASHES = re.compile(rb"\\++")
-_CONTAINER_STOP = re.compile(rb'"|[\[{]++|[\]}]++')
-_INNER_QUOTES = re.compile(rb'\\.|"', re.DOTALL)
+_SEPARATORS = expression(rb"[ \t\n\r,]*+")
+_STOP = expression(rb'["\\]')
+_BACKSLASHES = expression(rb"\\++")
+_CONTAINER_STOP = expression(rb'"|[\[{]++|[\]}]++')
+_INNER_QUOTES = expression(rb'\\.|"', re.DOTALL)
 
 _AFTER_OBJECT = rb"\}" + SPACE + rb"(?:[,}\]]|\Z)"
 _ANY_KEY = rb'"(?:[^"\\]|\\.){0,256}+"' + SPACE + rb":"
-_AFTER_KEY = re.compile(SPACE + rb":")
+_AFTER_KEY = expression(SPACE + rb":")
 _AFTER_COMMA = SPACE + rb"(?:" + _AFTER_OBJECT + rb"|" + _ANY_KEY + rb")"
-_AFTER_VALUE = re.compile(
+_AFTER_VALUE = expression(
     SPACE + rb"(?:" + _AFTER_OBJECT + rb"|," + _AFTER_COMMA + rb")", re.DOTALL
 )
-_AFTER_ITEM = re.compile(SPACE + rb"[,\]}:]")
-_AFTER_ESCAPED_ITEM = re.compile(SPACE + rb"(?:[\]}]|," + SPACE + rb'["\[{0-9])')
+_AFTER_ITEM = expression(SPACE + rb"[,\]}:]")
+_AFTER_ESCAPED_ITEM = expression(SPACE + rb"(?:[\]}]|," + SPACE + rb'["\[{0-9])')
 _LONGEST_CONTEXT_BYTES = 1024
 
 

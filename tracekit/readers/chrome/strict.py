@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import field
 
+from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
 
 INCOMPLETE, BROKEN = -1, -2
@@ -18,17 +19,17 @@ BARE = rb"[0-9A-Za-z.+\-_/]++"
 
 Data = bytes | memoryview
 
-_SPACES = re.compile(SPACE)
-_BARE = re.compile(BARE)
-_STRING_STOP = re.compile(rb'["\\]')
-_BACKSLASHES = re.compile(rb"\\++")
-_NOT_QUOTE = re.compile(rb'[^"\\]*+')
-_CONTAINER_STOP = re.compile(rb'["]|[\[{]++|[\]}]++')
+_SPACES = expression(SPACE)
+_BARE = expression(BARE)
+_STRING_STOP = expression(rb'["\\]')
+_BACKSLASHES = expression(rb"\\++")
+_NOT_QUOTE = expression(rb'[^"\\]*+')
+_CONTAINER_STOP = expression(rb'["]|[\[{]++|[\]}]++')
 _OPENING = b"[{"
 
 _KEY = rb'"(?P<key>[^"\\]*+)"' + SPACE + rb":" + SPACE
 _VALUE = rb'(?P<value>"[^"\\]*+"|' + BARE + rb")" + SPACE
-MEMBER = re.compile(_KEY + _VALUE + rb"(?P<stop>[,}])")
+MEMBER = expression(_KEY + _VALUE + rb"(?P<stop>[,}])")
 """The common member: a key, a string without escapes or a bare value, and what follows it."""
 
 

@@ -12,6 +12,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from tracekit.model.labels import bounded
+from tracekit.model.patterns import expression
 from tracekit.readers.chrome.scan import Json, Scalar
 
 MAX_DEPTH = 100
@@ -26,19 +27,19 @@ MAX_LABEL = 8_192
 
 INT_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
-_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+_ESCAPE = expression(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
-_INTEGER = re.compile(r"-?[0-9]+")
-_FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
-_CONSTANT = re.compile(r"(-?)(nan|inf|infinity)", re.IGNORECASE)
+_SURROGATE = expression("[\ud800-\udfff]")
+_PAIR = expression("[\ud800-\udbff][\udc00-\udfff]")
+_INTEGER = expression(r"-?[0-9]+")
+_FLOAT = expression(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_CONSTANT = expression(r"(-?)(nan|inf|infinity)", re.IGNORECASE)
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "N/A": None}
-_DECIMAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
-_NEGATIVE_REMAINDER = re.compile(r"-?([0-9]+)\.-([0-9]+)")
-_ESCAPED_CHARACTER = re.compile(r"\\.", re.DOTALL)
-_STRING_WITHOUT_ESCAPES = re.compile(r'"[^"]*"')
-_BRACKETS = re.compile(r"([\[{]+)|[\]}]+")
+_DECIMAL = expression(r"(-?)([0-9]+)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
+_NEGATIVE_REMAINDER = expression(r"-?([0-9]+)\.-([0-9]+)")
+_ESCAPED_CHARACTER = expression(r"\\.", re.DOTALL)
+_STRING_WITHOUT_ESCAPES = expression(r'"[^"]*"')
+_BRACKETS = expression(r"([\[{]+)|[\]}]+")
 
 
 class Number(str):
