@@ -22,7 +22,8 @@ PYTHON = {
     "optional": True,
 }
 HEADERS = [
-    f"tracekit/readers/chrome/_scan_{part}.h" for part in ("block", "columns", "core", "text")
+    f"tracekit/readers/chrome/_scan_{part}.h"
+    for part in ("block", "columns", "core", "memory", "text")
 ]
 SCANNER = Extension(
     "tracekit.readers.chrome._scan",

@@ -67,6 +67,17 @@ def test_places_are_those_of_a_search(values, points):
     assert_same(lambda: sweeps.places(ascending, asked, right=True))
 
 
+@given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
+def test_what_a_sparse_column_holds_of_rows_is_the_same(rows, asked):
+    value_of = {row: 3 * row - 40 for row in sorted(rows)}
+    column = np.array([*value_of], np.int32), np.array([*value_of.values()], np.int64)
+    at = np.array(sorted(asked), np.int64)
+    assert_same(lambda: sweeps.values_at(*column, at))
+    values, missing = sweeps.values_at(*column, at)
+    assert values.tolist() == [value_of.get(row, 0) for row in at.tolist()]
+    assert missing.tolist() == [row not in value_of for row in at.tolist()]
+
+
 @given(SPANS, st.lists(TIMES, max_size=60))
 def test_the_windows_that_points_lie_in_are_the_same(spans, points):
     start, end = arrays(sorted(spans))
@@ -302,6 +313,14 @@ def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
     with pytest.raises(ValueError, match=r"differ in length|no room"):
         getattr(sweeps.native, name)(*columns)
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 2, 2, 2), (2, 2, 2, 1, 2), (2, 2, 2, 2, 1)])
+def test_a_sparse_column_that_does_not_fit_is_refused(sizes):
+    types = (np.int32, np.int64, np.int64, np.int64, np.bool_)
+    columns = [np.zeros(size, dtype) for size, dtype in zip(sizes, types, strict=True)]
+    with pytest.raises(ValueError, match="differ in length"):
+        sweeps.native.values_at(*columns)
 
 
 @pytest.mark.parametrize("count", [3, 300, 200_000])

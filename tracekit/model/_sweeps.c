@@ -46,6 +46,27 @@ static PyObject *places(PyObject *args, int right)
 static PyObject *places_left(PyObject *module, PyObject *args) { return (void)module, places(args, 0); }
 static PyObject *places_right(PyObject *module, PyObject *args) { return (void)module, places(args, 1); }
 
+/* What a sparse column holds at each of the asked rows; its rows, of 4 bytes, ascend as the asked ones do. */
+static PyObject *values_at(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 5, 2, &of)) return NULL;
+    const int32_t *rows = of.views[0].buf;
+    const int64_t *asked = of.values[2];
+    size_t count = (size_t)of.views[0].len / sizeof *rows, size = of.size[2], next = 0;
+    char *missing = of.views[4].buf;
+    if (of.size[1] != count || of.size[3] != size || (size_t)of.views[4].len != size)
+        return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < size; i++) {
+        while (next < count && rows[next] < asked[i]) next++;
+        int holds = next < count && rows[next] == asked[i];
+        missing[i] = !holds;
+        of.values[3][i] = holds ? of.values[1][next] : 0;
+    }
+    return done(&of, NULL);
+}
+
 static PyObject *windows(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -487,6 +508,7 @@ static PyMethodDef functions[] = {
     {"covered_before", covered_before, METH_VARARGS, "How much of intervals lies before each point."},
     {"places_left", places_left, METH_VARARGS, "How many of ascending values are below each."},
     {"places_right", places_right, METH_VARARGS, "How many of ascending values are not above each."},
+    {"values_at", values_at, METH_VARARGS, "The values of a sparse column at ascending rows, and where there are none."},
     {"windows", windows, METH_VARARGS, "The window that each point lies in."},
     {"join", join, METH_VARARGS, "The union of intervals in order; -1 where they are not."},
     {"combine", combine, METH_VARARGS, "The points of two sets of intervals whose state is kept."},

@@ -15,6 +15,16 @@ def covered_before(start: Ints, end: Ints, points: Ints, before: Ints, /) -> Non
 def places_left(values: Ints, points: Ints, place: Ints, /) -> None: ...
 def places_right(values: Ints, points: Ints, place: Ints, /) -> None: ...
 
+# What a sparse column, whose rows ascend, holds at ascending rows, and where it holds nothing.
+def values_at(
+    rows: npt.NDArray[np.int32],
+    values: Ints,
+    asked: Ints,
+    found: Ints,
+    missing: npt.NDArray[np.bool_],
+    /,
+) -> None: ...
+
 # The last window to begin before each point, in order of start, if it holds the point; else -1.
 def windows(start: Ints, end: Ints, points: Ints, window: Ints, /) -> None: ...
 

@@ -105,8 +105,9 @@ class Want:
     """What to read of a source: a light question reads little.
 
     `tables` None means all that is cheap (everything but `ON_REQUEST`); `args` None means every key. `columns`
-    are the nullable columns that are needed: a reader may leave the others <NA> (None: all). `modules`
-    are those Python functions that are calls of a model's modules; `python` means all of them.
+    are the nullable columns that are needed: a reader may leave the others <NA> (None: all), and let go of
+    arguments that columns were made of. `modules` are those Python functions that are calls of a model's
+    modules; `python` means all of them.
     """
 
     tables: frozenset[str] | None = None

@@ -43,6 +43,21 @@ def places(values: Ints, points: Ints, *, right: bool = False) -> Ints:
     return place
 
 
+def values_at(
+    rows: npt.NDArray[np.int32], values: Ints, asked: Ints
+) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """(the values of the asked rows, 0 where `rows` do not hold one; which these are); all rows ascend."""
+    found, missing = np.zeros(len(asked), np.int64), np.ones(len(asked), np.bool_)
+    if native is not None:
+        of_rows = np.ascontiguousarray(rows, np.int32), plain(values), plain(asked)
+        native.values_at(*of_rows, found, missing)
+    elif len(rows):
+        place = np.minimum(np.searchsorted(rows, asked), len(rows) - 1)
+        missing = rows[place] != asked
+        found[~missing] = values[place[~missing]]
+    return found, missing
+
+
 def windows(start: Ints, end: Ints, points: Ints) -> Ints:
     """For each point the window, of those in order of start, that began last and holds it; -1 for none."""
     window = np.empty(len(points), np.int64)

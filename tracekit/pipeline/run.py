@@ -33,7 +33,7 @@ from tracekit.model.labels import plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Remark, Report, Section
 from tracekit.model.sources import Read
-from tracekit.model.tables import concat
+from tracekit.model.tables import ASKED_COLUMNS, concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
@@ -328,9 +328,12 @@ def wanted(analyses: Sequence[Analysis] | None = None) -> Want:
     """What these questions, or all, together read of a source."""
     if analyses is None:
         analyses = ANALYSES
+    # What a file of the user's asks may rest on any column.
+    is_ours = not any(map(attrgetter("file"), analyses))
     return Want(
         tables=frozenset({"threads", *all_of(analyses, "reads")}),
         args=tuple(sorted(set(all_of(analyses, "args")))),
+        columns=ASKED_COLUMNS if is_ours else None,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ Ints = npt.NDArray[np.int64]
 
 FEW_NAMES = 8
 """Rows of so few names are looked for one name after the other: to compare numbers is a tenth of looking them up."""
+
+
+REMEMBERED_NAMES = 1000
+"""Of so few names it is remembered which ones a pattern or a set holds: the files of a run have the same, and so have questions."""
 
 
 def named(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
@@ -43,7 +48,9 @@ def is_named(
     Where many files hold the same names, `wanted` may well remember its answers.
     """
     names = _coded(column)
-    chosen = [code for code, text in enumerate(names.texts) if wanted(text)]
+    is_fixed = isinstance(getattr(wanted, "__self__", None), re.Pattern | frozenset)
+    few = is_fixed and len(names.texts) <= REMEMBERED_NAMES
+    chosen = (_remembered_codes if few else _wanted_codes)(names.texts, wanted)
     if len(chosen) <= FEW_NAMES:
         rows = np.zeros(len(names), np.bool_)
         for code in chosen:
@@ -52,6 +59,14 @@ def is_named(
     is_chosen = np.zeros(len(names.texts) + 1, np.bool_)
     is_chosen[chosen] = True
     return is_chosen.take(names.codes)
+
+
+def _wanted_codes(texts: tuple[str, ...], wanted: Callable[[str], object]) -> list[int]:
+    """The codes of the texts that are wanted."""
+    return [code for code, text in enumerate(texts) if wanted(text)]
+
+
+_remembered_codes = lru_cache(256)(_wanted_codes)
 
 
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:

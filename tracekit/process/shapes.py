@@ -226,13 +226,16 @@ def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
     """(low, high) of each interval among the instants in `order` of thread and time; thread -1 is nowhere."""
     in_thread = np.flatnonzero(thread >= 0)
     lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
-    (instants, start, end), _, width = _placed(lanes, ts_ns[in_thread], made.start, made.end)
-    place = thread[in_thread] * width + instants
+    (place, start, end), _, width = _placed(lanes, ts_ns[in_thread], made.start, made.end)
+    place += thread[in_thread] * width
     order = np.argsort(place, kind="stable")
     place, thread_start = place[order], made.thread * width
-    low = sweeps.places(place, thread_start + start)
-    high = sweeps.places(place, thread_start + end)
-    return low, np.maximum(high, low), in_thread[order]
+    # In place: there are as many intervals as calls.
+    start += thread_start
+    end += thread_start
+    low = sweeps.places(place, start)
+    high = sweeps.places(place, end)
+    return low, np.maximum(high, low, out=high), in_thread[order]
 
 
 def launch_threads(trace: Trace) -> Ints:

@@ -19,6 +19,11 @@ from tracekit.model.tables.table import concat as concat
 
 RAW: tuple[Table, ...] = (*raw.TABLES, *snapshots.TABLES)
 
+ASKED_COLUMNS = frozenset(
+    name for table in RAW for name, column in table.columns.items() if column.nullable
+) - {"pid", "tid"}
+"""The columns of them that rows may lack and that questions read: in place of pid and tid they read `thread`."""
+
 ARGS = raw.ARGS
 
 SHARED: tuple[Table, ...] = (*shared.TABLES, *slots.TABLES)

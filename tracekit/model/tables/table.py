@@ -75,7 +75,7 @@ class Table:
         """Columns made of equally long arrays: cast to the declared types and put in order, rows as given.
 
         Nullable columns that are not given are all missing; no data at all gives the empty table. Those of
-        `first` are of the declared types already, and stand where no others are given. Raises `SchemaError`
+        `first` are of the declared types and that length already, and stand where no others are given. Raises `SchemaError`
         for other missing columns, unknown ones, and values that do not fit.
         """
         data, first = data or {}, first or {}
@@ -91,8 +91,8 @@ class Table:
                     arrays[name] = _cast(column, data.get(name), length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
-        lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
-        if set(lengths.values()) - {length}:
+        if any(len(arrays[name]) != length for name in self.columns.keys() - first.keys()):
+            lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
             raise SchemaError(f"{self.name}: not {length} values: {lengths}")
         return Columns(length, arrays)
 

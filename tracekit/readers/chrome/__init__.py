@@ -23,10 +23,9 @@ from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers import unpack
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import tables as chrome_tables
-from tracekit.readers.chrome.arena import Arena
 from tracekit.readers.chrome.classes import CLASS_CODE, classify
 from tracekit.readers.chrome.scan import Keep, Scan
-from tracekit.readers.chrome.tables import Rows, Scratch
+from tracekit.readers.chrome.tables import PLANS, Rows, planned, whole
 from tracekit.readers.loss import Loss
 
 ARGUMENTS = (
@@ -42,18 +41,12 @@ _BESIDES_PYTHON = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
 MODULE_CALLS = ("nn.Module: ",)
 """How the Python functions are named that are calls of a model's modules: few, and read by default."""
 
-TABLE_BUILDERS: Mapping[str, Callable[[Rows], Columns | None]] = {
-    "host_ops": chrome_tables.host_ops,
-    "device_ops": chrome_tables.device_ops,
-    "device_ranges": chrome_tables.device_ranges,
-    "syncs": chrome_tables.syncs,
-    "memory_ops": chrome_tables.memory_ops,
+OTHER_TABLES: Mapping[str, Callable[[Rows], Columns | None]] = {
     "counters": chrome_tables.counters,
     "flows": chrome_tables.flows,
-    "windows": chrome_tables.windows,
-    "python_calls": chrome_tables.python_calls,
     "threads": chrome_tables.threads,
 }
+"""Tables that are not made column by column as those of `PLANS` are."""
 
 LOSSES: Mapping[str, str] = {
     "truncated": "the file ends inside the event array; every complete element before it was read",
@@ -82,29 +75,43 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     rows, notes = _rows(scan, base, source)
     if want.table("python_calls") and not want.python:
         _set_apart(rows, is_kept=want.modules)
-    if not want.python and not len(rows.of(*_BESIDES_PYTHON)):
+    if not want.python and not rows.is_of(*_BESIDES_PYTHON).any():
         # Calls of modules alone do not say that the host was recorded.
         rows.classes[rows.classes == CLASS_CODE["python"]] = CLASS_CODE["ignored"]
     if base_is_odd:
         message = "baseTimeNanoseconds is no time: times are relative"
         notes.append(Note("warning", "base-time", message, source.name))
-    tables: dict[str, Columns] = {}
-    for name, build in TABLE_BUILDERS.items():
-        if want.table(name) and (columns := build(rows)) is not None:
-            tables[name] = columns
+    # Where nothing can be used, why not is told once, of all events.
+    useless = list(_nothing_usable(scan, rows, source.name))
+    notes = [*_loss_notes(scan.losses, source.name), *(useless or notes)]
     meta = {
         **_writable(scan.meta),
-        "absolute_time": int(rows.ts_ns.max(initial=0)) > 10**17,
+        "absolute_time": int(scan.ts_ns.max(initial=0)) > 10**17,
         "element_count": len(scan.ts_ns) + sum(scan.skipped.values()),
         "skipped_count": dict(scan.skipped),
         "text_bytes": scan.size_bytes,
     }
-    # Where nothing can be used, why not is told once, of all events.
-    useless = list(_nothing_usable(scan, rows, source.name))
-    notes = [*_loss_notes(scan.losses, source.name), *(useless or notes)]
-    return [
-        Trace(complete(source, _facts(scan, rows)), Frames(tables), tuple(notes), meta, scan.args)
-    ]
+    facts, args = _facts(scan, rows), scan.args
+    if want.args is not None and want.columns is not None:
+        args = {key: column for key, column in args.items() if key in want.args}
+    del scan
+    return [Trace(complete(source, facts), Frames(_tables(rows, want)), tuple(notes), meta, args)]
+
+
+def _tables(rows: Rows, want: Want) -> dict[str, Columns]:
+    """The tables of `want`; `rows` is used up."""
+    tables = {}
+    for name, build in OTHER_TABLES.items():
+        if want.table(name) and (columns := build(rows)) is not None:
+            tables[name] = columns
+    tables |= planned(rows, set(filter(want.table, PLANS)), want.column)
+    return {name: tables[name] for name in _TABLE_ORDER if name in tables}
+
+
+_TABLE_ORDER = (
+    *("host_ops", "device_ops", "device_ranges", "syncs", "memory_ops", "counters", "flows"),
+    *("windows", "python_calls", "threads"),
+)
 
 
 def _keep(want: Want) -> Keep:
@@ -125,9 +132,9 @@ def _set_apart(rows: Rows, *, is_kept: bool) -> None:
     """Make Python functions a class of their own, but for the calls of modules where those are wanted among the ops."""
     python = rows.classes == CLASS_CODE["python"]
     if is_kept and python.any():
-        texts = rows.scan.name.values
-        is_call = [isinstance(text, str) and text.startswith(MODULE_CALLS) for text in texts]
-        python &= ~np.array([*is_call, False], np.bool_).take(rows.scan.name.codes, mode="wrap")
+        names = rows.labels["name"]
+        is_call = [isinstance(text, str) and text.startswith(MODULE_CALLS) for text in names.values]
+        python &= ~np.array([*is_call, False], np.bool_).take(names.codes, mode="wrap")
     rows.classes[python] = CLASS_CODE["python_call"]
 
 
@@ -182,22 +189,29 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
         note("no-time", "elements without a usable start time were left out", lost & (phase >= 0))
         classes[lost] = CLASS_CODE["ignored"]
     note("phase", "elements of a phase that is not read were left out", phase == -1)
-    count = len(classes)
-    scratch = Scratch(
-        np.empty(count, np.int64), np.empty(count, np.bool_), np.empty(count, np.int32)
-    )
-    threads = chrome_tables.number_threads(scan)
+    thread, (pids, tids) = chrome_tables.number_threads(scan.pid, scan.tid)
     ts = scan.ts_ns
     ts += base  # in place: nobody else has the scan, and a copy of every start would cost memory
-    return Rows(scan, ts, dur, classes, *threads, scratch, Arena(count)), notes
+    rows = Rows(
+        times={"ts_ns": ts, "dur_ns": dur},
+        labels={"ph": scan.ph, "cat": scan.cat, "name": scan.name},
+        classes=classes,
+        thread=thread,
+        thread_pid=whole(scan.pid, pids),
+        thread_tid=whole(scan.tid, tids),
+        thread_process=pids,
+        args=scan.args,
+        fields=scan.fields,
+    )
+    return rows, notes
 
 
 def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
     """A note on a trace that holds no event, or none that has a place in time."""
     is_meta = rows.classes == CLASS_CODE["meta"]
-    count = len(is_meta) - int(np.count_nonzero(is_meta))
-    if scan.skipped or (rows.classes[~is_meta] != CLASS_CODE["ignored"]).any():
+    if scan.skipped or not (is_meta | (rows.classes == CLASS_CODE["ignored"])).all():
         return
+    count = len(is_meta) - int(np.count_nonzero(is_meta))
     if not count:
         if not scan.losses:
             yield Note("warning", NO_EVENTS, "an empty capture: it holds no event", name)
@@ -230,11 +244,13 @@ def _facts(scan: Scan, rows: Rows) -> dict[str, object]:
         facts["rank"] = distributed.get("rank")
         facts["world_size"] = distributed.get("world_size")
         facts["backend"] = distributed.get("backend")
-    host_rows = rows.of("op", "range", "runtime")
-    if len(host_rows):
-        counts = np.bincount(scan.pid.codes[host_rows] + 1)[1:]
-        if len(counts):
-            facts["pid"] = scan.pid.values[int(counts.argmax())]
+    threads = rows.thread[rows.is_of("op", "range", "runtime")]
+    if len(threads):
+        of_thread = np.bincount(threads, minlength=len(rows.thread_process))
+        counts = np.zeros(len(scan.pid.values) + 1, np.int64)
+        np.add.at(counts, rows.thread_process, of_thread)  # a row without a pid counts last
+        if counts[:-1].any():
+            facts["pid"] = scan.pid.values[int(counts[:-1].argmax())]
     return {name: value for name, value in facts.items() if value is not None}
 
 

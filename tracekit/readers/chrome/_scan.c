@@ -2,7 +2,6 @@
  * `_scan.pyi` describes what Python sees; the work is in _scan_core.c (the grammar), _scan_setup.c and
  * _scan_passes.c. Column memory is handed over, never copied. */
 #include <Python.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "_scan_block.h"
@@ -294,11 +293,11 @@ static void release_all(Py_buffer *views, size_t count)
 static PyObject *renumbered(PyTypeObject *type, const Py_buffer *codes, const Py_buffer *groups)
 {
     size_t group_count = (size_t)groups->len / sizeof(int32_t);
-    int32_t *order = malloc(group_count ? (size_t)groups->len : 1);
+    int32_t *order = tk_resized(NULL, group_count, sizeof *order);
     if (!order) return PyErr_NoMemory();
     int64_t used = tk_renumber(codes->buf, (size_t)codes->len / sizeof(int32_t), groups->buf, group_count, order);
     if (used >= 0) return take_block(type, &order, (size_t)used, sizeof *order);
-    free(order);
+    tk_release(order);
     if (used == -1) return PyErr_NoMemory();
     PyErr_SetString(PyExc_ValueError, "a code or a group is out of range");
     return NULL;
@@ -323,7 +322,7 @@ static PyObject *numbered(PyTypeObject *type, const Py_buffer *kinds, const Py_b
     tk_texts pairs = {0};
     Py_hash_t seed = process_seed();
     if (seed == -1 && PyErr_Occurred()) return NULL;
-    int32_t *codes = malloc(count ? count * sizeof *codes : 1);
+    int32_t *codes = tk_resized(NULL, count, sizeof *codes);
     PyObject *code_block = NULL, *pair_block = NULL;
     if (codes && tk_distinct(kinds->buf, values->buf, count, (uint64_t)seed, codes, &pairs)) {
         code_block = take_block(type, &codes, count, sizeof *codes);
@@ -331,7 +330,7 @@ static PyObject *numbered(PyTypeObject *type, const Py_buffer *kinds, const Py_b
     } else {
         PyErr_NoMemory();
     }
-    free(codes);
+    tk_release(codes);
     tk_free_texts(&pairs);
     if (!pair_block) Py_XDECREF(code_block);
     return pair_block ? Py_BuildValue("NN", code_block, pair_block) : NULL;

@@ -1,10 +1,10 @@
-/* Block: memory from malloc that Python owns and shows as a writable buffer. For _scan.c alone. */
+/* Block: memory of a scan that Python owns and shows as a writable buffer. For _scan.c alone. */
 #ifndef TRACEKIT_SCAN_BLOCK_H
 #define TRACEKIT_SCAN_BLOCK_H
 
 #include <Python.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "_scan_memory.h"
 
 typedef struct {
     PyObject_HEAD
@@ -15,7 +15,7 @@ typedef struct {
 static void block_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    free(((Block *)self)->memory);
+    tk_release(((Block *)self)->memory);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -45,12 +45,12 @@ static PyObject *take_block(PyTypeObject *type, void *slot, size_t count, size_t
     void *memory, *nothing = NULL;
     memcpy(&memory, slot, sizeof memory);
     memcpy(slot, &nothing, sizeof nothing);
-    void *trimmed = realloc(memory, count ? count * item : 1);
+    void *trimmed = tk_resized(memory, count, item);
     if (trimmed) memory = trimmed;
     if (!memory) return PyErr_NoMemory();
     Block *block = (Block *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!block) {
-        free(memory);
+        tk_release(memory);
         return NULL;
     }
     block->memory = memory;

@@ -1,4 +1,4 @@
-/* Growing memory, distinct texts and sparse columns: what the values of a scan are kept in.
+/* Distinct texts and sparse columns: what the values of a scan are kept in.
  *
  * Functions for inlining into the few files that include this. Those that return bool answer false when memory
  * ran out, those that return a code answer -1.
@@ -6,49 +6,9 @@
 #ifndef TRACEKIT_SCAN_COLUMNS_H
 #define TRACEKIT_SCAN_COLUMNS_H
 
-#include <stdlib.h>
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include "_scan_core.h"
+#include "_scan_memory.h"
 #include "_scan_text.h"
-
-/* ---- memory */
-
-/* Asks for large pages, where the system has them on request: the first touch of so many small ones costs more
- * than what is written to them. */
-static inline void tk_prefer_large_pages(void *block, size_t size)
-{
-#ifdef MADV_HUGEPAGE
-    const uintptr_t large = (uintptr_t)1 << 21;
-    if (!block || size < 8 * large) return; /* in less, what is rounded up to whole pages is too much */
-    uintptr_t first = ((uintptr_t)block + large - 1) & ~(large - 1), last = ((uintptr_t)block + size) & ~(large - 1);
-    if (first < last) (void)madvise((void *)first, last - first, MADV_HUGEPAGE);
-#else
-    (void)block, (void)size;
-#endif
-}
-
-/* realloc for `count` items; no bytes are ever asked for, so NULL means that memory ran out. */
-static inline void *tk_resized(void *block, size_t count, size_t item)
-{
-    if (count > SIZE_MAX / item) return NULL;
-    block = realloc(block, count ? count * item : 1);
-    tk_prefer_large_pages(block, count * item);
-    return block;
-}
-
-/* Resizes the memory that the pointer at `slot` points to, whatever its type; it keeps its place on failure. */
-static inline bool tk_resize(void *slot, size_t count, size_t item)
-{
-    void *block;
-    memcpy(&block, slot, sizeof block);
-    block = tk_resized(block, count, item);
-    if (!block) return false;
-    memcpy(slot, &block, sizeof block);
-    return true;
-}
 
 /* Half as much again and `least` more, but never more than an int32 counts. */
 static inline int32_t tk_next_room(int32_t room, int32_t least)
@@ -136,7 +96,7 @@ static inline bool tk_grow_slots(tk_texts *texts)
         while (slots[j].code >= 0) j = (j + 1) & (count - 1);
         slots[j] = texts->slots[i];
     }
-    free(texts->slots);
+    tk_release(texts->slots);
     texts->slots = slots;
     texts->slot_count = count;
     return true;
@@ -222,11 +182,11 @@ static inline bool tk_mix_kinds(tk_column *column)
     if (column->kind == TK_TEXT) {
         int64_t *values = tk_resized(NULL, capacity, sizeof *values);
         if (!values) {
-            free(kinds);
+            tk_release(kinds);
             return false;
         }
         for (int32_t i = 0; i < column->count; i++) values[i] = ((int32_t *)column->values)[i];
-        free(column->values);
+        tk_release(column->values);
         column->values = values;
     }
     column->kinds = kinds;

@@ -1,8 +1,6 @@
 /* The grammar of the strict layer: members, events, and the array between them. */
 #include "_scan_core.h"
 
-#include <stdlib.h>
-
 #include "_scan_columns.h"
 #include "_scan_text.h"
 

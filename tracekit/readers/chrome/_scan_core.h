@@ -2,6 +2,10 @@
 #ifndef TRACEKIT_SCAN_CORE_H
 #define TRACEKIT_SCAN_CORE_H
 
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* for mremap, in every file alike */
+#endif
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

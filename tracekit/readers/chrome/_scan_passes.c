@@ -1,8 +1,6 @@
 /* Passes over whole columns: numbering by first use. */
 #include "_scan_core.h"
 
-#include <stdlib.h>
-
 #include "_scan_columns.h"
 
 static bool is_code(int32_t code, size_t count) { return code >= 0 && (size_t)code < count; }
@@ -26,7 +24,7 @@ int64_t tk_renumber(int32_t *codes, size_t count, const int32_t *groups, size_t 
         }
         codes[i] = group < 0 ? -1 : ranks[group];
     }
-    free(ranks);
+    tk_release(ranks);
     return used;
 }
 

@@ -1,8 +1,6 @@
 /* What a scan is made of: its keys, its beginning and its end. */
 #include "_scan_core.h"
 
-#include <stdlib.h>
-
 #include "_scan_columns.h"
 #include "_scan_text.h"
 
@@ -21,7 +19,7 @@ static int32_t sound_key(tk_scan *scan, tk_space *space, int32_t key)
     size_t sound_size = tk_replace_invalid(text, size, sound);
     bool is_sound = sound_size == size && tk_same(sound, text, size);
     int32_t found = is_sound ? key : tk_find_key(scan, space, sound, sound_size);
-    free(sound);
+    tk_release(sound);
     return found;
 }
 
@@ -46,24 +44,24 @@ int32_t tk_find_key(tk_scan *scan, tk_space *space, const unsigned char *key, si
 static void free_space(tk_space *space)
 {
     for (int32_t i = 0; i < space->keys.count && i < space->room; i++) tk_free_column(&space->columns[i]);
-    free(space->columns);
+    tk_release(space->columns);
     tk_free_texts(&space->keys);
 }
 
 void tk_free_texts(tk_texts *texts)
 {
-    free(texts->bytes);
-    free(texts->offsets);
-    free(texts->slots);
-    free(texts->next);
+    tk_release(texts->bytes);
+    tk_release(texts->offsets);
+    tk_release(texts->slots);
+    tk_release(texts->next);
     *texts = (tk_texts){0};
 }
 
 void tk_free_column(tk_column *column)
 {
-    free(column->rows);
-    free(column->values);
-    free(column->kinds);
+    tk_release(column->rows);
+    tk_release(column->values);
+    tk_release(column->kinds);
     if (column->texts) tk_free_texts(column->texts);
     free(column->texts);
     *column = (tk_column){0};
@@ -82,23 +80,23 @@ bool tk_init(tk_scan *scan, uint64_t seed, size_t max_event_bytes, bool stores_a
 void tk_free(tk_scan *scan)
 {
     for (int i = 0; i < TK_LABELS; i++) {
-        free(scan->codes[i]);
+        tk_release(scan->codes[i]);
         tk_free_texts(&scan->labels[i]);
     }
     for (int i = 0; i < TK_TIMES; i++) {
-        free(scan->times[i]);
-        free(scan->has_time[i]);
+        tk_release(scan->times[i]);
+        tk_release(scan->has_time[i]);
         tk_free_column(&scan->odd_times[i]);
     }
     free_space(&scan->fields);
     free_space(&scan->args);
-    for (int32_t i = 0; i < scan->skip_count; i++) free((void *)scan->skip_cats[i].text);
-    free(scan->skip_cats);
-    free(scan->skipped);
-    for (int32_t i = 0; i < scan->keep_count; i++) free((void *)scan->keep_names[i].text);
-    free(scan->keep_names);
-    free(scan->event.fields.items);
-    free(scan->event.args.items);
+    for (int32_t i = 0; i < scan->skip_count; i++) tk_release((void *)scan->skip_cats[i].text);
+    tk_release(scan->skip_cats);
+    tk_release(scan->skipped);
+    for (int32_t i = 0; i < scan->keep_count; i++) tk_release((void *)scan->keep_names[i].text);
+    tk_release(scan->keep_names);
+    tk_release(scan->event.fields.items);
+    tk_release(scan->event.args.items);
     *scan = (tk_scan){0};
 }
 
@@ -116,7 +114,7 @@ static bool add_span(tk_span **list, int32_t *count, const unsigned char *text, 
     unsigned char *copy = tk_resized(NULL, size, 1);
     if (!copy) return false;
     if (!tk_resize(list, (size_t)*count + 1, sizeof **list)) {
-        free(copy);
+        tk_release(copy);
         return false;
     }
     memcpy(copy, text, size);

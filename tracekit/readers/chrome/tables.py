@@ -1,158 +1,220 @@
-"""The tables of a scanned Chrome trace, each built from the rows of its classes."""
+"""The tables of a scanned Chrome trace, each made of the rows of its classes.
+
+They are made column by column, of all tables at once: what a column was made of is let go of before the next one,
+and a large trace is never held twice.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS, TABLES
 from tracekit.model.tables.arrays import Coded, Columns, Nullable
-from tracekit.readers.chrome.arena import Arena
 from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_NAMES
-from tracekit.readers.chrome.scan import Codes, Scan, Sparse, smallest_type, with_zeros
+from tracekit.readers.chrome.scan import Codes, Sparse, smallest_type, with_zeros
 
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """Room for one value of every row, used again for each column: new memory costs more than the work."""
-
-    number: Ints
-    missing: npt.NDArray[np.bool_]
-    code: npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Rows:
-    """A scan with absolute times and the class of each row; a row without a place in time is `ignored`."""
+    """Absolute times, texts and arguments of a scan, and the class of each row; a row without a place in time is `ignored`."""
 
-    scan: Scan
-    ts_ns: Ints
-    dur_ns: Ints
+    times: dict[str, Ints]
+    """`ts_ns` and `dur_ns`."""
+    labels: dict[str, Codes]
+    """`ph`, `cat` and `name`."""
     classes: npt.NDArray[np.int8]
     thread: npt.NDArray[np.int32]
-    thread_ids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
-    """Per thread the codes of its pid and tid."""
-    scratch: Scratch
-    arena: Arena
+    thread_pid: Nullable
+    """Of every thread, as `thread_tid`: whole numbers alone."""
+    thread_tid: Nullable
+    thread_process: npt.NDArray[np.int32]
+    """Of every thread the number of its process."""
+    args: Mapping[str, Sparse]
+    fields: Mapping[str, Sparse]
 
     def of(self, *classes: str) -> Ints:
         """The rows of these classes, in file order."""
+        return np.flatnonzero(self.is_of(*classes))
+
+    def is_of(self, *classes: str) -> npt.NDArray[np.bool_]:
+        """Which rows are of these classes."""
         if len(classes) == 1:
-            return np.flatnonzero(self.classes == CLASS_CODE[classes[0]])
+            return np.asarray(self.classes == CLASS_CODE[classes[0]], np.bool_)
         wanted = np.zeros(len(CLASS_NAMES), np.bool_)
         wanted[[CLASS_CODE[name] for name in classes]] = True
-        return np.flatnonzero(wanted.take(self.classes))
+        return wanted.take(self.classes)
 
 
-def host_ops(rows: Rows) -> Columns | None:
-    """Host intervals; None for a trace of devices alone."""
-    positions = rows.of(*HOST_OP_KINDS)
-    if not len(positions) and len(rows.of(*DEVICE_OP_KINDS)):
-        return None
-    scan = rows.scan
-    return TABLES["host_ops"].cast(
+Maker = Callable[[Rows, Ints], Any]
+"""One column of these rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a table is made of: the rows of these classes, and how each column is made."""
+
+    classes: tuple[str, ...]
+    columns: Mapping[str, Maker]
+
+
+def _id(_: Rows, at: Ints) -> npt.NDArray[np.int32]:
+    return at.astype(np.int32)
+
+
+def _time(name: str, rows: Rows, at: Ints) -> Ints:
+    return _taken(rows.times[name], at)
+
+
+def _label(name: str, rows: Rows, at: Ints) -> Coded:
+    return category(rows.labels[name], at)
+
+
+def _thread(rows: Rows, at: Ints) -> npt.NDArray[np.int32]:
+    return _taken(rows.thread, at)
+
+
+def _pid(rows: Rows, at: Ints) -> Nullable:
+    return _of_thread(rows.thread_pid, rows, at)
+
+
+def _tid(rows: Rows, at: Ints) -> Nullable:
+    return _of_thread(rows.thread_tid, rows, at)
+
+
+def _of_thread(numbers: Nullable, rows: Rows, at: Ints) -> Nullable:
+    """What a number is of the thread of each of these rows."""
+    thread = _taken(rows.thread, at)
+    return Nullable(_taken(numbers.values, thread), _taken(numbers.missing, thread))
+
+
+def _kind(kinds: tuple[str, ...], rows: Rows, at: Ints) -> Coded:
+    """The classes of these rows as the closed set of a table's kinds, which are consecutive classes."""
+    first = CLASS_CODE[kinds[0]]
+    assert CLASS_NAMES[first : first + len(kinds)] == kinds
+    codes = _taken(rows.classes, at)
+    codes -= np.int8(first)
+    return Coded(codes, kinds)
+
+
+def _argument(keys: tuple[str, ...], rows: Rows, at: Ints) -> Nullable:
+    """The integers of the first of these arguments that occurs at all, for these rows."""
+    return integers(next((rows.args[key] for key in keys if key in rows.args), None), at)
+
+
+def _queue(key: str, drawn: Maker, rows: Rows, at: Ints) -> Nullable:
+    """Device or stream: as an argument, else where the profiler drew the row (pid is the device then)."""
+    told: Nullable = _argument((key,), rows, at)
+    if not told.missing.any():
+        return told
+    place: Nullable = drawn(rows, at)
+    values = np.where(told.missing, place.values, told.values)
+    return Nullable(values, told.missing & place.missing)
+
+
+_START: Mapping[str, Maker] = {"id": _id, "ts_ns": partial(_time, "ts_ns")}
+_TIMED: Mapping[str, Maker] = {
+    **_START,
+    "dur_ns": partial(_time, "dur_ns"),
+    "name": partial(_label, "name"),
+}
+_ON_THREAD: Mapping[str, Maker] = {"pid": _pid, "tid": _tid, "thread": _thread}
+_ON_DEVICE: Mapping[str, Maker] = {
+    "device": partial(_queue, "device", _pid),
+    "stream": partial(_queue, "stream", _tid),
+}
+_CORRELATION: Mapping[str, Maker] = {"correlation": partial(_argument, ("correlation",))}
+_EXTERNAL: Mapping[str, Maker] = {"external_id": partial(_argument, ("External id", "external id"))}
+
+PLANS: Mapping[str, Plan] = {
+    "host_ops": Plan(
+        HOST_OP_KINDS,
         {
-            **_timed(rows, positions),
-            "kind": _kind(rows, positions, HOST_OP_KINDS),
-            "cat": category(rows, scan.cat, positions),
-            "pid": _whole(rows, scan.pid, positions),
-            "tid": _whole(rows, scan.tid, positions),
-            "thread": rows.arena.take(rows.thread, positions),
-            "correlation": _argument(rows, positions, "correlation"),
-            "external_id": _argument(rows, positions, "External id", "external id"),
-        }
-    )
-
-
-def device_ops(rows: Rows) -> Columns | None:
-    """Device work; None where there is none: the profiler saw no device, which is not an idle one."""
-    positions = rows.of(*DEVICE_OP_KINDS)
-    if not len(positions):
-        return None
-    return TABLES["device_ops"].cast(
+            **_TIMED,
+            "kind": partial(_kind, HOST_OP_KINDS),
+            "cat": partial(_label, "cat"),
+            **_ON_THREAD,
+            **_CORRELATION,
+            **_EXTERNAL,
+        },
+    ),
+    "device_ops": Plan(
+        DEVICE_OP_KINDS,
         {
-            **_timed(rows, positions),
-            "kind": _kind(rows, positions, DEVICE_OP_KINDS),
-            **_queue(rows, positions),
-            "correlation": _argument(rows, positions, "correlation"),
-            "external_id": _argument(rows, positions, "External id", "external id"),
-            "size_bytes": _argument(rows, positions, "bytes"),
-        }
-    )
-
-
-def device_ranges(rows: Rows) -> Columns | None:
-    """Annotations that the profiler projected on a device."""
-    positions = rows.of("device_range")
-    if not len(positions):
-        return None
-    return TABLES["device_ranges"].cast(
+            **_TIMED,
+            "kind": partial(_kind, DEVICE_OP_KINDS),
+            **_ON_DEVICE,
+            **_CORRELATION,
+            **_EXTERNAL,
+            "size_bytes": partial(_argument, ("bytes",)),
+        },
+    ),
+    "device_ranges": Plan(("device_range",), {**_TIMED, **_ON_DEVICE, **_EXTERNAL}),
+    "syncs": Plan(("sync",), {**_TIMED, **_ON_DEVICE, **_CORRELATION}),
+    "memory_ops": Plan(
+        ("memory",),
         {
-            **_timed(rows, positions),
-            **_queue(rows, positions),
-            "external_id": _argument(rows, positions, "External id", "external id"),
-        }
-    )
+            **_START,
+            **_ON_THREAD,
+            "device_type": partial(_argument, ("Device Type",)),
+            "device": partial(_argument, ("Device Id",)),
+            "size_bytes": partial(_argument, ("Bytes",)),
+            "allocated_bytes": partial(_argument, ("Total Allocated",)),
+            "reserved_bytes": partial(_argument, ("Total Reserved",)),
+        },
+    ),
+    "windows": Plan(("window",), _TIMED),
+    "python_calls": Plan(("python", "python_call"), {**_TIMED, "thread": _thread}),
+}
+
+_IN_TURN = (
+    *("ts_ns", "dur_ns", "id", "name", "cat", "kind", "pid", "tid", "device", "stream", "thread"),
+    *("correlation", "external_id", "size_bytes"),
+    *("device_type", "allocated_bytes", "reserved_bytes"),
+)
+"""The order in which columns are made."""
 
 
-def syncs(rows: Rows) -> Columns | None:
-    """Synchronisation records of devices."""
-    positions = rows.of("sync")
-    if not len(positions):
-        return None
-    return TABLES["syncs"].cast(
-        {
-            **_timed(rows, positions),
-            **_queue(rows, positions),
-            "correlation": _argument(rows, positions, "correlation"),
-        }
-    )
+def planned(
+    rows: Rows, names: Collection[str], is_asked: Callable[[str], bool]
+) -> dict[str, Columns]:
+    """The tables of these names that have rows; `rows` is used up.
+
+    No rows of devices say that the profiler saw none, which is not an idle one: such a table is left out, as all are
+    that have no rows, but for the `host_ops` of a trace without device work. A column of numbers that
+    nobody asked for is missing in every row.
+    """
+    positions = {n: rows.of(*PLANS[n].classes) for n in PLANS if n in names}
+    has_device_ops = rows.is_of(*DEVICE_OP_KINDS).any()
+    positions = {
+        n: at for n, at in positions.items() if len(at) or (n == "host_ops" and not has_device_ops)
+    }
+    arrays: dict[str, dict[str, Any]] = {name: {} for name in positions}
+    for column in _IN_TURN:
+        for name, at in positions.items():
+            if column in PLANS[name].columns:
+                is_needed = is_asked(column) or not TABLES[name].columns[column].nullable
+                make = PLANS[name].columns[column] if is_needed else _missing
+                arrays[name][column] = make(rows, at)
+        rows.times.pop(column, None)
+        rows.labels.pop(column, None)
+    return {name: TABLES[name].cast(arrays[name], len(at)) for name, at in positions.items()}
 
 
-def windows(rows: Rows) -> Columns | None:
-    """Spans that a profiler says it recorded."""
-    positions = rows.of("window")
-    if not len(positions):
-        return None
-    return TABLES["windows"].cast(_timed(rows, positions))
-
-
-def python_calls(rows: Rows) -> Columns | None:
-    """Calls of Python functions; None where none was recorded."""
-    positions = rows.of("python", "python_call")
-    if not len(positions):
-        return None
-    return TABLES["python_calls"].cast(
-        {**_timed(rows, positions), "thread": rows.arena.take(rows.thread, positions)}
-    )
-
-
-def memory_ops(rows: Rows) -> Columns | None:
-    """Allocations and frees; None unless memory was profiled."""
-    positions = rows.of("memory")
-    if not len(positions):
-        return None
-    scan = rows.scan
-    return TABLES["memory_ops"].cast(
-        {
-            "id": positions.astype(np.int32),
-            "ts_ns": rows.arena.take(rows.ts_ns, positions),
-            "pid": _whole(rows, scan.pid, positions),
-            "tid": _whole(rows, scan.tid, positions),
-            "thread": rows.arena.take(rows.thread, positions),
-            "device_type": _argument(rows, positions, "Device Type"),
-            "device": _argument(rows, positions, "Device Id"),
-            "size_bytes": _argument(rows, positions, "Bytes"),
-            "allocated_bytes": _argument(rows, positions, "Total Allocated"),
-            "reserved_bytes": _argument(rows, positions, "Total Reserved"),
-        }
-    )
+def _missing(_: Rows, at: Ints) -> Nullable:
+    """As many missing numbers, in the memory of one: nobody asks for them."""
+    length = len(at)
+    zero, missing = np.zeros(1, np.int64), np.ones(1, np.bool_)
+    return Nullable(np.broadcast_to(zero, length), np.broadcast_to(missing, length))
 
 
 def counters(rows: Rows) -> Columns | None:
@@ -160,10 +222,11 @@ def counters(rows: Rows) -> Columns | None:
     positions = rows.of("counter")
     if not len(positions):
         return None
-    name = rows.scan.name
+    name = rows.labels["name"]
+    ts_ns = rows.times["ts_ns"]
     samples: list[tuple[Ints, npt.NDArray[np.object_], npt.NDArray[np.float64]]] = []
-    for key, column in rows.scan.args.items():
-        values, is_number = _numbers(column, len(rows.ts_ns))
+    for key, column in rows.args.items():
+        values, is_number = _numbers(column, len(ts_ns))
         hit = positions[is_number[positions]]
         if len(hit):
             used, inverse = np.unique(name.codes[hit], return_inverse=True)
@@ -176,7 +239,7 @@ def counters(rows: Rows) -> Columns | None:
     return TABLES["counters"].cast(
         {
             "id": ids[order].astype(np.int32),
-            "ts_ns": rows.ts_ns[ids[order]],
+            "ts_ns": ts_ns[ids[order]],
             "name": names[order],
             "value": values[order],
         }
@@ -188,59 +251,57 @@ def flows(rows: Rows) -> Columns | None:
     positions = rows.of("flow")
     if not len(positions):
         return None
-    scan = rows.scan
-    phase = np.array([{"s": "start", "f": "end"}.get(str(p), "step") for p in scan.ph.values])
+    ph = rows.labels["ph"]
+    phase = np.array([{"s": "start", "f": "end"}.get(str(p), "step") for p in ph.values])
     return TABLES["flows"].cast(
         {
-            "id": positions.astype(np.int32),
-            "ts_ns": rows.arena.take(rows.ts_ns, positions),
-            "cat": category(rows, scan.cat, positions),
-            "phase": phase[scan.ph.codes[positions]],
-            "flow": integers(rows, scan.fields.get("id"), positions),
-            "thread": rows.arena.take(rows.thread, positions),
+            "id": _id(rows, positions),
+            "ts_ns": _time("ts_ns", rows, positions),
+            "cat": _label("cat", rows, positions),
+            "phase": phase[ph.codes[positions]],
+            "flow": integers(rows.fields.get("id"), positions),
+            "thread": _thread(rows, positions),
         }
     )
 
 
 def threads(rows: Rows) -> Columns:
     """Every (pid, tid) that occurs, with the names that metadata rows give; the last name counts."""
-    scan = rows.scan
-    pids, tids = rows.thread_ids
-    count = len(pids)
+    count = len(rows.thread_process)
     thread_names: list[str | None] = [None] * count
     process_names: dict[int, str] = {}
-    labels = scan.args.get("name")
+    labels = rows.args.get("name")
     label_of: dict[int, str] = {}
     if labels:
         label_of = dict(zip(labels.rows.tolist(), _labels(labels), strict=True))
     for row in rows.of("meta").tolist():
-        kind, label = _value(scan.name, row), label_of.get(row)
+        kind, label = _value(rows.labels["name"], row), label_of.get(row)
         if kind == "thread_name" and label is not None:
             thread_names[rows.thread[row]] = label
         elif kind == "process_name" and label is not None:
-            process_names[int(scan.pid.codes[row])] = label
+            process_names[int(rows.thread_process[rows.thread[row]])] = label
     return TABLES["threads"].cast(
         {
             "thread": np.arange(count, dtype=np.int32),
-            "pid": whole(scan.pid, pids),
-            "tid": whole(scan.tid, tids),
+            "pid": rows.thread_pid,
+            "tid": rows.thread_tid,
             "name": thread_names,
-            "process_name": list(map(process_names.get, pids.tolist())),
+            "process_name": list(map(process_names.get, rows.thread_process.tolist())),
         },
         count,
     )
 
 
 def number_threads(
-    scan: Scan,
+    pid: Codes, tid: Codes
 ) -> tuple[npt.NDArray[np.int32], tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
     """(the thread of every row, the codes of each thread's pid and tid); pids in the order of first use."""
-    width = len(scan.tid.values) + 1
-    room = (len(scan.pid.values) + 1) * width
-    pair: npt.NDArray[Any] = scan.pid.codes.astype(np.int32 if room < 2**31 else np.int64)
+    width = len(tid.values) + 1
+    room = (len(pid.values) + 1) * width
+    pair: npt.NDArray[Any] = pid.codes.astype(np.int32 if room < 2**31 else np.int64)
     pair += 1
     pair *= width
-    pair += scan.tid.codes
+    pair += tid.codes
     pair += 1
     if room > max(4 * len(pair), 2**20):
         used, inverse = np.unique(pair, return_inverse=True)
@@ -255,42 +316,14 @@ def number_threads(
     return thread, ((used // width - 1).astype(np.int32), (used % width - 1).astype(np.int32))
 
 
-def _timed(rows: Rows, at: Ints) -> dict[str, Any]:
-    return {
-        "id": rows.arena.copy(at, np.int32),
-        "ts_ns": rows.arena.take(rows.ts_ns, at),
-        "dur_ns": rows.arena.take(rows.dur_ns, at),
-        "name": category(rows, rows.scan.name, at),
-    }
+def _taken(column: npt.NDArray[Any], at: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`column[at]`; no index may be negative or too large."""
+    return column.take(at, mode="clip")  # which looks at each index once
 
 
-def _kind(rows: Rows, at: Ints, kinds: tuple[str, ...]) -> Coded:
-    """The classes of these rows as the closed set of a table's kinds, which are consecutive classes."""
-    first = CLASS_CODE[kinds[0]]
-    assert CLASS_NAMES[first : first + len(kinds)] == kinds
-    codes = rows.classes.take(at) - np.int8(first)
-    return Coded(codes, kinds)
-
-
-def _queue(rows: Rows, at: Ints) -> dict[str, Any]:
-    """Device and stream: as arguments, else where the profiler drew the row (pid is the device then)."""
-    return {
-        "device": _either(_argument(rows, at, "device"), _whole(rows, rows.scan.pid, at)),
-        "stream": _either(_argument(rows, at, "stream"), _whole(rows, rows.scan.tid, at)),
-    }
-
-
-def _either(first: Nullable, second: Nullable) -> Nullable:
-    """`first` where it is known, else `second`."""
-    if not first.missing.any():
-        return first
-    values = np.where(first.missing, second.values, first.values)
-    return Nullable(values, first.missing & second.missing)
-
-
-def category(rows: Rows, column: Codes, at: Ints) -> Coded:
+def category(column: Codes, at: Ints) -> Coded:
     """The text of these rows, with only the categories that they use."""
-    codes = column.codes.take(at, out=rows.scratch.code[: len(at)], mode="clip")
+    codes = _taken(column.codes, at)
     used = np.zeros(len(column.values) + 1, np.bool_)
     used[codes] = True  # -1, no value, marks the last place
     used = used[:-1]
@@ -298,51 +331,25 @@ def category(rows: Rows, column: Codes, at: Ints) -> Coded:
     small = smallest_type(len(texts))
     renumber = np.full(len(used) + 1, -1, small)
     renumber[:-1][used] = np.arange(len(texts))
-    numbered = renumber.take(codes, out=rows.arena.empty(len(at), small), mode="wrap")
     assert len(set(texts)) == len(texts), "a text has one code"
-    return Coded(numbered, tuple(texts))
+    return Coded(renumber.take(codes, mode="wrap"), tuple(texts))
 
 
 def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
     """The integers that these codes of a column stand for; anything else (`"Spans"`) is missing."""
-    number, missing = _as_whole(column)
-    return Nullable(number[codes], missing[codes])
-
-
-def _whole(rows: Rows, column: Codes, at: Ints) -> Nullable:
-    """As `whole`, for these rows."""
-    number, missing = _as_whole(column)
-    codes = column.codes.take(at, out=rows.scratch.code[: len(at)], mode="clip")
-    return Nullable(
-        number.take(codes, out=rows.arena.empty(len(at), np.int64), mode="wrap"),
-        missing.take(codes, out=rows.arena.empty(len(at), np.bool_), mode="wrap"),
-    )
-
-
-def _as_whole(column: Codes) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """(integer, whether there is none) for every code of a column, and last for -1."""
     number, is_integer = with_zeros([*map(_int64, column.values), None], np.int64)
-    return number, ~is_integer
+    return Nullable(number[codes], ~is_integer[codes])
 
 
-def _argument(rows: Rows, at: Ints, *keys: str) -> Nullable:
-    """The integers of the first of these arguments that occurs at all, for these rows."""
-    args = rows.scan.args
-    column = next((args[key] for key in keys if key in args), None)
-    return integers(rows, column, at)
-
-
-def integers(rows: Rows, column: Sparse | None, at: Ints) -> Nullable:
-    """A sparse column's integers for these rows, missing elsewhere; integers written as text count."""
+def integers(column: Sparse | None, at: Ints) -> Nullable:
+    """A sparse column's integers for these ascending rows, missing elsewhere; integers written as text count."""
     if column is None:
         return Nullable(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
     values, is_known = _as_int64(column)
-    number, missing = rows.scratch.number, rows.scratch.missing
-    number.fill(0)
-    missing.fill(1)
-    number[column.rows] = values
-    missing[column.rows] = False if is_known is None else ~is_known
-    return Nullable(rows.arena.take(number, at), rows.arena.take(missing, at))
+    rows = column.rows
+    if is_known is not None and not is_known.all():
+        rows, values = rows[is_known], values[is_known]
+    return Nullable(*sweeps.values_at(rows, values, at))
 
 
 def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:

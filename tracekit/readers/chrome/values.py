@@ -13,6 +13,7 @@ from typing import Any
 
 from tracekit.model.labels import bounded
 from tracekit.model.patterns import expression
+from tracekit.model.remembered import remembered
 from tracekit.readers.chrome.scan import Json, Scalar
 
 MAX_DEPTH = 100
@@ -21,6 +22,9 @@ TOO_DEEP = Json('"nested deeper than 100"')
 
 MAX_PARSED_LENGTH = 2**20
 """A longer array stays its own text: parsing it would take fifty times its size in memory."""
+
+MAX_REMEMBERED = 500
+"""Arrays of so many characters are remembered: the files of a run hold the same shapes again and again."""
 
 MAX_LABEL = 8_192
 """Characters of a label that are kept: real kernels have names of 5,000; a packed trace of a megabyte may have a thousand of a megabyte each."""
@@ -62,7 +66,7 @@ def decode(raw: bytes) -> Scalar | Json:
     if text.startswith('"'):
         return unescape(text[1:-1])
     if text.startswith(("[", "{")):
-        return container_value(text)
+        return (_short_container if len(text) <= MAX_REMEMBERED else container_value)(text)
     return bare_value(text)
 
 
@@ -176,6 +180,9 @@ def container_value(text: str) -> Json:
         return Json(compact(_parse(text)))
     except (ValueError, RecursionError):
         return Json(text)
+
+
+_short_container = remembered(container_value)
 
 
 def compact(value: Any) -> str:

@@ -436,10 +436,10 @@ static void pages_dealloc(PyObject *object)
     free(self->window);
     free(self->what);
     free(self->present);
-    free(self->texts.bytes);
-    free(self->texts.offsets);
-    free(self->texts.slots);
-    free(self->texts.next);
+    tk_release(self->texts.bytes);
+    tk_release(self->texts.offsets);
+    tk_release(self->texts.slots);
+    tk_release(self->texts.next);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
