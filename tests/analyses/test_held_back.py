@@ -49,6 +49,22 @@ def paused(*pauses, whole=100 * MS, host=()):
     return rows
 
 
+@pytest.mark.parametrize(
+    ("work", "answer"), [(10, "insufficient data"), (45, "clear")], ids=["idle", "busy"]
+)
+def test_of_a_capture_that_idles_while_nothing_is_recorded_nothing_is_clear(tmp_path, work, answer):
+    """Kernels of 10 (45) of 50 ms, launched one by one with nothing between the launches."""
+    rows = []
+    for number in range(9):
+        at = 50 * MS * number
+        rows += launched("gemm", at, at + 2, work * MS, number + 1)
+    report = asked(tmp_path, rows)
+    sheet = next(section for section in report.sections if section.id == "rules")
+    (row,) = [row for row in rows_of(sheet, "rules") if row["rule"] == "low-gpu-utilization"]
+    assert row["answer"] == answer
+    assert "of the capture outside other findings" in row["reason"]
+
+
 def test_the_claim_names_the_function_of_the_program_that_most_of_it_was_spent_in(tmp_path):
     """40 of 100 ms: 38 in prep, of which a function of torch has 30."""
     host = [
