@@ -20,9 +20,9 @@ real = pytest.mark.skipif(
 )
 
 
-def put(path, pid, start_ns, step_us=100, **meta):
+def put(path, pid, start_ns, step_us=100, number=1, **meta):
     """A trace of one process with one step, which began so late (None: on a clock without an epoch)."""
-    rows = [step(1, 0, step_us), op("aten::mm", 5, 10), *launched("gemm", 6, 20, 10, 1)]
+    rows = [step(number, 0, step_us), op("aten::mm", 5, 10), *launched("gemm", 6, 20, 10, 1)]
     rows = [{**row, "pid": pid} if row["pid"] == HOST_PID else row for row in rows]
     return write(path, rows, base_ns=None if start_ns is None else BASE_NS + start_ns, **meta)
 
@@ -80,7 +80,7 @@ def test_what_was_saved_says_so_too(models, tmp_path):
 
 
 TOGETHER = {
-    "one process at two times": [(7, HOUR, {}), (7, 2 * HOUR, {})],
+    "one process at two times": [(7, HOUR, {}), (7, 2 * HOUR, {"number": 2})],
     "two processes at one time": [(7, HOUR, {}), (8, HOUR + 50_000, {})],
     "a world, its ranks at different times": [
         (7, HOUR, {"rank": 0, "world_size": 2}),
@@ -224,6 +224,24 @@ def test_roles_that_take_turns_and_jobs_that_go_on_stay_one_run(tmp_path, files,
     result = analyze(tmp_path / "run", Options(questions=QUESTIONS))
     assert list(runs_of(result)) == ["run"]
     assert caution_of(result) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "runs"),
+    [
+        (("before.json", "after.json"), ["after", "before"]),
+        (("rank0.json", "opt_rank0.json"), ["run", "run#2"]),
+        (("rank0_pid1_20261120080000000.json", "rank0_pid1_20261120090000000.json"), ["run"]),
+    ],
+)
+def test_a_pid_that_passes_its_steps_again_is_of_another_launch(tmp_path, names, runs):
+    """As in containers, where every program is process 1; steps of one number would be taken for one."""
+    for place, name in enumerate(names):
+        stage_file(tmp_path / "run" / name, 1, HOUR * (1 + place), "actor_update", rank=0)
+    result = analyze(tmp_path / "run", Options(questions=QUESTIONS))
+    assert sorted(runs_of(result)) == runs
+    assert [text for text in caution_of(result) if "hold the same steps twice (rank 0 passes step 1 again 3,600 s later)" in text] == caution_of(result)  # fmt: skip
+    assert len(caution_of(result)) == len(runs) - 1
 
 
 def test_a_job_that_begins_its_steps_anew_after_it_was_killed_is_a_run_of_its_own(tmp_path):

@@ -1,6 +1,7 @@
 """Whether two processes can only be of two launches of one program: before and after a change, or killed and begun anew.
 
-One place in the job is then held by one process after the other. The roles of reinforcement learning do that too,
+One place in the job is then held by one process after the other, or by one pid that passes the same steps again (in
+containers pids begin anew, and so do the steps of a profiler that a program makes anew). The roles of reinforcement learning do that too,
 as several processes of one rank take turns on a GPU; they do other stages. A job that goes on from a checkpoint
 does other steps. Neither is taken for another run.
 """
@@ -8,6 +9,7 @@ does other steps. Neither is taken for another run.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from itertools import product
 from operator import attrgetter
 from typing import Any
@@ -22,8 +24,8 @@ from tracekit.model.stages import RL_STAGES, canonical, scope_stage
 LAUNCH_NS = 10**9
 """A process that begins after another has ended captures nothing sooner: `import torch` alone takes 1.6 s of CPU here."""
 
-_PROCESS = ("run", "host", "pid")
-_CAPTURED = (*_PROCESS, "tool", "role", "replica", "rank", "scope", "source", "ts_ns", "dur_ns")
+_OF_JOB = ("tool", "role", "replica", "rank")
+_CAPTURED = ("run", "host", "pid", *_OF_JOB, "scope", "part", "source", "ts_ns", "dur_ns")
 
 Process = tuple[str, str | None, int]
 """Run, host and pid."""
@@ -33,11 +35,15 @@ Place = tuple[str, str | None, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpan:
-    """One process from its first capture to its last, and the steps and stages in them."""
+    """One process from its first capture to its last, and the steps and stages in them.
+
+    `lap` counts how often its pid had passed one of its steps before.
+    """
 
     place: Place
     host: str | None
     pid: int
+    lap: int
     start_ns: int
     end_ns: int
     steps: frozenset[int]
@@ -64,45 +70,65 @@ def process_spans(
 
     The step that the name of a source tells is the job's: what the profiler counts begins anew with every capture.
     """
-    clocked = captures[captures["absolute_time"] & captures["pid"].notna()]
-    sources: dict[Process, list[str]] = {}
-    ends: dict[Process, list[tuple[int, int]]] = {}
-    places: dict[Process, Place] = {}
-    steps_of = _different(steps, "step")
-    stages_of = _different(stages, "stage")
+    clocked = captures[captures["absolute_time"] & captures["pid"].notna()].sort_values("ts_ns")
+    steps_of, stages_of = _different(steps, "step"), _different(stages, "stage")
+    laps: dict[Process, list[ProcessSpan]] = {}
+    sources: dict[tuple[Process, int], list[str]] = {}
     for row in records(clocked, [*_CAPTURED]):
-        run, host, pid, tool, role, replica, rank, scope, source, ts_ns, dur_ns = row
-        process = (run, host, pid)
-        places.setdefault(process, place_of(tool, role, replica, rank))
-        sources.setdefault(process, []).append(source)
-        ends.setdefault(process, []).append((ts_ns, ts_ns + dur_ns))
-        stages_of.setdefault(process, set()).add(scope_stage(scope))
-    spans: dict[str, list[ProcessSpan]] = {}
-    for process, place in places.items():
-        starts_ns, ends_ns = zip(*ends[process], strict=True)
-        steps_in_names = {named_steps.get(source) for source in sources[process]}
-        own_steps = steps_in_names - {None} or steps_of.get(process, set())
-        names = {canonical(stage, place[1]) for stage in stages_of[process] - {None}}
+        run, host, pid, tool, role, replica, rank, scope, part, source, ts_ns, dur_ns = row
+        of_source = (source, pid)
+        named_step = named_steps.get(source)
+        own_steps = steps_of.get(of_source, set()) if named_step is None else {named_step}
+        names = {scope_stage(scope), *stages_of.get(of_source, ())} - {None}
         span = ProcessSpan(
-            place,
-            process[1],
-            process[2],
-            min(starts_ns),
-            max(ends_ns),
+            place_of(tool, role, replica, rank),
+            host,
+            pid,
+            0,
+            ts_ns,
+            ts_ns + dur_ns,
             frozenset(step for step in own_steps if step is not None),
-            frozenset(names),
+            frozenset(canonical(name, role) for name in names if name is not None),
         )
-        for source in sources[process]:
-            spans.setdefault(source, []).append(span)
+        lap = _added(laps.setdefault((run, host, pid), []), span, is_numbered=part is not None)
+        sources.setdefault(((run, host, pid), lap), []).append(source)
+    spans: dict[str, list[ProcessSpan]] = {}
+    for (process, lap), names_of in sources.items():
+        for source in names_of:
+            spans.setdefault(source, []).append(laps[process][lap])
     return spans
 
 
-def _different(frame: pd.DataFrame, column: str) -> dict[Process, set[Any]]:
-    """The different values of a column for each process."""
-    values: dict[Process, set[Any]] = {}
-    rows = frame[[*_PROCESS, column]].drop_duplicates()
-    for run, host, pid, value in records(rows, [*_PROCESS, column]):
-        values.setdefault((run, host, pid), set()).add(value)
+def _added(laps: list[ProcessSpan], span: ProcessSpan, *, is_numbered: bool) -> int:
+    """The place of a capture among the laps of its process, which it may begin: where it passes steps of the last one again.
+
+    Names that number the captures of a process say that they are of one run.
+    """
+    if not laps or (not is_numbered and _passes_again(laps[-1], span)):
+        laps.append(replace(span, lap=len(laps)))
+        return len(laps) - 1
+    last = laps[-1]
+    laps[-1] = replace(
+        last,
+        end_ns=max(last.end_ns, span.end_ns),
+        steps=last.steps | span.steps,
+        stages=last.stages | span.stages,
+    )
+    return len(laps) - 1
+
+
+def _passes_again(last: ProcessSpan, span: ProcessSpan) -> bool:
+    """Whether a capture holds steps that its process had passed, and no other stages of them."""
+    is_same_work = bool(last.stages & span.stages) or not last.stages | span.stages
+    return bool(last.steps & span.steps) and is_same_work and _launched_again(last, span)
+
+
+def _different(frame: pd.DataFrame, column: str) -> dict[tuple[str, int], set[Any]]:
+    """The different values of a column for each process in each source."""
+    values: dict[tuple[str, int], set[Any]] = {}
+    rows = frame[["source", "pid", column]].drop_duplicates()
+    for source, pid, value in records(rows, ["source", "pid", column]):
+        values.setdefault((source, pid), set()).add(value)
     return values
 
 
@@ -112,7 +138,8 @@ def relaunch(
     """Two processes of one place, one of each, that are of two launches, the earlier first; None where none need be."""
     for pair in product(spans, other_spans):
         earlier, later = sorted(pair, key=attrgetter("start_ns"))
-        if earlier.pid != later.pid and _launched_again(earlier, later):
+        is_same = (earlier.host, earlier.pid, earlier.lap) == (later.host, later.pid, later.lap)
+        if not is_same and _launched_again(earlier, later):
             return earlier, later
     return None
 

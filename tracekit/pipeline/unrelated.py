@@ -20,12 +20,12 @@ from tracekit.discover.names import stem_of
 from tracekit.discover.runs import numbered
 from tracekit.model.codes import Data
 from tracekit.model.keys import records
-from tracekit.model.labels import first_few, shown
+from tracekit.model.labels import first_few, plural, shown
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Note, Source
-from tracekit.model.units import show
+from tracekit.model.units import numbers, show
 from tracekit.pipeline.first_screen import APART
 from tracekit.pipeline.gather import MeasuredSource
 from tracekit.pipeline.relaunched import Place, ProcessSpan, place_of, process_spans, relaunch
@@ -166,14 +166,15 @@ def _doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named: set
 
 
 def _runs_held_twice(parts: Iterable[MeasuredSource]) -> set[str]:
-    """The runs in which several processes hold one place of the job."""
+    """The runs in which several processes hold one place of the job, or files of one are told apart by nothing."""
     runs: set[str] = set()
     first_pid: dict[Hashable, int] = {}
     for part in parts:
         source = part.source
         if source.tool in _TOOLS and source.pid is not None:
             place = place_of(source.tool, source.role, source.replica, source.rank)
-            if first_pid.setdefault((source.run, place), source.pid) != source.pid:
+            is_doubled = "duplicate" in map(attrgetter("code"), source.notes)
+            if is_doubled or first_pid.setdefault((source.run, place), source.pid) != source.pid:
                 runs.add(source.run)
     return runs
 
@@ -193,7 +194,7 @@ def _groups(
     names = clocked["source"].astype(object).tolist()
     if named & {*captures["source"].astype(object)} and not named & {*names}:
         return [], None
-    links = _of_one_process_or_time(clocked)
+    links = _of_one_process_or_time(clocked, spans)
     keys = _weak_keys(clocked, named, members)
     groups: dict[str, Group] = {}
     for source in links:
@@ -205,16 +206,18 @@ def _groups(
     return _linked(list(groups.values()))
 
 
-def _of_one_process_or_time(clocked: pd.DataFrame) -> Links:
+def _of_one_process_or_time(
+    clocked: pd.DataFrame, spans: Mapping[str, Sequence[ProcessSpan]]
+) -> Links:
     """The sources in the order of time, those linked that are of one process or ran at one time."""
     names = clocked["source"].astype(object).tolist()
     links: Links = dict(zip(names, names, strict=True))
     first_of: dict[Hashable, str] = {}
     end_ns, running = 0, ""
-    rows = clocked[["source", "host", "pid", "ts_ns", "dur_ns"]].astype(object)
-    for source, host, pid, ts_ns, dur_ns in rows.itertuples(index=False):
-        process = (None if pd.isna(host) else host, pid)
-        _link(links, source, first_of.setdefault(process, source))
+    for source, ts_ns, dur_ns in records(clocked, ["source", "ts_ns", "dur_ns"]):
+        for span in spans.get(source, ()):
+            process = (span.host, span.pid, span.lap)
+            _link(links, source, first_of.setdefault(process, source))
         if running and ts_ns < end_ns:
             _link(links, source, running)
         if ts_ns + dur_ns > end_ns:
@@ -227,8 +230,9 @@ def _weak_keys(
 ) -> dict[str, set[Hashable]]:
     """What links each source to others that have the same, unless they are of another launch."""
     keys: dict[str, set[Hashable]] = {}
-    for source, world_size in records(clocked, ["source", "world_size"]):
+    for source, host, pid, world_size in records(clocked, ["source", "host", "pid", "world_size"]):
         of_source = keys.setdefault(source, {("group", group) for group in members.get(source, ())})
+        of_source.add(("process", host, pid))
         if source in named:
             of_source.add("named")
         if world_size is not None and world_size > 1:
@@ -301,6 +305,9 @@ def _note(
         whose = "one process" if first.rank is None else f"rank {first.rank}"
         later = show(second.start_ns - first.end_ns, "ns")
         why = f"are of several launches ({whose} is pid {first.pid}, and {later} later pid {second.pid})"
+        if first.pid == second.pid:
+            common = sorted(first.steps & second.steps)
+            why = f"hold the same steps twice ({whose} passes {plural(len(common), 'step')} {numbers(common)} again {later} later)"
     message = (
         f"{count:,} files of {run} {why}: shown as {len(names):,} runs "
         f"({first_few(names, _MOST_NAMED)}); name=DIRECTORY makes them one"
