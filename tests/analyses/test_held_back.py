@@ -49,6 +49,22 @@ def paused(*pauses, whole=100 * MS, host=()):
     return rows
 
 
+@pytest.mark.parametrize(
+    ("work", "answer"), [(10, "insufficient data"), (45, "clear")], ids=["idle", "busy"]
+)
+def test_of_a_capture_that_idles_while_nothing_is_recorded_nothing_is_clear(tmp_path, work, answer):
+    """Kernels of 10 (45) of 50 ms, launched one by one with nothing between the launches."""
+    rows = []
+    for number in range(9):
+        at = 50 * MS * number
+        rows += launched("gemm", at, at + 2, work * MS, number + 1)
+    report = asked(tmp_path, rows)
+    sheet = next(section for section in report.sections if section.id == "rules")
+    (row,) = [row for row in rows_of(sheet, "rules") if row["rule"] == "low-gpu-utilization"]
+    assert row["answer"] == answer
+    assert "of the capture outside other findings" in row["reason"]
+
+
 def test_the_claim_names_the_function_of_the_program_that_most_of_it_was_spent_in(tmp_path):
     """40 of 100 ms: 38 in prep, of which a function of torch has 30."""
     host = [
@@ -153,7 +169,9 @@ def test_idle_time_in_a_collective_of_the_host_is_waiting_for_the_rank_that_came
 ):
     sources = write_sources(tmp_path, ranks_in_a_host_s_collective(*late, unit=unit))
     (finding,) = found(result(sources, QUESTIONS).report, rule)
-    assert finding.claim.endswith(f" in c10d::allreduce_ in update_actor{said}")
+    # A claim that begins with the stage does not end with it.
+    place = {"launch-bound": "c10d::allreduce_"}.get(rule, "c10d::allreduce_ in update_actor")
+    assert finding.claim.endswith(f" in {place}{said}")
 
 
 def test_idle_time_elsewhere_is_no_wait_for_a_rank(tmp_path):
@@ -200,6 +218,36 @@ def test_gaps_up_to_a_millisecond_that_add_up_are_launches_one_by_one(tmp_path, 
     assert finding.recoverable_ns == gap * 39 * 1_000
     assert not found(report, "host-silence")
     assert "most in aten::mul" in finding.claim
+
+
+def stages_one_by_one(*stages):
+    """A step of 20 kernels of 20 µs a stage, each launched by an op of 200 µs; (stage, op) each."""
+    rows, at = [], 0
+    for place, (stage, name) in enumerate(stages):
+        rows.append(annotation(stage, at, 20 * 220))
+        for number in range(20):
+            correlation = 20 * place + number + 1
+            rows += [op(name, at, 200), *launched("k", at + 198, at + 200, 20, correlation)]
+            at += 220
+    return [step(1, 0, at), *rows]
+
+
+def test_stages_whose_launches_one_place_holds_up_are_one_finding(tmp_path):
+    rows = stages_one_by_one(("forward", "aten::mul"), ("backward", "aten::mul"))
+    (finding,) = found(asked(tmp_path, rows), "launch-bound")
+    assert finding.claim == (
+        "forward and backward launch 40 kernels of 20.0 µs on average one by one, most in aten::mul"
+    )
+    # The gap before the first kernel of the step, and that at the edge of the stages, are of other rules.
+    assert finding.recoverable_ns == 2 * 19 * 200 * 1_000
+    assert [place.stage for place in finding.places] == ["forward", "backward"]
+
+
+def test_stages_whose_launches_other_places_hold_up_are_findings_of_their_own(tmp_path):
+    rows = stages_one_by_one(("forward", "aten::mul"), ("backward", "aten::add"))
+    findings = found(asked(tmp_path, rows), "launch-bound")
+    assert sorted(finding.claim.rpartition(" ")[2] for finding in findings) == ["aten::add", "aten::mul"]  # fmt: skip
+    assert sum(finding.recoverable_ns for finding in findings) == 2 * 19 * 200 * 1_000
 
 
 def test_no_length_of_a_pause_is_lost_between_the_rules(tmp_path):

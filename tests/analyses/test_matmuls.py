@@ -258,6 +258,13 @@ def unfused(tmp_path, rows):
     return found_by(report_of(tmp_path, rows), "unfused-operators")
 
 
+def test_what_the_products_themselves_gain_is_told_beside_what_is_between_them(tmp_path):
+    """30 of 1,000 between them; the softmax reads and writes the scores as the products do: 30 more."""
+    (found,) = unfused(tmp_path, attention(30))
+    assert found.recoverable_ns == 60_000
+    assert found.caveats[0] == "30.0 µs of it are time of the two products, which write and read the scores"  # fmt: skip
+
+
 def test_a_softmax_whose_shape_does_not_fit_is_no_attention(tmp_path):
     assert unfused(tmp_path, attention(300))
     assert not unfused(tmp_path, attention(300, softmax="aten::_log_softmax"))

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from chrome_builder import annotation, launched, op, step, write
+from chrome_builder import annotation, launch, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.firing import write_sources
@@ -80,6 +80,22 @@ def test_a_reason_says_what_the_devices_waited_for(tmp_path):
     assert reason.startswith(
         "no finding is about the 90 % of the capture in which GPUs idle: 69 % other ("
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("cudaGetDevice", "between calls (the host was in no call, but not for long; its ops were not recorded)"),
+        ("aten::mm", "between ops (the host was in no op and no call, but not for long: Python between ops)"),
+    ],
+)  # fmt: skip
+def test_where_no_ops_are_recorded_nothing_is_said_to_lie_between_them(tmp_path, first, said):
+    """Kernels of 92 µs, each launched 8 µs after the one before has ended: 7 % of the time."""
+    call = op(first, 0, 3) if first.startswith("aten") else launch(0, 99, 3, name=first)
+    rows = [row for k in range(10) for row in launched("gemm", 100 * k + 7, 100 * k + 8, 92, k + 1)]
+    report = analyze(write(tmp_path / "rank0.json", [call, *rows]), Options()).report
+    (reason,) = [text for text in report.cautions if "in which GPUs idle" in text]
+    assert said in reason
 
 
 def test_a_finding_about_it_is_reason_enough(tmp_path):

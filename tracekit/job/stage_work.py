@@ -108,10 +108,7 @@ def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
     most_first = sorted(works, key=lambda work: -work.busy_ns)
     largest = most_first[0]
     run = in_run(measured, largest.window.run)
-    names = [work.window.name.removesuffix(run) for work in most_first]
-    if len(names) > MAX_NAMED + 1:
-        names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} other stages"]
-    name = f"{', '.join(names[:-1])} and {names[-1]}{run}"
+    name = named_together([work.window.name.removesuffix(run) for work in most_first]) + run
     return replace(
         largest,
         window=replace(largest.window, canonical=None, name=name),
@@ -120,6 +117,21 @@ def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
         count=sum(work.count for work in works),
         parts=tuple(most_first),
     )
+
+
+def named_together(stages: Sequence[str]) -> str:
+    """The names of stages that one finding is about.
+
+    >>> named_together(["forward"]), named_together(["forward", "backward"])
+    ('forward', 'forward and backward')
+    >>> named_together(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 other stages'
+    """
+    names = list(stages)
+    if len(names) > MAX_NAMED + 1:
+        names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} other stages"]
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ WORTH_SAYING = 0.03
 
 SHOWN_CAUSES = 3
 
+NO_OPS = "The host was in no call, but not for long; its ops were not recorded."
+"""What is known of time between ops where there are none."""
+
 OF_IDLE_TIME = ("time.", "rl.", "ranks.")
 """The folders of the questions whose findings may be about time in which a device does nothing."""
 
@@ -169,14 +172,18 @@ def _idle(measured: Measurements, sections: Sequence[Section]) -> Iterator[str]:
     parts: list[str] = []
     for cause, ns in causes.itertuples(index=False, name=None):
         if ns and len(parts) < SHOWN_CAUSES:
-            described = _described(str(cause), is_first=not parts)
+            described = _described(measured, str(cause), is_first=not parts)
             parts.append(f"{show(share * float(ns) / total, 'ratio')} {described}")
     yield f"{sentence}: {'; '.join(parts)}" if parts else sentence
 
 
-def _described(cause: str, *, is_first: bool) -> str:
+def _described(measured: Measurements, cause: str, *, is_first: bool) -> str:
     """A cause by its name; the largest one with what that means."""
     title, meaning = CAUSE_TITLES.get(cause, (cause, ""))
+    if cause == "host_none" and measured.row_count("host_counts"):
+        counts = measured["host_counts"]
+        if not counts["leaf_count"].sum():
+            title, meaning = "between calls", NO_OPS
     if not (is_first and meaning):
         return title
     return f"{title} ({meaning[0].lower()}{meaning[1:].rstrip('.')})"

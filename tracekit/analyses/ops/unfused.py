@@ -344,12 +344,17 @@ def _unfused(
     gain, ratio = one.per_step(one.busy_ns + scores_ns)
     claim, advice, caveat = TOLD[kind]
     numbers: tuple[Metric, ...] = ()
+    caveats: tuple[str, ...] = (caveat,)
     if kind == "loss":
         each = round(one.window.steps.mean(_sum(calls, "copy", "size_bytes")))
         numbers = (evidence("copied_bytes", each, "32-bit copies per step"),)
     if scores_ns:
         each = one.per_step(scores_ns)[0]
         numbers = (evidence("scores_ns", each, "scores written and read by the products"),)
+        caveats = (
+            f"{show(each, 'ns')} of it are time of the two products, which write and read the scores",
+            caveat,
+        )
     return Finding(
         "unfused-operators",
         thresholds.severity(ratio),
@@ -359,7 +364,7 @@ def _unfused(
         one.places,
         gain,
         ratio,
-        (caveat,),
+        caveats,
     )
 
 

@@ -31,7 +31,7 @@ from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import PROCESS, sums_of
-from tracekit.model.report import Finding, Metric, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Answer, Finding, Metric, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
@@ -468,6 +468,9 @@ def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
     ]
 
 
+CLEAR: Answer = "clear"
+UNJUDGED: Answer = "insufficient data"
+
 REASON_RATIO = 0.03
 """Idle time of a stage of more than this share of the step is told of, though it is no finding: why nothing ran."""
 
@@ -475,7 +478,10 @@ REASON_RATIO = 0.03
 def _minor(
     measured: Measurements, idling: list[Idling], thresholds: Thresholds
 ) -> Iterator[Verdict]:
-    """Of every run, the stages that R01 does not judge or that are busy enough, but idle for longer than findings tell, and why."""
+    """Of every run, the stages that R01 does not judge or that are busy enough, but idle for longer than findings tell, and why.
+
+    Of a whole capture that is not busy enough nothing is clear: its GPUs may be idle by design.
+    """
     judged = [one.window.key for one in idling]
     windows_ = [
         window
@@ -486,18 +492,24 @@ def _minor(
     if not windows_ or not measured.has("idle_blame", "idle_frames"):
         return
     claimed = claims(measured, thresholds)
-    reasons: dict[str | None, list[str]] = {}
+    least = thresholds.of("low-gpu-utilization")["busy_ratio"]
+    reasons: dict[tuple[Answer, str | None], list[str]] = {}
     for window in windows_:
         idle = Idling(window, claimed.get(window.key, {}))
         ratio = window.per_step(idle.left_ns)[1] or 0.0
-        if ratio >= REASON_RATIO:
-            run = text_or_none(window.gpu_time["run"]) if run_heading(measured) else None
-            reasons.setdefault(run, []).append(
-                f"GPUs are idle {show(ratio, 'ratio')} of the step in {window.name} outside other findings"
-                + _by_kind(measured, window, int(window.gpu_time["idle_ns"]))
-            )
-    for run, texts in reasons.items():
-        yield Verdict(ANALYSIS.rules[0], "clear", ". ".join(texts), run)
+        if ratio < REASON_RATIO:
+            continue
+        run = text_or_none(window.gpu_time["run"]) if run_heading(measured) else None
+        where, answer = f"the step in {window.name}", CLEAR
+        if window.origin == "file":
+            where = window.name
+            answer = CLEAR if idle.accounted >= least else UNJUDGED
+        reasons.setdefault((answer, run), []).append(
+            f"GPUs are idle {show(ratio, 'ratio')} of {where} outside other findings"
+            + _by_kind(measured, window, int(window.gpu_time["idle_ns"]))
+        )
+    for (answer, run), texts in reasons.items():
+        yield Verdict(ANALYSIS.rules[0], answer, ". ".join(texts), run)
 
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +28,13 @@ from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import idle_time
 from tracekit.job.launching import COUNTED, less_synced, of_many_kernels, waiting_for_launches
 from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
+from tracekit.job.stage_work import named_together
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import intersect
 from tracekit.model.keys import row_dicts, sorted_in_groups, summed
+from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
+from tracekit.model.stages import canonical
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, Nullable, joined, trimmed
 from tracekit.model.tables.columns import PLACE, STAGE
@@ -86,6 +90,7 @@ HOST_COUNTS = Table(
 
 
 Ints = npt.NDArray[np.int64]
+Row = Mapping[Any, Any]
 
 NAMED = ("python", "op", "range")
 """Kinds of places that say where launches come from."""
@@ -295,10 +300,11 @@ def _launch_bound(
     for run, of_run in each_run(table):
         name = in_run(measured, run)
         bound_rows = waiting_for_launches(of_run, limit)
-        for row in bound_rows or of_many_kernels(of_run, limit):
-            owned = counts[same_text(counts["run"], run) & same_text(counts["role"], row["role"])]
+        for of_cause in _by_cause(measured, bound_rows or of_many_kernels(of_run, limit)):
+            role = of_cause[0][0]["role"]
+            owned = counts[same_text(counts["run"], run) & same_text(counts["role"], role)]
             on_gpus = gpu_steps_of(measured, owned[owned["device_count"].notna()])
-            yield _gap_finding(measured, row, thresholds, on_gpus, name)
+            yield _gap_finding(of_cause, thresholds, on_gpus, name)
         if bound_rows:
             continue
         staged = of_run[of_run["canonical"].notna()]
@@ -318,48 +324,79 @@ def _many_ops(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
     return bool(each > limit["ops_per_step"] and short)
 
 
+def _by_cause(measured: Measurements, rows: Sequence[Row]) -> list[list[tuple[Row, str]]]:
+    """Stages of one role whose launches are made in one place, and where that is: what one cause costs is one finding.
+
+    Where no place is known there is nothing to tell their causes apart by. Of each, the stage that waits most comes first.
+    """
+    causes: dict[tuple[object, ...], list[tuple[Row, str]]] = {}
+    for row in sorted(rows, key=lambda row: -row["launch_gap_ns"]):
+        path, where = _place_of(measured, row)
+        causes.setdefault((text_or_none(row["role"]), path, where), []).append((row, where))
+    return list(causes.values())
+
+
+def _place_of(measured: Measurements, row: Row) -> tuple[tuple[str, ...], str]:
+    """The place that launches of one stage come from, from the outermost inwards, and the words on it; without the stage."""
+    culprit, role = of_launches(measured, row), text_or_none(row["role"])
+    if culprit is None or culprit.holder not in NAMED:
+        return (), ""
+    path, place = [], culprit.place
+    for name in culprit.names:
+        if canonical(name, role) == row["canonical"]:
+            place = place.removesuffix(f" in {name}")
+        else:
+            path.append(name)
+    owner = (text_or_none(row["run"]), role)
+    waiting = waiting_for(measured, culprit, owner, text_or_none(row["canonical"]))
+    return tuple(path), f", most in {place}{waiting}"
+
+
 def _gap_finding(
-    measured: Measurements,
-    row: Mapping[Any, Any],
-    thresholds: Thresholds,
-    steps: ExistingSteps,
-    run: str,
+    of_cause: Sequence[tuple[Row, str]], thresholds: Thresholds, steps: ExistingSteps, run: str
 ) -> Finding:
-    """The finding for a stage, or a step, of a run that has a device."""
-    name = row["canonical"] or "the step"
-    kernels = row["kernel_count"]
-    share = share_of(row["launch_gap_ns"], row["device_wall_ns"])
+    """The finding for the stages of one cause, or for a step, of a run that has a device."""
+    rows = list(map(itemgetter(0), of_cause))
+    totals = dict.fromkeys(("kernel_count", "kernel_ns", "launch_gap_ns", "device_wall_ns"), 0)
+    names: list[str] = []
+    kernels_each, median_ns = 0.0, None
+    for row in rows:
+        names.append(row["canonical"] or "the step")
+        kernels_each += row["kernel_count"] / row["process_steps"]
+        # The finding holds for each of the stages: so does the median of the one whose kernels are longest.
+        median_ns = max(filter(None, (median_ns, _float(row["kernel_p50_ns"]))), default=None)
+        for name in totals:
+            totals[name] += row[name]
+    stages = named_together(names)
     # Per GPU and step of the run: a stage need not be in every step.
-    gap, ratio = steps.per_step(row["launch_gap_ns"])
-    wall = steps.mean(row["device_wall_ns"])
-    mean = row["kernel_ns"] / kernels
-    culprit = of_launches(measured, row)
-    where = ""
-    if culprit is not None and culprit.holder in NAMED:
-        owner = (text_or_none(row["run"]), text_or_none(row["role"]))
-        waiting = waiting_for(measured, culprit, owner, text_or_none(row["canonical"]))
-        where = f", most in {culprit.place}{waiting}"
-    claim = f"{name} launches {round(kernels / row['process_steps']):,} kernels of {show(mean, 'ns')} on average one by one{where}{run}"
+    gap, ratio = steps.per_step(totals["launch_gap_ns"])
+    wall = steps.mean(totals["device_wall_ns"])
+    mean = totals["kernel_ns"] / totals["kernel_count"]
+    claim = (
+        f"{stages} {plural(len(rows), 'launches', 'launch')} {round(kernels_each):,} kernels of {show(mean, 'ns')}"
+        f" on average one by one{of_cause[0][1]}{run}"
+    )
     return Finding(
         "launch-bound",
         thresholds.severity(ratio),
         claim,
         "launch less: CUDA graphs or torch.compile for the repeated part, fused ops, larger batches",
         (
-            Metric(
-                "kernels",
-                kernels / row["process_steps"],
-                "count",
-                "lower",
-                label="kernels per step",
+            Metric("kernels", kernels_each, "count", "lower", label="kernels per step"),
+            evidence(
+                "median_kernel_ns",
+                median_ns,
+                plural(len(rows), "median kernel", "median kernel at most"),
+                better="neither",
             ),
             evidence(
-                "median_kernel_ns", _float(row["kernel_p50_ns"]), "median kernel", better="neither"
+                "gap_ratio",
+                share_of(totals["launch_gap_ns"], totals["device_wall_ns"]),
+                "waiting for launches",
             ),
-            evidence("gap_ratio", share, "waiting for launches"),
             evidence("gap_ns", round(gap), f"of {show(wall, 'ns')} wall"),
         ),
-        (Place(role=text_or_none(row["role"]), stage=row["canonical"]),),
+        tuple(Place(role=text_or_none(row["role"]), stage=row["canonical"]) for row in rows),
         round(gap),
         ratio,
         ("upper bound: a profiler makes every launch longer than it is without one",),

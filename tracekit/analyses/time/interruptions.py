@@ -353,7 +353,8 @@ ANALYSIS = Analysis(
         "graph-capture": {
             # Steps that warm up, as above.
             "first_steps": 2,
-            # Captures and instantiations of graphs in steady steps, as a share of the step: the severity low.
+            # Captures and instantiations of graphs in steady steps, as a share of the step: the severity low. None of 169 real files
+            # holds one; what looks like them takes 0.02 to 0.03 % (NCCL asks whether a capture runs) and, of 70 replays, 0.5 %.
             "time_ratio": 0.01,
         },
         "warm-up": {
