@@ -509,6 +509,8 @@ static PyMethodDef functions[] = {
     {"paths", paths, METH_VARARGS, "The number of the path of keys of each row; -1 for no answer."},
     {"pieces", pieces, METH_VARARGS, "Segments cut at edges, and the row of each piece; how many rows are further up."},
     {"pooled", pooled, METH_VARARGS, "The lengths of pieces of one node between two points, summed."},
+    {"in_windows", in_windows, METH_VARARGS, "The nodes of pieces by window; how many there are."},
+    {"lanes", lanes, METH_VARARGS, "Rows on one axis, and what encloses each."},
     {NULL, NULL, 0, NULL},
 };
 

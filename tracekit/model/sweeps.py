@@ -294,6 +294,44 @@ def pooled(start: Ints, end: Ints, node: Ints, count: int, points: Ints) -> tupl
     return _cut(first, pool_count), _cut(length, pool_count)
 
 
+class InWindows(NamedTuple):
+    """The nodes of pieces by window, in order of appearance: the `first` piece of each, in how many `gaps` they lie, their time."""
+
+    window: Ints
+    first: Ints
+    gaps: Ints
+    ns: Ints
+
+
+def in_windows(
+    pieces: tuple[Ints, Ints, Ints, Ints], count: int, low: Ints, high: Ints
+) -> InWindows:
+    """The nodes, which are 0 … count-1, of the pieces that begin in each window [low[i], high[i]).
+
+    `pieces` are (start, gap, node, length), in order of start.
+    """
+    columns, seen = list(map(plain, (*pieces, low, high))), np.empty(3 * count, np.int64)
+    room = native.in_windows(*columns, seen, *(seen[:0] for _ in range(4)))
+    found = InWindows(*(np.empty(room, np.int64) for _ in range(4)))
+    native.in_windows(*columns, seen, *found)
+    return found
+
+
+def lanes(
+    rows: Ints, spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints], axis: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
+
+    `spans` are the thread, start and length of every row; `axis` the first time and the length of one on which thread
+    follows thread, and by how much what encloses a row may end before it.
+    """
+    thread, start, length = spans
+    found = tuple(np.empty(len(rows), np.int64) for _ in range(4))
+    native.lanes(plain(rows), _threads(thread), plain(start), plain(length), plain(axis), *found)
+    begun, ended, begin, parent = found
+    return begun, ended, begin, parent
+
+
 def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:
     """The values as int64 in one piece."""
     return np.ascontiguousarray(values, np.int64)

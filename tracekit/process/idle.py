@@ -157,9 +157,10 @@ class IdleTime:
 
 
 def _shares(idle: Intervals, part: Intervals) -> Ints:
-    """How much of each gap is in a part of all gaps."""
+    """How much of each gap is in a part of all gaps, in the half of the memory where no gap is longer than two seconds."""
     gap = sweeps.places(idle.start, part.start, right=True) - 1
-    return summed(gap, part.end - part.start, len(idle.start))
+    shares = summed(gap, part.end - part.start, len(idle.start))
+    return shares.astype(np.int32) if int(shares.max(initial=0)) < 2**31 else shares
 
 
 def top_stages(trace: Trace) -> Stages:
