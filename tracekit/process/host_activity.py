@@ -152,8 +152,8 @@ def _ends(trace: Trace, table: str, rows: Ints) -> Ints:
     return ends
 
 
-def launching_threads(trace: Trace, rows: Ints) -> Mask:
-    """Per row of `host_ops`: whether its thread launched any of these device ops.
+def on_launching(trace: Trace, rows: Ints, calls: Ints) -> Mask:
+    """Which of these calls (rows of `host_ops`) are of a thread that launched any of these device ops.
 
     Only such threads can leave the device without work; a watchdog that waits for it cannot.
     """
@@ -162,8 +162,8 @@ def launching_threads(trace: Trace, rows: Ints) -> Mask:
     thread = trace.numbers("host_ops", "thread")
     launches_work = np.zeros(int(thread.max(initial=-1)) + 1, np.bool_)
     launches_work[thread[launched_by[launched_by >= 0]]] = True
-    on_launching: Mask = launches_work[thread]
-    return on_launching
+    is_of_launching: Mask = launches_work[thread[calls]]
+    return is_of_launching
 
 
 def _union(trace: Trace, chosen: Mask) -> Intervals:

@@ -37,7 +37,7 @@ from tracekit.process.host_activity import (
     HostActivity,
     SyncCalls,
     host_activity,
-    launching_threads,
+    on_launching,
     sync_calls,
 )
 from tracekit.process.launches import Launches, launches
@@ -269,9 +269,9 @@ def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
 def _synchronising(trace: Trace, rows: Ints) -> Intervals:
     """When a thread that launches these device ops was in a synchronising call."""
     calls: SyncCalls = trace.derived(sync_calls)
-    on_launching = calls.row[launching_threads(trace, rows)[calls.row]]
-    start = trace.numbers("host_ops", "ts_ns")[on_launching]
-    return union(start, start + trace.numbers("host_ops", "dur_ns")[on_launching])
+    waits = calls.row[on_launching(trace, rows, calls.row)]
+    start = trace.numbers("host_ops", "ts_ns")[waits]
+    return union(start, start + trace.numbers("host_ops", "dur_ns")[waits])
 
 
 def _part(start: Ints, end: Ints, chosen: Mask) -> Intervals:
