@@ -1,5 +1,6 @@
 """The passes in C find what the ways without them find."""
 
+from operator import itemgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model import intervals, keys, sweeps
-from tracekit.process import launches, nesting
+from tracekit.process import idle, launches, nesting
 
 pytestmark = pytest.mark.skipif(sweeps.native is None, reason="built without a compiler")
 
@@ -92,6 +93,25 @@ def ops(calls):
     rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
     order = nesting.by_start(thread[rows].astype(np.int32), start[rows], (start + length)[rows])
     return rows[order], thread.astype(np.int32), start, length
+
+
+@given(*[st.lists(st.tuples(st.integers(-2, 3), TIMES), max_size=40)] * 2, st.booleans())
+def test_the_latest_of_a_group_before_a_limit_is_the_same(rows, asks, is_in_order):
+    """In whatever order; in that of time by one pass."""
+    key = itemgetter(1) if is_in_order else None
+    columns = [
+        np.array(sorted(pairs, key=key), np.int64).reshape(-1, 2).T for pairs in (rows, asks)
+    ]
+    (group, times), (asked, limit) = columns
+    if is_in_order:
+        assert sweeps.latest_before(group, times, asked, limit) is not None
+    if len(group) and len(asked):
+        assert_same(lambda: idle._last_before(group, times, asked, limit))
+        expected = [
+            max((time for one, time in rows if one == wanted and time < before), default=-(2**63))
+            for wanted, before in zip(asked.tolist(), limit.tolist(), strict=True)
+        ]
+        assert idle._last_before(group, times, asked, limit).tolist() == expected
 
 
 @given(CALLS)
@@ -299,6 +319,7 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("innermost", (1, 2, 2, 2, 2, 2, 1, 1)), ("innermost", (1, 2, 2, 2, 2, 1, 1, 2)), ("by_thread", (2, 2, 2, 2, 1)), ("nest", (1, 3, 2, 2, 2, 2)),
     ("in_windows", (2, 1, 2, 2, 1, 1, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 1, 1, 1, 3, 1, 1, 1, 1)),
     ("in_windows", (2, 2, 2, 2, 1, 2, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 2, 1, 1, 3, 2, 1, 2, 2)),
+    ("latest_before", (2, 1, 1, 1, 1, 1, 1)), ("latest_before", (1, 1, 2, 1, 1, 1, 2)), ("latest_before", (1, 1, 1, 1, 1, 0, 1)),
     ("lanes", (1, 3, 2, 2, 3, 1, 1, 1, 1)), ("lanes", (1, 2, 2, 1, 3, 1, 1, 1, 1)), ("lanes", (1, 2, 2, 2, 2, 1, 1, 1, 1)),
     ("lanes", (1, 2, 2, 2, 3, 1, 1, 1, 2)),
 ])  # fmt: skip
@@ -440,6 +461,11 @@ def test_trees_in_which_a_row_stands_before_what_encloses_it_have_no_depths():
             sweeps.paths(parent, np.array([row]), np.zeros(1, np.int64))
     with pytest.raises(ValueError, match="no such node"):
         sweeps.pooled(two, two + 1, two, 1, two)
+    for low, room in ((1, 3), (0, 2)):
+        with pytest.raises(ValueError, match="no such group"):
+            sweeps.native.latest_before(
+                two, two, two, two + 9, two[:1] + low, np.zeros(room, np.int64), two.copy()
+            )
     for node in (two, two - 1):
         with pytest.raises(ValueError, match="no such node"):
             sweeps.in_windows((two, two, node, two), 1, two[:1], two[:1] + 9)

@@ -318,6 +318,35 @@ static PyObject *latest(PyObject *module, PyObject *args)
     return counted(&of, steps > most ? -1 : (int64_t)count);
 }
 
+/* For each asked group the latest of its times before the limit; both in order of time, -1 where they are not. Groups are numbers
+ * from `low` on, as many as there is room for in `last`, which holds what stands for no time. */
+static PyObject *latest_before(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 7, 2, &of)) return NULL;
+    const int64_t *group = of.values[0], *time = of.values[1], *asked = of.values[2], *limit = of.values[3];
+    int64_t *last = of.values[5], *out = of.values[6];
+    size_t size = of.size[0], count = of.size[2], at = 0;
+    if (of.size[1] != size || of.size[3] != count || of.size[4] != 1 || of.size[6] != count || !of.size[5])
+        return done(&of, "the arrays differ in length");
+    uint64_t low = (uint64_t)of.values[4][0], groups = of.size[5] - 1;
+    int64_t none = last[groups];
+    for (size_t i = 1; i < size; i++)
+        if (time[i] < time[i - 1]) return counted(&of, -1);
+    for (size_t i = 1; i < count; i++)
+        if (limit[i] < limit[i - 1]) return counted(&of, -1);
+    for (size_t i = 0; i < count; i++) {
+        for (; at < size && time[at] < limit[i]; at++) {
+            if ((uint64_t)group[at] - low >= groups) return done(&of, "no such group");
+            last[(uint64_t)group[at] - low] = time[at];
+        }
+        uint64_t place = (uint64_t)asked[i] - low;
+        out[i] = place < groups ? last[place] : none;
+    }
+    return counted(&of, (int64_t)count);
+}
+
 static PyObject *summed(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -496,6 +525,7 @@ static PyMethodDef functions[] = {
     {"numbered", numbered, METH_VARARGS, "The distinct keys, and the place of each; -1 where they lie far apart."},
     {"appearing", appearing, METH_VARARGS, "The number of each key, and where each appears first; -1 for no answer."},
     {"latest", latest, METH_VARARGS, "The last row of each key before a limit; -1 for no answer."},
+    {"latest_before", latest_before, METH_VARARGS, "The latest time of each group before a limit; -1 for another order."},
     {"by_thread", by_thread, METH_VARARGS, "Rows in order of start by thread; -1 for another order."},
     {"summed", summed, METH_VARARGS, "The sums of the values of each group."},
     {"nearest", nearest, METH_VARARGS, "The nearest enclosing row that is wanted; how many are further up."},

@@ -139,6 +139,12 @@ def pooled(
     /,
 ) -> int: ...
 
+# For each asked group the latest of its times before the limit; -1 where times or limits do not ascend. Groups are numbers from
+# `low` (one value) on; `last` has a place for each and one besides, all with what stands for no time.
+def latest_before(
+    group: Ints, time: Ints, asked: Ints, limit: Ints, low: Ints, last: Ints, latest: Ints, /
+) -> int: ...
+
 # The nodes of pieces by window, in order of appearance: the window, the first piece, in how many gaps they lie, the sum of
 # lengths; how many these are, which may be more than there is room for. Pieces are in order of start, a piece without a node
 # is refused; `seen` has room for three numbers a node.

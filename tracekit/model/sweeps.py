@@ -15,6 +15,9 @@ Ints = npt.NDArray[np.int64]
 
 _LEAST = np.iinfo(np.int64).min
 
+MOST_GROUPS = 2**16
+"""So many numbers, and as many as there are rows besides, have a place each."""
+
 
 def _installed() -> Any:
     """The passes that are written in C; None where they could not be built."""
@@ -115,6 +118,21 @@ def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints | None:
     row = np.empty(len(asked), np.int64)
     count = native.latest(*map(plain, (keys, starts, asked, limit)), row)
     return row if count >= 0 else None
+
+
+def latest_before(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | None:
+    """For each asked group the latest of its times before the limit, the least integer for none.
+
+    None where times or limits do not ascend, or the numbers of groups lie far apart.
+    """
+    low = int(group.min(initial=0))
+    room = int(group.max(initial=0)) - low + 1
+    if room > len(group) + MOST_GROUPS:
+        return None
+    last, latest_times = np.full(room + 1, _LEAST), np.empty(len(asked), np.int64)
+    columns = map(plain, (group, times, asked, limit, np.array([low])))
+    count = native.latest_before(*columns, last, latest_times)
+    return latest_times if count >= 0 else None
 
 
 def by_thread(

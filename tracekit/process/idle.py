@@ -243,6 +243,10 @@ def _may_be(device: Nullable, number: int | None) -> Mask:
 
 def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
     """For each asked group the latest of its times before the limit; the least integer for none."""
+    if sweeps.native is not None:
+        known = sweeps.latest_before(group, ts_ns, asked, limit_ns)
+        if known is not None:
+            return known
     distinct, number = numbered(group)
     low, high = int(min(ts_ns.min(), limit_ns.min())), int(max(ts_ns.max(), limit_ns.max()))
     span = high - low + 1
