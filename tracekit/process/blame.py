@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,7 @@ class _Leaves(NamedTuple):
     end: Ints
     row: Ints
     noted: Ints
-    note: Ints
+    note: npt.NDArray[np.integer[Any]]
     holder: Ints
 
 
@@ -94,8 +94,12 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     host = host_rows(trace, union_all([idle.gaps for idle in devices]))
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
-    tree, nodes = _tree(host, list(itertools.chain.from_iterable(leaves)), tuple(notes))
+    names, parent, holder = _names(host), host.tree.parent, host.holder
+    # Of millions of rows their times take more than all that follows.
     del host
+    all_leaves = list(itertools.chain.from_iterable(leaves))
+    tree, nodes = _tree(names, parent, holder, all_leaves, tuple(notes))
+    del names, parent, holder, all_leaves
     pools, of_parts = [], iter(nodes)
     for idle, parts in zip(devices, leaves, strict=True):
         pools.append(_pooled(trace, idle, parts, list(itertools.islice(of_parts, len(parts)))))
@@ -128,8 +132,10 @@ def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int
     note = _neighbours(host, waits.thread[rest.origin[silent]], rest, silent, notes)
     nothing = np.full(len(silent), HOLDER["nothing"])
     parts.append(_Leaves(rest.start, rest.end, row, silent, note, nothing))
-    late = Segments(ready, gaps.end, thread, place)
-    late = _cut_at(Segments(*(column[gaps.end > ready] for column in late)), edges)
+    is_late = gaps.end > ready
+    late = Segments(*(column[is_late] for column in (ready, gaps.end, thread, place)))
+    del ready, thread, place, waits
+    late = _cut_at(late, edges)
     return [*parts, *_on_device(host, idle, late, notes)]
 
 
@@ -213,7 +219,9 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
     by = trace.numbers("host_ops", "thread")[issued[issued >= 0]]
     np.add.at(feeds, by[by < count], 1)
     works = _WORKS[host.holder] & ~host.waits & ~host.frame
-    own = np.bincount(host.thread[works], minlength=count)
+    # Rows are in order of their threads.
+    bounds = np.searchsorted(host.thread, np.arange(1, count, dtype=host.thread.dtype))
+    own = np.array(list(map(np.count_nonzero, np.split(works, bounds))))[:count]
     order = np.lexsort((np.arange(count), -own, -feeds))
     busiest: list[int] = order[own[order] > 0][:MAX_THREADS].tolist()
     return busiest
@@ -224,14 +232,16 @@ def _neighbours(
 ) -> Ints:
     """The notes of segments in which nothing was recorded: what ended before on their thread, and what begins after."""
     note = np.full(len(rows), notes.setdefault(NOTHING, len(notes)), np.int64)
-    recorded = np.flatnonzero(host.recorded)
-    begin = host.begin[recorded]
+    is_all = bool(host.recorded.all())
+    begin = host.begin if is_all else host.begin[host.recorded]
     if not len(begin) or not len(rows):
         return note
-    place = np.searchsorted(begin, host.axis.lift(thread, part.start[rows]), side="right")
-    recorded = np.append(recorded, -1)
-    before = _outermost(host, recorded[place - 1])
-    after = recorded[place]
+    place = sweeps.places(begin, host.axis.lift(thread, part.start[rows]), right=True)
+    before, after = place - 1, np.where(place < len(begin), place, -1)
+    if not is_all:
+        recorded = np.append(np.flatnonzero(host.recorded), -1)
+        before, after = recorded[before], recorded[after]
+    before = _outermost(host, before)
     both = []
     for row in (before, after):
         same = (row >= 0) & (host.thread[row] == thread)
@@ -275,7 +285,7 @@ def _on_device(
 
     Where that is not known and the launching thread is in a call that copies or asks for memory, it is that call.
     """
-    why = np.full(len(late.start), -1, np.int64)
+    why = np.full(len(late.start), -1, np.int32)
     for name in ("sync", "kernel_wait"):
         of_cause = name in idle.shares and idle.shares[name][late.origin] > 0
         if np.any(of_cause):
@@ -345,17 +355,20 @@ def _names(host: HostRows) -> Coded:
 
 
 def _tree(
-    host: HostRows, parts: Sequence[_Leaves], notes: tuple[str, ...]
+    names: Coded,
+    row_parent: Ints,
+    row_holder: npt.NDArray[np.int8],
+    parts: Sequence[_Leaves],
+    notes: tuple[str, ...],
 ) -> tuple[_Tree, list[Ints]]:
     """(the places of all segments and what encloses them; for each part the place of each segment, -1 for none)."""
-    names = _names(host)
     texts = (*names.texts, *notes, "")
     width = len(texts)
-    rows, tops = _used(host.tree.parent, parts)
+    rows, tops = _used(row_parent, parts)
     label: Ints = names.codes[rows].astype(np.int64)
     label[label < 0] = width - 1
-    key = label * len(HOLDERS) + host.holder[rows]
-    parent, key, place = _paths(host.tree.parent, rows, key)
+    key = label * len(HOLDERS) + row_holder[rows]
+    parent, key, place = _paths(row_parent, rows, key)
     nodes = [place[row] for row in tops]
     above = np.concatenate([node[part.noted] for part, node in zip(parts, nodes, strict=True)])
     note = np.concatenate([part.note for part in parts]) + len(names.texts)
