@@ -41,6 +41,18 @@ def test_unions_are_the_same(spans):
     assert_same(lambda: intervals.union(*arrays(spans)))
 
 
+@given(SPANS, st.lists(st.booleans(), min_size=40, max_size=40))
+def test_unions_of_chosen_rows_are_those_of_these_rows_alone(spans, marks):
+    start, end = arrays(sorted(spans))
+    chosen = np.array(marks[: len(spans)], np.bool_)
+    union = sweeps.joined_rows(chosen, start, end - start)
+    expected = intervals.union(start[chosen], end[chosen])
+    for times, expected_times in zip(union, expected, strict=True):
+        np.testing.assert_array_equal(times, expected_times)
+    two = np.array([5, 3])
+    assert sweeps.joined_rows(two > 0, two, two) is None
+
+
 @given(SPANS, SPANS)
 def test_what_two_sets_share_and_do_not_is_the_same(first, second):
     a, b = intervals.union(*arrays(first)), intervals.union(*arrays(second))
@@ -320,6 +332,7 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("in_windows", (2, 1, 2, 2, 1, 1, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 1, 1, 1, 3, 1, 1, 1, 1)),
     ("in_windows", (2, 2, 2, 2, 1, 2, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 2, 1, 1, 3, 2, 1, 2, 2)),
     ("latest_before", (2, 1, 1, 1, 1, 1, 1)), ("latest_before", (1, 1, 2, 1, 1, 1, 2)), ("latest_before", (1, 1, 1, 1, 1, 0, 1)),
+    ("join_chosen", (1, 2, 2, 1, 1)), ("join_chosen", (1, 8, 2, 1, 1)), ("join_chosen", (1, 8, 8, 1, 2)),
     ("lanes", (1, 3, 2, 2, 3, 1, 1, 1, 1)), ("lanes", (1, 2, 2, 1, 3, 1, 1, 1, 1)), ("lanes", (1, 2, 2, 2, 2, 1, 1, 1, 1)),
     ("lanes", (1, 2, 2, 2, 3, 1, 1, 1, 2)),
 ])  # fmt: skip

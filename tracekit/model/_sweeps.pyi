@@ -139,6 +139,12 @@ def pooled(
     /,
 ) -> int: ...
 
+# The union of the chosen rows, in order of start; how many intervals it has, which may be more than there is room for, -1
+# where rows are in another order.
+def join_chosen(
+    chosen: npt.NDArray[np.bool_], start: Ints, length: Ints, low: Ints, high: Ints, /
+) -> int: ...
+
 # For each asked group the latest of its times before the limit; -1 where times or limits do not ascend. Groups are numbers from
 # `low` (one value) on; `last` has a place for each and one besides, all with what stands for no time.
 def latest_before(

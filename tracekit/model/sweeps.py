@@ -62,6 +62,20 @@ def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
     return _cut(low, count), _cut(high, count)
 
 
+def joined_rows(
+    chosen: npt.NDArray[np.bool_], start: Ints, length: Ints
+) -> tuple[Ints, Ints] | None:
+    """The union of the chosen rows, which last so long, as disjoint intervals; None where they are in no order of start."""
+    columns = np.ascontiguousarray(chosen), plain(start), plain(length)
+    nothing = np.empty(0, np.int64)
+    count = native.join_chosen(*columns, nothing, nothing)
+    if count < 0:
+        return None
+    low, high = np.empty(count, np.int64), np.empty(count, np.int64)
+    native.join_chosen(*columns, low, high)
+    return low, high
+
+
 def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:
     """The points of two sets of disjoint intervals whose state (in a) + 2 · (in b) is a bit of `states`."""
     room = 2 * (len(a[0]) + len(b[0])) + 1

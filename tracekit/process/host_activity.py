@@ -7,6 +7,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import Intervals, union, union_all
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, canonical, is_collective, numbered_step, profiler_step
@@ -167,6 +168,11 @@ def on_launching(trace: Trace, rows: Ints, calls: Ints) -> Mask:
 
 
 def _union(trace: Trace, chosen: Mask) -> Intervals:
+    if sweeps.native is not None:
+        columns = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
+        joined = sweeps.joined_rows(chosen, *columns)
+        if joined is not None:
+            return Intervals(*joined)
     rows = np.flatnonzero(chosen)
     start = trace.numbers("host_ops", "ts_ns")[rows]
     return union(start, start + trace.numbers("host_ops", "dur_ns")[rows])

@@ -383,7 +383,7 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     captures = _captured(trace, start)
     afterwards = [*(first for _, first, _ in captures[1:]), _INT64.max]
     for (step, first, last), following in zip(captures, afterwards, strict=False):
-        inside = (start >= first) & (start < last)
+        inside = _inside(start, first, last)
         begun = host.ts_ns[plausible]
         of_capture = plausible[(begun >= first) & (begun < last)]
         finished = int(end[inside].max())
@@ -407,6 +407,12 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
 
 
 _INT64 = np.iinfo(np.int64)
+
+
+def _inside(start: Ints, first: int, last: int) -> Any:
+    """Which begin from `first` on and before `last`; all of them without a copy."""
+    is_inside = (start >= first) & (start < last)
+    return slice(None) if is_inside.all() else is_inside
 
 
 def _begin_of(trace: Trace, step: int | None, host_begin_ns: int) -> int:
