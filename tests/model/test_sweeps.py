@@ -1,5 +1,6 @@
 """The passes in C find what the ways without them find."""
 
+from operator import itemgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model import intervals, keys, sweeps
-from tracekit.process import launches, nesting
+from tracekit.process import idle, launches, nesting
 
 pytestmark = pytest.mark.skipif(sweeps.native is None, reason="built without a compiler")
 
@@ -38,6 +39,18 @@ def assert_same(function):
 @given(SPANS)
 def test_unions_are_the_same(spans):
     assert_same(lambda: intervals.union(*arrays(spans)))
+
+
+@given(SPANS, st.lists(st.booleans(), min_size=40, max_size=40))
+def test_unions_of_chosen_rows_are_those_of_these_rows_alone(spans, marks):
+    start, end = arrays(sorted(spans))
+    chosen = np.array(marks[: len(spans)], np.bool_)
+    union = sweeps.joined_rows(chosen, start, end - start)
+    expected = intervals.union(start[chosen], end[chosen])
+    for times, expected_times in zip(union, expected, strict=True):
+        np.testing.assert_array_equal(times, expected_times)
+    two = np.array([5, 3])
+    assert sweeps.joined_rows(two > 0, two, two) is None
 
 
 @given(SPANS, SPANS)
@@ -103,6 +116,25 @@ def ops(calls):
     rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
     order = nesting.by_start(thread[rows].astype(np.int32), start[rows], (start + length)[rows])
     return rows[order], thread.astype(np.int32), start, length
+
+
+@given(*[st.lists(st.tuples(st.integers(-2, 3), TIMES), max_size=40)] * 2, st.booleans())
+def test_the_latest_of_a_group_before_a_limit_is_the_same(rows, asks, is_in_order):
+    """In whatever order; in that of time by one pass."""
+    key = itemgetter(1) if is_in_order else None
+    columns = [
+        np.array(sorted(pairs, key=key), np.int64).reshape(-1, 2).T for pairs in (rows, asks)
+    ]
+    (group, times), (asked, limit) = columns
+    if is_in_order:
+        assert sweeps.latest_before(group, times, asked, limit) is not None
+    if len(group) and len(asked):
+        assert_same(lambda: idle._last_before(group, times, asked, limit))
+        expected = [
+            max((time for one, time in rows if one == wanted and time < before), default=-(2**63))
+            for wanted, before in zip(asked.tolist(), limit.tolist(), strict=True)
+        ]
+        assert idle._last_before(group, times, asked, limit).tolist() == expected
 
 
 @given(CALLS)
@@ -308,6 +340,12 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("latest", (2, 2, 2, 2, 1)), ("by_thread", (2, 3, 2, 2, 2)), ("by_thread", (2, 2, 2, 1, 2)),
     ("innermost", (1, 3, 2, 2, 2, 1, 1, 1)), ("innermost", (1, 2, 2, 2, 1, 1, 1, 1)),
     ("innermost", (1, 2, 2, 2, 2, 2, 1, 1)), ("innermost", (1, 2, 2, 2, 2, 1, 1, 2)), ("by_thread", (2, 2, 2, 2, 1)), ("nest", (1, 3, 2, 2, 2, 2)),
+    ("in_windows", (2, 1, 2, 2, 1, 1, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 1, 1, 1, 3, 1, 1, 1, 1)),
+    ("in_windows", (2, 2, 2, 2, 1, 2, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 2, 1, 1, 3, 2, 1, 2, 2)),
+    ("latest_before", (2, 1, 1, 1, 1, 1, 1)), ("latest_before", (1, 1, 2, 1, 1, 1, 2)), ("latest_before", (1, 1, 1, 1, 1, 0, 1)),
+    ("join_chosen", (1, 2, 2, 1, 1)), ("join_chosen", (1, 8, 2, 1, 1)), ("join_chosen", (1, 8, 8, 1, 2)),
+    ("lanes", (1, 3, 2, 2, 3, 1, 1, 1, 1)), ("lanes", (1, 2, 2, 1, 3, 1, 1, 1, 1)), ("lanes", (1, 2, 2, 2, 2, 1, 1, 1, 1)),
+    ("lanes", (1, 2, 2, 2, 3, 1, 1, 1, 2)),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
@@ -389,6 +427,46 @@ def test_what_is_pooled_adds_up_between_any_two_points(pieces, points):
     assert len(first) == len(sums)
 
 
+@given(st.lists(st.tuples(TIMES, st.integers(1, 9), st.integers(0, 3)), max_size=40), SPANS)
+def test_the_nodes_of_each_window_are_those_of_the_pieces_that_begin_in_it(pieces, spans):
+    """Worked out piece by piece; in a gap lie those that begin before the next multiple of 7."""
+    start, length, node = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
+    low, high = arrays(spans)
+    found = sweeps.in_windows((start, start // 7, node, length), 4, low, high)
+    expected = []
+    for window, (first, last) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+        of_node = {}
+        for piece in np.flatnonzero((start >= first) & (start < last)).tolist():
+            of_node.setdefault(int(node[piece]), []).append(piece)
+        for of_one in of_node.values():
+            gaps = {int(start[piece]) // 7 for piece in of_one}
+            expected.append((window, of_one[0], len(gaps), int(length[of_one].sum())))
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
+
+
+@given(st.lists(st.tuples(TIMES, st.integers(1, 20), st.integers(0, 2)), max_size=40))
+def test_what_encloses_a_row_on_the_axis_ends_after_it_but_for_jitter(rows):
+    """Worked out row by row: the last one before it, of its thread, that ends after it begins and not 3 before its end."""
+    start, length, thread = np.array(rows, np.int64).reshape(-1, 3).T
+    order = np.lexsort((-length, start, thread))
+    began, ended, begin, parent = sweeps.lanes(
+        order, (thread.astype(np.int32), start, length), np.array([-31, 90, 3])
+    )
+    assert began.tolist() == start[order].tolist()
+    assert ended.tolist() == (start + length)[order].tolist()
+    assert begin.tolist() == ((thread + 1) * 90 + start + 31)[order].tolist()
+    enclosing = []
+    for row, at in enumerate(order.tolist()):
+        least = max(int(start[at]), int(start[at] + length[at]) - 3)
+        before = [
+            place
+            for place, other in enumerate(order[:row].tolist())
+            if thread[other] == thread[at] and start[other] + length[other] > least
+        ]
+        enclosing.append(before[-1] if before else -1)
+    assert parent.tolist() == enclosing
+
+
 def test_paths_of_keys_that_collide_are_given_up():
     """Keys of rows without anything around them, chosen so that all lie in one slot."""
     count = 3_000
@@ -415,6 +493,17 @@ def test_trees_in_which_a_row_stands_before_what_encloses_it_have_no_depths():
             sweeps.paths(parent, np.array([row]), np.zeros(1, np.int64))
     with pytest.raises(ValueError, match="no such node"):
         sweeps.pooled(two, two + 1, two, 1, two)
+    for low, room in ((1, 3), (0, 2)):
+        with pytest.raises(ValueError, match="no such group"):
+            sweeps.native.latest_before(
+                two, two, two, two + 9, two[:1] + low, np.zeros(room, np.int64), two.copy()
+            )
+    for node in (two, two - 1):
+        with pytest.raises(ValueError, match="no such node"):
+            sweeps.in_windows((two, two, node, two), 1, two[:1], two[:1] + 9)
+    for row in (-1, 2):
+        with pytest.raises(ValueError, match="no such row"):
+            sweeps.lanes(np.array([row]), (two, two, two), np.zeros(3, np.int64))
 
 
 @pytest.mark.parametrize(("edge", "first", "problem"), [

@@ -20,7 +20,7 @@ from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.busy import by_window, running
 from tracekit.process.idle import IdleTime, _last_before
-from tracekit.process.idle_tables import histogram, idle_by_window, longest
+from tracekit.process.idle_tables import histogram, idle_by_window, longest, main_causes
 from tracekit.process.queues import launch_delays, queues
 from tracekit.process.sound import sound_device_ops
 from tracekit.process.stage_at import outermost_ranges
@@ -228,7 +228,7 @@ def test_the_longest_gaps_say_what_was_before_after_and_on_the_host(tmp_path):
     """The wait for the launch is 100–180, halfway the host is in `aten::sort`."""
     rows = [step(4, 0, 300), annotation("gen", 0, 300), *between(op("aten::sort", 110, 60), start=180, at=190)]  # fmt: skip
     trace, idle = only(tmp_path, rows)
-    first = frame_of(longest(trace, [idle])).iloc[0]
+    first = frame_of(longest(trace, [idle], [main_causes(idle)])).iloc[0]
     assert (first["dur_ns"], first["cause"], first["cause_ns"]) == (90_000, "host_op", 60_000)
     assert (first["before"], first["after"], first["host"]) == ("a", "b", "aten::sort")
     assert (first["step"], first["stage"]) == (4, "gen")
@@ -239,7 +239,7 @@ def test_a_late_start_shows_the_call_that_the_host_was_in_meanwhile(tmp_path):
     rows = [*launched("a", 0, 0, 100, 1), launch(100, 2, 800, name="hipMemcpyWithStream")]
     rows += [memcpy("CopyHostToDevice", 890, 10, 8, 2)]
     trace, idle = only(tmp_path, rows)
-    first = frame_of(longest(trace, [idle])).iloc[0]
+    first = frame_of(longest(trace, [idle], [main_causes(idle)])).iloc[0]
     assert (first["cause"], first["host"]) == ("other", "hipMemcpyWithStream")
 
 
@@ -247,7 +247,7 @@ def test_gaps_are_counted_by_powers_of_two(tmp_path):
     """Gaps of 1024 ns are 1.024 µs: of 1, 2 and 2 µs, the last two in [1024, 2048) ns; 1 µs is below."""
     rows = [kernel("k", 0, 10), kernel("k", 11, 9), kernel("k", 22, 8), kernel("k", 32, 8)]
     _, idle = only(tmp_path, rows)
-    found = frame_of(histogram(idle))
+    found = frame_of(histogram(idle, main_causes(idle)[0]))
     assert found[["cause", "low_ns", "gap_count", "idle_ns"]].to_numpy().tolist() == [
         ["unknown", 512, 1, 1000],
         ["unknown", 1024, 2, 4000],
@@ -281,14 +281,14 @@ def tables(trace, limits):
     zero = min(map(int, starts), default=0)
     found = []
     for idle in devices:
-        gaps = frame_of(longest(trace, [idle]))
+        gaps = frame_of(longest(trace, [idle], [main_causes(idle)]))
         if len(gaps):
             gaps["ts_ns"] -= zero
             gaps = gaps.drop(
                 columns="host"
             )  # of two that begin and end together either may be inside
         frames = (
-            frame_of(idle_by_window(trace, idle)), frame_of(histogram(idle)), gaps, frame_of(launch_delays(trace, idle)),
+            frame_of(idle_by_window(trace, idle)), frame_of(histogram(idle, main_causes(idle)[0])), gaps, frame_of(launch_delays(trace, idle)),
             frame_of(queues(trace, idle)), frame_of(stage_edges(trace, idle, stalls(trace, idle).after)),
         )  # fmt: skip
         sums = stalls(trace, idle)
@@ -318,7 +318,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
         cost = stalls(trace, idle)
         assert (cost.idle_ns >= 0).all()
         assert int(cost.idle_ns.sum()) <= cost.after.total <= idle.gaps.total
-        assert int(frame_of(histogram(idle))["idle_ns"].sum()) == int(told["idle_ns"][told["window"] == "capture"].sum())  # fmt: skip
+        assert int(frame_of(histogram(idle, main_causes(idle)[0]))["idle_ns"].sum()) == int(told["idle_ns"][told["window"] == "capture"].sum())  # fmt: skip
         edge = frame_of(stage_edges(trace, idle, cost.after))
         assert (edge["idle_ns"] <= edge["edge_ns"]).all()
         assert (edge["explained_ns"] + edge["after_sync_ns"] <= edge["idle_ns"]).all()

@@ -108,6 +108,8 @@ PyObject *mark_enclosing(PyObject *module, PyObject *args);
 PyObject *paths(PyObject *module, PyObject *args);
 PyObject *pooled(PyObject *module, PyObject *args);
 PyObject *pieces(PyObject *module, PyObject *args);
+PyObject *in_windows(PyObject *module, PyObject *args);
+PyObject *lanes(PyObject *module, PyObject *args);
 PyObject *by_thread(PyObject *module, PyObject *args);
 PyObject *innermost(PyObject *module, PyObject *args);
 PyObject *nest(PyObject *module, PyObject *args);

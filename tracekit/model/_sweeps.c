@@ -112,6 +112,38 @@ static PyObject *join(PyObject *module, PyObject *args)
     return counted(&of, (int64_t)count);
 }
 
+/* The same of the rows of a table that are chosen, which last so long; how many intervals these make, be there room or not. */
+static PyObject *join_chosen(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 5, 2, &of)) return NULL;
+    const char *is_chosen = of.views[0].buf;
+    const int64_t *start = of.values[1], *length = of.values[2];
+    size_t size = of.size[1], room = of.size[3], count = 0;
+    int64_t latest = INT64_MIN, low = 0, high = 0;
+    if ((size_t)of.views[0].len != size || of.size[2] != size || of.size[4] != room)
+        return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < size; i++) {
+        int64_t end = (int64_t)((uint64_t)start[i] + (uint64_t)length[i]);
+        if (!is_chosen[i] || end <= start[i]) continue;
+        if (start[i] < latest) return counted(&of, -1);
+        latest = start[i];
+        if (!count || start[i] > high) {
+            count++;
+            low = start[i];
+            high = end;
+        } else if (end > high) {
+            high = end;
+        }
+        if (count <= room) {
+            of.values[3][count - 1] = low;
+            of.values[4][count - 1] = high;
+        }
+    }
+    return counted(&of, (int64_t)count);
+}
+
 static PyObject *combine(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -339,6 +371,35 @@ static PyObject *latest(PyObject *module, PyObject *args)
     return counted(&of, steps > most ? -1 : (int64_t)count);
 }
 
+/* For each asked group the latest of its times before the limit; both in order of time, -1 where they are not. Groups are numbers
+ * from `low` on, as many as there is room for in `last`, which holds what stands for no time. */
+static PyObject *latest_before(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 7, 2, &of)) return NULL;
+    const int64_t *group = of.values[0], *time = of.values[1], *asked = of.values[2], *limit = of.values[3];
+    int64_t *last = of.values[5], *out = of.values[6];
+    size_t size = of.size[0], count = of.size[2], at = 0;
+    if (of.size[1] != size || of.size[3] != count || of.size[4] != 1 || of.size[6] != count || !of.size[5])
+        return done(&of, "the arrays differ in length");
+    uint64_t low = (uint64_t)of.values[4][0], groups = of.size[5] - 1;
+    int64_t none = last[groups];
+    for (size_t i = 1; i < size; i++)
+        if (time[i] < time[i - 1]) return counted(&of, -1);
+    for (size_t i = 1; i < count; i++)
+        if (limit[i] < limit[i - 1]) return counted(&of, -1);
+    for (size_t i = 0; i < count; i++) {
+        for (; at < size && time[at] < limit[i]; at++) {
+            if ((uint64_t)group[at] - low >= groups) return done(&of, "no such group");
+            last[(uint64_t)group[at] - low] = time[at];
+        }
+        uint64_t place = (uint64_t)asked[i] - low;
+        out[i] = place < groups ? last[place] : none;
+    }
+    return counted(&of, (int64_t)count);
+}
+
 static PyObject *summed(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -511,6 +572,7 @@ static PyMethodDef functions[] = {
     {"values_at", values_at, METH_VARARGS, "The values of a sparse column at ascending rows, and where there are none."},
     {"windows", windows, METH_VARARGS, "The window that each point lies in."},
     {"join", join, METH_VARARGS, "The union of intervals in order; -1 where they are not."},
+    {"join_chosen", join_chosen, METH_VARARGS, "The union of chosen rows in order; how many intervals, -1 where they are not."},
     {"combine", combine, METH_VARARGS, "The points of two sets of intervals whose state is kept."},
     {"united", united, METH_VARARGS, "The length of the union of the intervals of each group."},
     {"last_reaching", last_reaching, METH_VARARGS, "The last interval before each that ends after it begins."},
@@ -518,6 +580,7 @@ static PyMethodDef functions[] = {
     {"numbered", numbered, METH_VARARGS, "The distinct keys, and the place of each; -1 where they lie far apart."},
     {"appearing", appearing, METH_VARARGS, "The number of each key, and where each appears first; -1 for no answer."},
     {"latest", latest, METH_VARARGS, "The last row of each key before a limit; -1 for no answer."},
+    {"latest_before", latest_before, METH_VARARGS, "The latest time of each group before a limit; -1 for another order."},
     {"by_thread", by_thread, METH_VARARGS, "Rows in order of start by thread; -1 for another order."},
     {"summed", summed, METH_VARARGS, "The sums of the values of each group."},
     {"nearest", nearest, METH_VARARGS, "The nearest enclosing row that is wanted; how many are further up."},
@@ -531,6 +594,8 @@ static PyMethodDef functions[] = {
     {"paths", paths, METH_VARARGS, "The number of the path of keys of each row; -1 for no answer."},
     {"pieces", pieces, METH_VARARGS, "Segments cut at edges, and the row of each piece; how many rows are further up."},
     {"pooled", pooled, METH_VARARGS, "The lengths of pieces of one node between two points, summed."},
+    {"in_windows", in_windows, METH_VARARGS, "The nodes of pieces by window; how many there are."},
+    {"lanes", lanes, METH_VARARGS, "Rows on one axis, and what encloses each."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -149,6 +149,52 @@ def pooled(
     /,
 ) -> int: ...
 
+# The union of the chosen rows, in order of start; how many intervals it has, which may be more than there is room for, -1
+# where rows are in another order.
+def join_chosen(
+    chosen: npt.NDArray[np.bool_], start: Ints, length: Ints, low: Ints, high: Ints, /
+) -> int: ...
+
+# For each asked group the latest of its times before the limit; -1 where times or limits do not ascend. Groups are numbers from
+# `low` (one value) on; `last` has a place for each and one besides, all with what stands for no time.
+def latest_before(
+    group: Ints, time: Ints, asked: Ints, limit: Ints, low: Ints, last: Ints, latest: Ints, /
+) -> int: ...
+
+# The nodes of pieces by window, in order of appearance: the window, the first piece, in how many gaps they lie, the sum of
+# lengths; how many these are, which may be more than there is room for. Pieces are in order of start, a piece without a node
+# is refused; `seen` has room for three numbers a node.
+def in_windows(
+    start: Ints,
+    gap: Ints,
+    node: Ints,
+    length: Ints,
+    low: Ints,
+    high: Ints,
+    seen: Ints,
+    window: Ints,
+    first: Ints,
+    gaps: Ints,
+    ns: Ints,
+    /,
+) -> int: ...
+
+# Rows in order of thread and start: the start and end of each, where it begins on an axis (`axis`: its first time, its length),
+# on which thread follows thread, and the last one before it that ends after it begins and not earlier by `axis[2]` than it.
+# Threads may be of int32.
+def lanes(
+    rows: Ints,
+    thread: Threads,
+    start: Ints,
+    length: Ints,
+    axis: Ints,
+    began: Ints,
+    ended: Ints,
+    begin: Ints,
+    parent: Ints,
+    /,
+) -> None: ...
+
 # The row that each asked thread is in innermost at each time, -1 for none, and how many are not there yet after 64 steps up;
 # `rows` are in order of thread and start. Threads may be of int32.
 def innermost(

@@ -175,6 +175,49 @@ PyObject *pooled(PyObject *module, PyObject *args)
     return counted(&of, (int64_t)count);
 }
 
+/* By window the nodes of the pieces that begin in it, as they appear: the window, the first piece, in how many gaps they lie, and
+ * their time; how many these are, be there room or not. Pieces are in order of start; `seen` has room for three numbers a node. */
+PyObject *in_windows(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 11, 5, &of)) return NULL;
+    const int64_t *start = of.values[0], *gap = of.values[1], *node = of.values[2], *length = of.values[3];
+    const int64_t *low = of.values[4], *high = of.values[5];
+    int64_t *seen = of.values[6], *window = of.values[7], *first = of.values[8], *gaps = of.values[9], *ns = of.values[10];
+    size_t size = of.size[0], nodes = of.size[6] / 3, room = of.size[7], count = 0, from = 0, until = 0;
+    if (of.size[1] != size || of.size[2] != size || of.size[3] != size || of.size[5] != of.size[4])
+        return done(&of, "the arrays differ in length");
+    if (of.size[8] != room || of.size[9] != room || of.size[10] != room) return done(&of, "there is no room");
+    for (size_t i = 0; i < of.size[6]; i++) seen[i] = 0;
+    for (size_t w = 0; w < of.size[4]; w++) {
+        from = place(start, size, low[w], 0, from);
+        until = place(start, size, high[w], 0, until);
+        for (size_t i = from; i < until; i++) {
+            if (node[i] < 0 || (uint64_t)node[i] >= nodes) return done(&of, "no such node");
+            /* The window in which it was last, plus 1; its place there, and its last gap. */
+            int64_t *of_node = &seen[3 * node[i]];
+            int is_new = of_node[0] != (int64_t)w + 1;
+            if (is_new) {
+                of_node[0] = (int64_t)w + 1;
+                of_node[1] = (int64_t)count++;
+            }
+            size_t at = (size_t)of_node[1];
+            if (at < room && is_new) {
+                window[at] = (int64_t)w;
+                first[at] = (int64_t)i;
+                gaps[at] = ns[at] = 0;
+            }
+            if (at < room) {
+                gaps[at] += is_new || of_node[2] != gap[i];
+                ns[at] = (int64_t)((uint64_t)ns[at] + (uint64_t)length[i]);
+            }
+            of_node[2] = gap[i];
+        }
+    }
+    return counted(&of, (int64_t)count);
+}
+
 #define THREADS 65536
 
 /* A number of an array of int64, or where its items are half as long, of int32. */
@@ -232,6 +275,61 @@ PyObject *by_thread(PyObject *module, PyObject *args)
     free(place);
     if (problem) return done(&of, problem);
     return counted(&of, is_other || steps > most ? -1 : (int64_t)count);
+}
+
+typedef struct {
+    int64_t row, until;
+} open_row;
+
+/* Rows in order of thread, start, longest first, as they lie on an axis on which the lane of a thread begins at (thread + 1) times its
+ * length: the start and end of each, where it begins there, and what encloses it: the last one before it that ends after it begins,
+ * and not long before it ends. `axis`: its first time, its length, and what is not long. */
+PyObject *lanes(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 9, 4, &of)) return NULL;
+    const int64_t *rows = of.values[0], *axis = of.values[4];
+    int64_t *start = of.values[5], *end = of.values[6], *begin = of.values[7], *parent = of.values[8];
+    size_t count = of.size[0], size = of.size[2], depth = 0, room = 1024;
+    int narrow = is_narrow(&of, 1, size);
+    if (narrow < 0 || of.size[3] != size || of.size[4] != 3) return done(&of, "the arrays differ in length");
+    for (int i = 5; i < 9; i++)
+        if (of.size[i] != count) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < count; i++)
+        if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
+    /* Those that none after them outlasts: the earlier one ends later. */
+    open_row *open = malloc(room * sizeof *open);
+    for (size_t i = 0; open && i < count; i++) {
+        uint64_t lane = ((uint64_t)number_at(&of, 1, (size_t)rows[i], narrow) + 1) * (uint64_t)axis[1] - (uint64_t)axis[0];
+        uint64_t length = (uint64_t)of.values[3][rows[i]];
+        start[i] = of.values[2][rows[i]];
+        end[i] = (int64_t)((uint64_t)start[i] + length);
+        begin[i] = (int64_t)((uint64_t)start[i] + lane);
+        int64_t until = (int64_t)((uint64_t)begin[i] + length), from = (int64_t)((uint64_t)until - (uint64_t)axis[2]);
+        if (from < begin[i]) from = begin[i];
+        size_t low = 0, high = depth;
+        if (depth && open[depth - 1].until > from) low = depth;
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            if (open[middle].until > from)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        parent[i] = low ? open[low - 1].row : -1;
+        while (depth && open[depth - 1].until <= until) depth--;
+        if (depth == room) {
+            open_row *larger = realloc(open, 2 * room * sizeof *open);
+            if (!larger) free(open);
+            open = larger;
+            room *= 2;
+        }
+        if (open) open[depth++] = (open_row){(int64_t)i, until};
+    }
+    if (!open) return no_memory(&of);
+    free(open);
+    return done(&of, NULL);
 }
 
 /* The op that a thread is in innermost at each time, -1 for none; how many are not there yet after so many steps up from the one

@@ -15,6 +15,9 @@ Ints = npt.NDArray[np.int64]
 
 _LEAST = np.iinfo(np.int64).min
 
+MOST_GROUPS = 2**16
+"""So many numbers, and as many as there are rows besides, have a place each."""
+
 
 def _installed() -> Any:
     """The passes that are written in C; None where they could not be built."""
@@ -74,6 +77,20 @@ def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
     return _cut(low, count), _cut(high, count)
 
 
+def joined_rows(
+    chosen: npt.NDArray[np.bool_], start: Ints, length: Ints
+) -> tuple[Ints, Ints] | None:
+    """The union of the chosen rows, which last so long, as disjoint intervals; None where they are in no order of start."""
+    columns = np.ascontiguousarray(chosen), plain(start), plain(length)
+    nothing = np.empty(0, np.int64)
+    count = native.join_chosen(*columns, nothing, nothing)
+    if count < 0:
+        return None
+    low, high = np.empty(count, np.int64), np.empty(count, np.int64)
+    native.join_chosen(*columns, low, high)
+    return low, high
+
+
 def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:
     """The points of two sets of disjoint intervals whose state (in a) + 2 · (in b) is a bit of `states`."""
     room = 2 * (len(a[0]) + len(b[0])) + 1
@@ -130,6 +147,21 @@ def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints | None:
     row = np.empty(len(asked), np.int64)
     count = native.latest(*map(plain, (keys, starts, asked, limit)), row)
     return row if count >= 0 else None
+
+
+def latest_before(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | None:
+    """For each asked group the latest of its times before the limit, the least integer for none.
+
+    None where times or limits do not ascend, or the numbers of groups lie far apart.
+    """
+    low = int(group.min(initial=0))
+    room = int(group.max(initial=0)) - low + 1
+    if room > len(group) + MOST_GROUPS:
+        return None
+    last, latest_times = np.full(room + 1, _LEAST), np.empty(len(asked), np.int64)
+    columns = map(plain, (group, times, asked, limit, np.array([low])))
+    count = native.latest_before(*columns, last, latest_times)
+    return latest_times if count >= 0 else None
 
 
 def by_thread(
@@ -307,6 +339,44 @@ def pooled(start: Ints, end: Ints, node: Ints, count: int, points: Ints) -> tupl
     of_node = np.empty(count, np.int64)
     pool_count = native.pooled(*map(plain, (start, end, node, points)), of_node, first, length)
     return _cut(first, pool_count), _cut(length, pool_count)
+
+
+class InWindows(NamedTuple):
+    """The nodes of pieces by window, in order of appearance: the `first` piece of each, in how many `gaps` they lie, their time."""
+
+    window: Ints
+    first: Ints
+    gaps: Ints
+    ns: Ints
+
+
+def in_windows(
+    pieces: tuple[Ints, Ints, Ints, Ints], count: int, low: Ints, high: Ints
+) -> InWindows:
+    """The nodes, which are 0 … count-1, of the pieces that begin in each window [low[i], high[i]).
+
+    `pieces` are (start, gap, node, length), in order of start.
+    """
+    columns, seen = list(map(plain, (*pieces, low, high))), np.empty(3 * count, np.int64)
+    room = native.in_windows(*columns, seen, *(seen[:0] for _ in range(4)))
+    found = InWindows(*(np.empty(room, np.int64) for _ in range(4)))
+    native.in_windows(*columns, seen, *found)
+    return found
+
+
+def lanes(
+    rows: Ints, spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints], axis: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
+
+    `spans` are the thread, start and length of every row; `axis` the first time and the length of one on which thread
+    follows thread, and by how much what encloses a row may end before it.
+    """
+    thread, start, length = spans
+    found = tuple(np.empty(len(rows), np.int64) for _ in range(4))
+    native.lanes(plain(rows), _threads(thread), plain(start), plain(length), plain(axis), *found)
+    begun, ended, begin, parent = found
+    return begun, ended, begin, parent
 
 
 def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:

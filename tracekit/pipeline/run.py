@@ -311,6 +311,8 @@ def measure_source(
         unmeasured_share = 1 - READING_SHARE
         sources: list[MeasuredSource] = []
         for trace, part, following in read_parts(source, on_read, want, **chosen):
+            if source.size_bytes >= LARGE_FILE_BYTES:
+                give_back()
             share = unmeasured_share / (following + 1)
             unmeasured_share -= share
             on_question = partial(on_bytes, source.size_bytes * share)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import sweeps
-from tracekit.model.intervals import beginning, covered, union_all
+from tracekit.model.intervals import beginning, covered, spread, union_all
 from tracekit.model.keys import distinct, numbered, of_arrays, summed, sums_of
 from tracekit.model.tables.arrays import (
     Array,
@@ -79,7 +79,7 @@ class _Leaves(NamedTuple):
     end: Ints
     row: Ints
     noted: Ints
-    note: Ints
+    note: npt.NDArray[np.integer[Any]]
     holder: Ints
 
 
@@ -94,8 +94,12 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     host = host_rows(trace, union_all([idle.gaps for idle in devices]))
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
-    tree, nodes = _tree(host, list(itertools.chain.from_iterable(leaves)), tuple(notes))
+    names, parent, holder = _names(host), host.tree.parent, host.holder
+    # Of millions of rows their times take more than all that follows.
     del host
+    all_leaves = list(itertools.chain.from_iterable(leaves))
+    tree, nodes = _tree(names, parent, holder, all_leaves, tuple(notes))
+    del names, parent, holder, all_leaves
     pools, of_parts = [], iter(nodes)
     for idle, parts in zip(devices, leaves, strict=True):
         pools.append(_pooled(trace, idle, parts, list(itertools.islice(of_parts, len(parts)))))
@@ -128,8 +132,10 @@ def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int
     note = _neighbours(host, waits.thread[rest.origin[silent]], rest, silent, notes)
     nothing = np.full(len(silent), HOLDER["nothing"])
     parts.append(_Leaves(rest.start, rest.end, row, silent, note, nothing))
-    late = _cut_at(Segments(ready, gaps.end, thread, place), edges)
-    late = Segments(*(column[late.end > late.start] for column in late))
+    is_late = gaps.end > ready
+    late = Segments(*(column[is_late] for column in (ready, gaps.end, thread, place)))
+    del ready, thread, place, waits
+    late = _cut_at(late, edges)
     return [*parts, *_on_device(host, idle, late, notes)]
 
 
@@ -151,8 +157,8 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     next_op = np.where((after >= 0) & links.linked[after], after, rows[order][place])
     thread = trace.numbers("host_ops", "thread")[issued[next_op]].astype(np.int64)
     call = links.call[after]
-    returned = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
-    ready = np.where(call >= 0, returned[call], links.ts_ns[after])
+    ready = links.ts_ns[after]
+    ready += np.where(call >= 0, trace.numbers("host_ops", "dur_ns")[call], 0)
     is_linked = (after >= 0) & links.linked[after]
     return thread, np.where(is_linked, np.clip(ready, gaps.start, gaps.end), gaps.end)
 
@@ -165,15 +171,14 @@ def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
 
 def _cut_at(whole: Segments, edges: Ints) -> Segments:
     """The segments in pieces that no edge divides."""
-    place, edge = beginning(edges, whole.start + 1, whole.end)
-    start = np.concatenate((whole.start, edges[edge]))
-    piece = np.concatenate((np.arange(len(whole.start)), place))
-    order = np.lexsort((start, piece))
-    start, piece = start[order], piece[order]
-    following = np.append(start[1:], 0)[: len(start)]
-    is_last = np.append(piece[1:] != piece[:-1], True)[: len(piece)]
-    end = np.where(is_last, whole.end[piece], following)
-    return Segments(start, end, whole.thread[piece], whole.origin[piece])
+    first = sweeps.places(edges, whole.start, right=True)
+    place, edge = spread(first, sweeps.places(edges, whole.end))
+    return Segments(
+        np.insert(whole.start, place + 1, edges[edge]),
+        np.insert(whole.end, place, edges[edge]),
+        np.insert(whole.thread, place, whole.thread[place]),
+        np.insert(whole.origin, place, whole.origin[place]),
+    )
 
 
 def _followed(
@@ -214,7 +219,9 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
     by = trace.numbers("host_ops", "thread")[issued[issued >= 0]]
     np.add.at(feeds, by[by < count], 1)
     works = _WORKS[host.holder] & ~host.waits & ~host.frame
-    own = np.bincount(host.thread[works], minlength=count)
+    # Rows are in order of their threads.
+    bounds = np.searchsorted(host.thread, np.arange(1, count, dtype=host.thread.dtype))
+    own = np.array(list(map(np.count_nonzero, np.split(works, bounds))))[:count]
     order = np.lexsort((np.arange(count), -own, -feeds))
     busiest: list[int] = order[own[order] > 0][:MAX_THREADS].tolist()
     return busiest
@@ -225,14 +232,16 @@ def _neighbours(
 ) -> Ints:
     """The notes of segments in which nothing was recorded: what ended before on their thread, and what begins after."""
     note = np.full(len(rows), notes.setdefault(NOTHING, len(notes)), np.int64)
-    recorded = np.flatnonzero(host.recorded)
-    begin = host.begin[recorded]
+    is_all = bool(host.recorded.all())
+    begin = host.begin if is_all else host.begin[host.recorded]
     if not len(begin) or not len(rows):
         return note
-    place = np.searchsorted(begin, host.axis.lift(thread, part.start[rows]), side="right")
-    recorded = np.append(recorded, -1)
-    before = _outermost(host, recorded[place - 1])
-    after = recorded[place]
+    place = sweeps.places(begin, host.axis.lift(thread, part.start[rows]), right=True)
+    before, after = place - 1, np.where(place < len(begin), place, -1)
+    if not is_all:
+        recorded = np.append(np.flatnonzero(host.recorded), -1)
+        before, after = recorded[before], recorded[after]
+    before = _outermost(host, before)
     both = []
     for row in (before, after):
         same = (row >= 0) & (host.thread[row] == thread)
@@ -272,34 +281,27 @@ def _outermost(host: HostRows, rows: Ints) -> Ints:
 def _on_device(
     host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str, int]
 ) -> list[_Leaves]:
-    """The segments after the launch, by why the device did not begin.
+    """The segments after the launch, by why the device did not begin: of each gap (`origin`) one cause from the launch on.
 
     Where that is not known and the launching thread is in a call that copies or asks for memory, it is that call.
     """
-    causes = [(name, idle.causes[name]) for name in ("sync", "kernel_wait")]
-    edges = [np.concatenate(of_cause) for _, of_cause in causes]
-    cut = _cut_at(late, distinct(np.concatenate(edges)))
-    why = np.full(len(cut.start), -1, np.int64)
-    for name, of_cause in causes:
-        inside = covered(of_cause, cut.start, cut.end) > 0
-        if inside.any():
-            why[inside] = notes.setdefault(ON_DEVICE[name], len(notes))
+    why = np.full(len(late.start), -1, np.int32)
+    for name in ("sync", "kernel_wait"):
+        of_cause = name in idle.shares and idle.shares[name][late.origin] > 0
+        if np.any(of_cause):
+            why[of_cause] = notes.setdefault(ON_DEVICE[name], len(notes))
     explained, unexplained = np.flatnonzero(why >= 0), np.flatnonzero(why < 0)
-    none, on_device = (
-        np.full(len(explained), -1, np.int64),
-        np.full(len(explained), HOLDER["device"]),
-    )
     leaves_of_cause = _Leaves(
-        cut.start[explained],
-        cut.end[explained],
-        none,
+        late.start[explained],
+        late.end[explained],
+        np.broadcast_to(-1, len(explained)),
         np.arange(len(explained)),
         why[explained],
-        on_device,
+        np.broadcast_to(HOLDER["device"], len(explained)),
     )
     if not len(unexplained):
         return [leaves_of_cause]
-    start, end, row, _ = host.cut_and_found(Segments(*(column[unexplained] for column in cut)))
+    start, end, row, _ = host.cut_and_found(Segments(*(column[unexplained] for column in late)))
     row[~np.append(host.holds, False)[row]] = -1
     without_row = np.flatnonzero(row < 0)
     note = np.full(len(without_row), notes.setdefault(ON_DEVICE[""], len(notes)))
@@ -353,17 +355,20 @@ def _names(host: HostRows) -> Coded:
 
 
 def _tree(
-    host: HostRows, parts: Sequence[_Leaves], notes: tuple[str, ...]
+    names: Coded,
+    row_parent: Ints,
+    row_holder: npt.NDArray[np.int8],
+    parts: Sequence[_Leaves],
+    notes: tuple[str, ...],
 ) -> tuple[_Tree, list[Ints]]:
     """(the places of all segments and what encloses them; for each part the place of each segment, -1 for none)."""
-    names = _names(host)
     texts = (*names.texts, *notes, "")
     width = len(texts)
-    rows, tops = _used(host.tree.parent, parts)
+    rows, tops = _used(row_parent, parts)
     label: Ints = names.codes[rows].astype(np.int64)
     label[label < 0] = width - 1
-    key = label * len(HOLDERS) + host.holder[rows]
-    parent, key, place = _paths(host.tree.parent, rows, key)
+    key = label * len(HOLDERS) + row_holder[rows]
+    parent, key, place = _paths(row_parent, rows, key)
     nodes = [place[row] for row in tops]
     above = np.concatenate([node[part.noted] for part, node in zip(parts, nodes, strict=True)])
     note = np.concatenate([part.note for part in parts]) + len(names.texts)
@@ -505,22 +510,35 @@ def _by_window(
 ) -> dict[str, Array]:
     """Columns window, step, stage, node, gap_count, idle_ns of one device: windows of one name and step together."""
     keys, low, high = idle_windows(trace, idle)
-    window, segment = beginning(start, low, high)
-    totals = summed(window, length[segment], len(low))
+    gap = sweeps.places(idle.gaps.start, start, right=True) - 1
+    nodes = _in_windows((start, gap, node, length), low, high)
+    totals = summed(nodes.window, nodes.ns, len(low))
     assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
-    number, first = of_arrays([window, node[segment]])
-    gap = np.searchsorted(idle.gaps.start, start, side="right") - 1
-    gap_count = max(1, len(idle.gaps.start))
-    number_of_pair = distinct(number * gap_count + gap[segment]) // gap_count
-    of_row = {name: at_rows(column, window[first]) for name, column in keys.items()}
-    columns: dict[str, Array] = {**of_row, "node": node[segment][first]}
+    of_row = {name: at_rows(column, nodes.window) for name, column in keys.items()}
+    columns: dict[str, Array] = {**of_row, "node": node[nodes.first]}
     again, where = of_arrays(list(columns.values()))
-    count = len(where)
     return {
         **{name: at_rows(column, where) for name, column in columns.items()},
-        "gap_count": np.bincount(again[number_of_pair], minlength=count),
-        "idle_ns": summed(again, summed(number, length[segment], len(first)), count),
+        "gap_count": summed(again, nodes.gaps, len(where)),
+        "idle_ns": summed(again, nodes.ns, len(where)),
     }
+
+
+def _in_windows(pieces: tuple[Ints, Ints, Ints, Ints], low: Ints, high: Ints) -> sweeps.InWindows:
+    """The nodes of the pieces (start, gap, node, length), in order of start, that begin in each window."""
+    start, gap, node, length = pieces
+    if sweeps.native is not None:
+        return sweeps.in_windows(pieces, int(node.max(initial=-1)) + 1, low, high)
+    window, piece = beginning(start, low, high)
+    number, first = of_arrays([window, node[piece]])
+    gap_count = int(gap.max(initial=0)) + 1
+    number_of_pair = distinct(number * gap_count + gap[piece]) // gap_count
+    return sweeps.InWindows(
+        window[first],
+        piece[first],
+        np.bincount(number_of_pair, minlength=len(first)),
+        summed(number, length[piece], len(first)),
+    )
 
 
 def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tree]:

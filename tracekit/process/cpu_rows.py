@@ -92,7 +92,7 @@ def _disjoint(off: Segments, samples: Segments) -> Segments:
     both = [np.concatenate(pair) for pair in zip(off, samples, strict=True)]
     times = np.concatenate((both[0], both[1]))
     threads = np.concatenate((both[2], both[2]))
-    axis = Axis.of(times, int(threads.max(initial=0)))
+    axis = Axis.of((times,), int(threads.max(initial=0)))
     first = np.unique(axis.lift(threads, times), return_index=True)[1]
     start, thread = times[first][:-1], threads[first][:-1]
     end = np.where(thread == threads[first][1:], times[first][1:], start)

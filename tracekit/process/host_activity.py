@@ -7,6 +7,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import Intervals, union, union_all
 from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, canonical, is_collective, numbered_step, profiler_step
@@ -152,8 +153,8 @@ def _ends(trace: Trace, table: str, rows: Ints) -> Ints:
     return ends
 
 
-def launching_threads(trace: Trace, rows: Ints) -> Mask:
-    """Per row of `host_ops`: whether its thread launched any of these device ops.
+def on_launching(trace: Trace, rows: Ints, calls: Ints) -> Mask:
+    """Which of these calls (rows of `host_ops`) are of a thread that launched any of these device ops.
 
     Only such threads can leave the device without work; a watchdog that waits for it cannot.
     """
@@ -162,11 +163,16 @@ def launching_threads(trace: Trace, rows: Ints) -> Mask:
     thread = trace.numbers("host_ops", "thread")
     launches_work = np.zeros(int(thread.max(initial=-1)) + 1, np.bool_)
     launches_work[thread[launched_by[launched_by >= 0]]] = True
-    on_launching: Mask = launches_work[thread]
-    return on_launching
+    is_of_launching: Mask = launches_work[thread[calls]]
+    return is_of_launching
 
 
 def _union(trace: Trace, chosen: Mask) -> Intervals:
+    if sweeps.native is not None:
+        columns = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
+        joined = sweeps.joined_rows(chosen, *columns)
+        if joined is not None:
+            return Intervals(*joined)
     rows = np.flatnonzero(chosen)
     start = trace.numbers("host_ops", "ts_ns")[rows]
     return union(start, start + trace.numbers("host_ops", "dur_ns")[rows])

@@ -24,7 +24,7 @@ from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.cpu_rows import CpuPieces, cpu_pieces
 from tracekit.process.host_activity import COLLECTION, SyncCalls, sync_calls
 from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import Nesting, by_start, last_reaching
+from tracekit.process.nesting import Nesting, by_start, in_order, last_reaching
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import windows
 from tracekit.process.thread_axis import Axis, Segments
@@ -153,41 +153,57 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     """The rows of a trace that last; segments are cut at the starts and ends of rows, or those `within` some time alone."""
     names, waits, frame, holder = _described(trace)
     start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
-    chosen = np.flatnonzero(dur > 0)
+    rows = np.flatnonzero(dur > 0)
     if trace.has("python_calls"):
         # Calls of modules stand in both tables.
         twice = np.zeros(len(start), np.bool_)
         twice[len(trace.numbers("python_calls", "ts_ns")) :] = of_kind(trace, "host_ops", "python")
-        chosen = chosen[~twice[chosen]]
-    end = start + dur
-    order = by_start(thread[chosen], start[chosen], end[chosen]) if len(chosen) else chosen
-    rows = chosen[order]
-    start, end, thread = start[rows], end[rows], thread[rows].astype(np.int64)
+        rows = rows[~twice[rows]]
+    rows = in_order(rows, thread, start, dur)
     pieces = cpu_pieces(trace)
     of_cpu = pieces.segments
     last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
-    axis = Axis.of(np.concatenate((start, end, of_cpu.start, of_cpu.end)), last)
-    begin, until = axis.lift(thread, start), axis.lift(thread, end)
-    # What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call
-    # that opened it would seem to lie in that call for good.
-    jitter = JITTER_NS if axis.points is None else 1
-    parent = np.empty(0, np.int64)
-    if len(rows):
-        parent = last_reaching(np.maximum(begin, until - jitter), until)
-    if within is None or len(of_cpu.start):
-        edges = distinct(np.concatenate((begin, until)))
-    else:
-        inside = [window_at(within.start, within.end, times) >= 0 for times in (start, end)]
-        edges = distinct(np.concatenate((begin[inside[0]], until[inside[1]])))
-    del until
-    tree = Nesting(parent, np.empty(0, np.int64), np.arange(len(rows)))
+    axis = Axis.of((start, start + dur, of_cpu.start, of_cpu.end), last)
+    start, end, begin, parent = _on_axis(axis, rows, (thread, start, dur))
+    thread = thread[rows]
+    del dur
+    edges = []
+    for times in (start, end):
+        at = np.arange(len(rows))
+        if within is not None and not len(of_cpu.start):
+            at = np.flatnonzero(window_at(within.start, within.end, times) >= 0)
+        edges.append(axis.lift(thread[at], times[at]))
+    tree = Nesting(parent, _NOTHING, _NOTHING)
     name = Coded(names.codes[rows], names.texts)
     holds = is_named(name, _HOLDS.match)
     only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
     recorded = np.ones(len(rows), np.bool_)
     of_rows = holder[rows], waits[rows], only_frame, holds, recorded, tree
-    host = HostRows(start, end, thread, name, *of_rows, axis, begin, edges)
+    host = HostRows(
+        start, end, thread, name, *of_rows, axis, begin, distinct(np.concatenate(edges))
+    )
     return _with_cpu(host, pieces) if len(of_cpu.start) else host
+
+
+_NOTHING = np.empty(0, np.int64)
+
+
+def _on_axis(
+    axis: Axis, rows: Ints, spans: tuple[Ints, Ints, Ints]
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
+
+    What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call that
+    opened it would seem to lie in that call for good.
+    """
+    if sweeps.native is not None and axis.points is None:
+        return sweeps.lanes(rows, spans, np.array([axis.low, axis.span, JITTER_NS]))
+    thread, start, dur = (column[rows] for column in spans)
+    end = start + dur
+    begin, until = axis.lift(thread, start), axis.lift(thread, end)
+    jitter = JITTER_NS if axis.points is None else 1
+    parent = last_reaching(np.maximum(begin, until - jitter), until) if len(rows) else _NOTHING
+    return start, end, begin, parent
 
 
 def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
@@ -251,7 +267,8 @@ def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:
 
 def _both(trace: Trace, column: str) -> Ints:
     """A column of Python functions, then of ops."""
-    return np.concatenate([trace.numbers(table, column) for table in TABLES])
+    columns = [trace.numbers(table, column) for table in TABLES]
+    return np.concatenate(columns) if len(columns[0]) else columns[1]
 
 
 def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDArray[np.int8]]:

@@ -19,7 +19,7 @@ from tracekit.process.host_activity import (
     HostActivity,
     SyncCalls,
     host_activity,
-    launching_threads,
+    on_launching,
     sync_calls,
 )
 from tracekit.process.launches import Launches, launches
@@ -352,7 +352,7 @@ def _waits(trace: Trace, side: HostSide) -> Intervals:
 
 def _launching_calls(trace: Trace, rows: Ints) -> Intervals:
     """When these calls run, as far as they are of threads that launch work."""
-    feeding = launching_threads(trace, np.arange(len(trace.numbers("device_ops", "ts_ns"))))
-    rows = rows[feeding[rows]]
+    all_ops = np.arange(len(trace.numbers("device_ops", "ts_ns")))
+    rows = rows[on_launching(trace, all_ops, rows)]
     start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
     return union(start, start + np.maximum(dur, 1))

@@ -37,7 +37,7 @@ from tracekit.process.host_activity import (
     HostActivity,
     SyncCalls,
     host_activity,
-    launching_threads,
+    on_launching,
     sync_calls,
 )
 from tracekit.process.launches import Launches, launches
@@ -157,9 +157,10 @@ class IdleTime:
 
 
 def _shares(idle: Intervals, part: Intervals) -> Ints:
-    """How much of each gap is in a part of all gaps."""
+    """How much of each gap is in a part of all gaps, in the half of the memory where no gap is longer than two seconds."""
     gap = sweeps.places(idle.start, part.start, right=True) - 1
-    return summed(gap, part.end - part.start, len(idle.start))
+    shares = summed(gap, part.end - part.start, len(idle.start))
+    return shares.astype(np.int32) if int(shares.max(initial=0)) < 2**31 else shares
 
 
 def top_stages(trace: Trace) -> Stages:
@@ -242,6 +243,10 @@ def _may_be(device: Nullable, number: int | None) -> Mask:
 
 def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
     """For each asked group the latest of its times before the limit; the least integer for none."""
+    if sweeps.native is not None:
+        known = sweeps.latest_before(group, ts_ns, asked, limit_ns)
+        if known is not None:
+            return known
     distinct, number = numbered(group)
     low, high = int(min(ts_ns.min(), limit_ns.min())), int(max(ts_ns.max(), limit_ns.max()))
     span = high - low + 1
@@ -268,9 +273,9 @@ def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
 def _synchronising(trace: Trace, rows: Ints) -> Intervals:
     """When a thread that launches these device ops was in a synchronising call."""
     calls: SyncCalls = trace.derived(sync_calls)
-    on_launching = calls.row[launching_threads(trace, rows)[calls.row]]
-    start = trace.numbers("host_ops", "ts_ns")[on_launching]
-    return union(start, start + trace.numbers("host_ops", "dur_ns")[on_launching])
+    waits = calls.row[on_launching(trace, rows, calls.row)]
+    start = trace.numbers("host_ops", "ts_ns")[waits]
+    return union(start, start + trace.numbers("host_ops", "dur_ns")[waits])
 
 
 def _part(start: Ints, end: Ints, chosen: Mask) -> Intervals:

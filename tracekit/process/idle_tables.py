@@ -102,23 +102,22 @@ def _causes(idle: DeviceIdle) -> Iterator[tuple[int, str]]:
 
 def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
     """(index into `CAUSES` of each gap's largest part, that part); the first of equal ones."""
-    cause = np.zeros(len(idle.gaps.start), np.int64)
+    cause = np.zeros(len(idle.gaps.start), np.int8)
     longest_ns = np.zeros(len(idle.gaps.start), np.int64)
     for number, name in _causes(idle):
         share = idle.shares[name]
-        cause[share > longest_ns] = number
+        np.putmask(cause, share > longest_ns, number)
         np.maximum(longest_ns, share, out=longest_ns)
-    return cause, longest_ns
+    return cause.astype(np.int64), longest_ns
 
 
-def histogram(idle: DeviceIdle) -> dict[str, Array]:
-    """Columns cause, low_ns, gap_count, idle_ns: the gaps between first and last op by powers of two."""
+def histogram(idle: DeviceIdle, main: Ints) -> dict[str, Array]:
+    """Columns cause, low_ns, gap_count, idle_ns: the gaps between first and last op by powers of two, `main` the largest cause of each."""
     # An op without length at either end does not divide the gap around it.
     start = np.maximum(idle.gaps.start, idle.first)
     end = np.maximum(np.minimum(idle.gaps.end, idle.last), start)
     between = end > start
     place = np.searchsorted(_POWERS, end - start, side="right") - 1
-    main, _ = main_causes(idle)
     count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     cells = np.bincount(main[between] * len(_POWERS) + place[between], minlength=count.size)
@@ -137,9 +136,12 @@ def histogram(idle: DeviceIdle) -> dict[str, Array]:
     }
 
 
-def longest(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, Array]:
-    """The columns of `idle_gaps` for the longest gaps of all devices, longest first."""
-    parts = [_gaps(idle, place) for place, idle in enumerate(devices) if len(idle.gaps.start)]
+def longest(
+    trace: Trace, devices: Sequence[DeviceIdle], main: Sequence[tuple[Ints, Ints]]
+) -> dict[str, Array]:
+    """The columns of `idle_gaps` for the longest gaps of all devices, longest first; `main` their `main_causes`."""
+    all_gaps = map(_gaps, devices, range(len(devices)), main)
+    parts = [gaps for gaps in all_gaps if len(gaps[0])]
     if not parts:
         return {}
     place, start, length, cause, cause_ns, before, after = map(
@@ -168,12 +170,11 @@ def longest(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, Array]:
     }
 
 
-def _gaps(idle: DeviceIdle, place: int) -> tuple[Ints, ...]:
+def _gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Ints, ...]:
     """(place of the device, start, length, cause, its part, op before, op after) of its longest gaps."""
     length = idle.gaps.end - idle.gaps.start
-    cause, cause_ns = main_causes(idle)
     rows = largest(length, MAX_GAPS)
-    columns = (idle.gaps.start, length, cause, cause_ns, idle.before, idle.after)
+    columns = (idle.gaps.start, length, *main, idle.before, idle.after)
     return np.full(len(rows), place), *(column[rows] for column in columns)
 
 

@@ -89,7 +89,7 @@ def _innermost(trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints) 
     )
     order = by_start(of_row, start, start + dur)
     start, end, of_row = start[order], (start + dur)[order], of_row[order].astype(np.int64)
-    axis = Axis.of(np.concatenate((start, end)), int(max(of_row.max(), thread.max(initial=0))))
+    axis = Axis.of((start, end), int(max(of_row.max(), thread.max(initial=0))))
     begin, until = axis.lift(of_row, start), axis.lift(of_row, end)
     # What encloses a row outlasts it, as in `host_rows`.
     parent = last_reaching(np.maximum(begin, until - 1), until)

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.keys import numbered, summed
 from tracekit.model.stages import is_collective
 from tracekit.model.trace import Trace
+from tracekit.process.by_name import of_kind
 from tracekit.process.repetition import pattern
 from tracekit.process.steps import Steps, windows
 
@@ -52,46 +54,51 @@ def recurrences(trace: Trace) -> pd.DataFrame | None:
 
 def _launches(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
     """The kernels of every device that recur."""
-    ops = trace.get("device_ops")
-    ops = ops[(ops["kind"] == "kernel").to_numpy()]
-    device = ops["device"].to_numpy(np.int64, na_value=-1)
-    names = ops["name"].cat.categories
-    code: Ints = ops["name"].cat.codes.to_numpy().astype(np.int64)
-    for key, starts in _recurring(ops, device, code, least_span):
-        yield _rows("launch", str(names[key[1]]), None if key[0] < 0 else key[0], starts)
+    device, names = trace.nullable("device_ops", "device"), trace.texts("device_ops", "name")
+    rows = np.flatnonzero(of_kind(trace, "device_ops", "kernel"))
+    number = np.where(device.missing[rows], -1, device.values[rows])
+    code = names.codes[rows]
+    for (number_of, of_name), starts in _recurring(
+        trace, "device_ops", rows, number, code, least_span
+    ):
+        yield _rows("launch", names.texts[of_name], None if number_of < 0 else number_of, starts)
 
 
 def _ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
     """The annotated ranges of every thread that recur; not those of single collectives."""
-    ops = trace.get("host_ops")
-    names = [str(name) for name in ops["name"].cat.categories]
-    patterns = pd.Categorical([None if is_collective(name) else pattern(name) for name in names])
-    codes: Ints = np.asarray([*patterns.codes, -1], np.int64)
-    code: Ints = codes[ops["name"].cat.codes.to_numpy()]
-    is_range = (ops["kind"] == "range").to_numpy() & (code >= 0)
-    ops, code = ops[is_range], code[is_range]
-    thread = ops["thread"].to_numpy(np.int64, na_value=-1)
-    for key, starts in _recurring(ops, thread, code, least_span):
-        yield _rows("range", str(patterns.categories[key[1]]), None, starts)
+    names = trace.texts("host_ops", "name")
+    patterns = [None if is_collective(name) else pattern(name) for name in names.texts]
+    texts = sorted({text for text in patterns if text is not None})
+    code_of: dict[str | None, int] = {None: -1, **{text: code for code, text in enumerate(texts)}}
+    codes = np.array([*map(code_of.__getitem__, patterns), -1], np.int64)
+    rows = np.flatnonzero(of_kind(trace, "host_ops", "range"))
+    code = codes[names.codes[rows]]
+    rows, code = rows[code >= 0], code[code >= 0]
+    thread = trace.numbers("host_ops", "thread")[rows]
+    for (_, of_name), starts in _recurring(trace, "host_ops", rows, thread, code, least_span):
+        yield _rows("range", texts[of_name], None, starts)
 
 
 def _recurring(
-    ops: pd.DataFrame, where: Ints, name: Ints, least_span: float
+    trace: Trace, table: str, rows: Ints, where: Ints, name: Ints, least_span: float
 ) -> Iterator[tuple[tuple[int, int], Ints]]:
     """((place, name), its starts in order) of those with most time in each place, if they come often enough."""
-    start = ops["ts_ns"].to_numpy(np.int64)
-    frame = pd.DataFrame(
-        {"where": where, "name": name, "start": start, "ns": ops["dur_ns"].to_numpy()}
-    )
-    recurring = frame.groupby(["where", "name"], sort=True).agg(
-        times=("start", "size"), first=("start", "min"), last=("start", "max"), ns=("ns", "sum")
-    )
-    recurring = recurring[
-        (recurring["times"] >= LEAST_TIMES) & (recurring["last"] - recurring["first"] >= least_span)
-    ]
-    order = recurring.sort_values("ns", ascending=False, kind="stable")
-    for place, code in order.groupby("where", sort=True).head(MOST_NAMES).index:
-        yield (int(place), int(code)), np.sort(start[(where == place) & (name == code)])
+    order = np.argsort(trace.numbers(table, "ts_ns")[rows], kind="stable")
+    rows, where, name = rows[order], where[order], name[order]
+    start, dur = trace.numbers(table, "ts_ns")[rows], trace.numbers(table, "dur_ns")[rows]
+    places, place = numbered(where)
+    width = int(name.max(initial=-1)) + 2
+    pairs, pair = numbered(place * width + name + 1)
+    times, ns = np.bincount(pair, minlength=len(pairs)), summed(pair, dur, len(pairs))
+    first, last = np.empty((2, len(pairs)), np.int64)
+    first[pair[::-1]], last[pair] = start[::-1], start
+    recurring = np.flatnonzero((times >= LEAST_TIMES) & (last - first >= least_span))
+    shown = np.zeros(len(places), np.int64)
+    for number in recurring[np.argsort(-ns[recurring], kind="stable")].tolist():
+        of_place, of_name = divmod(int(pairs[number]), width)
+        shown[of_place] += 1
+        if shown[of_place] <= MOST_NAMES:
+            yield (int(places[of_place]), of_name - 1), start[pair == number]
 
 
 def _rows(kind: str, name: str, device: int | None, starts: Ints) -> pd.DataFrame:

@@ -241,10 +241,10 @@ def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
 def launch_threads(trace: Trace) -> Ints:
     """Per device op the thread that launched it, -1 where the launch is unknown."""
     links: Launches = trace.derived(launches)
-    thread = trace.numbers("host_ops", "thread").astype(np.int64)
+    thread = trace.numbers("host_ops", "thread")
     issued = np.where(links.call >= 0, links.call, links.op)
     return (
-        np.where(issued >= 0, thread[issued], -1)
+        np.where(issued >= 0, thread[issued].astype(np.int64), -1)
         if len(thread)
         else np.full(len(issued), -1, np.int64)
     )

@@ -19,7 +19,8 @@ def sound_device_ops(trace: Trace) -> pd.DataFrame:
 
 def sound_dur_ns(trace: Trace) -> npt.NDArray[np.int64]:
     """`dur_ns` of every device op, 0 for those that are longer than everything else together lasted."""
-    return np.where(trace.derived(overlong), 0, trace.numbers("device_ops", "dur_ns"))
+    wrong, dur = trace.derived(overlong), trace.numbers("device_ops", "dur_ns")
+    return np.where(wrong, 0, dur) if wrong.any() else dur
 
 
 def overlong(trace: Trace) -> npt.NDArray[np.bool_]:

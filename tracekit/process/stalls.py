@@ -22,7 +22,7 @@ from tracekit.process.host_activity import (
     HostActivity,
     SyncCalls,
     host_activity,
-    launching_threads,
+    on_launching,
     sync_calls,
 )
 from tracekit.process.idle import DeviceIdle, IdleTime, stage_time, top_stages
@@ -74,7 +74,7 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
     collection, profiler overhead and long silence in it have causes of their own, and are left out.
     """
     calls: SyncCalls = trace.derived(sync_calls)
-    chosen = np.flatnonzero(launching_threads(trace, idle.rows)[calls.row])
+    chosen = np.flatnonzero(on_launching(trace, idle.rows, calls.row))
     length = trace.numbers("host_ops", "dur_ns")[calls.row[chosen]]
     end = trace.numbers("host_ops", "ts_ns")[calls.row[chosen]] + length
     gap = np.searchsorted(idle.gaps.start, end, side="right") - 1

@@ -204,7 +204,8 @@ def windows(trace: Trace) -> Windows:
         if repeated is not None:
             is_stage[repeated.rows] = False
             steps = _repeated_steps(repeated)
-    is_stage &= ~_around_steps(host, steps)
+    stage_rows = np.flatnonzero(is_stage)
+    is_stage[stage_rows[_around_steps(host, steps, stage_rows)]] = False
     if not len(steps):
         steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
     if len(steps) and any(account.captures for account in trace.source.accounts):
@@ -214,14 +215,15 @@ def windows(trace: Trace) -> Windows:
     return Windows(steps, stages, dropped)
 
 
-def _around_steps(host: _Host, steps: Steps) -> Mask:
-    """Which ranges hold a whole step, and more: none is a stage of a step, but those that are known as stages."""
+def _around_steps(host: _Host, steps: Steps, rows: Ints) -> Mask:
+    """Which of these ranges hold a whole step, and more: none is a stage of a step, but those that are known as stages."""
     long = np.flatnonzero(steps.dur_ns > 0)
-    end = host.ts_ns + host.dur_ns
-    step = np.searchsorted(steps.ts_ns[long], host.ts_ns)
+    start = host.ts_ns[rows]
+    end = start + host.dur_ns[rows]
+    step = np.searchsorted(steps.ts_ns[long], start)
     step_start, step_end = (np.append(ns[long], _NEVER)[step] for ns in (steps.ts_ns, steps.end_ns))
-    holds = (step_end <= end) & ((host.ts_ns < step_start) | (step_end < end))
-    return holds & host.is_range & ~is_named(host.names, is_known_stage)
+    holds = (step_end <= end) & ((start < step_start) | (step_end < end))
+    return holds & ~is_named(at_rows(host.names, rows), is_known_stage)
 
 
 def _is_unmarked(trace: Trace) -> bool:
@@ -381,7 +383,7 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     captures = _captured(trace, start)
     afterwards = [*(first for _, first, _ in captures[1:]), _INT64.max]
     for (step, first, last), following in zip(captures, afterwards, strict=False):
-        inside = (start >= first) & (start < last)
+        inside = _inside(start, first, last)
         begun = host.ts_ns[plausible]
         of_capture = plausible[(begun >= first) & (begun < last)]
         finished = int(end[inside].max())
@@ -405,6 +407,12 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
 
 
 _INT64 = np.iinfo(np.int64)
+
+
+def _inside(start: Ints, first: int, last: int) -> Any:
+    """Which begin from `first` on and before `last`; all of them without a copy."""
+    is_inside = (start >= first) & (start < last)
+    return slice(None) if is_inside.all() else is_inside
 
 
 def _begin_of(trace: Trace, step: int | None, host_begin_ns: int) -> int:

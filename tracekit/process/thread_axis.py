@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,10 +52,13 @@ class Axis:
         return self.points[places % (2 * len(self.points) + 1) // 2]
 
     @staticmethod
-    def of(times: Ints, threads: int) -> Axis:
+    def of(times: Sequence[Ints], threads: int) -> Axis:
         """The axis of all these times on so many threads; what is earlier or later has a place of its own."""
-        if not len(times):
+        several = list(filter(len, times))
+        if not several:
             return Axis(0, 1, None)
-        low, high = int(times.min()) - 1, int(times.max()) + 1
+        low = min(int(part.min()) for part in several) - 1
+        high = max(int(part.max()) for part in several) + 1
         span = high - low + 1
-        return Axis(low, span, None if span * (threads + 2) < 2**62 else distinct(times))
+        fits = span * (threads + 2) < 2**62
+        return Axis(low, span, None if fits else distinct(np.concatenate(several)))

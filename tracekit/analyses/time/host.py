@@ -164,6 +164,9 @@ def _gaps(trace: Trace, where: HostWindows) -> tuple[Ints, Ints]:
     for device, calls in zip(idle, trace.derived(StallTime(idle_time())), strict=True):
         of_device = by_device[int(number[device.rows[0]])]
         synced += where.covered(intersect(of_device, calls.lost))
+    del idle
+    # No question after this one looks at single gaps, of which there may be one an op.
+    trace.forget(idle_time())
     return gaps, synced
 
 

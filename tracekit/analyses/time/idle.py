@@ -68,7 +68,7 @@ from tracekit.process.blame import idle_blame
 from tracekit.process.by_name import is_named
 from tracekit.process.cpu_rows import OFF_CPU
 from tracekit.process.idle import DeviceIdle
-from tracekit.process.idle_tables import histogram, idle_by_window, longest
+from tracekit.process.idle_tables import histogram, idle_by_window, longest, main_causes
 
 _CAUSE = Column("category", "Why nothing ran; see the rule pages.", CAUSES)
 
@@ -168,11 +168,17 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not devices:
         return {"idle": {}}
     by_window = stacked([_numbered(idle_by_window(trace, idle), idle) for idle in devices])
-    by_length = stacked([_numbered(histogram(idle), idle) for idle in devices])
+    main = list(map(main_causes, devices))
+    by_length = [
+        _numbered(histogram(idle, cause), idle)
+        for idle, (cause, _) in zip(devices, main, strict=True)
+    ]
+    gaps = longest(trace, devices, main)
+    del main
     return {
         "idle": trimmed_all(by_window),
-        "idle_histogram": by_length,
-        "idle_gaps": longest(trace, devices),
+        "idle_histogram": stacked(by_length),
+        "idle_gaps": gaps,
         **idle_blame(trace, devices),
         "metrics": _metrics(by_window),
     }

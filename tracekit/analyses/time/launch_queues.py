@@ -63,8 +63,6 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         ):
             count = len(next(iter(columns.values()), ()))
             tables[name].append({**columns, "device": repeated_number(idle.device, count)})
-    # No question after this one looks at single gaps, of which there may be one an op.
-    trace.forget(idle_time())
     return {
         name: stacked([part for part in parts if len(part["device"])])
         for name, parts in tables.items()

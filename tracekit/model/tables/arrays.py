@@ -349,9 +349,10 @@ def for_pandas(array: Array) -> Any:
             return of_texts(array.codes, array.texts)
         return pd.Categorical.from_codes(array.codes, as_text(array.texts), validate=False)
     if isinstance(array, Nullable):
-        is_whole = array.values.dtype.kind == "i"
-        make = pd.arrays.IntegerArray if is_whole else pd.arrays.FloatingArray
-        return make(array.values, array.missing)
+        if array.values.dtype.kind == "i":
+            # They may be held in narrower ones.
+            return pd.arrays.IntegerArray(array.values.astype(np.int64, copy=False), array.missing)
+        return pd.arrays.FloatingArray(array.values, array.missing)
     return array
 
 

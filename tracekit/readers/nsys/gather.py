@@ -150,9 +150,9 @@ def gather(
                 process.odd[what] += 0
                 if what in any_odd:
                     process.odd[what] += int(np.count_nonzero(which & selected))
-            is_kept = None if complete else selected & ~lost
+            kept = None if complete else np.flatnonzero(selected & ~lost)
             for name, values in columns.items():
-                process.parts[name].append(_narrow(values, is_kept))
+                process.parts[name].append(_narrow(values, kept))
 
 
 def _durations(
@@ -204,6 +204,16 @@ def whole_numbers(values: Ints) -> Nullable:
         return Nullable(values, np.broadcast_to(np.False_, len(values)))
     values[missing] = 0
     return Nullable(values, missing)
+
+
+def narrowed(column: Nullable) -> Nullable:
+    """The same numbers in half the memory, where they fit."""
+    values = column.values
+    if not len(values) or not values.strides[0] or values.min() < ~_MOST[np.int32]:
+        return column
+    if values.max() > _MOST[np.int32]:
+        return column
+    return Nullable(values.astype(np.int32), column.missing)
 
 
 def same(value: int | None, length: int) -> Nullable:
@@ -286,19 +296,20 @@ def _deduplicated(
     return Sparse(rows, table[codes], [*place])
 
 
-def _narrow(values: npt.NDArray[Any], is_kept: Bools | None) -> npt.NDArray[Any]:
-    """The integers that are kept (None: all) in the smallest type that holds them, in memory of their own."""
-    is_constant = len(values) > 0 and not values.strides[0]
-    if is_constant and is_kept is not None:
-        return np.broadcast_to(values[0], int(np.count_nonzero(is_kept)))
-    if is_constant:
-        return np.broadcast_to(values[0], len(values))
-    if is_kept is not None:
-        values = values[is_kept]
+def _narrow(values: npt.NDArray[Any], kept: Ints | None) -> npt.NDArray[Any]:
+    """The integers at the rows that are kept (None: all) in the smallest type that holds them, in memory of their own."""
+    if len(values) > 0 and not values.strides[0]:
+        return np.broadcast_to(values[0], len(values) if kept is None else len(kept))
+    if kept is not None:
+        values = values.take(kept)
     if not len(values):
         return values
     low, high = int(values.min()), int(values.max())
-    for kind in (np.int8, np.int16, np.int32):
-        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+    for kind, most in _MOST.items():
+        if ~most <= low and high <= most:
             return values.astype(kind)
     return values
+
+
+_MOST = {np.int8: 2**7 - 1, np.int16: 2**15 - 1, np.int32: 2**31 - 1}
+"""The largest integer of each type; the least is its complement."""

@@ -26,6 +26,7 @@ from tracekit.readers.nsys.gather import (
     constant,
     gather,
     in_order,
+    narrowed,
     pid_or_none,
     plain_name,
     same,
@@ -130,7 +131,7 @@ def host_ops(
     columns["thread"] = thread = _places(tid[positions], threads)
     columns["tid"] = numbered_threads(np.array(threads, np.int64), thread)
     del tid
-    columns["correlation"] = whole_numbers(_taken(parts, "correlation")[positions])
+    columns["correlation"] = narrowed(whole_numbers(_taken(parts, "correlation")[positions]))
     columns["external_id"] = same(None, len(positions))
     args: dict[str, Sparse] = {}
     if range_args:
@@ -195,7 +196,10 @@ def tids_of(calls: Sequence[Calls], pid: int) -> set[int]:
 
 def numbered_threads(tids: Ints, thread: npt.NDArray[np.integer[Any]]) -> Nullable:
     """The numbers of threads by their places among `tids`, missing for an unknown one."""
-    return whole_numbers(np.where(tids == UNKNOWN, MISSING, tids)[thread])
+    if len(tids) < 2 or UNKNOWN in tids:
+        return whole_numbers(np.where(tids == UNKNOWN, MISSING, tids)[thread])
+    # All are known, and have 24 bits.
+    return Nullable(tids.astype(np.int32)[thread], np.broadcast_to(np.False_, len(thread)))
 
 
 def _places(tid: npt.NDArray[np.int32], threads: Sequence[int]) -> npt.NDArray[np.int32]:

@@ -82,6 +82,20 @@ def distinct_rows(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
     >>> distinct_rows([np.array([7, 7, 1]), np.array([2, 2, 2])])
     [(7, 2), (1, 2)]
     """
+    distinct: list[tuple[int, ...]] = []
+    while len(columns[0]):
+        if len(distinct) == _FEW:
+            return [*distinct, *_distinct_runs(columns)]
+        distinct.append(tuple(int(column[0]) for column in columns))
+        is_other = np.zeros(len(columns[0]), np.bool_)
+        for column in columns:
+            is_other |= column != column[0]
+        columns = [column[is_other] for column in columns]
+    return distinct
+
+
+def _distinct_runs(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
+    """The same, by the first row of each run of like ones."""
     is_new = np.zeros(len(columns[0]), np.bool_)
     is_new[:1] = True
     for column in columns:

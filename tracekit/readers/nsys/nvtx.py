@@ -41,6 +41,9 @@ LAST_TO_END_WITH_RANGE = 2022
 Later ones end some microseconds after it, so that the range is seen to end.
 """
 
+FEW_PAIRS = 2**16
+"""Of so many pairs of a thread and a domain each is looked up once, and not each range."""
+
 DEFAULT_CATEGORY, OP_CATEGORY = "nvtx", "cpu_op"
 _NOTHING = np.empty(0, np.int64)
 _OP, _RANGE = HOST_OP_KINDS.index("op"), HOST_OP_KINDS.index("range")
@@ -187,6 +190,8 @@ def _count(
     which: Bools | Codes,
 ) -> None:
     """Nothing; `counts` has by then how many of these rows each process has."""
+    if which.dtype == np.bool_ and not which.any():
+        return
     number = np.bincount(thread[which], minlength=len(pid_of))
     for code in np.flatnonzero(number).tolist():
         key = (what, int(pid_of[code]))
@@ -343,10 +348,16 @@ def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
     number = {name: code for code, name in enumerate(cats) if name != OP_CATEGORY or code > 1}
     sorted_keys = sorted(texts)
     code = np.array([*(number.get(texts[key], 0) for key in sorted_keys), 0], np.int32)
-    category_keys = keys[rows.thread[at]] + rows.domain[at]
-    slot = np.searchsorted(np.array(sorted_keys, np.int64), category_keys)
-    hit = np.array([*sorted_keys, -1], np.int64)[slot] == category_keys
-    return np.where(hit, code[slot], np.int32(0)), cats
+
+    def category(category_keys: Ints) -> Codes:
+        slot = np.searchsorted(np.array(sorted_keys, np.int64), category_keys)
+        hit = np.array([*sorted_keys, -1], np.int64)[slot] == category_keys
+        return np.where(hit, code[slot], np.int32(0))
+
+    if len(keys) * width > FEW_PAIRS:
+        return category(keys[rows.thread[at]] + rows.domain[at]), cats
+    of_pair = category((keys[:, np.newaxis] + np.arange(width)).ravel())
+    return of_pair[rows.thread[at].astype(np.int32) * width + rows.domain[at]], cats
 
 
 def _thread_names(rows: Rows) -> dict[int, str]:

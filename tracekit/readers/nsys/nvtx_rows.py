@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.records import dataclass
+from tracekit.readers.chrome.scan import smallest_type
 from tracekit.readers.nsys.connection import one_row, row_id
 from tracekit.readers.nsys.database import MISSING, Database, blocks, texts
 from tracekit.readers.nsys.numbering import Numbers
@@ -58,9 +59,9 @@ class Rows:
     start: Ints
     end: Ints
     type: npt.NDArray[np.int16]
-    thread: Codes
-    domain: Codes
-    name: Codes
+    thread: npt.NDArray[Any]
+    domain: npt.NDArray[Any]
+    name: npt.NDArray[Any]
     row: Ints | None
     gtids: Ints
     domains: Ints
@@ -93,8 +94,12 @@ def read(db: Database, *, with_rows: bool) -> Rows:
         parts["start"].append(block["start"])
         parts["end"].append(block["end"])
         parts["type"].append(np.where((type_ > 0) & (type_ < 2**15), type_, 0).astype(np.int16))
-        parts["thread"].append(threads.coded(np.maximum(block["globalTid"], -1)))
-        parts["domain"].append(domains.coded(np.maximum(block["domainId"], -1)))
+        for name, numbers, column in (
+            ("thread", threads, block["globalTid"]),
+            ("domain", domains, block["domainId"]),
+        ):
+            codes = numbers.coded(np.maximum(column, -1))
+            parts[name].append(codes.astype(smallest_type(len(numbers.values))))
         parts["label"].append(label.astype(np.int32))
         if with_rows:
             parts["row"].append(row)
@@ -109,8 +114,8 @@ def read(db: Database, *, with_rows: bool) -> Rows:
         _joined(parts, "start", np.int64),
         _joined(parts, "end", np.int64),
         _joined(parts, "type", np.int16),
-        _joined(parts, "thread", np.int32),
-        _joined(parts, "domain", np.int32),
+        _joined(parts, "thread", smallest_type(len(threads.values))),
+        _joined(parts, "domain", smallest_type(len(domains.values))),
         codes,
         _joined(parts, "row", np.int64) if with_rows else None,
         threads.values,
@@ -199,24 +204,27 @@ def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
     return map(itemgetter(0), db.connection.execute(sql, (low, high)))
 
 
-def _joined(parts: dict[str, Parts], name: str, dtype: type[Any]) -> npt.NDArray[Any]:
+def _joined(parts: dict[str, Parts], name: str, dtype: Any) -> npt.NDArray[Any]:
     """The blocks of a column as one array; they are given up."""
     return parts.pop(name, Parts()).joined(dtype)
 
 
-def _names(db: Database, label: Codes, keys: list[bytes]) -> tuple[list[str], Bools, Codes]:
+def _names(
+    db: Database, label: Codes, keys: list[bytes]
+) -> tuple[list[str], Bools, npt.NDArray[Any]]:
     """(names, whether each is an operator's, the code of each row) of labels; `label` is given up."""
     other = np.flatnonzero(label < -1)
     labels, place = np.unique(label[other], return_inverse=True)
     ids = -2 - labels.astype(np.int64)
     registered = texts(db, "StringIds", "id", "value", ids)
     number: defaultdict[tuple[str, bool], int] = defaultdict(count().__next__)
-    inline = np.array([*map(number.__getitem__, map(_name, keys)), -1], np.int32)
+    inline = [*map(number.__getitem__, map(_name, keys)), -1]
     # An id without a text is a name that is not known.
     by_id = [number[registered[i], False] if i in registered else -1 for i in ids.tolist()]
-    codes = inline[np.maximum(label, -1)]
+    # Those that are none of these come last.
+    codes = np.array(inline, smallest_type(len(number)))[np.maximum(label, -1, out=label)]
     if len(other):
-        codes[other] = np.array(by_id, np.int32)[place]
+        codes[other] = np.array(by_id, codes.dtype)[place]
     names, is_op = map(itemgetter(0), number), map(itemgetter(1), number)
     return list(names), np.fromiter(is_op, np.bool_, len(number)), codes
 

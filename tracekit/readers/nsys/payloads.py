@@ -158,7 +158,8 @@ def _calls(found: Rows, at: npt.NDArray[np.int32]) -> Ints:
     for name in found.names:
         match = _CALL.match(name)
         by_name.append(number[match[1].lower()] if match else borders.get(name, _NO_CALL))
-    return np.array([*by_name, _NO_CALL], np.int64)[found.name[at]]
+    calls: Ints = np.array([*by_name, _NO_CALL], np.int64)[found.name[at]]
+    return calls
 
 
 def _grouped(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> pd.DataFrame:
