@@ -113,5 +113,7 @@ PyObject *lanes(PyObject *module, PyObject *args);
 PyObject *by_thread(PyObject *module, PyObject *args);
 PyObject *innermost(PyObject *module, PyObject *args);
 PyObject *nest(PyObject *module, PyObject *args);
+PyObject *nearest(PyObject *module, PyObject *args);
+PyObject *running(PyObject *module, PyObject *args);
 
 #endif

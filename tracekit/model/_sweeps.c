@@ -416,46 +416,6 @@ static PyObject *summed(PyObject *module, PyObject *args)
     return done(&of, NULL);
 }
 
-static PyObject *nearest(PyObject *module, PyObject *args)
-{
-    (void)module;
-    arrays of;
-    if (!take(args, 4, 1, &of)) return NULL;
-    const int64_t *parent = of.values[0], *rows = of.values[2];
-    const char *wanted = of.views[1].buf;
-    int64_t size = (int64_t)of.size[0], above = 0;
-    if (of.views[1].len != size || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < of.size[2]; i++) {
-        if (rows[i] < 0 || rows[i] >= size) return done(&of, "no such row");
-        int64_t row = parent[rows[i]];
-        int level = 0;
-        for (; row >= 0 && row < size && !wanted[row] && level < LEVELS; level++) row = parent[row];
-        if (row >= size) return done(&of, "no such row");
-        if (row >= 0 && !wanted[row]) above++;
-        of.values[3][i] = row;
-    }
-    return counted(&of, above);
-}
-
-static PyObject *running(PyObject *module, PyObject *args)
-{
-    (void)module;
-    arrays of;
-    if (!take(args, 4, 1, &of)) return NULL;
-    const int64_t *parent = of.values[0], *end = of.values[1], *times = of.values[2];
-    int64_t size = (int64_t)of.size[0], above = 0;
-    if (of.size[1] != of.size[0] || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < of.size[2]; i++) {
-        int64_t row = of.values[3][i];
-        int level = 0;
-        for (; row >= 0 && row < size && end[row] <= times[i] && level < LEVELS; level++) row = parent[row];
-        if (row >= size) return done(&of, "no such row");
-        if (row >= 0 && end[row] <= times[i]) above++;
-        of.values[3][i] = row;
-    }
-    return counted(&of, above);
-}
-
 /* What each group has run for on the thread that is looked at: `reach` is the end of all of it so far. */
 typedef struct {
     int64_t reach;
