@@ -306,8 +306,6 @@ def _note(
         later = show(second.start_ns - first.end_ns, "ns")
         why = f"are of several launches ({whose} is pid {first.pid}, and {later} later pid {second.pid})"
         if first.pid == second.pid:
-            why = f"hold the same steps several times ({whose}, pid {first.pid}, passes them again {later} later)"
-        if first.pid == second.pid:
             common = sorted(first.steps & second.steps)
             why = f"hold the same steps twice ({whose} passes {plural(len(common), 'step')} {numbers(common)} again {later} later)"
     message = (
