@@ -1,5 +1,6 @@
 """Every category of every era in its table: what Kineto wrote from 2021 on, by either scanner."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from chrome_builder import (
@@ -23,6 +24,8 @@ import tracekit
 from tracekit.model.codes import NO_TIMES
 from tracekit.model.tables import RAW, TABLES
 from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
+from tracekit.readers.chrome.scan import Codes
+from tracekit.readers.chrome.tables import number_threads
 
 
 @pytest.fixture(autouse=True, params=["native", "pure"])
@@ -413,3 +416,27 @@ def test_no_element_is_in_two_tables_and_none_is_lost_unsaid(tmp_path, drawn):
         assert counts[NO_TIMES] >= unread
     else:
         assert counts.get("phase", 0) == unread
+
+
+@pytest.mark.parametrize(("pids", "tids"), [(0, 127), (1, 126), (3, 40), (1, 300), (200, 200)])
+def test_threads_are_numbered_by_pid_and_tid_however_many_they_are(pids, tids):
+    pid = np.arange(400) % (pids + 1) - 1
+    tid = np.arange(400) * 7 % (tids + 1) - 1
+    columns = [
+        Codes(codes.astype(np.min_scalar_type(-count - 1)), list(range(count)))
+        for codes, count in ((pid, pids), (tid, tids))
+    ]
+    thread, (thread_pid, thread_tid) = number_threads(*columns)
+    pairs, number = np.unique(pid * 1000 + tid, return_inverse=True)
+    assert thread.tolist() == number.tolist()
+    assert (thread_pid * 1000 + thread_tid).tolist() == pairs.tolist()
+
+
+def test_the_process_of_most_host_rows_is_that_of_the_trace_in_blocks_of_any_size(
+    load, monkeypatch
+):
+    monkeypatch.setattr("tracekit.readers.chrome.COUNTED_ROWS", 3)
+    rows = [row("cpu_op", ts=i, pid=HOST_PID + (i % 5 == 0)) for i in range(20)]
+    rows += [row("python_function", ts=i, pid=HOST_PID + 1) for i in range(40)]
+    assert load(rows, python=True).source.pid == HOST_PID
+    assert load(rows[40:], python=True).source.pid is None

@@ -67,7 +67,7 @@ def test_no_events_make_empty_columns_of_the_right_types():
     columns = read(b"")
     assert columns["ts_ns"].dtype == np.int64
     assert columns["has_dur"].dtype == np.bool_
-    assert columns["name"].codes.dtype == np.int32
+    assert columns["name"].codes.dtype == np.int8
     assert len(columns["name"].codes) == 0
 
 

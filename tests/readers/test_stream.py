@@ -190,6 +190,35 @@ def test_only_asked_for_args_are_kept(read):
     assert set(read(DOCUMENT, Keep(args=("stream", "occ"), skip_args=("occ",))).args) == {"stream"}
 
 
+def test_of_other_keys_nothing_is_kept_unless_it_is_asked_for(read):
+    plain = b'{"traceEvents":[{"ph":"s","id":7,"bp":"e","args":[1]},{"ph":"X","args":{"k":2},"x":"\\u0061"},{"id":-0,"args":3}]}'
+    assert set(read(plain).fields) == {"id", "bp", "args", "x"}
+    scan = read(plain, Keep(fields=False))
+    assert (values(scan.ph), scan.fields) == (["s", "X", None], {})
+    assert scan.args["k"].values.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("count", "dtype"),
+    [(127, np.int8), (128, np.int16), (32767, np.int16), (32768, np.int32)],
+)
+def test_codes_take_as_few_bytes_as_so_many_values_need(read, count, dtype):
+    names = [f"n{i}" for i in range(count)]
+    events = ",".join(f'{{"name":"{name}"}}' for name in [*names, "n0", names[-1]])
+    scan = read(b'{"traceEvents":[' + events.encode() + b",{}]}")
+    assert scan.name.codes.dtype == dtype
+    assert scan.name.codes.tolist() == [*range(count), 0, count - 1, -1]
+    assert scan.name.values == names
+
+
+def test_many_spellings_of_one_value_take_the_bytes_of_one(read):
+    spellings = ["".join(("a", "\\u0061")[i >> k & 1] for k in range(9)) for i in range(300)]
+    events = ",".join(f'{{"name":"{spelling}"}}' for spelling in spellings)
+    scan = read(b'{"traceEvents":[' + events.encode() + b"]}")
+    assert (scan.name.values, scan.name.codes.dtype) == (["a" * 9], np.int8)
+    assert scan.name.codes.tolist() == [0] * 300
+
+
 def test_skipped_categories_leave_no_trace(read):
     scan = read(DOCUMENT, Keep(skip_cats=("kernel", "ac2g", "none")))
     assert values(scan.cat) == [None, "cpu_op"]
@@ -310,7 +339,7 @@ def test_what_is_no_trace_raises_the_one_documented_error(read, data):
 def test_an_empty_event_array_is_a_trace_without_events(read):
     scan = read(b'{"traceEvents": [ , ], "a": 1}')
     assert (len(scan.ts_ns), scan.losses, scan.meta) == (0, (), {"a": 1})
-    assert scan.ph.codes.dtype == np.int32
+    assert scan.ph.codes.dtype == np.int8
 
 
 def test_no_array_within_the_limit_is_no_trace(read, monkeypatch):

@@ -48,6 +48,8 @@ OTHER_TABLES: Mapping[str, Callable[[Rows], Columns | None]] = {
 }
 """Tables that are not made column by column as those of `PLANS` are."""
 
+COUNTED_ROWS = 2**18
+
 LOSSES: Mapping[str, str] = {
     "truncated": "the file ends inside the event array; every complete element before it was read",
     "damaged": "damaged text was passed over",
@@ -125,7 +127,8 @@ def _keep(want: Want) -> Keep:
         keep = replace(keep, skip_cats=("python_function",))
     if want.modules and want.table("host_ops"):
         keep = replace(keep, keep_names=MODULE_CALLS)
-    return keep
+    # Of what stands beside the arguments only the ends of arrows need anything.
+    return replace(keep, fields=want.table("flows"))
 
 
 def _set_apart(rows: Rows, *, is_kept: bool) -> None:
@@ -134,7 +137,7 @@ def _set_apart(rows: Rows, *, is_kept: bool) -> None:
     if is_kept and python.any():
         names = rows.labels["name"]
         is_call = [isinstance(text, str) and text.startswith(MODULE_CALLS) for text in names.values]
-        python &= ~np.array([*is_call, False], np.bool_).take(names.codes, mode="wrap")
+        python &= ~np.array([*is_call, False], np.bool_)[names.codes]
     rows.classes[python] = CLASS_CODE["python_call"]
 
 
@@ -244,14 +247,21 @@ def _facts(scan: Scan, rows: Rows) -> dict[str, object]:
         facts["rank"] = distributed.get("rank")
         facts["world_size"] = distributed.get("world_size")
         facts["backend"] = distributed.get("backend")
-    threads = rows.thread[rows.is_of("op", "range", "runtime")]
-    if len(threads):
-        of_thread = np.bincount(threads, minlength=len(rows.thread_process))
-        counts = np.zeros(len(scan.pid.values) + 1, np.int64)
-        np.add.at(counts, rows.thread_process, of_thread)  # a row without a pid counts last
-        if counts[:-1].any():
-            facts["pid"] = scan.pid.values[int(counts[:-1].argmax())]
+    counts = np.zeros(len(scan.pid.values) + 1, np.int64)
+    np.add.at(counts, rows.thread_process, _host_rows(rows))  # a row without a pid counts last
+    if counts[:-1].any():
+        facts["pid"] = scan.pid.values[int(counts[:-1].argmax())]
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _host_rows(rows: Rows) -> npt.NDArray[np.int64]:
+    """How many ops, ranges and calls each thread has: so many rows at a time, of which numpy makes wide ones to count them."""
+    is_host = rows.is_of("op", "range", "runtime")
+    of_thread = np.zeros(len(rows.thread_process), np.int64)
+    for first in range(0, len(is_host), COUNTED_ROWS):
+        part = slice(first, first + COUNTED_ROWS)
+        of_thread += np.bincount(rows.thread[part][is_host[part]], minlength=len(of_thread))
+    return of_thread
 
 
 def _loss_notes(losses: tuple[Loss, ...], name: str) -> list[Note]:

@@ -51,8 +51,9 @@ static int scanner_fill(Scanner *self, PyObject *args)
 {
     PyObject *keep, *skip_args, *skip_cats, *keep_names = NULL;
     Py_ssize_t max_event_bytes;
-    if (!PyArg_ParseTuple(args, "OO!O!n|O!:Scanner", &keep, &PyTuple_Type, &skip_args, &PyTuple_Type, &skip_cats,
-                          &max_event_bytes, &PyTuple_Type, &keep_names))
+    int keep_fields = 1;
+    if (!PyArg_ParseTuple(args, "OO!O!n|O!p:Scanner", &keep, &PyTuple_Type, &skip_args, &PyTuple_Type, &skip_cats,
+                          &max_event_bytes, &PyTuple_Type, &keep_names, &keep_fields))
         return 0;
     if (keep != Py_None && !PyTuple_Check(keep)) {
         PyErr_SetString(PyExc_TypeError, "args must be None or a tuple of bytes");
@@ -64,7 +65,7 @@ static int scanner_fill(Scanner *self, PyObject *args)
     }
     Py_hash_t seed = process_seed();
     if (seed == -1 && PyErr_Occurred()) return 0;
-    if (!tk_init(&self->scan, (uint64_t)seed, (size_t)max_event_bytes, keep == Py_None)) {
+    if (!tk_init(&self->scan, (uint64_t)seed, (size_t)max_event_bytes, keep == Py_None, keep_fields)) {
         PyErr_NoMemory();
         return 0;
     }
@@ -189,10 +190,10 @@ static int put_item(PyObject *dict, const char *key, PyObject *item)
 
 static PyObject *take_label(PyTypeObject *type, tk_scan *scan, int which)
 {
-    PyObject *codes = take_block(type, &scan->codes[which], (size_t)scan->rows, sizeof(int32_t));
+    PyObject *codes = take_block(type, &scan->codes[which], (size_t)scan->rows, scan->code_size[which]);
     PyObject *texts = codes ? take_texts(type, &scan->labels[which]) : NULL;
     if (!texts) Py_XDECREF(codes);
-    return texts ? Py_BuildValue("NN", codes, texts) : NULL;
+    return texts ? Py_BuildValue("iNN", (int)scan->code_size[which], codes, texts) : NULL;
 }
 
 static PyObject *take_time(PyTypeObject *type, tk_scan *scan, int which)
@@ -252,7 +253,7 @@ static PyMethodDef scanner_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot scanner_slots[] = {
-    {Py_tp_doc, "Scanner(args, skip_args, skip_cats, max_event_bytes, keep_names=()): the strict layer of RECOVERY.md."},
+    {Py_tp_doc, "Scanner(args, skip_args, skip_cats, max_event_bytes, keep_names=(), keep_fields=True): the strict layer of RECOVERY.md."},
     {Py_tp_new, scanner_new},
     {Py_tp_dealloc, scanner_dealloc},
     {Py_tp_methods, scanner_methods},

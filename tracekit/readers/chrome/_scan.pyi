@@ -17,6 +17,9 @@ Texts: TypeAlias = tuple[Block, Block]
 # own (then the bits of a double, or a code).
 Column: TypeAlias = tuple[bytes, int, bool, Block, Block, Block | None, Texts | None]
 
+# How many bytes a code takes, the codes of all rows, their texts.
+Label: TypeAlias = tuple[int, Block, Texts | None]
+
 # Memory that a scan has filled: a writable buffer.
 class Block:
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -24,11 +27,11 @@ class Block:
 # All that a scan has read; `skipped` counts the rows left out, for each of `skip_cats`. A time is
 # int64 nanoseconds, 0 where there are none; where there are; and the texts left to Python.
 class Taken(TypedDict):
-    ph: tuple[Block, Texts | None]
-    cat: tuple[Block, Texts | None]
-    name: tuple[Block, Texts | None]
-    pid: tuple[Block, Texts | None]
-    tid: tuple[Block, Texts | None]
+    ph: Label
+    cat: Label
+    name: Label
+    pid: Label
+    tid: Label
     ts: tuple[Block, Block, Column | None]
     dur: tuple[Block, Block, Column | None]
     args: list[Column]
@@ -45,6 +48,7 @@ class Scanner:
         skip_cats: tuple[bytes, ...],
         max_event_bytes: int,
         keep_names: tuple[bytes, ...] = (),
+        keep_fields: bool = True,
         /,
     ) -> Self: ...
     def feed(self, data: Buffer, /) -> tuple[int, int]: ...

@@ -114,7 +114,8 @@ typedef struct {
     enum tk_state stop; /* why the reading of an event ended early */
 
     int32_t rows, room;
-    int32_t *codes[TK_LABELS];
+    void *codes[TK_LABELS]; /* signed, of `code_size` bytes: as few as all of them need */
+    unsigned char code_size[TK_LABELS];
     tk_texts labels[TK_LABELS];
     int64_t *times[TK_TIMES];
     unsigned char *has_time[TK_TIMES];
@@ -130,7 +131,7 @@ typedef struct {
 } tk_scan;
 
 /* Every function that returns bool answers false when memory ran out. */
-bool tk_init(tk_scan *scan, uint64_t seed, size_t max_event_bytes, bool stores_all_args);
+bool tk_init(tk_scan *scan, uint64_t seed, size_t max_event_bytes, bool stores_all_args, bool stores_fields);
 void tk_free(tk_scan *scan);
 void tk_free_column(tk_column *column);
 void tk_free_texts(tk_texts *texts);

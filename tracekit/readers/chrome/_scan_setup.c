@@ -67,11 +67,12 @@ void tk_free_column(tk_column *column)
     *column = (tk_column){0};
 }
 
-bool tk_init(tk_scan *scan, uint64_t seed, size_t max_event_bytes, bool stores_all_args)
+bool tk_init(tk_scan *scan, uint64_t seed, size_t max_event_bytes, bool stores_all_args, bool stores_fields)
 {
     *scan = (tk_scan){.seed = seed, .max_event_bytes = max_event_bytes};
-    scan->fields.stores_unknown = true;
+    scan->fields.stores_unknown = stores_fields;
     scan->args.stores_unknown = stores_all_args;
+    memset(scan->code_size, 1, sizeof scan->code_size);
     for (size_t i = 0; i < sizeof event_keys / sizeof *event_keys; i++)
         if (tk_find_key(scan, &scan->fields, (const unsigned char *)event_keys[i], strlen(event_keys[i])) < 0) return false;
     return true;

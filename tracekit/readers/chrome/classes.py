@@ -125,7 +125,8 @@ def _named(scan: Scan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
     chosen = [wanted(str(value)) for value in scan.name.values]
     if not any(chosen):
         return np.zeros(len(scan.name.codes), np.bool_)
-    return np.array([*chosen, False], np.bool_).take(scan.name.codes, mode="wrap")
+    is_wanted: npt.NDArray[np.bool_] = np.array([*chosen, False], np.bool_)[scan.name.codes]
+    return is_wanted
 
 
 def _phase(value: object) -> int:
@@ -135,4 +136,5 @@ def _phase(value: object) -> int:
 def _by_value(column: Codes, by_value: Iterable[int], absent: int) -> Bytes8:
     """`by_value[code]` of every row, `absent` where the row has no value."""
     # -1, a row without a value, counts from the end: it finds `absent`.
-    return np.array([*by_value, absent], np.int8).take(column.codes, mode="wrap")
+    of_rows: Bytes8 = np.array([*by_value, absent], np.int8)[column.codes]
+    return of_rows

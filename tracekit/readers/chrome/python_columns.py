@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tracekit.model.labels import bounded
 from tracekit.readers.chrome import values
-from tracekit.readers.chrome.scan import Codes, Json, Scalar, Sparse
+from tracekit.readers.chrome.scan import Codes, Json, Scalar, Sparse, smallest_type
 from tracekit.readers.chrome.values import (
     INT64_MAX,
     INT_MIN,
@@ -65,7 +65,8 @@ class LabelColumn:
 
     def finish(self) -> Codes:
         """The column as arrays."""
-        return Codes(codes=as_numpy(self.codes, np.int32), values=list(self.code_of))
+        codes = as_numpy(self.codes, np.int32)
+        return Codes(codes.astype(smallest_type(len(self.code_of))), list(self.code_of))
 
 
 class TimeColumn:

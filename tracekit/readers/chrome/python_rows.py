@@ -25,7 +25,7 @@ class Rows:
         self.keep_args = None if keep.args is None else frozenset(keep.args)
         self.skip_args = frozenset(keep.skip_args)
         self.skip_cats = frozenset(keep.skip_cats)
-        self.keep_names = keep.keep_names
+        self.keep_names, self.keep_fields = keep.keep_names, keep.fields
         self.labels = {n: LabelColumn(values.label, str) for n in ("ph", "cat", "name")}
         self.labels |= {n: LabelColumn(values.identity, int, str) for n in ("pid", "tid")}
         self.times = {"ts": TimeColumn(), "dur": TimeColumn()}
@@ -49,7 +49,7 @@ class Rows:
         for key, value in _by_name(element.args).items():
             if self._wants(key):
                 self.args.column(key).add(self.count, values.decode(value))
-        for key, value in _by_name(raw).items():
+        for key, value in _by_name(raw).items() if self.keep_fields else ():
             self.fields.column(key).add(self.count, values.decode(value))
         self.count += 1
 
@@ -66,7 +66,7 @@ class Rows:
             if type(args) is dict:
                 del event["args"]
                 args_shapes[tuple(args)].add(row, args)
-            if event:
+            if event and self.keep_fields:
                 fields_shapes[tuple(event)].add(row, event)
         for key, rows, parsed in _columns(args_shapes):
             if self._wants(key):

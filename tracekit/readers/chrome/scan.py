@@ -29,10 +29,12 @@ Scalar = int | float | str | bool | None
 class Codes:
     """A dictionary-encoded column over all rows: `codes[row]` is an index into `values`, -1 where absent.
 
+    Codes are of the smallest type for so many values.
+
     `values` are unique by type and value, each is used by at least one row, in the order of first use.
     """
 
-    codes: npt.NDArray[np.int32]
+    codes: npt.NDArray[np.signedinteger[Any]]
     values: list[Scalar]
 
 
@@ -77,7 +79,7 @@ class Scan:
 
     `ts_ns` and `dur_ns` are exact int64 nanoseconds relative to the file's own base, valid where
     `has_ts`/`has_dur`. `args` holds every key of `args` (unless fewer were asked for), `fields` every
-    other key of the element itself (`id`, `bp`, `s`, ...). `meta` is what stands outside `traceEvents`.
+    other key of the element itself (`id`, `bp`, `s`, ...), if they were asked for. `meta` is what stands outside `traceEvents`.
     `skipped` counts the rows left out on request, by category.
     """
 
@@ -103,13 +105,14 @@ class Keep:
     """What a scan keeps: all args (`args=None`) or the named ones; `skip_cats` leaves out whole rows.
 
     A row of `skip_cats` stays, and is not counted as skipped, if its name is a string that begins with one
-    of `keep_names`.
+    of `keep_names`. Without `fields` nothing is kept of the other keys of an element.
     """
 
     args: tuple[str, ...] | None = None
     skip_args: tuple[str, ...] = ()
     skip_cats: tuple[str, ...] = ()
     keep_names: tuple[str, ...] = ()
+    fields: bool = True
 
 
 class Scanner(Protocol):

@@ -14,7 +14,15 @@ import numpy.typing as npt
 
 from tracekit.model.records import dataclass
 from tracekit.readers.chrome import _scan
-from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Codes, Keep, Scalar, Sparse, with_zeros
+from tracekit.readers.chrome.scan import (
+    MAX_EVENT_BYTES,
+    Codes,
+    Keep,
+    Scalar,
+    Sparse,
+    smallest_type,
+    with_zeros,
+)
 from tracekit.readers.chrome.values import (
     INT64_MAX,
     decode,
@@ -31,7 +39,7 @@ _VALUE_TYPES = {INT: np.int64, FLOAT: np.float64, TEXT: np.int32, MIXED: np.int6
 
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
-_Labels: TypeAlias = "tuple[_scan.Block, _scan.Texts | None]"
+_Labels: TypeAlias = "_scan.Label"
 
 
 class NativeScanner:
@@ -45,6 +53,7 @@ class NativeScanner:
             _raw_names(keep.skip_cats),
             max_event_bytes,
             tuple(name[1:-1] for name in _raw_names(keep.keep_names)),
+            keep.fields,
         )
 
     def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
@@ -81,11 +90,11 @@ class NativeScanner:
         """
         if not self._keep.skip_cats:
             return None
-        cats = list(map(decode_label, _raw_texts(cat[1])))
+        cats = list(map(decode_label, _raw_texts(cat[2])))
         unwanted = [text in self._keep.skip_cats for text in cats]
         if not any(unwanted):
             return None
-        codes = _array(cat[0], np.int32)
+        codes = _label_codes(cat)
         rows = np.flatnonzero(np.array([*unwanted, False])[codes])
         rows = rows[~self._has_kept_name(name, rows)]
         if not len(rows):
@@ -100,10 +109,10 @@ class NativeScanner:
     def _has_kept_name(self, name: _Labels, rows: npt.NDArray[np.int64]) -> Mask:
         """Whether each of these rows has a name that begins with one of `keep_names`."""
         prefixes = self._keep.keep_names
-        codes = _array(name[0], np.int32)[rows]
+        codes = _label_codes(name)[rows]
         begins = np.zeros(codes.max(initial=-1) + 2, np.bool_)  # the last place is for -1, no name
         for code in np.unique(codes[codes >= 0]).tolist() if prefixes else ():
-            raw = _raw_text(name[1], code)
+            raw = _raw_text(name[2], code)
             begins[code] = raw.startswith(b'"') and str(decode(raw)).startswith(prefixes)
         has: Mask = begins[codes]
         return has
@@ -149,17 +158,21 @@ def _raw_text(texts: _scan.Texts | None, code: int) -> bytes:
     return bytes(memoryview(texts[1])[start:end])
 
 
+def _label_codes(taken: _Labels) -> npt.NDArray[np.signedinteger[Any]]:
+    return _array(taken[1], np.dtype(f"i{taken[0]}"))
+
+
 def _codes(
     taken: _Labels,
     value_of: Callable[[bytes], int | str | None],
     kept: Mask | None,
 ) -> Codes:
-    block, texts = taken
-    codes = _array(block, np.int32)
+    codes = _label_codes(taken)
     if kept is not None:
         codes = codes[kept]
-    values: list[Scalar] = list(map(value_of, _raw_texts(texts)))
-    return Codes(codes, _distinct(codes, values, settled=kept is None, none_is_absent=True))
+    values: list[Scalar] = list(map(value_of, _raw_texts(taken[2])))
+    values = _distinct(codes, values, settled=kept is None, none_is_absent=True)
+    return Codes(codes.astype(smallest_type(len(values)), copy=False), values)
 
 
 def _times(
@@ -314,7 +327,11 @@ def _pair(code: int, value: object) -> tuple[int, int]:
 
 
 def _distinct(
-    codes: npt.NDArray[np.int32], values: list[Any], *, settled: bool, none_is_absent: bool = False
+    codes: npt.NDArray[np.signedinteger[Any]],
+    values: list[Any],
+    *,
+    settled: bool,
+    none_is_absent: bool = False,
 ) -> list[Any]:
     """The values without doubles, in the order of first use; `codes` are adapted in place.
 
@@ -334,8 +351,13 @@ def _distinct(
     return [values[i] for i in _renumber(codes, groups)]
 
 
-def _renumber(codes: npt.NDArray[np.int32], groups: npt.NDArray[np.int32]) -> list[int]:
-    order: list[int] = _array(_scan.renumber(codes, groups), np.int32).tolist()
+def _renumber(
+    codes: npt.NDArray[np.signedinteger[Any]], groups: npt.NDArray[np.int32]
+) -> list[int]:
+    wide = codes.astype(np.int32, copy=False)
+    order: list[int] = _array(_scan.renumber(wide, groups), np.int32).tolist()
+    if wide is not codes:
+        codes[:] = wide
     return order
 
 

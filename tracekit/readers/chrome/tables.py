@@ -33,7 +33,7 @@ class Rows:
     labels: dict[str, Codes]
     """`ph`, `cat` and `name`."""
     classes: npt.NDArray[np.int8]
-    thread: npt.NDArray[np.int32]
+    thread: npt.NDArray[np.signedinteger[Any]]
     thread_pid: Nullable
     """Of every thread, as `thread_tid`: whole numbers alone."""
     thread_tid: Nullable
@@ -52,7 +52,7 @@ class Rows:
             return np.asarray(self.classes == CLASS_CODE[classes[0]], np.bool_)
         wanted = np.zeros(len(CLASS_NAMES), np.bool_)
         wanted[[CLASS_CODE[name] for name in classes]] = True
-        return wanted.take(self.classes)
+        return wanted[self.classes]
 
 
 Maker = Callable[[Rows, Ints], Any]
@@ -80,7 +80,7 @@ def _label(name: str, rows: Rows, at: Ints) -> Coded:
 
 
 def _thread(rows: Rows, at: Ints) -> npt.NDArray[np.int32]:
-    return _taken(rows.thread, at)
+    return _taken(rows.thread, at).astype(np.int32, copy=False)
 
 
 def _pid(rows: Rows, at: Ints) -> Nullable:
@@ -294,11 +294,14 @@ def threads(rows: Rows) -> Columns:
 
 def number_threads(
     pid: Codes, tid: Codes
-) -> tuple[npt.NDArray[np.int32], tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
-    """(the thread of every row, the codes of each thread's pid and tid); pids in the order of first use."""
+) -> tuple[npt.NDArray[np.signedinteger[Any]], tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+    """(the thread of every row, the codes of each thread's pid and tid); pids in the order of first use.
+
+    Numbers of threads are of as few bytes as all their pairs of codes need.
+    """
     width = len(tid.values) + 1
     room = (len(pid.values) + 1) * width
-    pair: npt.NDArray[Any] = pid.codes.astype(np.int32 if room < 2**31 else np.int64)
+    pair: npt.NDArray[Any] = pid.codes.astype(np.min_scalar_type(-room - 1))
     pair += 1
     pair *= width
     pair += tid.codes
@@ -312,7 +315,7 @@ def number_threads(
         used = np.flatnonzero(occurs)
         table = np.zeros(room, np.int32)
         table[used] = np.arange(len(used), dtype=np.int32)
-        thread = table.take(pair)
+        thread = table.astype(pair.dtype)[pair]
     return thread, ((used // width - 1).astype(np.int32), (used % width - 1).astype(np.int32))
 
 
@@ -332,7 +335,7 @@ def category(column: Codes, at: Ints) -> Coded:
     renumber = np.full(len(used) + 1, -1, small)
     renumber[:-1][used] = np.arange(len(texts))
     assert len(set(texts)) == len(texts), "a text has one code"
-    return Coded(renumber.take(codes, mode="wrap"), tuple(texts))
+    return Coded(renumber[codes], tuple(texts))
 
 
 def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
