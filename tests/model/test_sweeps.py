@@ -43,14 +43,24 @@ def test_unions_are_the_same(spans):
 
 @given(SPANS, st.lists(st.booleans(), min_size=40, max_size=40))
 def test_unions_of_chosen_rows_are_those_of_these_rows_alone(spans, marks):
-    start, end = arrays(sorted(spans))
     chosen = np.array(marks[: len(spans)], np.bool_)
-    union = sweeps.joined_rows(chosen, start, end - start)
-    expected = intervals.union(start[chosen], end[chosen])
-    for times, expected_times in zip(union, expected, strict=True):
-        np.testing.assert_array_equal(times, expected_times)
-    two = np.array([5, 3])
-    assert sweeps.joined_rows(two > 0, two, two) is None
+    for start, end in (arrays(sorted(spans)), arrays(spans)):
+        low, high, is_whole = sweeps.joined_rows(chosen, start, end - start)
+        expected = intervals.union(start[chosen], end[chosen])
+        union = intervals.Intervals(low, high) if is_whole else intervals.union(low, high)
+        for times, expected_times in zip(union, expected, strict=True):
+            np.testing.assert_array_equal(times, expected_times)
+        lasting = start[chosen & (end > start)]
+        assert is_whole == (np.diff(lasting) >= 0).all()
+
+
+def test_each_run_of_rows_in_order_has_a_union_of_its_own():
+    start, length = np.array([5, 6, 9, 0, 6, 1, 3]), np.array([2, 2, 1, 3, 1, 1, 2])
+    low, high, is_whole = sweeps.joined_rows(np.ones(7, np.bool_), start, length)
+    assert (low.tolist(), high.tolist(), is_whole) == ([5, 9, 0, 6, 1, 3], [8, 10, 3, 7, 2, 5], False)  # fmt: skip
+    chosen = np.array([1, 1, 1, 0, 0, 0, 0], np.bool_)
+    low, high, is_whole = sweeps.joined_rows(chosen, start, length)
+    assert (low.tolist(), high.tolist(), is_whole) == ([5, 9], [8, 10], True)
 
 
 @given(SPANS, SPANS)

@@ -112,7 +112,8 @@ static PyObject *join(PyObject *module, PyObject *args)
     return counted(&of, (int64_t)count);
 }
 
-/* The same of the rows of a table that are chosen, which last so long; how many intervals these make, be there room or not. */
+/* The same of the rows of a table that are chosen, which last so long; how many intervals these make, be there room or not.
+ * A row that starts before the one above it begins a run of its own: of several runs it is -1 less that number. */
 static PyObject *join_chosen(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -122,14 +123,16 @@ static PyObject *join_chosen(PyObject *module, PyObject *args)
     const int64_t *start = of.values[1], *length = of.values[2];
     size_t size = of.size[1], room = of.size[3], count = 0;
     int64_t latest = INT64_MIN, low = 0, high = 0;
+    int is_one_run = 1;
     if ((size_t)of.views[0].len != size || of.size[2] != size || of.size[4] != room)
         return done(&of, "the arrays differ in length");
     for (size_t i = 0; i < size; i++) {
         int64_t end = (int64_t)((uint64_t)start[i] + (uint64_t)length[i]);
         if (!is_chosen[i] || end <= start[i]) continue;
-        if (start[i] < latest) return counted(&of, -1);
+        int is_new_run = start[i] < latest;
         latest = start[i];
-        if (!count || start[i] > high) {
+        if (is_new_run) is_one_run = 0;
+        if (!count || is_new_run || start[i] > high) {
             count++;
             low = start[i];
             high = end;
@@ -141,7 +144,7 @@ static PyObject *join_chosen(PyObject *module, PyObject *args)
             of.values[4][count - 1] = high;
         }
     }
-    return counted(&of, (int64_t)count);
+    return counted(&of, is_one_run ? (int64_t)count : -1 - (int64_t)count);
 }
 
 static PyObject *combine(PyObject *module, PyObject *args)
@@ -532,7 +535,7 @@ static PyMethodDef functions[] = {
     {"values_at", values_at, METH_VARARGS, "The values of a sparse column at ascending rows, and where there are none."},
     {"windows", windows, METH_VARARGS, "The window that each point lies in."},
     {"join", join, METH_VARARGS, "The union of intervals in order; -1 where they are not."},
-    {"join_chosen", join_chosen, METH_VARARGS, "The union of chosen rows in order; how many intervals, -1 where they are not."},
+    {"join_chosen", join_chosen, METH_VARARGS, "The union of each run of chosen rows in order of start; how many intervals."},
     {"combine", combine, METH_VARARGS, "The points of two sets of intervals whose state is kept."},
     {"united", united, METH_VARARGS, "The length of the union of the intervals of each group."},
     {"last_reaching", last_reaching, METH_VARARGS, "The last interval before each that ends after it begins."},

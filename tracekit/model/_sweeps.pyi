@@ -149,8 +149,8 @@ def pooled(
     /,
 ) -> int: ...
 
-# The union of the chosen rows, in order of start; how many intervals it has, which may be more than there is room for, -1
-# where rows are in another order.
+# The union of the chosen rows, in order of start; how many intervals it has, which may be more than there is room for. Of rows
+# in another order that of each run of rows in order, and -1 less the number of all their intervals.
 def join_chosen(
     chosen: npt.NDArray[np.bool_], start: Ints, length: Ints, low: Ints, high: Ints, /
 ) -> int: ...

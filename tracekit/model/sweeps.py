@@ -79,16 +79,18 @@ def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
 
 def joined_rows(
     chosen: npt.NDArray[np.bool_], start: Ints, length: Ints
-) -> tuple[Ints, Ints] | None:
-    """The union of the chosen rows, which last so long, as disjoint intervals; None where they are in no order of start."""
+) -> tuple[Ints, Ints, bool]:
+    """The union of the chosen rows, which last so long, as disjoint intervals, and whether it is that.
+
+    Else that of each run of rows in order of start, one run after the other: few where rows are nearly in order.
+    """
     columns = np.ascontiguousarray(chosen), plain(start), plain(length)
     nothing = np.empty(0, np.int64)
     count = native.join_chosen(*columns, nothing, nothing)
-    if count < 0:
-        return None
-    low, high = np.empty(count, np.int64), np.empty(count, np.int64)
+    is_whole = count >= 0
+    low, high = (np.empty(count if is_whole else -1 - count, np.int64) for _ in range(2))
     native.join_chosen(*columns, low, high)
-    return low, high
+    return low, high, is_whole
 
 
 def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:

@@ -58,7 +58,8 @@ def is_named(
         return rows
     is_chosen = np.zeros(len(names.texts) + 1, np.bool_)
     is_chosen[chosen] = True
-    return is_chosen.take(names.codes)
+    is_named_row: npt.NDArray[np.bool_] = is_chosen[names.codes]
+    return is_named_row
 
 
 def _wanted_codes(texts: tuple[str, ...], wanted: Callable[[str], object]) -> list[int]:
@@ -69,9 +70,14 @@ def _wanted_codes(texts: tuple[str, ...], wanted: Callable[[str], object]) -> li
 _remembered_codes = lru_cache(256)(_wanted_codes)
 
 
+MANY_ROWS = 2**17
+"""Of so many rows their kinds are looked at anew each time: that takes a tenth of a millisecond a million rows, and no memory."""
+
+
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
-    """Which rows of a table of ops are of one of these kinds; one array for all who ask, not to be written to."""
-    return trace.derived(_of_kind(table, frozenset(kinds)))
+    """Which rows of a table of ops are of one of these kinds; not to be written to: of few rows all who ask get one array."""
+    mask = _of_kind(table, frozenset(kinds))
+    return trace.derived(mask) if len(trace.texts(table, "kind")) < MANY_ROWS else mask(trace)
 
 
 @cache

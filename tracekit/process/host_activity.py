@@ -73,9 +73,10 @@ def _leaf_ranges(trace: Trace, busy: Mask) -> Mask:
     ranges &= is_named(
         names, lambda name: profiler_step(name) is None and numbered_step(name) is None
     )
-    tree = trace.derived(nesting)
-    ranges[tree.parent[tree.parent >= 0]] = False
-    return ranges & ~_is_stage(trace)
+    # What is outside the tree, or at its top, has the parent -1: it marks the place behind the last row.
+    encloses = np.zeros(len(ranges) + 1, np.bool_)
+    encloses[trace.derived(nesting).parent] = True
+    return ranges & ~encloses[:-1] & ~_is_stage(trace)
 
 
 def _is_stage(trace: Trace) -> Mask:
@@ -86,8 +87,8 @@ def _is_stage(trace: Trace) -> Mask:
 
 def _python(trace: Trace) -> Intervals:
     """When any Python function ran, as far as they were recorded."""
-    start = trace.numbers("python_calls", "ts_ns")
-    return union(start, start + trace.numbers("python_calls", "dur_ns"))
+    every_call = np.ones(len(trace.numbers("python_calls", "ts_ns")), np.bool_)
+    return _union(trace, every_call, "python_calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +168,12 @@ def on_launching(trace: Trace, rows: Ints, calls: Ints) -> Mask:
     return is_of_launching
 
 
-def _union(trace: Trace, chosen: Mask) -> Intervals:
+def _union(trace: Trace, chosen: Mask, table: str = "host_ops") -> Intervals:
+    """When any of these rows of a table runs."""
+    start, dur = trace.numbers(table, "ts_ns"), trace.numbers(table, "dur_ns")
     if sweeps.native is not None:
-        columns = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
-        joined = sweeps.joined_rows(chosen, *columns)
-        if joined is not None:
-            return Intervals(*joined)
+        low, high, is_whole = sweeps.joined_rows(chosen, start, dur)
+        return Intervals(low, high) if is_whole else union(low, high)
     rows = np.flatnonzero(chosen)
-    start = trace.numbers("host_ops", "ts_ns")[rows]
-    return union(start, start + trace.numbers("host_ops", "dur_ns")[rows])
+    start = start[rows]
+    return union(start, start + dur[rows])
