@@ -22,8 +22,34 @@ def test_every_option_reaches_the_pipeline(call, pipeline):
     ((paths, given),) = pipeline.calls
     assert paths == ["a", "b=c"]
     assert given == pipeline.Options(
-        "0-3", "2", ("actor*", "ref"), ("*.bak",), 3, True, device_memory=80 * 2**30, sample=4
+        "0-3",
+        "2",
+        ("actor*", "ref"),
+        ("*.bak",),
+        3,
+        True,
+        device_memory=80 * 2**30,
+        sample=4,
+        contents=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("outputs", "asks"),
+    [
+        ((), False),
+        (("-o", "r.html"), False),
+        (("-o", "r.json"), True),
+        (("--export", "json=-"), True),
+        (("--save", "x.tkm"), True),
+    ],
+)
+def test_what_files_hold_is_asked_where_it_is_saved(
+    call, pipeline, tmp_path, monkeypatch, outputs, asks
+):
+    monkeypatch.chdir(tmp_path)
+    assert call("analyze", "x", *outputs).exit_code == 0
+    assert pipeline.calls[0][1].contents is asks
 
 
 def test_quiet_prints_nothing_and_asks_for_no_progress(call, pipeline):

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from chrome_builder import step, write
 
 from tracekit.discover.contents import content_digest
 from tracekit.model.trace import Source
+from tracekit.pipeline import measure, saved
 from tracekit.pipeline import merge as merging
-from tracekit.pipeline import saved
 from tracekit.pipeline.measure import with_content
 from tracekit.pipeline.run import Options, analyze
 from tracekit.render import from_json, to_json
@@ -83,3 +84,11 @@ def test_a_file_that_cannot_be_read_has_none_and_one_that_is_known_is_not_read_a
         content_digest(gone.path)
     known = Source(gone.path, "gone.json", "chrome", content="abc")
     assert with_content(known).content == "abc"
+
+
+def test_without_being_asked_no_digest_is_made_and_all_else_is_the_same(profile, monkeypatch):
+    told = analyze(profile, Options(questions=QUESTIONS, cache=False)).report
+    monkeypatch.setattr(measure, "content_digest", None)
+    untold = analyze(profile, Options(questions=QUESTIONS, cache=False, contents=False)).report
+    assert len(told.contents) == 2
+    assert untold == replace(told, contents=())

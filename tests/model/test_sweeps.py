@@ -107,15 +107,6 @@ def test_the_windows_that_points_lie_in_are_the_same(spans, points):
     assert_same(lambda: intervals.window_at(start, end, np.array(points, np.int64)))
 
 
-@given(SPANS)
-def test_the_call_tree_is_the_same(spans):
-    start, end = arrays([(start, abs(length)) for start, length in spans])
-    if not len(start):
-        return
-    rows, thread = np.arange(len(start)), (start % 2).astype(np.int32)
-    assert_same(lambda: nesting._nest(rows, thread, start, end))
-
-
 CALLS = st.lists(st.tuples(TIMES, st.integers(0, 20), st.integers(0, 2)), max_size=40)
 
 
@@ -149,7 +140,49 @@ def test_the_latest_of_a_group_before_a_limit_is_the_same(rows, asks, is_in_orde
 
 @given(CALLS)
 def test_trees_beside_which_rows_lie_are_the_same(calls):
-    assert_same(lambda: nesting.nested(*ops(calls)))
+    rows, thread, start, length = ops(calls)
+    assert_same(lambda: nesting.nested(rows, thread, start, length))
+    tree = nesting.Nesting(nesting.nested(rows, thread, start, length), rows)
+    assert_same(lambda: nesting.own_times_in(tree, start, length))
+    wide = nesting.Nesting(tree.parent.astype(np.int64), rows)
+    own = nesting.own_times_in(wide, start, length)
+    assert own.tolist() == nesting.own_times_in(tree, start, length).tolist()
+
+
+def test_rows_have_narrow_numbers_as_long_as_these_have_all_of_them():
+    assert sweeps.row_type(0) is np.int32
+    assert sweeps.row_type(2**31) is np.int32
+    assert sweeps.row_type(2**31 + 1) is np.int64
+
+
+def test_passes_take_rows_of_either_type():
+    start, length = np.array([0, 10, 5, 0]), np.array([100, 5, 50, 7])
+    thread = np.array([0, 0, 0, 1], np.int32)
+    order, parent = np.array([0, 2, 1, 3]), np.array([-1, 2, 0, -1])
+    group = np.array([0, 1, 0, 1])
+    for kind in (np.int32, np.int64):
+        rows, above, of_group = (column.astype(kind) for column in (order, parent, group))
+        found = np.full(4, -1, kind)
+        sweeps.native.nest(rows, thread, start, length, found)
+        assert found.tolist() == parent.tolist()
+        made = np.empty(4, kind)
+        assert sweeps.native.by_thread(np.array([0, 3, 2, 1]), thread, start, length, made) == 4
+        assert made.tolist() == order.tolist()
+        assert sweeps.own_times(rows, above, start, length).tolist() == [50, 5, 45, 7]
+        wanted = np.array([True, False, False, False])
+        assert sweeps.nearest(above, wanted, order)[0].tolist() == [-1, 0, 0, -1]
+        assert sweeps.running(above, start + length, start + 60, order)[0].tolist() == [0] * 3 + [
+            -1
+        ]
+        spans, asked = (thread, start, length), np.array([0, 1], np.int32)
+        assert sweeps.innermost(rows, spans, above, asked, np.array([12, 99])).tolist() == [1, -1]
+        lanes = sweeps.lanes(rows, spans, np.array([0, 1000, 0]))
+        assert [column.tolist() for column in lanes[2:]] == [
+            [1000, 1005, 1010, 2000],
+            [-1, 0, 1, -1],
+        ]
+        totals = sweeps.outermost(rows, thread, start, length, of_group, 2)
+        assert totals.tolist() == [100, 12]
 
 
 @given(CALLS, st.lists(st.tuples(st.integers(-1, 3), TIMES), max_size=40))
@@ -157,7 +190,7 @@ def test_the_innermost_op_of_a_thread_at_an_instant_is_the_same(calls, asks):
     rows, thread, start, length = ops(calls)
     columns = {"ts_ns": start, "dur_ns": length, "thread": thread}
     trace = SimpleNamespace(numbers=lambda _, name: columns[name])
-    tree = nesting.Nesting(*nesting.nested(rows, thread, start, length), rows)
+    tree = nesting.Nesting(nesting.nested(rows, thread, start, length), rows)
     lane, ts_ns = np.array(asks, np.int64).reshape(-1, 2).T
     for asked in (lane, lane.astype(np.int32)):
         assert_same(lambda asked=asked: nesting.innermost_in(trace, tree, asked, ts_ns))
@@ -168,7 +201,7 @@ def test_what_is_innermost_is_found_however_deep_an_op_lies():
     rows, zeros = np.arange(count), np.zeros(count, np.int64)
     columns = {"ts_ns": rows, "dur_ns": np.where(rows == 3, 9_999, 600 - rows), "thread": zeros}
     trace = SimpleNamespace(numbers=lambda _, name: columns[name])
-    tree = nesting.Nesting(rows - 1, zeros, rows)
+    tree = nesting.Nesting(rows - 1, rows)
     spans = (zeros, rows, columns["dur_ns"])
     assert sweeps.innermost(rows, spans, tree.parent, zeros[:1], zeros[:1] + 700) is None
     assert nesting.innermost_in(trace, tree, zeros[:2], np.array([700, 20])).tolist() == [3, 20]
@@ -177,7 +210,7 @@ def test_what_is_innermost_is_found_however_deep_an_op_lies():
 @given(CALLS, st.lists(st.booleans(), min_size=40, max_size=40))
 def test_the_nearest_wanted_op_above_is_the_same(calls, wanted):
     rows, *columns = ops(calls)
-    tree = nesting.Nesting(*nesting.nested(rows, *columns), rows)
+    tree = nesting.Nesting(nesting.nested(rows, *columns), rows)
     mask = np.array(wanted[: len(calls)], np.bool_)
     assert_same(lambda: tree.nearest(mask, rows))
 
@@ -296,9 +329,7 @@ def test_what_encloses_a_row_is_the_same(spans, times):
     if not len(start):
         return
     order = nesting.by_start(start % 2, start, end)
-    parent = np.empty(len(order), np.int64)
-    parent[order], own = nesting._nest(order, start[order] % 2, start[order], end[order])
-    tree = nesting.Nesting(parent, own, order)
+    tree = nesting.Nesting(nesting.nested(order, start % 2, start, end - start), order)
     rows, instants = np.arange(len(start)), np.array(times[: len(start)], np.int64)
     assert_same(lambda: tree.nearest(instants % 3 == 0, rows))
     assert_same(lambda: tree.running(rows - 1, end, instants))
@@ -307,7 +338,7 @@ def test_what_encloses_a_row_is_the_same(spans, times):
 def test_what_encloses_a_row_is_found_however_deep_the_row_lies():
     count = 500
     rows = np.arange(count)
-    tree = nesting.Nesting(rows - 1, rows * 0, rows)
+    tree = nesting.Nesting(rows - 1, rows)
     wanted = rows == 3
     assert tree.nearest(wanted, rows).tolist() == [-1] * 4 + [3] * (count - 4)
     lasting = np.where(rows == 7, 10, 1)
@@ -337,10 +368,10 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("covered_before", (2, 1, 3, 3)), ("covered_before", (2, 2, 3, 2)), ("places_left", (2, 3, 4)),
     ("join", (2, 3, 2, 2)), ("join", (2, 2, 1, 2)), ("combine", (2, 2, 2, 2, 8, 8)),
     ("united", (2, 2, 1, 1, 1)), ("united", (2, 2, 2, 1, 2)), ("last_reaching", (2, 3, 2)),
-    ("covered_by_children", (2, 2, 2, 2, 3)), ("numbered", (2, 2, 1)), ("appearing", (2, 1, 2)),
+    ("own_times", (2, 2, 3, 2, 2)), ("own_times", (2, 2, 2, 3, 2)), ("own_times", (2, 2, 2, 2, 3)), ("numbered", (2, 2, 1)), ("appearing", (2, 1, 2)),
     ("summed", (2, 1, 2)), ("windows", (2, 1, 2, 2)), ("windows", (2, 2, 1, 2)), ("nearest", (2, 1, 2, 2)),
     ("running", (2, 1, 2, 2)), ("running", (2, 2, 2, 1)),
-    ("nest", (1, 2, 2, 2, 2, 1)), ("outermost", (1, 2, 2, 1, 2, 1, 0, 0, 0)), ("outermost", (2, 2, 2, 2, 2, 1, 1, 2, 2)),
+    ("nest", (1, 2, 2, 2, 3)), ("nest", (1, 2, 2, 3, 2)), ("outermost", (1, 2, 2, 1, 2, 1, 0, 0, 0)), ("outermost", (2, 2, 2, 2, 2, 1, 1, 2, 2)),
     ("depths", (2, 1)), ("paths", (2, 1, 2, 1, 1)), ("paths", (2, 2, 2, 1, 2)), ("paths", (2, 2, 2, 2, 1)),
     ("mark_enclosing", (2, 2)), ("pooled", (2, 1, 2, 1, 1, 2, 2)), ("pooled", (2, 2, 2, 1, 1, 1, 2)), ("pooled", (2, 2, 2, 1, 1, 2, 1)),
     ("pieces", (1, 2, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1)), ("pieces", (1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1)),
@@ -348,8 +379,8 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("swept", (2, 3, 1, 2, 2, 3, 3, 3)), ("swept", (3, 3, 1, 2, 2, 2, 3, 3)), ("swept", (3, 3, 2, 4, 2, 3, 3, 3)),
     ("swept", (3, 3, 1, 2, 3, 3, 3, 3)), ("latest", (2, 1, 2, 2, 2)), ("latest", (2, 2, 2, 1, 2)),
     ("latest", (2, 2, 2, 2, 1)), ("by_thread", (2, 3, 2, 2, 2)), ("by_thread", (2, 2, 2, 1, 2)),
-    ("innermost", (1, 3, 2, 2, 2, 1, 1, 1)), ("innermost", (1, 2, 2, 2, 1, 1, 1, 1)),
-    ("innermost", (1, 2, 2, 2, 2, 2, 1, 1)), ("innermost", (1, 2, 2, 2, 2, 1, 1, 2)), ("by_thread", (2, 2, 2, 2, 1)), ("nest", (1, 3, 2, 2, 2, 2)),
+    ("innermost", (1, 3, 2, 2, 2, 1, 1, 1)), ("innermost", (1, 2, 2, 2, 3, 1, 1, 1)),
+    ("innermost", (1, 2, 2, 2, 2, 2, 1, 1)), ("innermost", (1, 2, 2, 2, 2, 1, 1, 2)), ("by_thread", (2, 2, 2, 2, 3)), ("nest", (1, 3, 2, 2, 2)),
     ("in_windows", (2, 1, 2, 2, 1, 1, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 1, 1, 1, 3, 1, 1, 1, 1)),
     ("in_windows", (2, 2, 2, 2, 1, 2, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 2, 1, 1, 3, 2, 1, 2, 2)),
     ("latest_before", (2, 1, 1, 1, 1, 1, 1)), ("latest_before", (1, 1, 2, 1, 1, 1, 2)), ("latest_before", (1, 1, 1, 1, 1, 0, 1)),
@@ -557,8 +588,11 @@ def test_groups_and_trees_that_cannot_be_are_refused():
         sweeps.running(two + 1, two, two, two)
     with pytest.raises(ValueError, match="not in order"):
         sweeps.united(two[::-1], two[::-1] + 1, two * 0, 1)
-    with pytest.raises(ValueError, match="before what encloses it"):
-        sweeps.covered_by_children(np.array([1, -1]), two, two)
+    for row in (-1, 2):
+        with pytest.raises(ValueError, match="no such row"):
+            sweeps.own_times(np.array([0, row]), two - 1, two, two)
+    with pytest.raises(ValueError, match="no such row"):
+        sweeps.own_times(two, two + 1, two, two)
     far = np.array([0, 9])
     with pytest.raises(ValueError, match="no such row"):
         sweeps.nearest(two - 1, two > 0, far)

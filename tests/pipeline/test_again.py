@@ -226,6 +226,14 @@ def test_a_large_file_is_not_read_again_as_a_whole_and_a_small_one_is(
     assert "rank2.json" in digested
 
 
+def test_a_kept_report_tells_what_files_held_though_the_first_look_did_not_ask(profile):
+    first = again.analyze(profile, Options(questions=FEW, contents=False))
+    second = again.analyze(profile, Options(questions=FEW))
+    assert isinstance(second, again.KeptResult)
+    assert len(second.report.contents) == RANKS
+    assert first.report == second.report
+
+
 def test_a_large_file_that_was_written_moments_ago_is_read_as_a_whole(profile, digested):
     write_rank(profile, 2, count=5000)
     assert not is_kept(profile)

@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracekit
+from tracekit.model import sweeps
 from tracekit.process.nesting import (
     Nesting,
-    _nest,
     by_start,
     innermost,
     innermost_in,
     nesting,
+    own_times,
+    own_times_in,
     tree_of,
 )
 
@@ -34,18 +36,17 @@ def columns(rows):
     return thread, start, start + np.array([d for _, _, d in rows], np.int64)
 
 
-def nested(thread, start, end):
-    """(the parents, the own times) of rows in any order."""
-    order = by_start(thread, start, end)
-    parent, own = np.empty_like(start), np.empty_like(start)
-    parent[order], own[order] = _nest(order, thread[order], start[order], end[order])
-    return parent, own
+def tree(thread, start, end):
+    """The tree of rows in any order."""
+    columns_by_name = {"ts_ns": start, "dur_ns": end - start, "thread": thread}
+    trace = SimpleNamespace(numbers=lambda _, name: columns_by_name[name])
+    return tree_of(trace, np.arange(len(start)))
 
 
 @given(spans)
 def test_the_parent_is_the_last_one_started_that_still_runs(rows):
     thread, start, end = columns(rows)
-    parent, _ = nested(thread, start, end)
+    parent = tree(thread, start, end).parent
     order = by_start(thread, start, end).tolist()
     for place, row in enumerate(order):
         running = [r for r in order[:place] if thread[r] == thread[row] and end[r] > start[row]]
@@ -56,7 +57,7 @@ def test_the_parent_is_the_last_one_started_that_still_runs(rows):
 def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, few_levels):
     thread, start, end = columns(rows)
     with patch(LEVELS, few_levels):
-        _, own = nested(thread, start, end)
+        own = own_times_in(tree(thread, start, end), start, end - start)
     order = by_start(thread, start, end).tolist()
     counted = np.zeros(len(rows), np.int64)
     for t in range(3):
@@ -70,16 +71,14 @@ def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, f
 @given(spans, st.sets(st.integers(0, 29)), st.sampled_from([0, 2, 64]))
 def test_the_nearest_wanted_row_is_found_by_going_up_one_by_one(rows, chosen, few_levels):
     thread, start, end = columns(rows)
-    parent, own = nested(thread, start, end)
+    made = tree(thread, start, end)
     wanted = np.isin(np.arange(len(rows)), list(chosen))
     with patch(LEVELS, few_levels):
-        found = Nesting(parent, own, by_start(thread, start, end)).nearest(
-            wanted, np.arange(len(rows))
-        )
+        found = made.nearest(wanted, np.arange(len(rows)))
     for row in range(len(rows)):
-        above = parent[row]
+        above = made.parent[row]
         while above >= 0 and not wanted[above]:
-            above = parent[above]
+            above = made.parent[above]
         assert found[row] == above
 
 
@@ -103,11 +102,11 @@ def test_at_an_instant_what_started_last_and_still_runs_is_innermost(rows, insta
 
 def test_nothing_is_innermost_where_the_tree_has_no_rows():
     none = np.empty(0, np.int64)
-    tree = Nesting(none, none, none)
+    nothing = Nesting(none, none)
     thread = np.zeros(2, np.int32)
     trace = SimpleNamespace(numbers=lambda *_: none)
-    assert innermost_in(trace, tree, thread, np.array([5, 7])).tolist() == [-1, -1]
-    assert innermost_in(trace, tree, thread[:0], none).tolist() == []
+    assert innermost_in(trace, nothing, thread, np.array([5, 7])).tolist() == [-1, -1]
+    assert innermost_in(trace, nothing, thread[:0], none).tolist() == []
 
 
 def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
@@ -123,11 +122,10 @@ def test_a_deep_tree_of_crossing_ranges_takes_few_calls():
 
         sys.setprofile(on_call)
         try:
-            parent, own = _nest(np.arange(depth), np.zeros(depth, np.int32), start, end)
+            made = tree(np.zeros(depth, np.int32), start, end)
+            own = own_times_in(made, start, end - start)
             none = np.zeros(depth, np.bool_)
-            assert (
-                Nesting(parent, own, np.arange(depth)).nearest(none, np.arange(depth)) == -1
-            ).all()
+            assert (made.nearest(none, np.arange(depth)) == -1).all()
         finally:
             sys.setprofile(None)
         calls.append(count)
@@ -146,8 +144,20 @@ def test_spans_too_long_for_one_axis_nest_all_the_same():
     thread = np.array([0, 0, 5, 5], np.int32)
     start = np.array([0, 10, -(2**61), 2**60], np.int64)
     end = np.array([2**61, 20, 2**61, 2**60 + 5], np.int64)
-    parent, _ = nested(thread, start, end)
-    assert parent.tolist() == [-1, 0, -1, 2]
+    made = tree(thread, start, end)
+    assert made.parent.tolist() == [-1, 0, -1, 2]
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_numbers_of_rows_take_four_bytes(monkeypatch, in_c):
+    if not in_c:
+        monkeypatch.setattr(sweeps, "native", None)
+    start = np.array([0, 10, 5])
+    made = tree(np.zeros(3, np.int32), start, start + np.array([100, 5, 50]))
+    assert (made.parent.dtype, made.order.dtype) == (np.int32, np.int32)
+    assert made.parent.tolist() == [-1, 2, 0]
+    assert made.order.tolist() == [0, 2, 1]
+    assert own_times_in(made, start, np.array([100, 5, 50])).tolist() == [50, 5, 45]
 
 
 @pytest.fixture
@@ -162,9 +172,8 @@ def trace(tmp_path):
 
 
 def test_calls_ranges_and_ops_nest_on_their_thread(trace):
-    tree = nesting(trace)
-    assert tree.parent.tolist() == [-1, 0, 1, -1]
-    assert tree.self_ns.tolist() == [50_000, 48_000, 2_000, 10_000]
+    assert nesting(trace).parent.tolist() == [-1, 0, 1, -1]
+    assert own_times(trace).tolist() == [50_000, 48_000, 2_000, 10_000]
 
 
 def test_the_nearest_op_above_a_call_skips_what_is_no_op(trace):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -76,8 +77,10 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if plots is not None:
         out.refuse_plots(plots)
 
+    # Only what is saved tells later what its files held.
+    contents = bool(save) or any(target.format == "json" for target in targets)
     started = time.monotonic()
-    result = again.analyze(paths, options)
+    result = again.analyze(paths, replace(options, contents=contents))
     elapsed_s = time.monotonic() - started
 
     if save:  # first: it is what cannot be had again without reading everything

@@ -73,6 +73,42 @@ static inline PyObject *no_memory(arrays *of)
     return PyErr_NoMemory();
 }
 
+/* A number of an array of int64, or where its items are half as long, of int32. */
+static inline int64_t number_at(const arrays *of, int array, size_t row, int is_narrow)
+{
+    return is_narrow ? ((const int32_t *)of->views[array].buf)[row] : of->values[array][row];
+}
+
+/* Whether an array of so many items holds int32; -1 where it has another length. */
+static inline int is_narrow(const arrays *of, int array, size_t items)
+{
+    if (of->size[array] == items && of->views[array].len % 8 == 0) return 0;
+    return (size_t)of->views[array].len == items * sizeof(int32_t) ? 1 : -1;
+}
+
+static inline void put_number(const arrays *of, int array, size_t row, int is_narrow, int64_t number)
+{
+    if (is_narrow)
+        ((int32_t *)of->views[array].buf)[row] = (int32_t)number;
+    else
+        of->values[array][row] = number;
+}
+
+/* How many numbers an array holds, of int32 or of int64. */
+static inline size_t number_count(const arrays *of, int array, int is_narrow)
+{
+    return (size_t)of->views[array].len / (is_narrow ? sizeof(int32_t) : sizeof(int64_t));
+}
+
+/* Whether every number of an array is one of so many rows. */
+static inline int are_rows(const arrays *of, int array, int is_narrow, size_t size)
+{
+    size_t count = number_count(of, array, is_narrow);
+    for (size_t i = 0; i < count; i++)
+        if ((uint64_t)number_at(of, array, i, is_narrow) >= size) return 0;
+    return 1;
+}
+
 /* How many of the ascending values are at most x (`right`), or below it: looked for from `hint` on, farther each time. */
 static inline size_t place(const int64_t *values, size_t count, int64_t x, int right, size_t hint)
 {
@@ -113,6 +149,7 @@ PyObject *lanes(PyObject *module, PyObject *args);
 PyObject *by_thread(PyObject *module, PyObject *args);
 PyObject *innermost(PyObject *module, PyObject *args);
 PyObject *nest(PyObject *module, PyObject *args);
+PyObject *own_times(PyObject *module, PyObject *args);
 PyObject *nearest(PyObject *module, PyObject *args);
 PyObject *running(PyObject *module, PyObject *args);
 

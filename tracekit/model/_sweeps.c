@@ -227,29 +227,6 @@ static PyObject *last_reaching(PyObject *module, PyObject *args)
     return done(&of, NULL);
 }
 
-static PyObject *covered_by_children(PyObject *module, PyObject *args)
-{
-    (void)module;
-    arrays of;
-    if (!take(args, 5, 2, &of)) return NULL;
-    const int64_t *up = of.values[0], *start = of.values[1], *end = of.values[2];
-    int64_t *reach = of.values[3], *covered = of.values[4];
-    for (int i = 1; i < 5; i++)
-        if (of.size[i] != of.size[0]) return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < of.size[0]; i++) {
-        if (up[i] >= (int64_t)i || up[i] < -1) return done(&of, "an op stands before what encloses it");
-        reach[i] = end[i];
-        covered[i] = 0;
-    }
-    for (size_t i = of.size[0]; i-- > 0;) {
-        if (up[i] < 0) continue;
-        int64_t last = reach[i] < end[up[i]] ? reach[i] : end[up[i]];
-        covered[up[i]] += last - start[i];
-        if (reach[i] > reach[up[i]]) reach[up[i]] = reach[i];
-    }
-    return done(&of, NULL);
-}
-
 /* So many places a key, and `ROOM` besides, a table of them may have before sorting is cheaper. */
 #define ROOM_A_KEY 32
 
@@ -425,37 +402,36 @@ typedef struct {
     size_t thread, interval;
 } run_state;
 
-/* Unites the intervals of each group on every thread; rows are in order of thread and start. The united intervals and their
+/* Unites the intervals of each group on every thread; rows are in order of thread and start, and of the type of groups. The united intervals and their
  * groups and threads go to `low` … where these are; the lengths that have been added up to `totals`. How many there are. */
 static PyObject *outermost(PyObject *module, PyObject *args)
 {
     (void)module;
     arrays of;
     if (!take(args, 9, 4, &of)) return NULL;
-    const int64_t *rows = of.values[0], *thread = of.values[1], *start = of.values[2], *length = of.values[3];
-    const int64_t *group = of.values[4];
+    const int64_t *start = of.values[2], *length = of.values[3];
     int64_t *totals = of.values[5], *low = of.values[6], *high = of.values[7], *first = of.values[8];
-    size_t size = of.size[1], groups = of.size[5], threads = 0, count = 0;
-    if (of.size[2] != size || of.size[3] != size || of.size[4] != size) return done(&of, "the arrays differ in length");
+    size_t size = of.size[2], groups = of.size[5], threads = 0, count = 0;
+    int narrow = is_narrow(&of, 1, size), narrow_rows = is_narrow(&of, 4, size);
+    if (narrow < 0 || narrow_rows < 0 || of.size[3] != size) return done(&of, "the arrays differ in length");
+    if (!are_rows(&of, 0, narrow_rows, size)) return done(&of, "no such row");
+    size_t asked = number_count(&of, 0, narrow_rows);
     int keeps = of.size[6] > 0;
-    if (keeps && (of.size[6] < of.size[0] || of.size[7] < of.size[0] || of.size[8] < of.size[0]))
+    if (keeps && (of.size[6] < asked || of.size[7] < asked || of.size[8] < asked))
         return done(&of, "there is no room");
     run_state *states = calloc(groups + 1, sizeof *states);
     if (!states) return no_memory(&of);
     int64_t latest = INT64_MIN, last = 0;
     const char *problem = NULL;
-    for (size_t i = 0; !problem && i < of.size[0]; i++) {
-        if (rows[i] < 0 || (uint64_t)rows[i] >= size) {
-            problem = "no such row";
-            break;
-        }
-        size_t row = (size_t)rows[i];
-        if (!threads || thread[row] != last) {
+    for (size_t i = 0; !problem && i < asked; i++) {
+        size_t row = (size_t)number_at(&of, 0, i, narrow_rows);
+        int64_t thread = number_at(&of, 1, row, narrow);
+        if (!threads || thread != last) {
             threads++;
-            last = thread[row];
+            last = thread;
             latest = INT64_MIN;
         }
-        int64_t from = start[row], until = (int64_t)((uint64_t)from + (uint64_t)length[row]), of_group = group[row];
+        int64_t from = start[row], until = (int64_t)((uint64_t)from + (uint64_t)length[row]), of_group = number_at(&of, 4, row, narrow_rows);
         if (of_group < 0 || (uint64_t)of_group >= groups) {
             problem = "no such group";
             break;
@@ -539,7 +515,6 @@ static PyMethodDef functions[] = {
     {"combine", combine, METH_VARARGS, "The points of two sets of intervals whose state is kept."},
     {"united", united, METH_VARARGS, "The length of the union of the intervals of each group."},
     {"last_reaching", last_reaching, METH_VARARGS, "The last interval before each that ends after it begins."},
-    {"covered_by_children", covered_by_children, METH_VARARGS, "How much of each interval those in it cover."},
     {"numbered", numbered, METH_VARARGS, "The distinct keys, and the place of each; -1 where they lie far apart."},
     {"appearing", appearing, METH_VARARGS, "The number of each key, and where each appears first; -1 for no answer."},
     {"latest", latest, METH_VARARGS, "The last row of each key before a limit; -1 for no answer."},
@@ -549,7 +524,8 @@ static PyMethodDef functions[] = {
     {"nearest", nearest, METH_VARARGS, "The nearest enclosing row that is wanted; how many are further up."},
     {"running", running, METH_VARARGS, "The nearest enclosing row that has not ended; how many are further up."},
     {"innermost", innermost, METH_VARARGS, "The op that a thread is in at each time; how many are further up."},
-    {"nest", nest, METH_VARARGS, "What encloses each op, and its own time."},
+    {"nest", nest, METH_VARARGS, "What encloses each op."},
+    {"own_times", own_times, METH_VARARGS, "The time of each op that none in it takes."},
     {"swept", swept, METH_VARARGS, "What ops have got when they start and end."},
     {"outermost", outermost, METH_VARARGS, "The time of groups of ops, recursion counted once."},
     {"depths", depths, METH_VARARGS, "How many rows enclose each; the most, -1 for no answer."},

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Threads: TypeAlias = npt.NDArray[np.int32 | np.int64]
+Rows: TypeAlias = npt.NDArray[np.int32 | np.int64]
 
 # How much of disjoint intervals in order lies before each point.
 def covered_before(start: Ints, end: Ints, points: Ints, before: Ints, /) -> None: ...
@@ -42,11 +43,6 @@ def united(start: Ints, end: Ints, group: Ints, reach: Ints, totals: Ints, /) ->
 # For each the last one before it that ends after it begins, -1 for none.
 def last_reaching(start: Ints, end: Ints, last: Ints, /) -> None: ...
 
-# How much of each interval those in it cover, by the place of what encloses each; `reach` is room to work in.
-def covered_by_children(
-    up: Ints, start: Ints, end: Ints, reach: Ints, covered: Ints, /
-) -> None: ...
-
 # The distinct keys, ascending, and the place of each key among them; how many there are, -1 where they lie far apart.
 def numbered(keys: Ints, distinct: Ints, place: Ints, /) -> int: ...
 
@@ -58,26 +54,29 @@ def appearing(keys: Ints, place: Ints, first: Ints, /) -> int: ...
 def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints, row: Ints, /) -> int: ...
 
 # Rows, in order of start, by thread, of those that start together the longest first; -1 for rows in another order, and where
-# too many start together. `thread` may be of int32.
-def by_thread(rows: Ints, thread: Threads, start: Ints, length: Ints, order: Ints, /) -> int: ...
+# too many start together. `thread` may be of int32, and so may `order`.
+def by_thread(rows: Ints, thread: Threads, start: Ints, length: Ints, order: Rows, /) -> int: ...
 
 # The sums of the values of each group, added to the totals; a group below 0 counts nowhere.
 def summed(group: Ints, values: Ints, totals: Ints, /) -> None: ...
 
 # The nearest row above each that is wanted, -1 for none; how many are not there yet after 64 steps.
-def nearest(parent: Ints, wanted: npt.NDArray[np.bool_], rows: Ints, above: Ints, /) -> int: ...
+# `parent` may be of int32.
+def nearest(parent: Rows, wanted: npt.NDArray[np.bool_], rows: Ints, above: Ints, /) -> int: ...
 
 # Each row, or the nearest above it, that ends after the time; how many are not there yet after 64 steps.
-def running(parent: Ints, end: Ints, times: Ints, rows: Ints, /) -> int: ...
+# `parent` may be of int32.
+def running(parent: Rows, end: Ints, times: Ints, rows: Ints, /) -> int: ...
 
-# Unites the intervals of each group on every thread, `rows` in order of thread and start: adds up their lengths, and where
+# Unites the intervals of each group on every thread, `rows` in order of thread and start, and of the type of `group`, which may
+# be of int32, as may `thread`: adds up their lengths, and where
 # there is room gives start, end (an instant lasts 1 ns) and the first row of each; how many these are.
 def outermost(
-    rows: Ints,
-    thread: Ints,
+    rows: Rows,
+    thread: Threads,
     start: Ints,
     length: Ints,
-    group: Ints,
+    group: Rows,
     totals: Ints,
     low: Ints,
     high: Ints,
@@ -100,11 +99,12 @@ def swept(
     /,
 ) -> int: ...
 
-# The row that encloses each op and the time that is its own; `rows` are in order of thread, start, longest first. `thread` may
-# be of int32.
-def nest(
-    rows: Ints, thread: Threads, start: Ints, length: Ints, parent: Ints, own: Ints, /
-) -> None: ...
+# The row that encloses each op, where there is one; `rows` are in order of thread, start, longest first, and of the type of
+# `parent`, which may be of int32, as may `thread`.
+def nest(rows: Rows, thread: Threads, start: Ints, length: Ints, parent: Rows, /) -> None: ...
+
+# Takes from `own`, the lengths, what those in each op cover; `rows` and `parent` are as `nest` has them.
+def own_times(rows: Rows, start: Ints, length: Ints, parent: Rows, own: Ints, /) -> None: ...
 
 # How many rows enclose each, by the place of what encloses it; the most of them, -1 where a row stands before that.
 def depths(parent: Ints, depth: Ints, /) -> int: ...
@@ -181,9 +181,9 @@ def in_windows(
 
 # Rows in order of thread and start: the start and end of each, where it begins on an axis (`axis`: its first time, its length),
 # on which thread follows thread, and the last one before it that ends after it begins and not earlier by `axis[2]` than it.
-# Threads may be of int32.
+# Rows and threads may be of int32.
 def lanes(
-    rows: Ints,
+    rows: Rows,
     thread: Threads,
     start: Ints,
     length: Ints,
@@ -196,13 +196,13 @@ def lanes(
 ) -> None: ...
 
 # The row that each asked thread is in innermost at each time, -1 for none, and how many are not there yet after 64 steps up;
-# `rows` are in order of thread and start. Threads may be of int32.
+# `rows` are in order of thread and start, and of the type of `parent`. Both may be of int32, and so may threads.
 def innermost(
-    rows: Ints,
+    rows: Rows,
     thread: Threads,
     start: Ints,
     length: Ints,
-    parent: Ints,
+    parent: Rows,
     asked: Threads,
     times: Ints,
     row: Ints,

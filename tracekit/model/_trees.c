@@ -220,19 +220,6 @@ PyObject *in_windows(PyObject *module, PyObject *args)
 
 #define THREADS 65536
 
-/* A number of an array of int64, or where its items are half as long, of int32. */
-static int64_t number_at(const arrays *of, int array, size_t row, int is_narrow)
-{
-    return is_narrow ? ((const int32_t *)of->views[array].buf)[row] : of->values[array][row];
-}
-
-/* Whether an array of so many items holds int32; -1 where it has another length. */
-static int is_narrow(const arrays *of, int array, size_t items)
-{
-    if (of->size[array] == items && of->views[array].len % 8 == 0) return 0;
-    return (size_t)of->views[array].len == items * sizeof(int32_t) ? 1 : -1;
-}
-
 /* Rows in order of start by thread, those that start together longest first; -1 for another order, or where too many do. */
 PyObject *by_thread(PyObject *module, PyObject *args)
 {
@@ -240,10 +227,11 @@ PyObject *by_thread(PyObject *module, PyObject *args)
     arrays of;
     if (!take(args, 5, 1, &of)) return NULL;
     const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3];
-    int64_t *order = of.values[4], before = INT64_MIN;
+    int64_t before = INT64_MIN;
     size_t count = of.size[0], size = of.size[2], steps = 0, most = STEPS_A_KEY * count + ROOM;
-    int narrow = is_narrow(&of, 1, size);
-    if (narrow < 0 || of.size[3] != size || of.size[4] != count) return done(&of, "the arrays differ in length");
+    int narrow = is_narrow(&of, 1, size), narrow_order = is_narrow(&of, 4, count);
+    if (narrow < 0 || narrow_order < 0 || of.size[3] != size) return done(&of, "the arrays differ in length");
+    if (narrow_order && size > (size_t)INT32_MAX + 1) return done(&of, "there is no room");
     size_t *place = calloc(THREADS + 1, sizeof *place);
     if (!place) return no_memory(&of);
     const char *problem = NULL;
@@ -261,16 +249,17 @@ PyObject *by_thread(PyObject *module, PyObject *args)
     int is_ordered = !is_other && !problem;
     for (size_t i = 1; i <= THREADS; i++) place[i] += place[i - 1];
     for (size_t i = 0; is_ordered && i < count; i++)
-        order[place[number_at(&of, 1, (size_t)rows[i], narrow)]++] = rows[i];
+        put_number(&of, 4, place[number_at(&of, 1, (size_t)rows[i], narrow)]++, narrow_order, rows[i]);
     for (size_t i = 1; is_ordered && i < count; i++) {
-        int64_t row = order[i], thread = number_at(&of, 1, (size_t)row, narrow);
+        int64_t row = number_at(&of, 4, i, narrow_order), thread = number_at(&of, 1, (size_t)row, narrow);
         size_t j = i;
-        while (j && start[order[j - 1]] == start[row] && length[order[j - 1]] < length[row] &&
-               number_at(&of, 1, (size_t)order[j - 1], narrow) == thread && ++steps <= most) {
-            order[j] = order[j - 1];
-            j--;
+        for (; j; j--) {
+            int64_t other = number_at(&of, 4, j - 1, narrow_order);
+            if (start[other] != start[row] || length[other] >= length[row]) break;
+            if (number_at(&of, 1, (size_t)other, narrow) != thread || ++steps > most) break;
+            put_number(&of, 4, j, narrow_order, other);
         }
-        order[j] = row;
+        if (j < i) put_number(&of, 4, j, narrow_order, row);
     }
     free(place);
     if (problem) return done(&of, problem);
@@ -289,21 +278,21 @@ PyObject *lanes(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 9, 4, &of)) return NULL;
-    const int64_t *rows = of.values[0], *axis = of.values[4];
+    const int64_t *axis = of.values[4];
     int64_t *start = of.values[5], *end = of.values[6], *begin = of.values[7], *parent = of.values[8];
-    size_t count = of.size[0], size = of.size[2], depth = 0, room = 1024;
-    int narrow = is_narrow(&of, 1, size);
-    if (narrow < 0 || of.size[3] != size || of.size[4] != 3) return done(&of, "the arrays differ in length");
-    for (int i = 5; i < 9; i++)
+    size_t count = of.size[5], size = of.size[2], depth = 0, room = 1024;
+    int narrow = is_narrow(&of, 1, size), narrow_rows = is_narrow(&of, 0, count);
+    if (narrow < 0 || narrow_rows < 0 || of.size[3] != size || of.size[4] != 3) return done(&of, "the arrays differ in length");
+    for (int i = 6; i < 9; i++)
         if (of.size[i] != count) return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < count; i++)
-        if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
+    if (!are_rows(&of, 0, narrow_rows, size)) return done(&of, "no such row");
     /* Those that none after them outlasts: the earlier one ends later. */
     open_row *open = malloc(room * sizeof *open);
     for (size_t i = 0; open && i < count; i++) {
-        uint64_t lane = ((uint64_t)number_at(&of, 1, (size_t)rows[i], narrow) + 1) * (uint64_t)axis[1] - (uint64_t)axis[0];
-        uint64_t length = (uint64_t)of.values[3][rows[i]];
-        start[i] = of.values[2][rows[i]];
+        size_t row = (size_t)number_at(&of, 0, i, narrow_rows);
+        uint64_t lane = ((uint64_t)number_at(&of, 1, row, narrow) + 1) * (uint64_t)axis[1] - (uint64_t)axis[0];
+        uint64_t length = (uint64_t)of.values[3][row];
+        start[i] = of.values[2][row];
         end[i] = (int64_t)((uint64_t)start[i] + length);
         begin[i] = (int64_t)((uint64_t)start[i] + lane);
         int64_t until = (int64_t)((uint64_t)begin[i] + length), from = (int64_t)((uint64_t)until - (uint64_t)axis[2]);
@@ -333,22 +322,22 @@ PyObject *lanes(PyObject *module, PyObject *args)
 }
 
 /* The op that a thread is in innermost at each time, -1 for none; how many are not there yet after so many steps up from the one
- * that began last. `rows` are in order of thread and start, of which `parent` tells what encloses each. */
+ * that began last. `rows` are in order of thread and start, of which `parent`, of the same type, tells what encloses each. */
 PyObject *innermost(PyObject *module, PyObject *args)
 {
     (void)module;
     arrays of;
     if (!take(args, 8, 1, &of)) return NULL;
-    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3], *parent = of.values[4];
-    const int64_t *times = of.values[6];
-    size_t count = of.size[0], size = of.size[2], asked = of.size[6], hint = 0, above = 0;
-    int narrow = is_narrow(&of, 1, size), asked_narrow = is_narrow(&of, 5, asked);
-    if (narrow < 0 || asked_narrow < 0 || of.size[3] != size || of.size[4] != size || of.size[7] != asked)
+    const int64_t *start = of.values[2], *length = of.values[3], *times = of.values[6];
+    size_t size = of.size[2], asked = of.size[6], hint = 0, above = 0;
+    int narrow = is_narrow(&of, 1, size), asked_narrow = is_narrow(&of, 5, asked), narrow_rows = is_narrow(&of, 4, size);
+    if (narrow < 0 || asked_narrow < 0 || narrow_rows < 0 || of.size[3] != size || of.size[7] != asked)
         return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < count; i++)
-        if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
-#define BEGAN(i) (number_at(&of, 1, (size_t)rows[i], narrow) < thread || \
-                  (number_at(&of, 1, (size_t)rows[i], narrow) == thread && start[rows[i]] <= times[k]))
+    if (!are_rows(&of, 0, narrow_rows, size)) return done(&of, "no such row");
+    size_t count = number_count(&of, 0, narrow_rows);
+#define ROW(i) ((size_t)number_at(&of, 0, i, narrow_rows))
+#define BEGAN(i) (number_at(&of, 1, ROW(i), narrow) < thread || \
+                  (number_at(&of, 1, ROW(i), narrow) == thread && start[ROW(i)] <= times[k]))
     for (size_t k = 0; k < asked; k++) {
         int64_t thread = number_at(&of, 5, k, asked_narrow);
         size_t low = hint, high = hint, step = 1;
@@ -373,72 +362,100 @@ PyObject *innermost(PyObject *module, PyObject *args)
                 high = middle;
         }
         hint = low;
-        int64_t row = low ? rows[low - 1] : -1;
+        int64_t row = low ? (int64_t)ROW(low - 1) : -1;
         if (row >= 0 && number_at(&of, 1, (size_t)row, narrow) != thread) row = -1;
         int level = 0;
         while (row >= 0 && (uint64_t)row < size && (int64_t)((uint64_t)start[row] + (uint64_t)length[row]) <= times[k] &&
                level++ < LEVELS)
-            row = parent[row];
+            row = number_at(&of, 4, (size_t)row, narrow_rows);
         if (row >= (int64_t)size) return done(&of, "no such row");
         if (level > LEVELS) above++;
         of.values[7][k] = row;
     }
 #undef BEGAN
+#undef ROW
     return counted(&of, (int64_t)above);
 }
 
-/* The row that encloses each op, and how much of its time is its own; rows are in order of thread, start, longest first.
- * What encloses an op is the last one before it on its thread that ends after it begins. A child starts only after all that
- * started within its elder siblings has ended: from each to the latest end below it they are apart and can be added. */
+/* The row that encloses each op; rows are in order of thread, start, longest first, and of the type of `parent`.
+ * What encloses an op is the last one before it on its thread that ends after it begins. */
 PyObject *nest(PyObject *module, PyObject *args)
 {
     (void)module;
     arrays of;
-    if (!take(args, 6, 2, &of)) return NULL;
-    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3];
-    int64_t *parent = of.values[4], *own = of.values[5], last = 0;
-    size_t count = of.size[0], size = of.size[2], depth = 0;
-    int narrow = is_narrow(&of, 1, size);
-    for (int i = 3; i < 6; i++)
-        if (of.size[i] != size) return done(&of, "the arrays differ in length");
-    if (narrow < 0) return done(&of, "the arrays differ in length");
-    if (count > INT32_MAX) return done(&of, "there is no room");
-    for (size_t i = 0; i < count; i++)
-        if (rows[i] < 0 || (uint64_t)rows[i] >= size) return done(&of, "no such row");
-    /* `open`: those of the thread that none after them outlasts, the earlier one ends later. */
-    int32_t *up = malloc((count + 1) * sizeof *up), *open = malloc((count + 1) * sizeof *open);
-    int64_t *reach = malloc((count + 1) * sizeof *reach);
-    for (size_t i = 0; up && open && reach && i < count; i++) {
-        int64_t row = rows[i], thread = number_at(&of, 1, (size_t)row, narrow);
+    if (!take(args, 5, 1, &of)) return NULL;
+    const int64_t *start = of.values[2], *length = of.values[3];
+    int64_t last = 0;
+    size_t size = of.size[2], depth = 0, room = 1024;
+    int narrow = is_narrow(&of, 1, size), narrow_rows = is_narrow(&of, 4, size);
+    if (narrow < 0 || narrow_rows < 0 || of.size[3] != size) return done(&of, "the arrays differ in length");
+    if (narrow_rows && size > (size_t)INT32_MAX + 1) return done(&of, "there is no room");
+    if (!are_rows(&of, 0, narrow_rows, size)) return done(&of, "no such row");
+    size_t count = number_count(&of, 0, narrow_rows);
+    /* Those of the thread that none after them outlasts: the earlier one ends later. */
+    open_row *open = malloc(room * sizeof *open);
+    for (size_t i = 0; open && i < count; i++) {
+        int64_t row = number_at(&of, 0, i, narrow_rows), thread = number_at(&of, 1, (size_t)row, narrow);
         if (i && thread != last) depth = 0;
         last = thread;
+        int64_t until = (int64_t)((uint64_t)start[row] + (uint64_t)length[row]);
         size_t low = 0, high = depth;
-        reach[i] = start[row] + length[row];
-        if (depth && reach[open[depth - 1]] > start[row]) low = depth;
+        if (depth && open[depth - 1].until > start[row]) low = depth;
         while (low < high) {
             size_t middle = low + (high - low) / 2;
-            if (reach[open[middle]] > start[row])
+            if (open[middle].until > start[row])
                 low = middle + 1;
             else
                 high = middle;
         }
-        up[i] = low ? open[low - 1] : -1;
-        parent[row] = low ? rows[up[i]] : -1;
-        own[row] = length[row];
-        while (depth && reach[open[depth - 1]] <= reach[i]) depth--;
-        open[depth++] = (int32_t)i;
+        put_number(&of, 4, (size_t)row, narrow_rows, low ? open[low - 1].row : -1);
+        while (depth && open[depth - 1].until <= until) depth--;
+        if (depth == room) {
+            open_row *larger = realloc(open, 2 * room * sizeof *open);
+            if (!larger) free(open);
+            open = larger;
+            room *= 2;
+        }
+        if (open) open[depth++] = (open_row){row, until};
     }
-    int is_full = !up || !open || !reach;
-    for (size_t i = is_full ? 0 : count; i-- > 0;) {
-        if (up[i] < 0) continue;
-        int64_t above = rows[up[i]], until = start[above] + length[above];
-        own[above] -= (reach[i] < until ? reach[i] : until) - start[rows[i]];
-        if (reach[i] > reach[up[i]]) reach[up[i]] = reach[i];
-    }
-    free(up);
+    if (!open) return no_memory(&of);
     free(open);
+    return done(&of, NULL);
+}
+
+/* Takes from the time of each op what those in it cover; rows and `parent` are as `nest` has them, `own` are the lengths at first.
+ * A child starts only after all that started within its elder siblings has ended: from each to the latest end below it they are
+ * apart and can be added. */
+PyObject *own_times(PyObject *module, PyObject *args)
+{
+    (void)module;
+    arrays of;
+    if (!take(args, 5, 1, &of)) return NULL;
+    const int64_t *start = of.values[1], *length = of.values[2];
+    int64_t *own = of.values[4];
+    size_t size = of.size[1];
+    int narrow_rows = is_narrow(&of, 3, size);
+    if (narrow_rows < 0 || of.size[2] != size || of.size[4] != size) return done(&of, "the arrays differ in length");
+    if (!are_rows(&of, 0, narrow_rows, size)) return done(&of, "no such row");
+    int64_t *reach = malloc((size + 1) * sizeof *reach);
+    if (!reach) return no_memory(&of);
+    for (size_t i = 0; i < size; i++) reach[i] = (int64_t)((uint64_t)start[i] + (uint64_t)length[i]);
+    const char *problem = NULL;
+    for (size_t i = number_count(&of, 0, narrow_rows); i-- > 0;) {
+        size_t row = (size_t)number_at(&of, 0, i, narrow_rows);
+        int64_t above = number_at(&of, 3, row, narrow_rows);
+        if (above < 0) continue;
+        if ((uint64_t)above >= size) {
+            problem = "no such row";
+            break;
+        }
+        int64_t until = (int64_t)((uint64_t)start[above] + (uint64_t)length[above]);
+        uint64_t covered = (uint64_t)(reach[row] < until ? reach[row] : until) - (uint64_t)start[row];
+        own[above] = (int64_t)((uint64_t)own[above] - covered);
+        if (reach[row] > reach[above]) reach[above] = reach[row];
+    }
     free(reach);
-    return is_full ? no_memory(&of) : done(&of, NULL);
+    return done(&of, problem);
 }
 
 PyObject *nearest(PyObject *module, PyObject *args)
@@ -446,15 +463,16 @@ PyObject *nearest(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 4, 1, &of)) return NULL;
-    const int64_t *parent = of.values[0], *rows = of.values[2];
+    const int64_t *rows = of.values[2];
     const char *wanted = of.views[1].buf;
-    int64_t size = (int64_t)of.size[0], above = 0;
-    if (of.views[1].len != size || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
+    int64_t size = (int64_t)of.views[1].len, above = 0;
+    int narrow = is_narrow(&of, 0, (size_t)size);
+    if (narrow < 0 || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
     for (size_t i = 0; i < of.size[2]; i++) {
         if (rows[i] < 0 || rows[i] >= size) return done(&of, "no such row");
-        int64_t row = parent[rows[i]];
+        int64_t row = number_at(&of, 0, (size_t)rows[i], narrow);
         int level = 0;
-        for (; row >= 0 && row < size && !wanted[row] && level < LEVELS; level++) row = parent[row];
+        for (; row >= 0 && row < size && !wanted[row] && level < LEVELS; level++) row = number_at(&of, 0, (size_t)row, narrow);
         if (row >= size) return done(&of, "no such row");
         if (row >= 0 && !wanted[row]) above++;
         of.values[3][i] = row;
@@ -467,13 +485,15 @@ PyObject *running(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 4, 1, &of)) return NULL;
-    const int64_t *parent = of.values[0], *end = of.values[1], *times = of.values[2];
-    int64_t size = (int64_t)of.size[0], above = 0;
-    if (of.size[1] != of.size[0] || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
+    const int64_t *end = of.values[1], *times = of.values[2];
+    int64_t size = (int64_t)of.size[1], above = 0;
+    int narrow = is_narrow(&of, 0, (size_t)size);
+    if (narrow < 0 || of.size[3] != of.size[2]) return done(&of, "the arrays differ in length");
     for (size_t i = 0; i < of.size[2]; i++) {
         int64_t row = of.values[3][i];
         int level = 0;
-        for (; row >= 0 && row < size && end[row] <= times[i] && level < LEVELS; level++) row = parent[row];
+        for (; row >= 0 && row < size && end[row] <= times[i] && level < LEVELS; level++)
+            row = number_at(&of, 0, (size_t)row, narrow);
         if (row >= size) return done(&of, "no such row");
         if (row >= 0 && end[row] <= times[i]) above++;
         of.values[3][i] = row;

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.integer[Any]]
+"""Numbers of rows, in the type of `row_type`."""
 
 _LEAST = np.iinfo(np.int64).min
 
@@ -28,6 +30,11 @@ def _installed() -> Any:
 
 
 native = _installed()
+
+
+def row_type(count: int) -> type[np.int32 | np.int64]:
+    """The type of the numbers of so many rows: that of half the memory where it has all of them."""
+    return np.int32 if count <= 2**31 else np.int64
 
 
 def covered_before(start: Ints, end: Ints, points: Ints) -> Ints:
@@ -116,13 +123,6 @@ def last_reaching(start: Ints, end: Ints) -> Ints:
     return last
 
 
-def covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
-    """How much of each interval those in it cover; `up` is the place of what encloses each."""
-    reach, covered = np.empty(len(up), np.int64), np.empty(len(up), np.int64)
-    native.covered_by_children(plain(up), plain(start), plain(end), reach, covered)
-    return covered
-
-
 def numbered(keys: Ints) -> tuple[Ints, Ints] | None:
     """(the distinct keys, ascending; for each key its place among them); None where they lie far apart."""
     distinct, place = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
@@ -168,11 +168,11 @@ def latest_before(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | 
 
 def by_thread(
     rows: Ints, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
-) -> Ints | None:
+) -> Rows | None:
     """The rows by thread, start, longest first; None where they are in no order of start, or too many start together."""
-    order = np.empty(len(rows), np.int64)
+    order = np.empty(len(rows), row_type(len(start)))
     columns = map(plain, (start, length))
-    count = native.by_thread(plain(rows), _threads(thread), *columns, order)
+    count = native.by_thread(plain(rows), _narrow(thread), *columns, order)
     return order if count >= 0 else None
 
 
@@ -183,66 +183,79 @@ def summed(group: Ints, values: Ints, count: int) -> Ints:
     return totals
 
 
-def nearest(parent: Ints, wanted: npt.NDArray[np.bool_], rows: Ints) -> tuple[Ints, int]:
+def nearest(parent: Rows, wanted: npt.NDArray[np.bool_], rows: Ints) -> tuple[Ints, int]:
     """(the nearest row above each that is wanted, -1 for none; how many of them are not there yet)."""
     above = np.empty(len(rows), np.int64)
-    return above, native.nearest(plain(parent), np.ascontiguousarray(wanted), plain(rows), above)
+    return above, native.nearest(_narrow(parent), np.ascontiguousarray(wanted), plain(rows), above)
 
 
-def running(parent: Ints, end: Ints, times: Ints, rows: Ints) -> tuple[Ints, int]:
+def running(parent: Rows, end: Ints, times: Ints, rows: Ints) -> tuple[Ints, int]:
     """(each row, or the nearest above it, that ends after its time, -1 for none; how many are not there yet)."""
     still = np.array(rows, np.int64)
-    return still, native.running(plain(parent), plain(end), plain(times), still)
+    return still, native.running(_narrow(parent), plain(end), plain(times), still)
 
 
 def outermost(
-    rows: Ints,
+    rows: Rows,
     thread: npt.NDArray[np.integer[Any]],
     start: Ints,
     length: Ints,
-    group: Ints,
+    group: Rows,
     count: int,
 ) -> Ints:
     """For each group the time in which any op of it runs, on every thread; `rows` are in order of thread and start."""
     totals, none = np.zeros(count, np.int64), np.empty(0, np.int64)
-    columns = map(plain, (rows, thread, start, length, group))
+    columns = _grouped(rows, thread, start, length, group)
     native.outermost(*columns, totals, none, none, none)
     return totals
 
 
+def _grouped(
+    rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints, group: Rows
+) -> tuple[npt.NDArray[np.integer[Any]], ...]:
+    """The columns as `native.outermost` takes them: rows and groups of one type."""
+    of_group = _narrow(group)
+    in_order = np.ascontiguousarray(rows, of_group.dtype)
+    return in_order, _narrow(thread), plain(start), plain(length), of_group
+
+
 def united_calls(
-    rows: Ints,
+    rows: Rows,
     thread: npt.NDArray[np.integer[Any]],
     start: Ints,
     length: Ints,
-    group: Ints,
+    group: Rows,
     count: int,
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """The same times, and (start, end, first row) of the intervals in which a group runs; an instant lasts 1 ns."""
     totals = np.zeros(count, np.int64)
     low, high, first = (np.empty(len(rows), np.int64) for _ in range(3))
-    columns = map(plain, (rows, thread, start, length, group))
+    columns = _grouped(rows, thread, start, length, group)
     united_count = native.outermost(*columns, totals, low, high, first)
     low, high, first = (_cut(times, united_count) for times in (low, high, first))
     return totals, low, high, first
 
 
-def nested(
-    rows: Ints, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
-) -> tuple[Ints, Ints]:
-    """(the row that encloses each, -1 for none; its own time) for `rows` in order of thread, start, longest first.
+def nested(rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints) -> Rows:
+    """The row that encloses each, -1 for none, for `rows` in order of thread, start, longest first; none encloses another row."""
+    parent = np.full(len(start), -1, row_type(len(start)))
+    in_order = np.ascontiguousarray(rows, parent.dtype)
+    native.nest(in_order, _narrow(thread), plain(start), plain(length), parent)
+    return parent
 
-    All other rows are enclosed by none, and all their time is their own.
-    """
-    parent, own = np.full(len(start), -1, np.int64), plain(length).copy()
-    native.nest(plain(rows), _threads(thread), plain(start), plain(length), parent, own)
-    return parent, own
+
+def own_times(rows: Rows, parent: Rows, start: Ints, length: Ints) -> Ints:
+    """The time of each row that none in it takes; `rows` are in the order of `nested`, `parent` is what that gives."""
+    own = plain(length).copy()
+    in_order = np.ascontiguousarray(rows, parent.dtype)
+    native.own_times(in_order, plain(start), plain(length), _narrow(parent), own)
+    return own
 
 
 def innermost(
-    rows: Ints,
+    rows: Rows,
     spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints],
-    parent: Ints,
+    parent: Rows,
     asked: npt.NDArray[np.integer[Any]],
     times: Ints,
 ) -> Ints | None:
@@ -252,8 +265,10 @@ def innermost(
     """
     thread, start, length = spans
     row = np.empty(len(times), np.int64)
-    columns = plain(rows), _threads(thread), plain(start), plain(length), plain(parent)
-    further = native.innermost(*columns, _threads(asked), plain(times), row)
+    above = _narrow(parent)
+    in_order = np.ascontiguousarray(rows, above.dtype)
+    columns = in_order, _narrow(thread), plain(start), plain(length), above
+    further = native.innermost(*columns, _narrow(asked), plain(times), row)
     return None if further else row
 
 
@@ -288,9 +303,9 @@ def swept(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> Swept:
     return Swept(got[:ops], got[ops:], edges[:, :-1], rests)
 
 
-def _threads(thread: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
-    """Numbers of threads in one piece, in half as many bytes where they come so."""
-    return np.ascontiguousarray(thread) if thread.dtype == np.int32 else plain(thread)
+def _narrow(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+    """The numbers in one piece, in half as many bytes where they come so."""
+    return np.ascontiguousarray(numbers) if numbers.dtype == np.int32 else plain(numbers)
 
 
 def depths(parent: Ints) -> tuple[Ints, int] | None:
@@ -317,7 +332,7 @@ def paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints] | None:
 
 def pieces(
     edges: Ints,
-    rows: tuple[Ints, Ints, Ints],
+    rows: tuple[Ints, Ints, Rows],
     axis: Ints,
     segments: tuple[Ints, Ints, Ints, Ints, Ints],
     count: int,
@@ -367,7 +382,7 @@ def in_windows(
 
 
 def lanes(
-    rows: Ints, spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints], axis: Ints
+    rows: Rows, spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints], axis: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
 
@@ -376,7 +391,7 @@ def lanes(
     """
     thread, start, length = spans
     found = tuple(np.empty(len(rows), np.int64) for _ in range(4))
-    native.lanes(plain(rows), _threads(thread), plain(start), plain(length), plain(axis), *found)
+    native.lanes(_narrow(rows), _narrow(thread), plain(start), plain(length), plain(axis), *found)
     begun, ended, begin, parent = found
     return begun, ended, begin, parent
 

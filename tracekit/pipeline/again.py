@@ -13,7 +13,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache as once
 from functools import cached_property
 from importlib.util import find_spec
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _KIND = "reports"
 _SUFFIX = cache.KINDS[_KIND].removeprefix("*")
-_HOW_TO_RUN = frozenset({"jobs", "progress", "cache"})
+_HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "contents"})
 """The options that make no difference to a report."""
 
 _LIBRARIES = ("numpy", "pandas", "scipy", "isal", "apsw")
@@ -84,6 +84,9 @@ def analyze(
         return KeptResult(report, look.read_before, lambda: _measured(paths, options))
     from tracekit.pipeline import run
 
+    if look is not None:
+        # A report that is kept is for every output.
+        options = replace(options, contents=True)
     result = run.analyze(paths, options, None if look is None else look.discovery)
     if look is not None:
         look.keep(result)

@@ -21,7 +21,8 @@ class Options:
     `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
     Of the `questions` (ids; None: all) those in `skip` are left out; of what no question asks only `tables` are measured.
     `question_files` are Python files of the user, each with a question that is asked as well. With `cache` what is
-    measured of a file is kept, and what was kept of it is used. Where there are directories `within`, without links in
+    measured of a file is kept, and what was kept of it is used. Without `contents` it need not be told what each file
+    holds (`Source.content`), for which all of it is read once more. Where there are directories `within`, without links in
     their own paths, nothing outside of them is read for a path inside.
     """
 
@@ -42,6 +43,7 @@ class Options:
     tables: tuple[str, ...] = ()
     question_files: tuple[str, ...] = ()
     cache: bool = True
+    contents: bool = True
     within: tuple[str, ...] = ()
 
     @property

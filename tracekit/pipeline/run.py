@@ -252,6 +252,8 @@ def measure(
             )
             # What a file of the user's asks may rest on anything: it is not kept.
             shelf = kept.shelf_for(work.keywords) if options.cache and not files else None
+            if shelf is None:
+                work = partial(work, contents=options.contents)
             results = kept.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, apart), found, options)
         from tracekit.engine import ray, ray_discover
@@ -293,13 +295,18 @@ def measure_source(
     *,
     questions: tuple[str, ...] | None = None,
     question_files: tuple[str, ...] = (),
+    contents: bool = True,
     **chosen: Any,
 ) -> tuple[MeasuredSource, ...]:
-    """One source read and measured for these questions (ids; None: all); `chosen` ranks, steps and stages are as for `read_source`."""
+    """One source read and measured for these questions (ids; None: all); `chosen` ranks, steps and stages are as for `read_source`.
+
+    Without `contents` what the file holds is told only where it is known already.
+    """
     analyses = every_question(question_files)
     if questions is not None:
         analyses = tuple(analysis for analysis in analyses if analysis.id in questions)
-    source = with_content(source)
+    if contents:
+        source = with_content(source)
     if source.size_bytes >= LARGE_FILE_BYTES:
         keep_memory()
     with light_text():

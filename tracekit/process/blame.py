@@ -94,7 +94,7 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     host = host_rows(trace, union_all([idle.gaps for idle in devices]))
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
-    names, parent, holder = _names(host), host.tree.parent, host.holder
+    names, parent, holder = _names(host), sweeps.plain(host.tree.parent), host.holder
     # Of millions of rows their times take more than all that follows.
     del host
     all_leaves = list(itertools.chain.from_iterable(leaves))

@@ -30,6 +30,7 @@ from tracekit.process.steps import windows
 from tracekit.process.thread_axis import Axis, Segments
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 Mask = npt.NDArray[np.bool_]
 
 HOLDER = {name: number for number, name in enumerate(HOLDERS)}
@@ -153,13 +154,13 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     """The rows of a trace that last; segments are cut at the starts and ends of rows, or those `within` some time alone."""
     names, waits, frame, holder = _described(trace)
     start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
-    rows = np.flatnonzero(dur > 0)
+    lasting = np.flatnonzero(dur > 0)
     if trace.has("python_calls"):
         # Calls of modules stand in both tables.
         twice = np.zeros(len(start), np.bool_)
         twice[len(trace.numbers("python_calls", "ts_ns")) :] = of_kind(trace, "host_ops", "python")
-        rows = rows[~twice[rows]]
-    rows = in_order(rows, thread, start, dur)
+        lasting = lasting[~twice[lasting]]
+    rows = in_order(lasting, thread, start, dur)
     pieces = cpu_pieces(trace)
     of_cpu = pieces.segments
     last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
@@ -173,7 +174,7 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
         if within is not None and not len(of_cpu.start):
             at = np.flatnonzero(window_at(within.start, within.end, times) >= 0)
         edges.append(axis.lift(thread[at], times[at]))
-    tree = Nesting(parent, _NOTHING, _NOTHING)
+    tree = Nesting(parent, _NOTHING)
     name = Coded(names.codes[rows], names.texts)
     holds = is_named(name, _HOLDS.match)
     only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
@@ -189,7 +190,7 @@ _NOTHING = np.empty(0, np.int64)
 
 
 def _on_axis(
-    axis: Axis, rows: Ints, spans: tuple[Ints, Ints, Ints]
+    axis: Axis, rows: Rows, spans: tuple[Ints, Ints, Ints]
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
 
@@ -250,7 +251,7 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
         frame,
         holds,
         recorded,
-        Nesting(above, np.empty(0, np.int64), np.arange(len(order))),
+        Nesting(above, np.arange(len(order))),
         host.axis,
         np.concatenate((host.begin, lifted[0]))[order],
         distinct(np.concatenate((host.edges, *lifted))),

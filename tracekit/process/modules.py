@@ -13,7 +13,7 @@ from tracekit.model.remembered import remembered
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.by_name import of_kind
 from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import innermost_in, nesting, tree_of
+from tracekit.process.nesting import innermost_in, own_times, own_times_in, tree_of
 from tracekit.process.shapes import launch_threads
 
 Ints = npt.NDArray[np.int64]
@@ -103,6 +103,7 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
     in_thread = np.flatnonzero(thread >= 0)
     inside = np.full(len(thread), -1, np.int64)
     tree = tree_of(trace, rows)
+    spans = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
     inside[in_thread] = innermost_in(
         trace, tree, thread[in_thread].astype(np.int32), links.ts_ns[in_thread]
     )
@@ -112,7 +113,7 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
         rows,
         of_code[codes[rows]],
         codes[rows],
-        tree.self_ns[rows],
+        own_times_in(tree, *spans)[rows],
         np.where(inside >= 0, of_code[codes[inside]], -1) if _may_launch(trace, rows) else None,
     )
 
@@ -146,5 +147,5 @@ def _by_hierarchy(trace: Trace) -> Modules | None:
     links: Launches = trace.derived(launches)
     by = np.where(links.op >= 0, links.op, links.call)
     launcher = np.where(by >= 0, owner[by], -1)
-    self_ns = trace.derived(nesting).self_ns[rows]
+    self_ns = trace.derived(own_times)[rows]
     return Modules("hierarchy", classes, rows, owner[rows], codes[rows], self_ns, launcher)

@@ -14,6 +14,7 @@ from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 
 NESTED_KINDS = ("op", "runtime", "range")
 """Kinds that form the call tree; overhead and unknown intervals lie beside it.
@@ -27,16 +28,13 @@ FEW_LEVELS = 64
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """Per row of `host_ops`: `parent` (row, -1 at the top or outside the tree) and `self_ns`; and the `order` of its rows.
+    """Per row of `host_ops` its `parent` (row, -1 at the top or outside the tree), and the `order` of the rows of the tree.
 
-    At any instant a thread is in the op that started last and still runs; `self_ns` is the time that is
-    an op's own in that sense, so that it adds up to each thread's busy time even where ops overlap
-    without nesting (recorded ends jitter by up to a microsecond).
+    At any instant a thread is in the op that started last and still runs.
     """
 
-    parent: Ints
-    self_ns: Ints
-    order: Ints
+    parent: Rows
+    order: Rows
     """The rows that are in the tree, by thread, start, longest first."""
 
     def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
@@ -46,7 +44,7 @@ class Nesting:
             if further:
                 ancestors = np.where(ancestors < 0, -1, self._wanted_above(wanted)[ancestors])
             return ancestors
-        ancestors = self.parent[rows]
+        ancestors = self.parent[rows].astype(np.int64)
         active = np.flatnonzero(ancestors >= 0)
         active = active[~wanted[ancestors[active]]]
         for _ in range(FEW_LEVELS):
@@ -105,19 +103,41 @@ def tree_of(trace: Trace, rows: Ints) -> Nesting:
     """The call tree of these rows of `host_ops` alone; all others lie beside it."""
     start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
     dur = trace.numbers("host_ops", "dur_ns")
-    rows = in_order(rows, thread, start, dur)
-    return Nesting(*nested(rows, thread, start, dur), rows)
+    order = in_order(rows, thread, start, dur)
+    return Nesting(nested(order, thread, start, dur), order)
 
 
-def nested(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> tuple[Ints, Ints]:
-    """(the row that encloses each row, -1 for none; its own time); `rows` in the order of `by_start` are in the tree."""
+def nested(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> Rows:
+    """The row that encloses each row, -1 for none; `rows` in the order of `by_start` are in the tree."""
     if sweeps.native is not None:
         return sweeps.nested(rows, thread, start, dur)
-    parent, self_ns = np.full(len(start), -1, np.int64), dur.copy()
+    parent = np.full(len(start), -1, sweeps.row_type(len(start)))
     if len(rows):
-        begin, end = start[rows], start[rows] + dur[rows]
-        parent[rows], self_ns[rows] = _nest(rows, thread[rows], begin, end)
-    return parent, self_ns
+        up = last_reaching(*_lift(thread[rows], start[rows], start[rows] + dur[rows]))
+        parent[rows] = np.where(up >= 0, rows[up], -1)
+    return parent
+
+
+def own_times(trace: Trace) -> Ints:
+    """Per row of `host_ops` the time that is its own: that of no row inside it."""
+    start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
+    return own_times_in(trace.derived(nesting), start, dur)
+
+
+def own_times_in(tree: Nesting, start: Ints, dur: Ints) -> Ints:
+    """The same in one tree: an instant is that of the row that started last and still runs.
+
+    So it adds up to each thread's busy time even where ops overlap without nesting (recorded ends jitter by up to a microsecond).
+    """
+    if sweeps.native is not None:
+        return sweeps.own_times(tree.order, tree.parent, start, dur)
+    rows, own = tree.order, dur.copy()
+    place = np.full(len(start) + 1, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    own[rows] -= _covered_by_children(
+        place[tree.parent[rows]], start[rows], start[rows] + dur[rows]
+    )
+    return own
 
 
 def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
@@ -146,7 +166,7 @@ def innermost_in(trace: Trace, tree: Nesting, thread: npt.NDArray[np.int32], ts_
     times = np.concatenate((starts[rows], ts_ns))
     lifted, _ = _lift(of_all, times, np.concatenate((ends[rows], ts_ns)))
     place = np.searchsorted(lifted[: len(rows)], lifted[len(rows) :], side="right") - 1
-    innermost = rows[place]
+    innermost = rows[place].astype(np.int64)
     innermost[(place < 0) | (threads[innermost] != thread)] = -1
     return tree.running(innermost, ends, ts_ns)
 
@@ -180,13 +200,7 @@ def holding(
     return holder
 
 
-def _nest(rows: Ints, thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """(parent row, own time) of each of `rows`, which are in the order of `by_start`."""
-    up = last_reaching(*_lift(thread, start, end))
-    return np.where(up >= 0, rows[up], -1), end - start - _covered_by_children(up, start, end)
-
-
-def in_order(rows: Ints, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Ints:
+def in_order(rows: Ints, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Rows:
     """These rows by thread, start, longest first, position."""
     if not len(rows):
         return rows
@@ -194,7 +208,8 @@ def in_order(rows: Ints, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> In
         ordered = sweeps.by_thread(rows, thread, start, dur)
         if ordered is not None:
             return ordered
-    return rows[by_start(thread[rows], start[rows], start[rows] + dur[rows])]
+    order = rows[by_start(thread[rows], start[rows], start[rows] + dur[rows])]
+    return order.astype(sweeps.row_type(len(start)))
 
 
 def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
@@ -286,8 +301,6 @@ def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
     A child starts only after everything started within its elder siblings has ended, so the spans
     [start, latest end of the subtree) of siblings are disjoint and can be added.
     """
-    if sweeps.native is not None:
-        return sweeps.covered_by_children(up, start, end)
     reach = end.copy()
     late = np.flatnonzero(up >= 0)
     late = late[reach[late] > reach[up[late]]]

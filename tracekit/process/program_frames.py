@@ -93,7 +93,7 @@ def _innermost(trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints) 
     begin, until = axis.lift(of_row, start), axis.lift(of_row, end)
     # What encloses a row outlasts it, as in `host_rows`.
     parent = last_reaching(np.maximum(begin, until - 1), until)
-    tree = Nesting(parent, np.empty(0, np.int64), np.arange(len(order)))
+    tree = Nesting(parent, np.arange(len(order)))
     place = np.searchsorted(begin, axis.lift(thread, ts_ns), side="right") - 1
     place[(place >= 0) & (of_row[place] != thread)] = -1
     found = tree.running(place, end, ts_ns)

@@ -18,6 +18,7 @@ from tracekit.process.nesting import nesting
 from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 
 DIMS, TYPES = "Input Dims", "Input type"
 
@@ -161,9 +162,9 @@ class Calls:
 def calls(trace: Trace, rows: Ints, group: Ints, count: int) -> Calls:
     """The merged intervals of these host rows by group and thread, and the wall time of each group."""
     if sweeps.native is not None:
-        slot = np.full(len(trace.numbers("host_ops", "ts_ns")), -1, np.int64)
-        slot[rows] = group
         in_order = trace.derived(nesting).order
+        slot = np.full(len(trace.numbers("host_ops", "ts_ns")), -1, in_order.dtype)
+        slot[rows] = group
         in_order = in_order[slot[in_order] >= 0]
         if len(in_order) == len(rows):
             return _calls_in_order(trace, in_order, slot, count)
@@ -186,11 +187,12 @@ def calls(trace: Trace, rows: Ints, group: Ints, count: int) -> Calls:
     )
 
 
-def _calls_in_order(trace: Trace, in_order: Ints, slot: Ints, count: int) -> Calls:
+def _calls_in_order(trace: Trace, in_order: Rows, slot: Rows, count: int) -> Calls:
     """The same by one pass over rows in order of thread and start; `slot` is the group of every row."""
     thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
     totals, low, high, first = sweeps.united_calls(in_order, thread, start, dur, slot, count)
-    return Calls(count, slot[first], thread[first].astype(np.int64), low, high, totals)
+    of_group, of_thread = (column[first].astype(np.int64) for column in (slot, thread))
+    return Calls(count, of_group, of_thread, low, high, totals)
 
 
 def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:

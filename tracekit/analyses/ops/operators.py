@@ -23,7 +23,7 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.process.by_name import narrow, of_kind
 from tracekit.process.devices import devices
 from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import Nesting, innermost, nesting
+from tracekit.process.nesting import innermost, nesting, own_times
 from tracekit.process.shapes import nearest_or_self
 from tracekit.process.sound import sound_dur_ns
 
@@ -54,7 +54,6 @@ KINDS = ("op", "runtime", "range")
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Time, launched work and memory of every op, call and range by name."""
-    tree: Nesting = trace.derived(nesting)
     chosen = np.flatnonzero(of_kind(trace, "host_ops", *KINDS))
     if not len(chosen):
         return {}
@@ -71,7 +70,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "name": narrow(present % width - 1, names.texts),
             "count": np.bincount(group, minlength=count),
             "total_ns": _outermost(trace, chosen, slot, count),
-            "self_ns": summed(group, tree.self_ns[chosen], count),
+            "self_ns": summed(group, trace.derived(own_times)[chosen], count),
             **_device_work(trace, slot, count),
             **_memory(trace, slot, count),
         }

@@ -22,7 +22,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.by_name import narrow, of_kind
 from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import Nesting, innermost, nesting
+from tracekit.process.nesting import innermost, own_times
 from tracekit.process.shapes import (
     DIMS,
     TYPES,
@@ -171,13 +171,13 @@ def _by_shape(
 ) -> dict[str, Any]:
     """One row a (name, dims, types); beyond the cap the rest of each op together."""
     names, recorded = trace.texts("host_ops", "name"), trace.derived(shapes)
-    tree = trace.derived(nesting)
+    own_ns = trace.derived(own_times)[rows]
     width = len(recorded.dims) + 1
     key = codes * width + recorded.number[rows] + 1
     keys, fine = numbered(key)
     slot = np.full(len(names), -1, np.int64)
     slot[rows] = fine
-    weight = summed(fine, tree.self_ns[rows], len(keys))
+    weight = summed(fine, own_ns, len(keys))
     if work is not None:
         weight += summed(_slot_of(slot, work.op), work.values[0], len(keys))
     is_kept = np.zeros(len(keys), np.bool_)
@@ -197,7 +197,7 @@ def _by_shape(
         "shape_count": np.bincount(of_fine, minlength=count),
         "count": np.bincount(group, minlength=count),
         **_inclusive(trace, rows, group, count, work, memory, whole=False),
-        "self_ns": _self(tree, rows, group, count),
+        "self_ns": _self(own_ns, group, count),
         "flop_count": _flops(trace, slot, count),
     }
     if work is not None:
@@ -214,11 +214,9 @@ def _slot_of(slot: Ints, op: Ints) -> Ints:
     return np.where(op >= 0, slot[op], -1)
 
 
-def _self(tree: Nesting, rows: Ints, group: Ints, count: int) -> Ints:
-    self_ns = summed(group, tree.self_ns[rows], count)
-    assert int(self_ns.sum()) == int(tree.self_ns[rows].sum()), (
-        "no own time may be lost by grouping"
-    )
+def _self(own_ns: Ints, group: Ints, count: int) -> Ints:
+    self_ns = summed(group, own_ns, count)
+    assert int(self_ns.sum()) == int(own_ns.sum()), "no own time may be lost by grouping"
     return self_ns
 
 
