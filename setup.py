@@ -44,7 +44,7 @@ RECORDS = Extension(
 )
 SWEEPS = Extension(
     "tracekit.model._sweeps",
-    ["tracekit/model/_sweeps.c", "tracekit/model/_trees.c"],
+    [f"tracekit/model/_{part}.c" for part in ("sweeps", "trees", "order")],
     depends=["tracekit/model/_arrays.h"],
     **PYTHON,
 )

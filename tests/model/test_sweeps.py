@@ -262,19 +262,37 @@ def test_the_last_that_reaches_is_the_same_in_any_order(spans):
         assert_same(lambda: nesting.last_reaching(start, end))
 
 
-@given(CALLS)
-def test_rows_in_order_of_start_have_the_same_order_by_thread(calls):
+@given(CALLS, st.sampled_from(["sorted", "halves", "as they are", "reversed"]))
+def test_rows_have_the_same_order_by_thread_whatever_order_they_are_in(calls, order):
     start, length, thread = (np.array([call[i] for call in calls], np.int64) for i in range(3))
-    start.sort()
+    if order == "halves":
+        start[: len(start) // 2].sort()
+        start[len(start) // 2 :].sort()
+    elif order != "as they are":
+        start.sort()
     rows = np.flatnonzero(np.arange(len(calls)) % 5 != 4)
+    rows = rows[::-1].copy() if order == "reversed" else rows
     for narrow in (thread, thread.astype(np.int32)):
         assert_same(lambda narrow=narrow: nesting.in_order(rows, narrow, start, length))
         assert sweeps.by_thread(rows, narrow, start, length) is not None
 
 
-def test_rows_in_another_order_and_threads_without_end_are_left_to_numpy():
+@pytest.mark.parametrize("run", [1, 2, 3, 7, 100, 999, 1_000])
+def test_runs_of_rows_in_order_are_merged(run):
+    chance = np.random.default_rng(run)
+    start = chance.integers(0, 400, 1_000)
+    for first in range(0, 1_000, run):
+        start[first : first + run].sort()
+    thread, length = chance.integers(0, 3, 1_000), chance.integers(0, 9, 1_000)
+    rows = np.flatnonzero(chance.random(1_000) < 0.9)
+    expected = rows[nesting.by_start(thread[rows], start[rows], (start + length)[rows])]
+    merged = sweeps.by_thread(rows, thread, start, length)
+    assert merged.dtype == np.int32
+    np.testing.assert_array_equal(merged, expected)
+
+
+def test_threads_without_end_and_rows_that_start_at_once_are_left_to_numpy():
     two = np.arange(2)
-    assert sweeps.by_thread(two[::-1].copy(), two, two, two) is None
     for thread in (-1, 2**16, 2**40):
         assert sweeps.by_thread(two, two * thread, two, two) is None
     count = 2_000  # each is longer than all before it, and they start at once

@@ -1,4 +1,4 @@
-/* The arrays that a pass in C takes from Python and gives back, and the search in ascending values: for `_sweeps.c` and `_trees.c`. */
+/* The arrays that a pass in C takes from Python and gives back, and the search in ascending values: for `_sweeps.c`, `_trees.c` and `_order.c`. */
 #ifndef TRACEKIT_ARRAYS_H
 #define TRACEKIT_ARRAYS_H
 
@@ -138,7 +138,7 @@ static inline size_t place(const int64_t *values, size_t count, int64_t x, int r
 #undef BEFORE
 }
 
-/* The passes of `_trees.c`. */
+/* The passes of `_trees.c`, and that of `_order.c`. */
 PyObject *depths(PyObject *module, PyObject *args);
 PyObject *mark_enclosing(PyObject *module, PyObject *args);
 PyObject *paths(PyObject *module, PyObject *args);

@@ -519,7 +519,7 @@ static PyMethodDef functions[] = {
     {"appearing", appearing, METH_VARARGS, "The number of each key, and where each appears first; -1 for no answer."},
     {"latest", latest, METH_VARARGS, "The last row of each key before a limit; -1 for no answer."},
     {"latest_before", latest_before, METH_VARARGS, "The latest time of each group before a limit; -1 for another order."},
-    {"by_thread", by_thread, METH_VARARGS, "Rows in order of start by thread; -1 for another order."},
+    {"by_thread", by_thread, METH_VARARGS, "Rows by thread and start; -1 for no answer."},
     {"summed", summed, METH_VARARGS, "The sums of the values of each group."},
     {"nearest", nearest, METH_VARARGS, "The nearest enclosing row that is wanted; how many are further up."},
     {"running", running, METH_VARARGS, "The nearest enclosing row that has not ended; how many are further up."},

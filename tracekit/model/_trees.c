@@ -218,54 +218,6 @@ PyObject *in_windows(PyObject *module, PyObject *args)
     return counted(&of, (int64_t)count);
 }
 
-#define THREADS 65536
-
-/* Rows in order of start by thread, those that start together longest first; -1 for another order, or where too many do. */
-PyObject *by_thread(PyObject *module, PyObject *args)
-{
-    (void)module;
-    arrays of;
-    if (!take(args, 5, 1, &of)) return NULL;
-    const int64_t *rows = of.values[0], *start = of.values[2], *length = of.values[3];
-    int64_t before = INT64_MIN;
-    size_t count = of.size[0], size = of.size[2], steps = 0, most = STEPS_A_KEY * count + ROOM;
-    int narrow = is_narrow(&of, 1, size), narrow_order = is_narrow(&of, 4, count);
-    if (narrow < 0 || narrow_order < 0 || of.size[3] != size) return done(&of, "the arrays differ in length");
-    if (narrow_order && size > (size_t)INT32_MAX + 1) return done(&of, "there is no room");
-    size_t *place = calloc(THREADS + 1, sizeof *place);
-    if (!place) return no_memory(&of);
-    const char *problem = NULL;
-    int is_other = 0;
-    for (size_t i = 0; i < count && !is_other && !problem; i++) {
-        if (rows[i] < 0 || (uint64_t)rows[i] >= size) {
-            problem = "no such row";
-            break;
-        }
-        int64_t thread = number_at(&of, 1, (size_t)rows[i], narrow);
-        is_other = start[rows[i]] < before || thread < 0 || thread >= THREADS;
-        before = start[rows[i]];
-        if (!is_other) place[thread + 1]++;
-    }
-    int is_ordered = !is_other && !problem;
-    for (size_t i = 1; i <= THREADS; i++) place[i] += place[i - 1];
-    for (size_t i = 0; is_ordered && i < count; i++)
-        put_number(&of, 4, place[number_at(&of, 1, (size_t)rows[i], narrow)]++, narrow_order, rows[i]);
-    for (size_t i = 1; is_ordered && i < count; i++) {
-        int64_t row = number_at(&of, 4, i, narrow_order), thread = number_at(&of, 1, (size_t)row, narrow);
-        size_t j = i;
-        for (; j; j--) {
-            int64_t other = number_at(&of, 4, j - 1, narrow_order);
-            if (start[other] != start[row] || length[other] >= length[row]) break;
-            if (number_at(&of, 1, (size_t)other, narrow) != thread || ++steps > most) break;
-            put_number(&of, 4, j, narrow_order, other);
-        }
-        if (j < i) put_number(&of, 4, j, narrow_order, row);
-    }
-    free(place);
-    if (problem) return done(&of, problem);
-    return counted(&of, is_other || steps > most ? -1 : (int64_t)count);
-}
-
 typedef struct {
     int64_t row, until;
 } open_row;

@@ -169,7 +169,7 @@ def latest_before(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | 
 def by_thread(
     rows: Ints, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
 ) -> Rows | None:
-    """The rows by thread, start, longest first; None where they are in no order of start, or too many start together."""
+    """The rows by thread, start, longest first; None where threads have odd numbers, or too many start together."""
     order = np.empty(len(rows), row_type(len(start)))
     columns = map(plain, (start, length))
     count = native.by_thread(plain(rows), _narrow(thread), *columns, order)
