@@ -177,10 +177,25 @@ def test_passes_take_rows_of_either_type():
         spans, asked = (thread, start, length), np.array([0, 1], np.int32)
         assert sweeps.innermost(rows, spans, above, asked, np.array([12, 99])).tolist() == [1, -1]
         lanes = sweeps.lanes(rows, spans, np.array([0, 1000, 0]))
-        assert [column.tolist() for column in lanes[2:]] == [
+        assert [column.tolist() for column in lanes[1:]] == [
             [1000, 1005, 1010, 2000],
             [-1, 0, 1, -1],
         ]
+        assert (lanes[0].tolist(), lanes[2].dtype) == ([100, 55, 15, 7], np.int32)
+        tree = np.array([-1, 0, 1, -1], kind)
+        assert [found if type(found) is int else found.tolist() for found in sweeps.depths(tree)] == [[0, 1, 2, 0], 2]  # fmt: skip
+        marked = np.array([False, False, True, False])
+        sweeps.mark_enclosing(tree, marked)
+        assert marked.tolist() == [True, True, True, False]
+        number, first = sweeps.paths(tree, np.arange(4), np.array([5, 6, 6, 5]))
+        assert (number.tolist(), first.tolist()) == ([0, 1, 2, 0], [0, 1, 2])
+        pools = sweeps.pooled(start, start + length, tree, 2, np.array([7]))
+        assert [column.tolist() for column in pools] == [[1, 2], [5, 50]]
+        whole = np.array([15]), np.array([70]), np.array([1000]), np.array([0]), np.array([0])
+        in_rows = lanes[1], lanes[0], tree
+        found = sweeps.pieces(np.array([1050]), in_rows, np.array([0, 1000]), whole, 2)
+        assert found[2].dtype == kind
+        assert [column.tolist() for column in found] == [[15, 50], [50, 70], [1, 1]]
         totals = sweeps.outermost(rows, thread, start, length, of_group, 2)
         assert totals.tolist() == [100, 12]
 
@@ -390,7 +405,7 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("summed", (2, 1, 2)), ("windows", (2, 1, 2, 2)), ("windows", (2, 2, 1, 2)), ("nearest", (2, 1, 2, 2)),
     ("running", (2, 1, 2, 2)), ("running", (2, 2, 2, 1)),
     ("nest", (1, 2, 2, 2, 3)), ("nest", (1, 2, 2, 3, 2)), ("outermost", (1, 2, 2, 1, 2, 1, 0, 0, 0)), ("outermost", (2, 2, 2, 2, 2, 1, 1, 2, 2)),
-    ("depths", (2, 1)), ("paths", (2, 1, 2, 1, 1)), ("paths", (2, 2, 2, 1, 2)), ("paths", (2, 2, 2, 2, 1)),
+    ("depths", (3, 1)), ("paths", (2, 1, 2, 1, 1)), ("paths", (2, 2, 2, 2, 2)), ("paths", (2, 2, 2, 2, 1)),
     ("mark_enclosing", (2, 2)), ("pooled", (2, 1, 2, 1, 1, 2, 2)), ("pooled", (2, 2, 2, 1, 1, 1, 2)), ("pooled", (2, 2, 2, 1, 1, 2, 1)),
     ("pieces", (1, 2, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1)), ("pieces", (1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1)),
     ("pieces", (1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 2)), ("pieces", (1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1)),
@@ -403,8 +418,8 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("in_windows", (2, 2, 2, 2, 1, 2, 3, 1, 1, 1, 1)), ("in_windows", (2, 2, 2, 2, 1, 1, 3, 2, 1, 2, 2)),
     ("latest_before", (2, 1, 1, 1, 1, 1, 1)), ("latest_before", (1, 1, 2, 1, 1, 1, 2)), ("latest_before", (1, 1, 1, 1, 1, 0, 1)),
     ("join_chosen", (1, 2, 2, 1, 1)), ("join_chosen", (1, 8, 2, 1, 1)), ("join_chosen", (1, 8, 8, 1, 2)),
-    ("lanes", (1, 3, 2, 2, 3, 1, 1, 1, 1)), ("lanes", (1, 2, 2, 1, 3, 1, 1, 1, 1)), ("lanes", (1, 2, 2, 2, 2, 1, 1, 1, 1)),
-    ("lanes", (1, 2, 2, 2, 3, 1, 1, 1, 2)),
+    ("lanes", (1, 3, 2, 2, 3, 1, 1, 1)), ("lanes", (1, 2, 2, 1, 3, 1, 1, 1)), ("lanes", (1, 2, 2, 2, 2, 1, 1, 1)),
+    ("lanes", (1, 2, 2, 2, 3, 1, 1, 2)), ("lanes", (1, 2, 2, 2, 3, 1, 2, 1)),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
@@ -508,10 +523,9 @@ def test_what_encloses_a_row_on_the_axis_ends_after_it_but_for_jitter(rows):
     """Worked out row by row: the last one before it, of its thread, that ends after it begins and not 3 before its end."""
     start, length, thread = np.array(rows, np.int64).reshape(-1, 3).T
     order = np.lexsort((-length, start, thread))
-    began, ended, begin, parent = sweeps.lanes(
+    ended, begin, parent = sweeps.lanes(
         order, (thread.astype(np.int32), start, length), np.array([-31, 90, 3])
     )
-    assert began.tolist() == start[order].tolist()
     assert ended.tolist() == (start + length)[order].tolist()
     assert begin.tolist() == ((thread + 1) * 90 + start + 31)[order].tolist()
     enclosing = []

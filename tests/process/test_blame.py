@@ -66,15 +66,19 @@ def test_what_has_not_begun_yet_does_not_run(tmp_path, base_ns, far):
 
 @pytest.mark.parametrize("far", [400, 5 * 10**14], ids=["near", "years apart"])
 @pytest.mark.parametrize("depth", [3, 150])
+@pytest.mark.parametrize("at_once", [2**17, 7])
 def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
-    tmp_path, far, depth
+    tmp_path, monkeypatch, far, depth, at_once
 ):
     """Calls in calls, each 10 longer at both ends; the segments of three threads and of none in them."""
+    monkeypatch.setattr("tracekit.process.host_rows.EDGES_AT_ONCE", at_once)
     deep = [python(f"f{n}", 2_000 - 10 * n, 20 * n + 5) for n in range(depth, 0, -1)]
     strays = [op("stray", far, 10, tid=tid) for tid in range(70, 90)]
     trace = traced(tmp_path, [*deep, op("aten::x", 2_002, 2, tid=BACKWARD), *strays])
     host = trace.derived(host_rows)
-    start = host.start.min() + np.array([-5_000, 0, 7_000, 20_000, 25_000, 40_000, 60_000])
+    start = host.axis.times(host.thread, host.begin).min() + np.array(
+        [-5_000, 0, 7_000, 20_000, 25_000, 40_000, 60_000]
+    )
     end = start + np.array([2_000, 7_000, 13_000, 3_000, 9_000, 20_000, 9_000_000])
     whole = Segments(start, end, np.array([0, 0, 0, 1, -1, 0, 0]), np.arange(len(start)))
     within = host_rows(trace, union(start, end))

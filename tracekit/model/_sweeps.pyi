@@ -107,23 +107,28 @@ def nest(rows: Rows, thread: Threads, start: Ints, length: Ints, parent: Rows, /
 def own_times(rows: Rows, start: Ints, length: Ints, parent: Rows, own: Ints, /) -> None: ...
 
 # How many rows enclose each, by the place of what encloses it; the most of them, -1 where a row stands before that.
-def depths(parent: Ints, depth: Ints, /) -> int: ...
+# `parent` may be of int32.
+def depths(parent: Rows, depth: npt.NDArray[np.int32], /) -> int: ...
 
-# Marks all that encloses what is marked.
-def mark_enclosing(parent: Ints, marked: npt.NDArray[np.bool_], /) -> None: ...
+# Marks all that encloses what is marked. `parent` may be of int32.
+def mark_enclosing(parent: Rows, marked: npt.NDArray[np.bool_], /) -> None: ...
 
 # The number of the path of each of the ascending `rows`: alike where their keys are, and those of all that encloses them
-# among the rows; how many there are, -1 for keys that collide. `first` is the place of the first row of each.
-def paths(parent: Ints, rows: Ints, key: Ints, number: Ints, first: Ints, /) -> int: ...
+# among the rows; how many there are, -1 for keys that collide. `first` is the place of the first row of each. `parent` may be
+# of int32.
+def paths(
+    parent: Rows, rows: Ints, key: Ints, number: npt.NDArray[np.int32], first: Ints, /
+) -> int: ...
 
 # Segments in pieces, cut at `edges` from number `edge` on, with the row that each piece is in, -1 for none; how many of them
 # are not found after 64 steps up. All on an axis (`axis`: the first time, how many) of which lanes that begin at `base` are
-# threads; `begin` is where rows begin on it, and `first` which of the pieces is the first of each segment.
+# threads; `begin` is where rows begin on it, and `first` which of the pieces is the first of each segment. `parent` and `row`
+# may be of int32.
 def pieces(
     edges: Ints,
     begin: Ints,
     until: Ints,
-    parent: Ints,
+    parent: Rows,
     axis: Ints,
     seg_start: Ints,
     seg_end: Ints,
@@ -132,16 +137,17 @@ def pieces(
     first: Ints,
     start: Ints,
     end: Ints,
-    row: Ints,
+    row: Rows,
     /,
 ) -> int: ...
 
 # The pieces of a node that begin between the same two of the ascending `points`, those that stand apart for themselves and
-# those below 0 nowhere: the first piece and the sum of the lengths of each, and how many there are. `of_node` has room for a number a node.
+# those below 0 nowhere: the first piece and the sum of the lengths of each, and how many there are, which may be more than there
+# is room for. `of_node` has room for a number a node; `node` may be of int32.
 def pooled(
     start: Ints,
     end: Ints,
-    node: Ints,
+    node: Rows,
     points: Ints,
     of_node: Ints,
     first: Ints,
@@ -179,19 +185,18 @@ def in_windows(
     /,
 ) -> int: ...
 
-# Rows in order of thread and start: the start and end of each, where it begins on an axis (`axis`: its first time, its length),
-# on which thread follows thread, and the last one before it that ends after it begins and not earlier by `axis[2]` than it.
-# Rows and threads may be of int32.
+# Rows in order of thread and start: the end of each, where it begins on an axis (`axis`: its first time, its length), on which
+# thread follows thread, and the last one before it that ends after it begins and not earlier by `axis[2]` than it.
+# Rows, threads and what encloses a row may be of int32.
 def lanes(
     rows: Rows,
     thread: Threads,
     start: Ints,
     length: Ints,
     axis: Ints,
-    began: Ints,
     ended: Ints,
     begin: Ints,
-    parent: Ints,
+    parent: Rows,
     /,
 ) -> None: ...
 

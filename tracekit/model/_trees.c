@@ -9,12 +9,14 @@ PyObject *depths(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 2, 1, &of)) return NULL;
-    const int64_t *parent = of.values[0];
-    int64_t *depth = of.values[1], most = 0;
-    if (of.size[1] != of.size[0]) return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < of.size[0]; i++) {
-        if (parent[i] >= (int64_t)i) return counted(&of, -1);
-        depth[i] = parent[i] < 0 ? 0 : depth[parent[i]] + 1;
+    int32_t *depth = of.views[1].buf, most = 0;
+    size_t count = (size_t)of.views[1].len / sizeof *depth;
+    int narrow = is_narrow(&of, 0, count);
+    if (narrow < 0) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < count; i++) {
+        int64_t above = number_at(&of, 0, i, narrow);
+        if (above >= (int64_t)i || (above >= 0 && depth[above] == INT32_MAX)) return counted(&of, -1);
+        depth[i] = above < 0 ? 0 : depth[above] + 1;
         if (depth[i] > most) most = depth[i];
     }
     return counted(&of, most);
@@ -25,12 +27,14 @@ PyObject *mark_enclosing(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 2, 1, &of)) return NULL;
-    const int64_t *parent = of.values[0];
     char *is_marked = of.views[1].buf;
-    if (of.views[1].len != (Py_ssize_t)of.size[0]) return done(&of, "the arrays differ in length");
-    for (size_t i = of.size[0]; i-- > 0;) {
-        if (parent[i] >= (int64_t)i) return done(&of, "a row stands before what encloses it");
-        if (is_marked[i] && parent[i] >= 0) is_marked[parent[i]] = 1;
+    size_t count = (size_t)of.views[1].len;
+    int narrow = is_narrow(&of, 0, count);
+    if (narrow < 0) return done(&of, "the arrays differ in length");
+    for (size_t i = count; i-- > 0;) {
+        int64_t above = number_at(&of, 0, i, narrow);
+        if (above >= (int64_t)i) return done(&of, "a row stands before what encloses it");
+        if (is_marked[i] && above >= 0) is_marked[above] = 1;
     }
     return done(&of, NULL);
 }
@@ -57,10 +61,14 @@ PyObject *paths(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 5, 2, &of)) return NULL;
-    const int64_t *parent = of.values[0], *rows = of.values[1], *key = of.values[2];
-    int64_t *number = of.values[3], *first = of.values[4];
-    size_t size = of.size[0], asked = of.size[1], count = 0;
-    if (of.size[2] != asked || of.size[3] != asked || of.size[4] != asked) return done(&of, "the arrays differ in length");
+    const int64_t *rows = of.values[1], *key = of.values[2];
+    int32_t *number = of.views[3].buf;
+    int64_t *first = of.values[4];
+    size_t asked = of.size[1], count = 0;
+    int narrow = of.views[0].itemsize == sizeof(int32_t);
+    size_t size = number_count(&of, 0, narrow);
+    if (of.size[2] != asked || (size_t)of.views[3].len != asked * sizeof *number || of.size[4] != asked)
+        return done(&of, "the arrays differ in length");
     if (asked >= UINT32_MAX / 4) return counted(&of, -1);
     path_table table = {.bits = 4, .most = STEPS_A_ROW * asked + FREE_STEPS};
     while (((size_t)1 << table.bits) < 2 * asked) table.bits++;
@@ -72,11 +80,12 @@ PyObject *paths(PyObject *module, PyObject *args)
     int has_room = table.slots && table.above && of_row;
     for (size_t i = 0; has_room && !problem && i < asked && table.steps <= table.most; i++) {
         int64_t row = rows[i];
-        if (row < 0 || (uint64_t)row >= size || parent[row] >= row) {
+        if (row < 0 || (uint64_t)row >= size || number_at(&of, 0, (size_t)row, narrow) >= row) {
             problem = "no such row";
             break;
         }
-        uint32_t above = parent[row] < 0 ? 0 : of_row[parent[row]];
+        int64_t parent = number_at(&of, 0, (size_t)row, narrow);
+        uint32_t above = parent < 0 ? 0 : of_row[parent];
         size_t slot = (size_t)(path_hash(above, (uint64_t)key[i]) >> (64 - table.bits));
         while (table.slots[slot] && (table.above[table.slots[slot]] != above || key[first[table.slots[slot] - 1]] != key[i]) &&
                ++table.steps <= table.most)
@@ -87,7 +96,7 @@ PyObject *paths(PyObject *module, PyObject *args)
             table.above[count] = above;
         }
         of_row[row] = table.slots[slot];
-        number[i] = (int64_t)table.slots[slot] - 1;
+        number[i] = (int32_t)table.slots[slot] - 1;
     }
     int is_done = table.steps <= table.most;
     free(table.slots);
@@ -108,14 +117,16 @@ PyObject *pieces(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 13, 3, &of)) return NULL;
-    const int64_t *edges = of.values[0], *begin = of.values[1], *until = of.values[2], *parent = of.values[3];
+    const int64_t *edges = of.values[0], *begin = of.values[1], *until = of.values[2];
     const int64_t *axis = of.values[4], *seg_start = of.values[5], *seg_end = of.values[6], *base = of.values[7];
     const int64_t *edge = of.values[8], *first = of.values[9];
-    int64_t *start = of.values[10], *end = of.values[11], *row = of.values[12];
+    int64_t *start = of.values[10], *end = of.values[11];
     size_t rows = of.size[1], segments = of.size[5], room = of.size[10], hint = 0;
     int64_t above = 0;
-    if (of.size[2] != rows || of.size[3] != rows || of.size[6] != segments || of.size[7] != segments || of.size[8] != segments ||
-        of.size[9] != segments || of.size[4] != 2 || of.size[11] != room || of.size[12] != room)
+    int narrow = is_narrow(&of, 3, rows), narrow_row = is_narrow(&of, 12, room);
+    if (narrow_row > 0 && rows > (size_t)INT32_MAX + 1) return done(&of, "there is no room");
+    if (of.size[2] != rows || narrow < 0 || narrow_row < 0 || of.size[6] != segments || of.size[7] != segments ||
+        of.size[8] != segments || of.size[9] != segments || of.size[4] != 2 || of.size[11] != room)
         return done(&of, "the arrays differ in length");
     for (size_t i = 0; i < segments; i++) {
         uint64_t low = (uint64_t)first[i], high = i + 1 < segments ? (uint64_t)first[i + 1] : room;
@@ -133,11 +144,12 @@ PyObject *pieces(PyObject *module, PyObject *args)
             int64_t in = hint && begin[hint - 1] >= base[i] ? (int64_t)hint - 1 : -1;
             int level = 0;
             for (; in >= 0 && until[in] <= time && level < STEPS_UP; level++) {
-                if (parent[in] >= in) return done(&of, "a row stands before what encloses it");
-                in = parent[in];
+                int64_t parent = number_at(&of, 3, (size_t)in, narrow);
+                if (parent >= in) return done(&of, "a row stands before what encloses it");
+                in = parent;
             }
             if (in >= 0 && until[in] <= time) above++;
-            row[k] = in;
+            put_number(&of, 12, k, narrow_row, in);
         }
         end[high - 1] = seg_end[i];
     }
@@ -145,32 +157,37 @@ PyObject *pieces(PyObject *module, PyObject *args)
 }
 
 /* Pieces of one node that begin between the same two points, as far as they stand together, as one: its first piece
- * and the sum of their lengths. Those of a node below 0 count nowhere. */
+ * and the sum of their lengths; how many these are, be there room or not. Those of a node below 0 count nowhere. */
 PyObject *pooled(PyObject *module, PyObject *args)
 {
     (void)module;
     arrays of;
     if (!take(args, 7, 3, &of)) return NULL;
-    const int64_t *start = of.values[0], *end = of.values[1], *node = of.values[2], *points = of.values[3];
+    const int64_t *start = of.values[0], *end = of.values[1], *points = of.values[3];
     int64_t *of_node = of.values[4], *first = of.values[5], *length = of.values[6];
-    size_t size = of.size[0], nodes = of.size[4], count = 0, at = 0;
-    if (of.size[1] != size || of.size[2] != size) return done(&of, "the arrays differ in length");
-    if (of.size[5] < size || of.size[6] < size) return done(&of, "there is no room");
+    size_t size = of.size[0], nodes = of.size[4], room = of.size[5], count = 0, at = 0;
+    int narrow = is_narrow(&of, 2, size);
+    if (of.size[1] != size || narrow < 0) return done(&of, "the arrays differ in length");
+    if (of.size[6] != room) return done(&of, "there is no room");
     for (size_t i = 0; i < nodes; i++) of_node[i] = -1;
     size_t since = 0; /* what was pooled before lies between other points */
     for (size_t i = 0; i < size; i++) {
-        if (node[i] < 0) continue;
-        if ((uint64_t)node[i] >= nodes) return done(&of, "no such node");
+        int64_t node = number_at(&of, 2, i, narrow);
+        if (node < 0) continue;
+        if ((uint64_t)node >= nodes) return done(&of, "no such node");
         size_t now = place(points, of.size[3], start[i], 1, at);
         if (now != at) since = count;
         at = now;
-        int64_t *last = &of_node[node[i]];
-        if (*last < (int64_t)since) {
-            *last = (int64_t)count;
-            first[count] = (int64_t)i;
-            length[count++] = 0;
+        int64_t *last = &of_node[node];
+        int is_new = *last < (int64_t)since;
+        if (is_new) *last = (int64_t)count++;
+        size_t pool = (size_t)*last;
+        if (pool >= room) continue;
+        if (is_new) {
+            first[pool] = (int64_t)i;
+            length[pool] = 0;
         }
-        length[*last] = (int64_t)((uint64_t)length[*last] + (uint64_t)end[i] - (uint64_t)start[i]);
+        length[pool] = (int64_t)((uint64_t)length[pool] + (uint64_t)end[i] - (uint64_t)start[i]);
     }
     return counted(&of, (int64_t)count);
 }
@@ -223,30 +240,29 @@ typedef struct {
 } open_row;
 
 /* Rows in order of thread, start, longest first, as they lie on an axis on which the lane of a thread begins at (thread + 1) times its
- * length: the start and end of each, where it begins there, and what encloses it: the last one before it that ends after it begins,
- * and not long before it ends. `axis`: its first time, its length, and what is not long. */
+ * length: the end of each, where it begins there, and what encloses it: the last one before it that ends after it begins, and not long
+ * before it ends. `axis`: its first time, its length, and what is not long. */
 PyObject *lanes(PyObject *module, PyObject *args)
 {
     (void)module;
     arrays of;
-    if (!take(args, 9, 4, &of)) return NULL;
+    if (!take(args, 8, 3, &of)) return NULL;
     const int64_t *axis = of.values[4];
-    int64_t *start = of.values[5], *end = of.values[6], *begin = of.values[7], *parent = of.values[8];
+    int64_t *end = of.values[5], *begin = of.values[6];
     size_t count = of.size[5], size = of.size[2], depth = 0, room = 1024;
-    int narrow = is_narrow(&of, 1, size), narrow_rows = is_narrow(&of, 0, count);
-    if (narrow < 0 || narrow_rows < 0 || of.size[3] != size || of.size[4] != 3) return done(&of, "the arrays differ in length");
-    for (int i = 6; i < 9; i++)
-        if (of.size[i] != count) return done(&of, "the arrays differ in length");
+    int narrow = is_narrow(&of, 1, size), narrow_rows = is_narrow(&of, 0, count), narrow_parent = is_narrow(&of, 7, count);
+    if (narrow < 0 || narrow_rows < 0 || narrow_parent < 0 || of.size[3] != size || of.size[4] != 3 || of.size[6] != count)
+        return done(&of, "the arrays differ in length");
+    if (narrow_parent > 0 && count > (size_t)INT32_MAX + 1) return done(&of, "there is no room");
     if (!are_rows(&of, 0, narrow_rows, size)) return done(&of, "no such row");
     /* Those that none after them outlasts: the earlier one ends later. */
     open_row *open = malloc(room * sizeof *open);
     for (size_t i = 0; open && i < count; i++) {
         size_t row = (size_t)number_at(&of, 0, i, narrow_rows);
         uint64_t lane = ((uint64_t)number_at(&of, 1, row, narrow) + 1) * (uint64_t)axis[1] - (uint64_t)axis[0];
-        uint64_t length = (uint64_t)of.values[3][row];
-        start[i] = of.values[2][row];
-        end[i] = (int64_t)((uint64_t)start[i] + length);
-        begin[i] = (int64_t)((uint64_t)start[i] + lane);
+        uint64_t start = (uint64_t)of.values[2][row], length = (uint64_t)of.values[3][row];
+        end[i] = (int64_t)(start + length);
+        begin[i] = (int64_t)(start + lane);
         int64_t until = (int64_t)((uint64_t)begin[i] + length), from = (int64_t)((uint64_t)until - (uint64_t)axis[2]);
         if (from < begin[i]) from = begin[i];
         size_t low = 0, high = depth;
@@ -258,7 +274,7 @@ PyObject *lanes(PyObject *module, PyObject *args)
             else
                 high = middle;
         }
-        parent[i] = low ? open[low - 1].row : -1;
+        put_number(&of, 7, i, narrow_parent, low ? open[low - 1].row : -1);
         while (depth && open[depth - 1].until <= until) depth--;
         if (depth == room) {
             open_row *larger = realloc(open, 2 * room * sizeof *open);

@@ -86,8 +86,16 @@ def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     >>> distinct(np.array([7, 3, 7]))
     array([3, 7])
     """
-    ascending = np.sort(values)
-    is_first = np.ones(len(values), np.bool_)
+    return unrepeated(np.sort(values))
+
+
+def unrepeated(ascending: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Each of ascending numbers once.
+
+    >>> unrepeated(np.array([3, 7, 7]))
+    array([3, 7])
+    """
+    is_first = np.ones(len(ascending), np.bool_)
     np.not_equal(ascending[1:], ascending[:-1], out=is_first[1:])
     return ascending[is_first]
 

@@ -308,25 +308,25 @@ def _narrow(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any
     return np.ascontiguousarray(numbers) if numbers.dtype == np.int32 else plain(numbers)
 
 
-def depths(parent: Ints) -> tuple[Ints, int] | None:
+def depths(parent: Rows) -> tuple[npt.NDArray[np.int32], int] | None:
     """(how many rows enclose each, the most of them); None where a row stands before what encloses it."""
-    depth = np.empty(len(parent), np.int64)
-    most = native.depths(plain(parent), depth)
+    depth = np.empty(len(parent), np.int32)
+    most = native.depths(_narrow(parent), depth)
     return None if most < 0 else (depth, most)
 
 
-def mark_enclosing(parent: Ints, marked: npt.NDArray[np.bool_]) -> None:
+def mark_enclosing(parent: Rows, marked: npt.NDArray[np.bool_]) -> None:
     """Nothing; all that encloses what is marked is marked as well. What encloses a row stands before it."""
-    native.mark_enclosing(plain(parent), marked)
+    native.mark_enclosing(_narrow(parent), marked)
 
 
-def paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints] | None:
+def paths(parent: Rows, rows: Ints, key: Ints) -> tuple[npt.NDArray[np.int32], Ints] | None:
     """(the number of the path of each of ascending rows, the place of the first row of each); None for keys that collide.
 
     Two rows have one path where their keys are alike, and those of what encloses them among the rows.
     """
-    number, first = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    count = native.paths(*map(plain, (parent, rows, key)), number, first)
+    number, first = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
+    count = native.paths(_narrow(parent), plain(rows), plain(key), number, first)
     return None if count < 0 else (number, _cut(first, count))
 
 
@@ -336,26 +336,31 @@ def pieces(
     axis: Ints,
     segments: tuple[Ints, Ints, Ints, Ints, Ints],
     count: int,
-) -> tuple[Ints, Ints, Ints] | None:
+) -> tuple[Ints, Ints, Rows] | None:
     """(start, end, row) of so many pieces of segments, -1 for no row; None where rows lie too deep for a look from each piece.
 
     `rows` are (where each begins on the axis, its end, what encloses it), `axis` its first time and how many there are,
     `segments` (start, end, where the lane of its thread begins, the first edge that cuts it, its first piece).
     """
-    start, end, row = (np.empty(count, np.int64) for _ in range(3))
-    columns = map(plain, (edges, *rows, axis, *segments))
-    return None if native.pieces(*columns, start, end, row) else (start, end, row)
+    begin, until, parent = rows
+    start, end, row = (np.empty(count, dtype) for dtype in (np.int64, np.int64, parent.dtype))
+    of_rows = plain(begin), plain(until), _narrow(parent)
+    columns = map(plain, (axis, *segments))
+    too_deep = native.pieces(plain(edges), *of_rows, *columns, start, end, row)
+    return None if too_deep else (start, end, row)
 
 
-def pooled(start: Ints, end: Ints, node: Ints, count: int, points: Ints) -> tuple[Ints, Ints]:
+def pooled(start: Ints, end: Ints, node: Rows, count: int, points: Ints) -> tuple[Ints, Ints]:
     """(the first of the pieces of one node that begin between the same two points, the sum of their lengths).
 
     Nodes are 0 … count-1, a piece below 0 counts nowhere. Pieces of a node with such of other points between them stay apart.
     """
-    first, length = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
-    of_node = np.empty(count, np.int64)
-    pool_count = native.pooled(*map(plain, (start, end, node, points)), of_node, first, length)
-    return _cut(first, pool_count), _cut(length, pool_count)
+    columns = plain(start), plain(end), _narrow(node), plain(points), np.empty(count, np.int64)
+    nothing = np.empty(0, np.int64)
+    room = native.pooled(*columns, nothing, nothing)
+    first, length = np.empty(room, np.int64), np.empty(room, np.int64)
+    native.pooled(*columns, first, length)
+    return first, length
 
 
 class InWindows(NamedTuple):
@@ -383,17 +388,18 @@ def in_windows(
 
 def lanes(
     rows: Rows, spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints], axis: Ints
-) -> tuple[Ints, Ints, Ints, Ints]:
-    """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
+) -> tuple[Ints, Ints, Rows]:
+    """(end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
 
     `spans` are the thread, start and length of every row; `axis` the first time and the length of one on which thread
     follows thread, and by how much what encloses a row may end before it.
     """
     thread, start, length = spans
-    found = tuple(np.empty(len(rows), np.int64) for _ in range(4))
-    native.lanes(_narrow(rows), _narrow(thread), plain(start), plain(length), plain(axis), *found)
-    begun, ended, begin, parent = found
-    return begun, ended, begin, parent
+    end, begin = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    parent = np.empty(len(rows), row_type(len(rows)))
+    columns = _narrow(rows), _narrow(thread), plain(start), plain(length), plain(axis)
+    native.lanes(*columns, end, begin, parent)
+    return end, begin, parent
 
 
 def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:

@@ -36,6 +36,7 @@ from tracekit.process.launches import Launches, launches
 from tracekit.process.thread_axis import Segments
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 Mask = npt.NDArray[np.bool_]
 
 MAX_THREADS = 4
@@ -77,7 +78,7 @@ class _Leaves(NamedTuple):
 
     start: Ints
     end: Ints
-    row: Ints
+    row: Rows
     noted: Ints
     note: npt.NDArray[np.integer[Any]]
     holder: Ints
@@ -94,9 +95,12 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     host = host_rows(trace, union_all([idle.gaps for idle in devices]))
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
-    names, parent, holder = _names(host), sweeps.plain(host.tree.parent), host.holder
+    parent, holder = host.tree.parent, host.holder
     # Of millions of rows their times take more than all that follows.
+    named = host.name
     del host
+    names = _names(named, holder)
+    del named
     all_leaves = list(itertools.chain.from_iterable(leaves))
     tree, nodes = _tree(names, parent, holder, all_leaves, tuple(notes))
     del names, parent, holder, all_leaves
@@ -343,24 +347,24 @@ def short_name(name: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
-def _names(host: HostRows) -> Coded:
+def _names(recorded: Coded, holder: npt.NDArray[np.int8]) -> Coded:
     """The names of all rows as they stand in the tree: ranges that differ in numbers alone as one."""
-    ranges = distinct(host.name.codes[host.holder == HOLDER["range"]]).tolist()
+    ranges = distinct(recorded.codes[holder == HOLDER["range"]]).tolist()
     plain: dict[str, list[str]] = {}
     for code in ranges:
-        text = host.name.texts[code] if code >= 0 else ""
+        text = recorded.texts[code] if code >= 0 else ""
         plain.setdefault(_NUMBER.sub("#", text), []).append(text)
     pooled = {text: like for like, texts in plain.items() if len(texts) > 1 for text in texts}
-    return labels(host.name, lambda name: short_name(pooled.get(name, name)))
+    return labels(recorded, lambda name: short_name(pooled.get(name, name)))
 
 
 def _tree(
     names: Coded,
-    row_parent: Ints,
+    row_parent: Rows,
     row_holder: npt.NDArray[np.int8],
     parts: Sequence[_Leaves],
     notes: tuple[str, ...],
-) -> tuple[_Tree, list[Ints]]:
+) -> tuple[_Tree, list[Rows]]:
     """(the places of all segments and what encloses them; for each part the place of each segment, -1 for none)."""
     texts = (*names.texts, *notes, "")
     width = len(texts)
@@ -376,6 +380,8 @@ def _tree(
     key_of_note = (above + 1) * (width * len(HOLDERS)) + note * len(HOLDERS) + holder
     distinct_notes, number = numbered(key_of_note)
     ends = np.cumsum([len(part.noted) for part in parts])[:-1]
+    node_type = sweeps.row_type(len(parent) + len(distinct_notes))
+    nodes = [node.astype(node_type, copy=False) for node in nodes]
     for part, node, of_part in zip(parts, nodes, np.split(number, ends), strict=True):
         node[part.noted] = len(parent) + of_part
     enclosing, key_of_note = np.divmod(distinct_notes, width * len(HOLDERS))
@@ -384,7 +390,7 @@ def _tree(
     return _Tree(parent, Coded(label, texts), holder), nodes
 
 
-def _used(parent: Ints, parts: Sequence[_Leaves]) -> tuple[Ints, list[Ints]]:
+def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
     """(the rows of segments and what encloses them, in order; for each part its rows, those at `MAX_DEPTH` for deeper ones)."""
     depth, most = _depths(parent)
     tops = [part.row for part in parts]
@@ -398,6 +404,7 @@ def _used(parent: Ints, parts: Sequence[_Leaves]) -> tuple[Ints, list[Ints]]:
         used[row] = True
     used = used[:-1]
     if sweeps.native is not None:
+        del depth
         sweeps.mark_enclosing(parent, used)
         return np.flatnonzero(used), tops
     for level in range(min(most, MAX_DEPTH), 0, -1):
@@ -405,14 +412,14 @@ def _used(parent: Ints, parts: Sequence[_Leaves]) -> tuple[Ints, list[Ints]]:
     return np.flatnonzero(used), tops
 
 
-def _paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints, Ints]:
+def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
     """(what encloses each place, its key, the place of each row of the tree, -1 for none): one place a path of keys.
 
     Places count level by level, those of one level by what encloses them, then by key.
     """
     known = sweeps.paths(parent, rows, key) if sweeps.native is not None else None
     first_number, first = known or (np.arange(len(rows)), np.arange(len(rows)))
-    number_of = np.full(len(parent) + 1, -1, np.int64)
+    number_of = np.full(len(parent) + 1, -1, parent.dtype)
     number_of[rows] = first_number
     above, key = number_of[parent[rows[first]]], key[first]
     depth, most = _depths(above)
@@ -432,7 +439,7 @@ def _paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints, Ints]:
     return np.concatenate(parents), np.concatenate(keys), number_of
 
 
-def _depths(parent: Ints) -> tuple[Ints, int]:
+def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
     """(how many rows enclose each, the most of them)."""
     if sweeps.native is not None and (known := sweeps.depths(parent)) is not None:
         return known
@@ -486,7 +493,7 @@ def _with_descendants(parent: Ints, own: Ints) -> Ints:
 
 
 def _pooled(
-    trace: Trace, idle: DeviceIdle, parts: Sequence[_Leaves], nodes: Sequence[Ints]
+    trace: Trace, idle: DeviceIdle, parts: Sequence[_Leaves], nodes: Sequence[Rows]
 ) -> tuple[Ints, Ints, Ints]:
     """(when each begins, its node, its length) of the segments in order; those of a node, gap and window as one."""
     points = distinct(np.concatenate((idle.gaps.start, _window_edges(trace, idle))))
@@ -498,11 +505,11 @@ def _pooled(
         else:
             first = np.flatnonzero(node >= 0)
             length = part.end[first] - part.start[first]
-        pools.append((part.start[first], node[first], length))
-    start, node, length = map(np.concatenate, zip(*pools, strict=True))
-    assert int(length.sum()) == idle.gaps.total, "each idle nanosecond once"
-    order = np.argsort(start, kind="stable")
-    return start[order], node[order], length[order]
+        pools.append((part.start[first], node[first].astype(np.int64), length))
+    starts, places, lengths = map(np.concatenate, zip(*pools, strict=True))
+    assert int(lengths.sum()) == idle.gaps.total, "each idle nanosecond once"
+    order = np.argsort(starts, kind="stable")
+    return starts[order], places[order], lengths[order]
 
 
 def _by_window(

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.intervals import Intervals, window_at
-from tracekit.model.keys import distinct, of_arrays
+from tracekit.model.keys import distinct, of_arrays, unrepeated
 from tracekit.model.records import dataclass
 from tracekit.model.sweeps import places
-from tracekit.model.tables.arrays import Coded, joined
+from tracekit.model.tables.arrays import Coded, joined, narrowest
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
@@ -80,7 +80,7 @@ TABLES = ("python_calls", "host_ops")
 
 @dataclass(frozen=True, slots=True)
 class HostRows:
-    """Rows of all threads, by thread, start, longest first; `tree` holds their parents.
+    """Rows of all threads, by thread, start, longest first: where each begins on an axis, its end; `tree` holds their parents.
 
     `holder` indexes `HOLDERS`; `waits`: others may have the work meanwhile; `frame`: it only says which step or
     stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all
@@ -88,7 +88,7 @@ class HostRows:
     `recorded`: no piece of what is known of CPUs, of which each lies within what was the deepest row without it.
     """
 
-    start: Ints
+    begin: Ints
     end: Ints
     thread: Ints
     name: Coded
@@ -99,12 +99,11 @@ class HostRows:
     recorded: Mask
     tree: Nesting
     axis: Axis
-    begin: Ints
     edges: Ints
 
     def at(self, thread: Ints, ts_ns: Ints) -> Ints:
         """For each instant on a thread the row that began last there and still runs; -1 for none."""
-        if not len(self.start):
+        if not len(self.begin):
             return np.full(len(ts_ns), -1, np.int64)
         place = places(self.begin, self.axis.lift(thread, ts_ns), right=True) - 1
         place[(place >= 0) & (self.thread[place] != thread)] = -1
@@ -133,7 +132,7 @@ class HostRows:
         high = places(self.edges, self.axis.lift(whole.thread, whole.end))
         return low, np.where(whole.thread < 0, 0, np.maximum(high - low, 0)) + 1
 
-    def cut_and_found(self, whole: Segments) -> tuple[Ints, Ints, Ints, Ints]:
+    def cut_and_found(self, whole: Segments) -> tuple[Ints, Ints, Rows, Ints]:
         """(start, end and row of the pieces, the first piece of each segment): as `cut` and `at` say, in one pass."""
         if sweeps.native is not None and self.axis.points is None:
             edge, size = self._edges_within(whole)
@@ -150,9 +149,12 @@ class HostRows:
         return part.start, part.end, self.at(part.thread, part.start), first
 
 
+EDGES_AT_ONCE = 2**17
+"""Of so many rows at a time it is looked at when they start and end."""
+
+
 def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     """The rows of a trace that last; segments are cut at the starts and ends of rows, or those `within` some time alone."""
-    names, waits, frame, holder = _described(trace)
     start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
     lasting = np.flatnonzero(dur > 0)
     if trace.has("python_calls"):
@@ -161,50 +163,61 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
         twice[len(trace.numbers("python_calls", "ts_ns")) :] = of_kind(trace, "host_ops", "python")
         lasting = lasting[~twice[lasting]]
     rows = in_order(lasting, thread, start, dur)
+    del lasting
     pieces = cpu_pieces(trace)
     of_cpu = pieces.segments
     last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
     axis = Axis.of((start, start + dur, of_cpu.start, of_cpu.end), last)
-    start, end, begin, parent = _on_axis(axis, rows, (thread, start, dur))
+    begin, end, parent = _on_axis(axis, rows, (thread, start, dur))
     thread = thread[rows]
-    del dur
-    edges = []
-    for times in (start, end):
-        at = np.arange(len(rows))
-        if within is not None and not len(of_cpu.start):
-            at = np.flatnonzero(window_at(within.start, within.end, times) >= 0)
-        edges.append(axis.lift(thread[at], times[at]))
-    tree = Nesting(parent, _NOTHING)
-    name = Coded(names.codes[rows], names.texts)
-    holds = is_named(name, _HOLDS.match)
-    only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
-    recorded = np.ones(len(rows), np.bool_)
-    of_rows = holder[rows], waits[rows], only_frame, holds, recorded, tree
-    host = HostRows(
-        start, end, thread, name, *of_rows, axis, begin, distinct(np.concatenate(edges))
-    )
+    del start, dur
+    names, waits, frame, holder = _described(trace)
+    name, frame, holder = Coded(names.codes[rows], names.texts), frame[rows], holder[rows]
+    only_frame = (frame > 1) | ((frame > 0) & _enclosing(parent, holder))
+    waits, holds = waits[rows], is_named(name, _HOLDS.match)
+    recorded, tree = np.ones(len(rows), np.bool_), Nesting(parent, _NOTHING)
+    del rows, names, frame
+    # Pieces of what is known of CPUs may lie anywhere.
+    edges = _edges(axis, thread, begin, end, None if len(of_cpu.start) else within)
+    of_rows = name, holder, waits, only_frame, holds, recorded, tree
+    host = HostRows(begin, end, thread, *of_rows, axis, edges)
     return _with_cpu(host, pieces) if len(of_cpu.start) else host
+
+
+def _edges(axis: Axis, thread: Ints, begin: Ints, end: Ints, within: Intervals | None) -> Ints:
+    """When rows start and end, in order on the axis: those `within` some time, or all."""
+    parts = [_NOTHING]
+    for first in range(0, len(begin), EDGES_AT_ONCE):
+        part = slice(first, first + EDGES_AT_ONCE)
+        for times in (axis.times(thread[part], begin[part]), end[part]):
+            at = np.arange(len(times))
+            if within is not None:
+                at = np.flatnonzero(window_at(within.start, within.end, times) >= 0)
+            parts.append(axis.lift(thread[part][at], times[at]))
+    edges = np.concatenate(parts)
+    del parts
+    edges.sort()
+    return unrepeated(edges)
 
 
 _NOTHING = np.empty(0, np.int64)
 
 
-def _on_axis(
-    axis: Axis, rows: Rows, spans: tuple[Ints, Ints, Ints]
-) -> tuple[Ints, Ints, Ints, Ints]:
-    """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
+def _on_axis(axis: Axis, rows: Rows, spans: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Rows]:
+    """(place on the axis, end, what encloses it, -1 for none) of rows in order of thread, start, longest first.
 
     What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call that
     opened it would seem to lie in that call for good.
     """
     if sweeps.native is not None and axis.points is None:
-        return sweeps.lanes(rows, spans, np.array([axis.low, axis.span, JITTER_NS]))
+        end, begin, parent = sweeps.lanes(rows, spans, np.array([axis.low, axis.span, JITTER_NS]))
+        return begin, end, parent
     thread, start, dur = (column[rows] for column in spans)
     end = start + dur
     begin, until = axis.lift(thread, start), axis.lift(thread, end)
     jitter = JITTER_NS if axis.points is None else 1
-    parent = last_reaching(np.maximum(begin, until - jitter), until) if len(rows) else _NOTHING
-    return start, end, begin, parent
+    above = last_reaching(np.maximum(begin, until - jitter), until) if len(rows) else _NOTHING
+    return begin, end, above.astype(sweeps.row_type(len(rows)))
 
 
 def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
@@ -223,7 +236,8 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
     tells_nothing = only_frame | np.isin(holder, [-1, HOLDER["range"]])
     holder[tells_nothing] = np.where(off, HOLDER["off_cpu"], HOLDER["sample"])[tells_nothing]
     waits = ~ready & (np.append(host.waits, False)[row] | (off & only_frame))
-    times = zip((host.start, host.end, host.thread), part[:3], strict=True)
+    started = host.axis.times(host.thread, host.begin)
+    times = zip((started, host.end, host.thread), part[:3], strict=True)
     start, end, thread = map(np.concatenate, times)
     order = by_start(thread, start, end)
     place = np.empty(len(order) + 1, np.int64)
@@ -242,7 +256,7 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
         )
     )
     return HostRows(
-        start[order],
+        np.concatenate((host.begin, lifted[0]))[order],
         end[order],
         thread[order],
         Coded(name.codes[order], name.texts),
@@ -253,12 +267,11 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
         recorded,
         Nesting(above, np.arange(len(order))),
         host.axis,
-        np.concatenate((host.begin, lifted[0]))[order],
         distinct(np.concatenate((host.edges, *lifted))),
     )
 
 
-def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:
+def _enclosing(parent: Rows, holder: npt.NDArray[np.int8]) -> Mask:
     """Which rows have an op, a call or a Python function just inside them."""
     encloses = np.zeros(len(parent), np.bool_)
     works = np.isin(holder, [HOLDER[name] for name in ("op", "call", "sync", "python")])
@@ -341,5 +354,4 @@ def labels(names: Coded, shorten: Callable[[str], str]) -> Coded:
     """The same rows with shortened texts, equal ones with one code."""
     code_of: dict[str, int] = {}
     place = [code_of.setdefault(shorten(text), len(code_of)) for text in names.texts]
-    codes = np.array([*place, -1], np.int64)[names.codes]
-    return Coded(codes, tuple(code_of))
+    return Coded(np.array([*place, -1], narrowest(len(code_of)))[names.codes], tuple(code_of))

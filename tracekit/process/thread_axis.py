@@ -48,7 +48,7 @@ class Axis:
     def times(self, thread: Ints, places: Ints) -> Ints:
         """The instants that have these places on a thread, of which each is that of a row's start or end."""
         if self.points is None:
-            return places - (thread + 1) * self.span + self.low
+            return places - (thread.astype(np.int64) + 1) * self.span + self.low
         return self.points[places % (2 * len(self.points) + 1) // 2]
 
     @staticmethod
