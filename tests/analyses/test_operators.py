@@ -245,3 +245,17 @@ def test_all_questions_find_the_same_without_the_passes_in_c(monkeypatch):
     assert native.tables.keys() == plain.tables.keys()
     for name in native.tables:
         pd.testing.assert_frame_equal(native[name], plain[name])
+
+
+def test_all_questions_find_the_same_however_many_rows_are_looked_at_at_once(monkeypatch):
+    path = EXAMPLES / "simulated_gpu/outputs/profile/simulated_rank0.pt.trace.json.gz"
+    whole = analyze(path, Options(cache=False)).measurements
+    for name, count in (
+        ("model.keys.COUNTED", 7), ("process.by_name.MANY_ROWS", 0), ("process.host_rows.EDGES_AT_ONCE", 5),
+        ("process.shapes.CALLS_AT_ONCE", 3), ("readers.chrome.COUNTED_ROWS", 9),
+    ):  # fmt: skip
+        monkeypatch.setattr(f"tracekit.{name}", count)
+    in_parts = analyze(path, Options(cache=False)).measurements
+    assert whole.tables.keys() == in_parts.tables.keys()
+    for name in whole.tables:
+        pd.testing.assert_frame_equal(whole[name], in_parts[name])

@@ -10,6 +10,7 @@ from tracekit.job import frames as pooling
 from tracekit.model.keys import (
     FEW,
     as_python,
+    counted,
     equal,
     first_of_each,
     is_among,
@@ -35,6 +36,22 @@ def test_sums_are_exact_and_group_minus_one_counts_nowhere(rows):
     values = np.array([value for _, value in rows], np.int64)
     expected = [sum(value for at, value in rows if at == k) for k in range(4)]
     assert summed(group, values, 4).tolist() == expected
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 2**18])
+@given(st.lists(st.integers(-1, 3), max_size=9))
+def test_rows_of_groups_are_counted_whatever_their_type(at_once, group):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracekit.model.keys.COUNTED", at_once)
+        for kind in (np.int8, np.int32, np.int64):
+            counts = counted(np.array(group, kind), 5)
+            assert counts.tolist() == [group.count(number) for number in range(5)]
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-(2**62), 2**62)), max_size=7))
+def test_sums_of_narrow_groups_are_those_of_wide_ones(rows):
+    group, values = np.array(rows, np.int64).reshape(-1, 2).T
+    assert summed(group.astype(np.int32), values, 4).tolist() == summed(group, values, 4).tolist()
 
 
 @given(numbers, numbers)

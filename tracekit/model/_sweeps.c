@@ -385,12 +385,13 @@ static PyObject *summed(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 3, 1, &of)) return NULL;
-    const int64_t *group = of.values[0];
-    if (of.size[1] != of.size[0]) return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < of.size[0]; i++) {
-        if (group[i] < 0) continue;
-        if ((uint64_t)group[i] >= of.size[2]) return done(&of, "no such group");
-        int64_t *total = &of.values[2][group[i]];
+    int narrow = is_narrow(&of, 0, of.size[1]);
+    if (narrow < 0) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[1]; i++) {
+        int64_t group = number_at(&of, 0, i, narrow);
+        if (group < 0) continue;
+        if ((uint64_t)group >= of.size[2]) return done(&of, "no such group");
+        int64_t *total = &of.values[2][group];
         *total = (int64_t)((uint64_t)*total + (uint64_t)of.values[1][i]);
     }
     return done(&of, NULL);
@@ -410,15 +411,15 @@ static PyObject *outermost(PyObject *module, PyObject *args)
     arrays of;
     if (!take(args, 9, 4, &of)) return NULL;
     const int64_t *start = of.values[2], *length = of.values[3];
-    int64_t *totals = of.values[5], *low = of.values[6], *high = of.values[7], *first = of.values[8];
+    int64_t *totals = of.values[5], *low = of.values[6], *high = of.values[7];
     size_t size = of.size[2], groups = of.size[5], threads = 0, count = 0;
     int narrow = is_narrow(&of, 1, size), narrow_rows = is_narrow(&of, 4, size);
     if (narrow < 0 || narrow_rows < 0 || of.size[3] != size) return done(&of, "the arrays differ in length");
     if (!are_rows(&of, 0, narrow_rows, size)) return done(&of, "no such row");
     size_t asked = number_count(&of, 0, narrow_rows);
-    int keeps = of.size[6] > 0;
-    if (keeps && (of.size[6] < asked || of.size[7] < asked || of.size[8] < asked))
-        return done(&of, "there is no room");
+    int keeps = of.size[6] > 0, narrow_first = is_narrow(&of, 8, of.size[6]);
+    if (keeps && (of.size[6] < asked || of.size[7] < asked || narrow_first < 0)) return done(&of, "there is no room");
+    if (narrow_first > 0 && size > (size_t)INT32_MAX + 1) return done(&of, "there is no room");
     run_state *states = calloc(groups + 1, sizeof *states);
     if (!states) return no_memory(&of);
     int64_t latest = INT64_MIN, last = 0;
@@ -447,7 +448,7 @@ static PyObject *outermost(PyObject *module, PyObject *args)
                 state->interval = count;
                 low[count] = from;
                 high[count] = solid;
-                first[count++] = (int64_t)row;
+                put_number(&of, 8, count++, narrow_first, (int64_t)row);
             } else if (solid > high[state->interval]) {
                 high[state->interval] = solid;
             }

@@ -57,8 +57,8 @@ def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints, row: Ints, /) -> 
 # and where too many start together. `thread` may be of int32, and so may `order`. Quick where rows are nearly in order.
 def by_thread(rows: Ints, thread: Threads, start: Ints, length: Ints, order: Rows, /) -> int: ...
 
-# The sums of the values of each group, added to the totals; a group below 0 counts nowhere.
-def summed(group: Ints, values: Ints, totals: Ints, /) -> None: ...
+# The sums of the values of each group, added to the totals; a group below 0 counts nowhere. `group` may be of int32.
+def summed(group: Rows, values: Ints, totals: Ints, /) -> None: ...
 
 # The nearest row above each that is wanted, -1 for none; how many are not there yet after 64 steps.
 # `parent` may be of int32.
@@ -80,7 +80,7 @@ def outermost(
     totals: Ints,
     low: Ints,
     high: Ints,
-    first: Ints,
+    first: Rows,
     /,
 ) -> int: ...
 

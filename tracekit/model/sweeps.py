@@ -176,10 +176,10 @@ def by_thread(
     return order if count >= 0 else None
 
 
-def summed(group: Ints, values: Ints, count: int) -> Ints:
+def summed(group: Rows, values: Ints, count: int) -> Ints:
     """Sums by group, which are 0 … count-1; one below 0 counts nowhere."""
     totals = np.zeros(count, np.int64)
-    native.summed(plain(group), plain(values), totals)
+    native.summed(_narrow(group), plain(values), totals)
     return totals
 
 
@@ -226,14 +226,14 @@ def united_calls(
     length: Ints,
     group: Rows,
     count: int,
-) -> tuple[Ints, Ints, Ints, Ints]:
+) -> tuple[Ints, Ints, Ints, Rows]:
     """The same times, and (start, end, first row) of the intervals in which a group runs; an instant lasts 1 ns."""
     totals = np.zeros(count, np.int64)
-    low, high, first = (np.empty(len(rows), np.int64) for _ in range(3))
+    low, high = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    first = np.empty(len(rows), row_type(len(start)))
     columns = _grouped(rows, thread, start, length, group)
     united_count = native.outermost(*columns, totals, low, high, first)
-    low, high, first = (_cut(times, united_count) for times in (low, high, first))
-    return totals, low, high, first
+    return totals, _cut(low, united_count), _cut(high, united_count), _cut(first, united_count)
 
 
 def nested(rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints) -> Rows:
@@ -407,7 +407,7 @@ def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:
     return np.ascontiguousarray(values, np.int64)
 
 
-def _cut(values: Ints, count: int) -> Ints:
+def _cut(values: Rows, count: int) -> Any:
     """The first of the values, in memory of their own where most of it would be of no use."""
     if 2 * count > len(values):
         return values[:count]

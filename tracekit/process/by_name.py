@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model import sweeps
 from tracekit.model.keys import numbered
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, bare, narrowest
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 
 
 FEW_NAMES = 8
@@ -68,6 +70,23 @@ def _wanted_codes(texts: tuple[str, ...], wanted: Callable[[str], object]) -> li
 
 
 _remembered_codes = lru_cache(256)(_wanted_codes)
+
+
+def numbered_codes(codes: Rows, count: int) -> tuple[Ints, Rows]:
+    """(the codes that occur, ascending; for each its place among them), of codes below `count`, -1 among them.
+
+    As `keys.numbered` in half of its memory.
+
+    >>> numbered_codes(np.array([7, -1, 7], np.int8), 9)
+    (array([-1,  7]), array([1, 0, 1], dtype=int32))
+    """
+    occurs = np.zeros(count + 1, np.bool_)
+    occurs[codes] = True  # -1 marks the last place
+    present = np.concatenate((np.flatnonzero(occurs[-1:]) - 1, np.flatnonzero(occurs[:-1])))
+    place = np.zeros(count + 1, sweeps.row_type(len(codes)))
+    place[present] = np.arange(len(present))
+    of_rows: Rows = place[codes]
+    return present, of_rows
 
 
 MANY_ROWS = 2**17

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import Intervals, covered, subtract, union, union_all
 from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, ordered, summed
 from tracekit.model.records import dataclass
@@ -86,13 +87,13 @@ class HostSide:
     graph_capture: Mask
     loader: Mask
     optimizer: Mask
-    within_optimizer: Ints
+    within_optimizer: sweeps.Rows
 
 
 def host_side(trace: Trace) -> HostSide:
     """What every row of `host_ops` is."""
     names = trace.texts("host_ops", "name")
-    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16).take(names.codes)
+    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16)[names.codes]
     tree: Nesting = trace.derived(nesting)
     # Profilers of 2021 record annotations as ops.
     op = of_kind(trace, "host_ops", "op") & (kinds & _ANNOTATION == 0)
@@ -106,9 +107,10 @@ def host_side(trace: Trace) -> HostSide:
     annotated = of_kind(trace, "host_ops", "op", "range")
     launch = _outermost(tree, runtime & (kinds & _LAUNCH != 0))
     optimizer = annotated & (kinds & _OPTIMIZER != 0)
-    within = np.full(len(op), -1, np.int64)
+    row_type = sweeps.row_type(len(op))
+    within: sweeps.Rows = np.broadcast_to(np.full(1, -1, row_type), len(op))
     if optimizer.any():
-        within = tree.nearest(optimizer, np.arange(len(op)))
+        within = tree.nearest(optimizer, np.arange(len(op))).astype(row_type)
     return HostSide(
         op,
         leaf,

@@ -90,12 +90,12 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
     classes_of = list(map(module_class, names.texts))
     if not any(classes_of):
         return None
-    codes = names.codes.astype(np.int64)
-    named = np.array([*(name is not None for name in classes_of), False], np.bool_).take(codes)
+    named = np.array([*(name is not None for name in classes_of), False], np.bool_)[names.codes]
     rows = np.flatnonzero(named & of_kind(trace, "host_ops", kind))
     if not len(rows):
         return None
-    classes = sorted({str(classes_of[code]) for code in distinct(codes[rows]).tolist()})
+    codes = names.codes[rows].astype(np.int64)
+    classes = sorted({str(classes_of[code]) for code in distinct(codes).tolist()})
     number = {name: place for place, name in enumerate(classes)}
     of_code = np.array([*(number.get(str(name), -1) for name in classes_of), -1], np.int64)
     links: Launches = trace.derived(launches)
@@ -111,10 +111,12 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
         origin,
         classes,
         rows,
-        of_code[codes[rows]],
-        codes[rows],
+        of_code[codes],
+        codes,
         own_times_in(tree, *spans)[rows],
-        np.where(inside >= 0, of_code[codes[inside]], -1) if _may_launch(trace, rows) else None,
+        np.where(inside >= 0, of_code[names.codes[inside]], -1)
+        if _may_launch(trace, rows)
+        else None,
     )
 
 

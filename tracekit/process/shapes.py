@@ -152,14 +152,14 @@ class Calls:
     """
 
     count: int
-    group: Ints
-    thread: Ints
+    group: Rows
+    thread: Rows
     start: Ints
     end: Ints
     total_ns: Ints
 
 
-def calls(trace: Trace, rows: Ints, group: Ints, count: int) -> Calls:
+def calls(trace: Trace, rows: Ints, group: Rows, count: int) -> Calls:
     """The merged intervals of these host rows by group and thread, and the wall time of each group."""
     if sweeps.native is not None:
         in_order = trace.derived(nesting).order
@@ -171,8 +171,7 @@ def calls(trace: Trace, rows: Ints, group: Ints, count: int) -> Calls:
     thread, start, dur = (
         trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
     )
-    thread = thread.astype(np.int64)
-    pairs, pair = numbered(thread * count + group)
+    pairs, pair = numbered(thread.astype(np.int64) * count + group.astype(np.int64))
     totals = union_totals(start, start + dur, pair, len(pairs))
     (first, last), points, width = _placed(len(pairs), start, start + np.maximum(dur, 1))
     merged = union(first + pair * width, last + pair * width)
@@ -191,53 +190,66 @@ def _calls_in_order(trace: Trace, in_order: Rows, slot: Rows, count: int) -> Cal
     """The same by one pass over rows in order of thread and start; `slot` is the group of every row."""
     thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
     totals, low, high, first = sweeps.united_calls(in_order, thread, start, dur, slot, count)
-    of_group, of_thread = (column[first].astype(np.int64) for column in (slot, thread))
-    return Calls(count, of_group, of_thread, low, high, totals)
+    return Calls(count, slot[first], thread[first], low, high, totals)
 
 
 def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
-    """(the times from their earliest on, what they count from, a length that none reaches).
+    """(the places of the times, as `_places` has them, of which these are the points; a length that none reaches)."""
+    points, width = _points(lanes, *times)
+    return [_places(points, ts) for ts in times], points, width
 
-    Where so many lanes of that length would overflow, the ranks of the times instead, and the times by rank.
+
+def _points(lanes: int, *times: Ints) -> tuple[Ints, int]:
+    """(what times count from: their earliest; a length that none reaches).
+
+    Where so many lanes of that length would overflow, all the times there are: then they count by rank.
     """
     present = [ts for ts in times if len(ts)]
     low = min((int(ts.min()) for ts in present), default=0)
     width = max((int(ts.max()) for ts in present), default=0) - low + 2
     if width * (lanes + 1) < 2**62:
-        return [ts - low for ts in times], np.array([low]), width
+        return np.array([low]), width
     points = distinct(np.concatenate(times))
-    return [np.searchsorted(points, ts) for ts in times], points, len(points) + 1
+    return points, len(points) + 1
+
+
+def _places(points: Ints, ts_ns: Ints) -> Ints:
+    """The times from the only point on, or their ranks among several."""
+    return ts_ns - points[0] if len(points) == 1 else np.searchsorted(points, ts_ns)
 
 
 def _times(points: Ints, placed: Ints) -> Ints:
-    """The times that `_placed` placed."""
+    """The times that `_places` placed."""
     return placed + points[0] if len(points) == 1 else points[placed]
 
 
+CALLS_AT_ONCE = 2**17
+"""Of so many intervals at a time it is looked for what lies in them: there are as many as calls."""
+
+
 def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
-    """For each group the sums of `values` over the instants (thread, ts_ns) that lie in its calls."""
-    low, high, order = _slices(made, thread, ts_ns)
-    out = []
-    for value in values:
-        sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(value[order])))
-        out.append(summed(made.group, sums[high] - sums[low], made.count))
-    return out
-
-
-def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
-    """(low, high) of each interval among the instants in `order` of thread and time; thread -1 is nowhere."""
+    """For each group the sums of `values` over the instants (thread, ts_ns) that lie in its calls; thread -1 is nowhere."""
     in_thread = np.flatnonzero(thread >= 0)
     lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
-    (place, start, end), _, width = _placed(lanes, ts_ns[in_thread], made.start, made.end)
-    place += thread[in_thread] * width
+    points, width = _points(lanes, ts_ns[in_thread], made.start, made.end)
+    place = _places(points, ts_ns[in_thread]) + thread[in_thread] * width
     order = np.argsort(place, kind="stable")
-    place, thread_start = place[order], made.thread * width
-    # In place: there are as many intervals as calls.
-    start += thread_start
-    end += thread_start
-    low = sweeps.places(place, start)
-    high = sweeps.places(place, end)
-    return low, np.maximum(high, low, out=high), in_thread[order]
+    place, in_thread = place[order], in_thread[order]
+    none = np.zeros(1, np.int64)
+    sums = [np.concatenate((none, np.cumsum(value[in_thread]))) for value in values]
+    totals = np.zeros((len(values), made.count), np.int64)
+    for first in range(0, len(made.start), CALLS_AT_ONCE):
+        part = slice(first, first + CALLS_AT_ONCE)
+        lane = made.thread[part].astype(np.int64) * width
+        low, high = (
+            sweeps.places(place, _places(points, ts) + lane)
+            for ts in (made.start[part], made.end[part])
+        )
+        np.maximum(high, low, out=high)
+        for number, before in enumerate(sums):
+            inside = before[high] - before[low]
+            totals[number] += summed(made.group[part], inside, made.count)
+    return list(totals)
 
 
 def launch_threads(trace: Trace) -> Ints:

@@ -14,13 +14,14 @@ from tracekit.job.frames import grouped, ordered, run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model import sweeps
 from tracekit.model.intervals import union_totals
-from tracekit.model.keys import numbered, summed
+from tracekit.model.keys import counted, numbered, summed
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Coded
 from tracekit.model.tables.columns import HOST_OP_KINDS, NAME, SELF_LAUNCHES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.by_name import narrow, of_kind
+from tracekit.process.by_name import narrow, numbered_codes, of_kind
 from tracekit.process.devices import devices
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import innermost, nesting, own_times
@@ -48,48 +49,65 @@ OPERATORS = Table(
 
 
 Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.integer[Any]]
 
 KINDS = ("op", "runtime", "range")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Time, launched work and memory of every op, call and range by name."""
-    chosen = np.flatnonzero(of_kind(trace, "host_ops", *KINDS))
-    if not len(chosen):
+    is_chosen = of_kind(trace, "host_ops", *KINDS)
+    if not is_chosen.any():
         return {}
     names, kinds = trace.texts("host_ops", "name"), trace.texts("host_ops", "kind")
     width = len(names.texts) + 1
-    key = kinds.codes[chosen].astype(np.int64) * width + names.codes[chosen] + 1
-    present, group = numbered(key)
-    slot = np.full(len(names), -1, np.int64)
-    slot[chosen] = group
+    present, slot = _by_kind_and_name(is_chosen, kinds, names)
     count = len(present)
     return {
         "operators": {
             "kind": narrow(present // width, kinds.texts),
             "name": narrow(present % width - 1, names.texts),
-            "count": np.bincount(group, minlength=count),
-            "total_ns": _outermost(trace, chosen, slot, count),
-            "self_ns": summed(group, trace.derived(own_times)[chosen], count),
+            "count": counted(slot, count),
+            "total_ns": _outermost(trace, slot, count),
+            # Not remembered: where no shapes were recorded nobody else asks for it.
+            "self_ns": summed(slot, own_times(trace), count),
             **_device_work(trace, slot, count),
             **_memory(trace, slot, count),
         }
     }
 
 
-def _outermost(trace: Trace, rows: Ints, slot: Ints, count: int) -> Ints:
+def _by_kind_and_name(
+    is_chosen: npt.NDArray[np.bool_], kinds: Coded, names: Coded
+) -> tuple[Ints, Rows]:
+    """(code of the kind · (names + 1) + that of the name + 1 of every group, ascending; the group of each row, -1 for none)."""
+    width = len(names.texts) + 1
+    room = width * len(kinds.texts)
+    key = kinds.codes.astype(np.min_scalar_type(-room - 1))
+    key *= width
+    key += names.codes
+    key += 1
+    key[~is_chosen] = -1
+    present, slot = numbered_codes(key, room)
+    if present[0] < 0:
+        present, slot = present[1:], slot - 1
+    return present, slot
+
+
+def _outermost(trace: Trace, slot: Rows, count: int) -> Ints:
     """Wall time per group: on each thread the union of its intervals, so that recursion counts once."""
     thread = trace.numbers("host_ops", "thread")
     start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
     if sweeps.native is not None:
         in_order = trace.derived(nesting).order
         return sweeps.outermost(in_order, thread, start, dur, slot, count)
+    rows = np.flatnonzero(slot >= 0)
     pairs, pair = numbered(thread[rows].astype(np.int64) * count + slot[rows])
     totals = union_totals(start[rows], start[rows] + dur[rows], pair, len(pairs))
     return summed(pairs % count, totals, count)
 
 
-def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
+def _device_work(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
     """Device ops launched while an op was innermost: count, Σ duration, union per device."""
     if not trace.has("device_ops"):
         return {}
@@ -98,7 +116,7 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     # A call outside any op stands for itself: work launched from plain Python must not vanish.
     owner = np.where(links.op >= 0, links.op, links.call)
     linked = np.flatnonzero(owner >= 0)
-    group = slot[owner[linked]]
+    group = slot[owner[linked]].astype(np.int64)
     linked, group = linked[group >= 0], group[group >= 0]
     start = trace.numbers("device_ops", "ts_ns")[linked]
     dur, width = trace.derived(sound_dur_ns)[linked], max(len(of_trace), 1)
@@ -111,7 +129,7 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     }
 
 
-def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
+def _memory(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
     """Bytes allocated and freed while an op was innermost; NA unless memory was profiled."""
     if not trace.has("memory_ops"):
         return {}

@@ -13,14 +13,14 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import count_distinct, grouped, ordered, run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import numbered, summed
+from tracekit.model.keys import counted, numbered, summed
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, NAME, SELF_LAUNCHES, SHAPE_COUNT
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.by_name import narrow, of_kind
+from tracekit.process.by_name import narrow, numbered_codes, of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import innermost, own_times
 from tracekit.process.shapes import (
@@ -77,6 +77,7 @@ OPERATOR_TOTALS = Table(
 
 
 Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.integer[Any]]
 
 MAX_SHAPES = 4_000
 """Most (op, shape) of one source kept one by one: those with most time of their own, host and device."""
@@ -102,19 +103,18 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not len(rows):
         return {}
     names = trace.texts("host_ops", "name")
-    codes = names.codes[rows].astype(np.int64)
-    present, group = numbered(codes)
+    present, group = numbered_codes(names.codes[rows], len(names.texts))
     work, memory = _launched(trace), _memory(trace)
     tables: dict[str, Mapping[str, Any]] = {
         "operator_totals": {
             "name": narrow(present, names.texts),
-            "count": np.bincount(group, minlength=len(present)),
+            "count": counted(group, len(present)),
             **_inclusive(trace, rows, group, len(present), work, memory, whole=True),
         }
     }
     recorded: Shapes = trace.derived(shapes)
     if recorded.dims:
-        tables["operator_shapes"] = _by_shape(trace, rows, codes, work, memory)
+        tables["operator_shapes"] = _by_shape(trace, rows, work, memory)
     return tables
 
 
@@ -144,7 +144,7 @@ def _memory(trace: Trace) -> Instants | None:
 def _inclusive(
     trace: Trace,
     rows: Ints,
-    group: Ints,
+    group: Rows,
     count: int,
     work: Instants | None,
     memory: Instants | None,
@@ -167,13 +167,13 @@ def _inclusive(
 
 
 def _by_shape(
-    trace: Trace, rows: Ints, codes: Ints, work: Instants | None, memory: Instants | None
+    trace: Trace, rows: Ints, work: Instants | None, memory: Instants | None
 ) -> dict[str, Any]:
     """One row a (name, dims, types); beyond the cap the rest of each op together."""
     names, recorded = trace.texts("host_ops", "name"), trace.derived(shapes)
     own_ns = trace.derived(own_times)[rows]
     width = len(recorded.dims) + 1
-    key = codes * width + recorded.number[rows] + 1
+    key = names.codes[rows].astype(np.int64) * width + recorded.number[rows] + 1
     keys, fine = numbered(key)
     slot = np.full(len(names), -1, np.int64)
     slot[rows] = fine
