@@ -502,8 +502,8 @@ def counted(group: npt.NDArray[np.integer[Any]], count: int) -> Ints:
     """
     counts = np.zeros(count, np.int64)
     for first in range(0, len(group), COUNTED):
-        part = group[first : first + COUNTED]
-        counts += np.bincount(part[part >= 0], minlength=count)
+        part = group[first : first + COUNTED].astype(np.int64) + 1
+        counts += np.bincount(part, minlength=count + 1)[1:]
     return counts
 
 

@@ -190,21 +190,21 @@ def _followed(
 ) -> tuple[list[_Leaves], Segments, Ints]:
     """(what pieces of the waits were spent in, the other pieces, `origin` the place in `waits`, the row of each)."""
     start, end, row, first = host.cut_and_found(waits)
-    is_open = np.append(host.waits | host.frame, True)[row]
-    places = np.flatnonzero(is_open)
+    is_open = np.append(host.waits | host.frame, True)
+    places = np.flatnonzero(is_open[row])
     own_row = row[places]
     origin = np.searchsorted(first, places, side="right") - 1
     part = Segments(start[places], end[places], waits.thread[origin], origin)
     row[places] = -1
     done = [_Leaves(start, end, row, _NONE, _NONE, _NONE)]
     other_row = np.full(len(own_row), -1, np.int64)
+    works_there = np.append(_WORKS[host.holder], False) & ~is_open
     for other in _others(trace, host, idle) if len(own_row) else ():
         at_other = host.cut(part._replace(thread=np.full(len(own_row), other)))
         own_row, other_row = own_row[at_other.origin], other_row[at_other.origin]
         row = host.at(at_other.thread, at_other.start)
         row[at_other.thread == part.thread[at_other.origin]] = -1
-        holder = np.append(host.holder, -1)[row]
-        works = (row >= 0) & _WORKS[holder] & ~np.append(host.waits | host.frame, True)[row]
+        works = works_there[row]
         other_row = np.where((other_row < 0) & (row >= 0), row, other_row)
         thread, origin = part.thread[at_other.origin], part.origin[at_other.origin]
         part = Segments(at_other.start, at_other.end, thread, origin)

@@ -38,7 +38,7 @@ def named(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]
 
 def codes_at(names: Coded, rows: Ints) -> Ints:
     """The codes of the names at these positions; -1 for -1 and for rows without a name."""
-    codes: Ints = np.append(names.codes, -1)[rows]
+    codes: Ints = np.append(names.codes, names.codes.dtype.type(-1))[rows].astype(np.int64)
     return codes
 
 

@@ -44,6 +44,9 @@ _HOLDER_OF_KIND = {
     "other": "system",
 }
 
+_MAY_COLLECT = np.isin(HOLDERS, ("range", "op", "system", "profiler"))
+_RUNS_INSIDE = np.isin(HOLDERS, ("op", "call", "sync", "python"))
+
 _COLLECTS = re.compile(r"<built-in (?:function|method) collect\b.*|(?:.*/)?gc\.py\(\d+\)")
 
 _WAITS = re.compile(
@@ -173,7 +176,7 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     del start, dur
     names, waits, frame, holder = _described(trace)
     name, frame, holder = Coded(names.codes[rows], names.texts), frame[rows], holder[rows]
-    only_frame = (frame > 1) | ((frame > 0) & _enclosing(parent, holder))
+    only_frame = _only_frame(frame, parent, holder)
     waits, holds = waits[rows], is_named(name, _HOLDS.match)
     recorded, tree = np.ones(len(rows), np.bool_), Nesting(parent, _NOTHING)
     del rows, names, frame
@@ -271,12 +274,12 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
     )
 
 
-def _enclosing(parent: Rows, holder: npt.NDArray[np.int8]) -> Mask:
-    """Which rows have an op, a call or a Python function just inside them."""
-    encloses = np.zeros(len(parent), np.bool_)
-    works = np.isin(holder, [HOLDER[name] for name in ("op", "call", "sync", "python")])
-    encloses[parent[(parent >= 0) & works]] = True
-    return encloses
+def _only_frame(frame: npt.NDArray[np.int8], parent: Rows, holder: npt.NDArray[np.int8]) -> Mask:
+    """Which rows only say which step or stage it is: steps, and outermost ranges with an op, a call or a Python function just inside."""
+    only_frame = frame > 1
+    is_range = np.append(frame == 1, False)  # the last place is that of no row
+    only_frame[parent[np.flatnonzero(is_range[parent] & _RUNS_INSIDE[holder])]] = True
+    return only_frame
 
 
 def _both(trace: Trace, column: str) -> Ints:
@@ -297,9 +300,7 @@ def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDA
     calls: SyncCalls = trace.derived(sync_calls)
     holder[first + calls.row] = HOLDER["sync"]
     python = holder == HOLDER["python"]
-    collects = is_named(names, COLLECTION.search) & np.isin(
-        holder, [HOLDER[name] for name in ("range", "op", "system", "profiler")]
-    )
+    collects = is_named(names, COLLECTION.search) & _MAY_COLLECT[holder]
     holder[collects | (python & is_named(names, _COLLECTS.match))] = HOLDER["gc"]
     waits = is_named(names, _WAITS.match)
     frame = np.zeros(len(names), np.int8)
@@ -317,9 +318,10 @@ def _first_calls(trace: Trace) -> Ints:
     if not len(long):
         return long
     is_first = np.zeros(len(dur), np.bool_)
-    start = trace.numbers("host_ops", "ts_ns")
-    in_order = calls[np.argsort(start[calls], kind="stable")]
-    is_first[in_order[np.unique(names[in_order], return_index=True)[1]]] = True
+    start, call_names = trace.numbers("host_ops", "ts_ns"), names[calls]
+    for name in distinct(names[long]).tolist():
+        of_name = calls[np.flatnonzero(call_names == name)]
+        is_first[of_name[start[of_name].argmin()]] = True
     links: Launches = trace.derived(launches)
     ops = np.flatnonzero(links.call >= 0)
     ops = ops[np.argsort(links.ts_ns[ops], kind="stable")]
@@ -327,7 +329,8 @@ def _first_calls(trace: Trace) -> Ints:
     is_first[links.call[ops[np.unique(kernels, return_index=True)[1]]]] = True
     chosen = []
     for row in long[is_first[long]][:MAX_FIRST_CALLS].tolist():
-        others = dur[calls[(names[calls] == names[row]) & (calls != row)]]
+        of_name = calls[np.flatnonzero(call_names == names[row])]
+        others = dur[of_name[of_name != row]]
         if not len(others) or dur[row] >= FIRST_CALL_TIMES * np.median(others):
             chosen.append(row)
     return np.array(chosen, np.int64)

@@ -117,7 +117,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         ("short", short),
         ("launch", side.launch),
     ):
-        tally = _tally(where, start[mask], dur[mask])
+        rows = np.flatnonzero(mask)
+        tally = _tally(where, start[rows], dur[rows])
         all_columns = {f"{name}_count": tally.counts, f"{name}_ns": tally.total_ns}
         table |= {column: values for column, values in all_columns.items() if column in TOLD}
         if f"{name}_p50_ns" in TOLD:
