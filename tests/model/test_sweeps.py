@@ -289,7 +289,13 @@ def test_rows_have_the_same_order_by_thread_whatever_order_they_are_in(calls, or
     rows = rows[::-1].copy() if order == "reversed" else rows
     for narrow in (thread, thread.astype(np.int32)):
         assert_same(lambda narrow=narrow: nesting.in_order(rows, narrow, start, length))
-        assert sweeps.by_thread(rows, narrow, start, length) is not None
+        ordered = sweeps.by_thread(rows, narrow, start, length)
+        assert ordered is not None
+        mask = np.zeros(len(calls), np.bool_)
+        mask[rows] = True
+        ascending = sweeps.by_thread(np.flatnonzero(mask), narrow, start, length)
+        assert sweeps.by_thread(mask, narrow, start, length).tolist() == ascending.tolist()
+        assert_same(lambda narrow=narrow, mask=mask: nesting.in_order(mask, narrow, start, length))
 
 
 @pytest.mark.parametrize("run", [1, 2, 3, 7, 100, 999, 1_000])
@@ -425,6 +431,14 @@ def test_arrays_that_do_not_fit_one_another_are_refused(name, sizes):
     columns = [np.zeros(size, np.int64) for size in sizes]
     with pytest.raises(ValueError, match=r"differ in length|no room"):
         getattr(sweeps.native, name)(*columns)
+
+
+@pytest.mark.parametrize(("size", "room"), [(3, 1), (1, 1), (2, 2), (2, 0)])
+def test_a_mask_that_does_not_fit_is_refused(size, room):
+    two, mask = np.array([0, 1]), np.zeros(size, np.bool_)
+    mask[-1] = True
+    with pytest.raises(ValueError, match="differ in length"):
+        sweeps.native.by_thread(mask, two, two, two, np.empty(room, np.int64))
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 2, 2, 2), (2, 2, 2, 1, 2), (2, 2, 2, 2, 1)])

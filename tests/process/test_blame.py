@@ -93,6 +93,20 @@ def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
         np.testing.assert_array_equal(part.origin[first], np.arange(len(start)))
 
 
+@pytest.mark.parametrize(
+    "beside", [[], [python("train.py(3): main", 0, 300)]], ids=["ops", "python"]
+)
+@pytest.mark.parametrize("instant", [True, False])
+def test_rows_are_those_that_last_with_or_without_python(tmp_path, beside, instant):
+    """By thread, start, longest first; in a tree of all rows, and where other rows lie beside it."""
+    ops = [op("aten::a", 10, 5), op("aten::b", 10, 20), op("aten::c", 5, 0.5 * (not instant))]
+    host = host_rows(traced(tmp_path, [*beside, *ops, op("aten::d", 1, 4, tid=BACKWARD)]))
+    names = [host.name.texts[code] for code in host.name.codes]
+    lasting = ["aten::b", "aten::a", "aten::d"] if instant else ["aten::c", "aten::b", "aten::a", "aten::d"]  # fmt: skip
+    assert [name for name in names if name.startswith("aten::")] == lasting
+    assert len(names) == len(lasting) + len(beside)
+
+
 def test_ops_and_calls_within_python_are_below_it(tmp_path):
     """An op whose end jitters past that of its caller is in it all the same."""
     rows = [

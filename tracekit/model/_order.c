@@ -112,32 +112,64 @@ static int longest_first(const arrays *of, const sequence *ordered, size_t count
     return 1;
 }
 
+/* Which rows are asked for: their numbers, or a byte for every row that says whether it is. */
+typedef struct {
+    const int64_t *rows;
+    const char *chosen;
+    size_t size, at;
+} asked_rows;
+
+/* The next row, -1 behind the last. */
+static int64_t next_row(asked_rows *asked)
+{
+    if (!asked->chosen) return asked->at < asked->size ? asked->rows[asked->at++] : -1;
+    while (asked->at < asked->size && !asked->chosen[asked->at]) asked->at++;
+    return asked->at < asked->size ? (int64_t)asked->at++ : -1;
+}
+
+static size_t asked_count(const asked_rows *asked)
+{
+    if (!asked->chosen) return asked->size;
+    size_t count = 0;
+    for (size_t i = 0; i < asked->size; i++) count += asked->chosen[i] != 0;
+    return count;
+}
+
+/* Puts the rows by thread into `order`, as they come; `place`, all 0, is where those of each thread end then. -1 for other
+ * numbers of threads. */
+static int placed(const arrays *of, asked_rows asked, int narrow, size_t *place, const sequence *order)
+{
+    asked_rows again = asked;
+    for (int64_t row; (row = next_row(&asked)) >= 0;) {
+        int64_t thread = number_at(of, 1, (size_t)row, narrow);
+        if (thread < 0 || thread >= THREADS) return -1;
+        place[thread + 1]++;
+    }
+    for (size_t i = 1; i <= THREADS; i++) place[i] += place[i - 1];
+    for (int64_t row; (row = next_row(&again)) >= 0;)
+        put_row(order->rows, place[number_at(of, 1, (size_t)row, narrow)]++, order->narrow, row);
+    return 0;
+}
+
 /* Rows by thread and start, those that start together longest first; -1 for other numbers of threads, and where too many do. */
 PyObject *by_thread(PyObject *module, PyObject *args)
 {
     (void)module;
     arrays of;
     if (!take(args, 5, 1, &of)) return NULL;
-    const int64_t *rows = of.values[0];
-    size_t count = of.size[0], size = of.size[2];
+    size_t size = of.size[2];
+    int is_mask = of.views[0].itemsize == 1;
+    asked_rows asked = {of.values[0], is_mask ? of.views[0].buf : NULL, is_mask ? (size_t)of.views[0].len : of.size[0], 0};
+    size_t count = asked_count(&asked);
     int narrow = is_narrow(&of, 1, size), narrow_order = is_narrow(&of, 4, count);
-    if (narrow < 0 || narrow_order < 0 || of.size[3] != size) return done(&of, "the arrays differ in length");
+    if (narrow < 0 || narrow_order < 0 || of.size[3] != size || (is_mask && asked.size != size))
+        return done(&of, "the arrays differ in length");
     if (narrow_order && size > (size_t)INT32_MAX + 1) return done(&of, "there is no room");
-    if (!are_rows(&of, 0, 0, size)) return done(&of, "no such row");
-    size_t *place = calloc(THREADS + 1, sizeof *place);
+    if (!is_mask && !are_rows(&of, 0, 0, size)) return done(&of, "no such row");
+    size_t *place = calloc(THREADS + 1, sizeof *place), low = 0;
     if (!place) return no_memory(&of);
-    int is_other = 0, has_room = 1;
-    for (size_t i = 0; i < count && !is_other; i++) {
-        int64_t thread = number_at(&of, 1, (size_t)rows[i], narrow);
-        is_other = thread < 0 || thread >= THREADS;
-        if (!is_other) place[thread + 1]++;
-    }
     sequence ordered = {of.views[4].buf, of.values[2], narrow_order};
-    for (size_t i = 1; i <= THREADS; i++) place[i] += place[i - 1];
-    for (size_t i = 0; !is_other && i < count; i++)
-        put_row(ordered.rows, place[number_at(&of, 1, (size_t)rows[i], narrow)]++, narrow_order, rows[i]);
-    /* Now `place` is where the rows of each thread end. */
-    size_t low = 0;
+    int is_other = placed(&of, asked, narrow, place, &ordered) < 0, has_room = 1;
     for (size_t i = 0; !is_other && has_room && low < count; i++) {
         has_room = in_order(&ordered, low, place[i]);
         low = place[i];

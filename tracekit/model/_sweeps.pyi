@@ -53,9 +53,17 @@ def appearing(keys: Ints, place: Ints, first: Ints, /) -> int: ...
 # key, -1 for none; how many were asked, -1 for rows in another order and keys that collide.
 def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints, row: Ints, /) -> int: ...
 
-# Rows by thread and start, of those that start together the longest first; -1 where threads have other numbers than 0 to 65535,
-# and where too many start together. `thread` may be of int32, and so may `order`. Quick where rows are nearly in order.
-def by_thread(rows: Ints, thread: Threads, start: Ints, length: Ints, order: Rows, /) -> int: ...
+# Rows, or those that a mask of all of them holds, by thread and start, of those that start together the longest first; -1 where
+# threads have other numbers than 0 to 65535, and where too many start together. `thread` may be of int32, and so may `order`.
+# Quick where rows are nearly in order.
+def by_thread(
+    rows: Ints | npt.NDArray[np.bool_],
+    thread: Threads,
+    start: Ints,
+    length: Ints,
+    order: Rows,
+    /,
+) -> int: ...
 
 # The sums of the values of each group, added to the totals; a group below 0 counts nowhere. `group` may be of int32.
 def summed(group: Rows, values: Ints, totals: Ints, /) -> None: ...

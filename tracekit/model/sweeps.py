@@ -167,12 +167,21 @@ def latest_before(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | 
 
 
 def by_thread(
-    rows: Ints, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints
+    rows: Ints | npt.NDArray[np.bool_],
+    thread: npt.NDArray[np.integer[Any]],
+    start: Ints,
+    length: Ints,
 ) -> Rows | None:
-    """The rows by thread, start, longest first; None where threads have odd numbers, or too many start together."""
-    order = np.empty(len(rows), row_type(len(start)))
+    """The rows, or those that a mask holds, by thread, start, longest first.
+
+    None where threads have odd numbers, or too many rows start together.
+    """
+    count = np.count_nonzero(rows) if rows.dtype == np.bool_ else len(rows)
+    order = np.empty(count, row_type(len(start)))
+    as_given: Any = np.bool_ if rows.dtype == np.bool_ else np.int64
+    asked: npt.NDArray[Any] = np.ascontiguousarray(rows, as_given)
     columns = map(plain, (start, length))
-    count = native.by_thread(plain(rows), _narrow(thread), *columns, order)
+    count = native.by_thread(asked, _narrow(thread), *columns, order)
     return order if count >= 0 else None
 
 

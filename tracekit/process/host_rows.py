@@ -24,7 +24,7 @@ from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.cpu_rows import CpuPieces, cpu_pieces
 from tracekit.process.host_activity import COLLECTION, SyncCalls, sync_calls
 from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import Nesting, by_start, in_order, last_reaching
+from tracekit.process.nesting import Nesting, by_start, in_order, last_reaching, nesting
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import windows
 from tracekit.process.thread_axis import Axis, Segments
@@ -159,14 +159,7 @@ EDGES_AT_ONCE = 2**17
 def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     """The rows of a trace that last; segments are cut at the starts and ends of rows, or those `within` some time alone."""
     start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
-    lasting = np.flatnonzero(dur > 0)
-    if trace.has("python_calls"):
-        # Calls of modules stand in both tables.
-        twice = np.zeros(len(start), np.bool_)
-        twice[len(trace.numbers("python_calls", "ts_ns")) :] = of_kind(trace, "host_ops", "python")
-        lasting = lasting[~twice[lasting]]
-    rows = in_order(lasting, thread, start, dur)
-    del lasting
+    rows = _lasting(trace, thread, start, dur)
     pieces = cpu_pieces(trace)
     of_cpu = pieces.segments
     last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
@@ -185,6 +178,19 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     of_rows = name, holder, waits, only_frame, holds, recorded, tree
     host = HostRows(begin, end, thread, *of_rows, axis, edges)
     return _with_cpu(host, pieces) if len(of_cpu.start) else host
+
+
+def _lasting(trace: Trace, thread: Ints, start: Ints, dur: Ints) -> Rows:
+    """The rows of both tables that last, each once, by thread, start, longest first."""
+    is_lasting, tree = dur > 0, trace.derived(nesting)
+    if len(tree.order) == len(dur):
+        # All that was recorded is in the tree of ops.
+        return tree.order if is_lasting.all() else tree.order[is_lasting[tree.order]]
+    if trace.has("python_calls"):
+        # Calls of modules stand in both tables.
+        ops = slice(len(trace.numbers("python_calls", "ts_ns")), None)
+        is_lasting[ops] &= ~of_kind(trace, "host_ops", "python")
+    return in_order(is_lasting, thread, start, dur)
 
 
 def _edges(axis: Axis, thread: Ints, begin: Ints, end: Ints, within: Intervals | None) -> Ints:

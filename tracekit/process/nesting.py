@@ -15,6 +15,7 @@ from tracekit.process.by_name import of_kind
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
+Mask = npt.NDArray[np.bool_]
 
 NESTED_KINDS = ("op", "runtime", "range")
 """Kinds that form the call tree; overhead and unknown intervals lie beside it.
@@ -96,11 +97,11 @@ class Nesting:
 
 def nesting(trace: Trace) -> Nesting:
     """The call tree of all host threads of a trace."""
-    return tree_of(trace, np.flatnonzero(of_kind(trace, "host_ops", *NESTED_KINDS)))
+    return tree_of(trace, of_kind(trace, "host_ops", *NESTED_KINDS))
 
 
-def tree_of(trace: Trace, rows: Ints) -> Nesting:
-    """The call tree of these rows of `host_ops` alone; all others lie beside it."""
+def tree_of(trace: Trace, rows: Ints | Mask) -> Nesting:
+    """The call tree of these rows of `host_ops` alone, told by number or by a mask; all others lie beside it."""
     start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
     dur = trace.numbers("host_ops", "dur_ns")
     order = in_order(rows, thread, start, dur)
@@ -200,15 +201,17 @@ def holding(
     return holder
 
 
-def in_order(rows: Ints, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Rows:
-    """These rows by thread, start, longest first, position."""
-    if not len(rows):
-        return rows
+def in_order(rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Rows:
+    """These rows, told by number or by a mask, by thread, start, longest first, position."""
     if sweeps.native is not None:
         ordered = sweeps.by_thread(rows, thread, start, dur)
         if ordered is not None:
             return ordered
-    order = rows[by_start(thread[rows], start[rows], start[rows] + dur[rows])]
+    if rows.dtype == np.bool_:
+        rows = np.flatnonzero(rows)
+    order = (
+        rows[by_start(thread[rows], start[rows], start[rows] + dur[rows])] if len(rows) else rows
+    )
     return order.astype(sweeps.row_type(len(start)))
 
 
