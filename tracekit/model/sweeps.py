@@ -94,10 +94,10 @@ def joined_rows(
     columns = np.ascontiguousarray(chosen), plain(start), plain(length)
     nothing = np.empty(0, np.int64)
     count = native.join_chosen(*columns, nothing, nothing)
-    is_whole = count >= 0
-    low, high = (np.empty(count if is_whole else -1 - count, np.int64) for _ in range(2))
+    room = max(count, -1 - count)
+    low, high = np.empty(room, np.int64), np.empty(room, np.int64)
     native.join_chosen(*columns, low, high)
-    return low, high, is_whole
+    return low, high, count >= 0
 
 
 def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:
@@ -176,13 +176,16 @@ def by_thread(
 
     None where threads have odd numbers, or too many rows start together.
     """
-    count = np.count_nonzero(rows) if rows.dtype == np.bool_ else len(rows)
+    asked: npt.NDArray[Any] = np.ascontiguousarray(rows)
+    count = len(rows)
+    if rows.dtype == np.bool_:
+        count = int(np.count_nonzero(rows))
+    else:
+        asked = plain(asked)
     order = np.empty(count, row_type(len(start)))
-    as_given: Any = np.bool_ if rows.dtype == np.bool_ else np.int64
-    asked: npt.NDArray[Any] = np.ascontiguousarray(rows, as_given)
     columns = map(plain, (start, length))
-    count = native.by_thread(asked, _narrow(thread), *columns, order)
-    return order if count >= 0 else None
+    ordered_count = native.by_thread(asked, _narrow(thread), *columns, order)
+    return order if ordered_count >= 0 else None
 
 
 def summed(group: Rows, values: Ints, count: int) -> Ints:

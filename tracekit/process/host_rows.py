@@ -319,15 +319,15 @@ def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDA
 def _first_calls(trace: Trace) -> Ints:
     """Rows of `host_ops`: calls far longer than others of their name, the first of that name or to launch that kernel."""
     dur, names = trace.numbers("host_ops", "dur_ns"), trace.texts("host_ops", "name").codes
-    calls = np.flatnonzero(of_kind(trace, "host_ops", "runtime"))
-    long = calls[dur[calls] >= FIRST_CALL_NS]
+    is_call = of_kind(trace, "host_ops", "runtime")
+    long = np.flatnonzero(is_call & (dur >= FIRST_CALL_NS))
     if not len(long):
         return long
-    is_first = np.zeros(len(dur), np.bool_)
-    start, call_names = trace.numbers("host_ops", "ts_ns"), names[calls]
+    is_first, start = np.zeros(len(dur), np.bool_), trace.numbers("host_ops", "ts_ns")
+    calls_of = {}
     for name in distinct(names[long]).tolist():
-        of_name = calls[np.flatnonzero(call_names == name)]
-        is_first[of_name[start[of_name].argmin()]] = True
+        calls_of[name] = np.flatnonzero(is_call & (names == name))
+        is_first[calls_of[name][start[calls_of[name]].argmin()]] = True
     links: Launches = trace.derived(launches)
     ops = np.flatnonzero(links.call >= 0)
     ops = ops[np.argsort(links.ts_ns[ops], kind="stable")]
@@ -335,8 +335,8 @@ def _first_calls(trace: Trace) -> Ints:
     is_first[links.call[ops[np.unique(kernels, return_index=True)[1]]]] = True
     chosen = []
     for row in long[is_first[long]][:MAX_FIRST_CALLS].tolist():
-        of_name = calls[np.flatnonzero(call_names == names[row])]
-        others = dur[of_name[of_name != row]]
+        calls = calls_of[int(names[row])]
+        others = dur[calls[calls != row]]
         if not len(others) or dur[row] >= FIRST_CALL_TIMES * np.median(others):
             chosen.append(row)
     return np.array(chosen, np.int64)
