@@ -287,9 +287,10 @@ def _on_device(
     """
     why = np.full(len(late.start), -1, np.int32)
     for name in ("sync", "kernel_wait"):
-        of_cause = name in idle.shares and idle.shares[name][late.origin] > 0
-        if np.any(of_cause):
-            why[of_cause] = notes.setdefault(ON_DEVICE[name], len(notes))
+        if name in idle.shares:
+            is_of_cause = np.zeros(len(idle.gaps.start), np.bool_)
+            is_of_cause[idle.shares[name].gap] = True
+            why[is_of_cause[late.origin]] = notes.setdefault(ON_DEVICE[name], len(notes))
     explained, unexplained = np.flatnonzero(why >= 0), np.flatnonzero(why < 0)
     leaves_of_cause = _Leaves(
         late.start[explained],

@@ -71,11 +71,39 @@ _remembered_codes = lru_cache(256)(_wanted_codes)
 
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     """Which rows of a table of ops are of one of these kinds; one array for all who ask, not to be written to."""
-    return trace.derived(_of_kind(table, frozenset(kinds)))
+    present = trace.derived(_kinds_of(table))
+    chosen = present.intersection(kinds)
+    if not chosen or chosen == present:
+        # In the memory of one: a profiler records few kinds, and those of all rows are asked for often.
+        return np.broadcast_to(np.bool_(chosen), len(trace.texts(table, "kind")))
+    return trace.derived(_of_kind(table, chosen))
 
 
 @cache
-def _of_kind(table: str, kinds: frozenset[str]) -> _OfKind:
+def _kinds_of(table: str) -> _KindsOf:
+    return _KindsOf(table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KindsOf:
+    """Use as `trace.derived(_kinds_of(…))`: the kinds that the rows of a table are of, None among them where one has none."""
+
+    table: str
+
+    def __call__(self, trace: Trace) -> frozenset[str | None]:
+        """The kinds."""
+        kind = trace.texts(self.table, "kind")
+        present: set[str | None] = set()
+        if int(kind.codes.min(initial=0)) < 0:
+            present.add(None)
+        for code, text in enumerate(kind.texts):
+            if (kind.codes == code).any():
+                present.add(text)
+        return frozenset(present)
+
+
+@cache
+def _of_kind(table: str, kinds: frozenset[str | None]) -> _OfKind:
     return _OfKind(table, kinds)
 
 
@@ -84,7 +112,7 @@ class _OfKind:
     """Use as `trace.derived(_of_kind(…))`: which rows of a table are of one of these kinds."""
 
     table: str
-    kinds: frozenset[str]
+    kinds: frozenset[str | None]
 
     def __call__(self, trace: Trace) -> npt.NDArray[np.bool_]:
         """The mask of the rows."""

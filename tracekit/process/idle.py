@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from tracekit.model.intervals import (
     union,
     union_all,
 )
-from tracekit.model.keys import numbered, ordered, place_of, summed
+from tracekit.model.keys import numbered, ordered, place_of
 from tracekit.model.records import dataclass
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Nullable
@@ -52,12 +53,20 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
+class Shares:
+    """How much (`ns`) of each gap is of one cause, by the number of the `gap`, ascending; gaps that are not of it are left out."""
+
+    gap: npt.NDArray[np.integer[Any]]
+    ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceIdle:
     """The idle time of one device over all steps, stages and device work of its trace.
 
     `rows` are its sound ops (rows of `device_ops`), which run from `first` to `last`. Per gap: the op
     that ended `before` it and the one that begins `after` it, -1 where there is none. `causes` are the parts of the
-    gaps by cause, and `shares` how much of each gap is of each cause, of those that there are.
+    gaps by cause, and `shares` how much of which gaps is of each cause, of those that there are.
     """
 
     device: int | None
@@ -68,7 +77,7 @@ class DeviceIdle:
     before: Ints
     after: Ints
     causes: Mapping[str, Intervals]
-    shares: Mapping[str, Ints]
+    shares: Mapping[str, Shares]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +165,12 @@ class IdleTime:
         }
 
 
-def _shares(idle: Intervals, part: Intervals) -> Ints:
-    """How much of each gap is in a part of all gaps, in the half of the memory where no gap is longer than two seconds."""
+def _shares(idle: Intervals, part: Intervals) -> Shares:
+    """How much of each gap is in a part of all gaps."""
     gap = sweeps.places(idle.start, part.start, right=True) - 1
-    shares = summed(gap, part.end - part.start, len(idle.start))
-    return shares.astype(np.int32) if int(shares.max(initial=0)) < 2**31 else shares
+    first = np.flatnonzero(np.concatenate((gap[:1] == gap[:1], gap[1:] != gap[:-1])))
+    shares = np.add.reduceat(part.end - part.start, first)
+    return Shares(gap[first].astype(sweeps.row_type(len(idle.start))), shares)
 
 
 def top_stages(trace: Trace) -> Stages:

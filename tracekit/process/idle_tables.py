@@ -82,7 +82,7 @@ def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, 
     for cause, name in _causes(idle):
         inside = covered(idle.causes[name], start, end)
         total = total - inside
-        having = idle.shares[name] > 0
+        having = idle.shares[name].gap
         begins, ends = idle.gaps.start[having], idle.gaps.end[having]
         before_end = np.searchsorted(begins, end, side="left")
         count = np.maximum(before_end - np.searchsorted(ends, start, side="right"), 0)
@@ -105,9 +105,10 @@ def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
     cause = np.zeros(len(idle.gaps.start), np.int8)
     longest_ns = np.zeros(len(idle.gaps.start), np.int64)
     for number, name in _causes(idle):
-        share = idle.shares[name]
-        np.putmask(cause, share > longest_ns, number)
-        np.maximum(longest_ns, share, out=longest_ns)
+        gap, share = idle.shares[name].gap, idle.shares[name].ns
+        is_longer = share > longest_ns[gap]
+        gap, share = gap[is_longer], share[is_longer]
+        cause[gap], longest_ns[gap] = number, share
     return cause.astype(np.int64), longest_ns
 
 
@@ -124,7 +125,8 @@ def histogram(idle: DeviceIdle, main: Ints) -> dict[str, Array]:
     count += cells.reshape(count.shape)
     cut = np.flatnonzero((start > idle.gaps.start) | (end < idle.gaps.end))
     for number, name in _causes(idle):
-        share = idle.shares[name].copy()
+        share = np.zeros(len(start), np.int64)
+        share[idle.shares[name].gap] = idle.shares[name].ns
         share[cut] = covered(idle.causes[name], start[cut], end[cut])
         total[number] = summed(place[between], share[between], len(_POWERS))
     cause, bin_ = np.nonzero(count + total)

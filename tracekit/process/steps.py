@@ -26,7 +26,7 @@ from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows, repe
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, narrow, of_kind
 from tracekit.process.nesting import nesting
-from tracekit.process.repetition import Repetition, repetition, work_begin, work_end
+from tracekit.process.repetition import Repetition, launch_times, repetition, work_begin, work_end
 from tracekit.process.updates import stage_codes
 
 Ints = npt.NDArray[np.int64]
@@ -212,6 +212,7 @@ def windows(trace: Trace) -> Windows:
         # A process that was recorded all the time went through other steps too: nobody captured those.
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
     stages, dropped = _stages(trace, host, is_stage, steps)
+    trace.forget(launch_times)
     return Windows(steps, stages, dropped)
 
 
