@@ -74,7 +74,8 @@ def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
     strays = [op("stray", far, 10, tid=tid) for tid in range(70, 90)]
     trace = traced(tmp_path, [*deep, op("aten::x", 2_002, 2, tid=BACKWARD), *strays])
     host = trace.derived(host_rows)
-    start = host.start.min() + np.array([-5_000, 0, 7_000, 20_000, 25_000, 40_000, 60_000])
+    begins = [trace[name]["ts_ns"].min() for name in ("python_calls", "host_ops")]
+    start = min(begins) + np.array([-5_000, 0, 7_000, 20_000, 25_000, 40_000, 60_000])
     end = start + np.array([2_000, 7_000, 13_000, 3_000, 9_000, 20_000, 9_000_000])
     whole = Segments(start, end, np.array([0, 0, 0, 1, -1, 0, 0]), np.arange(len(start)))
     within = host_rows(trace, union(start, end))

@@ -123,7 +123,7 @@ def pieces(
     edges: Ints,
     begin: Ints,
     until: Ints,
-    parent: Ints,
+    parent: Rows,
     axis: Ints,
     seg_start: Ints,
     seg_end: Ints,
@@ -181,7 +181,7 @@ def in_windows(
 
 # Rows in order of thread and start: the start and end of each, where it begins on an axis (`axis`: its first time, its length),
 # on which thread follows thread, and the last one before it that ends after it begins and not earlier by `axis[2]` than it.
-# Rows and threads may be of int32.
+# Rows, threads and what encloses them may be of int32.
 def lanes(
     rows: Rows,
     thread: Threads,
@@ -191,7 +191,7 @@ def lanes(
     began: Ints,
     ended: Ints,
     begin: Ints,
-    parent: Ints,
+    parent: Rows,
     /,
 ) -> None: ...
 

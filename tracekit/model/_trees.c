@@ -108,13 +108,14 @@ PyObject *pieces(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 13, 3, &of)) return NULL;
-    const int64_t *edges = of.values[0], *begin = of.values[1], *until = of.values[2], *parent = of.values[3];
+    const int64_t *edges = of.values[0], *begin = of.values[1], *until = of.values[2];
     const int64_t *axis = of.values[4], *seg_start = of.values[5], *seg_end = of.values[6], *base = of.values[7];
     const int64_t *edge = of.values[8], *first = of.values[9];
     int64_t *start = of.values[10], *end = of.values[11], *row = of.values[12];
     size_t rows = of.size[1], segments = of.size[5], room = of.size[10], hint = 0;
     int64_t above = 0;
-    if (of.size[2] != rows || of.size[3] != rows || of.size[6] != segments || of.size[7] != segments || of.size[8] != segments ||
+    int narrow_rows = is_narrow(&of, 3, rows);
+    if (of.size[2] != rows || narrow_rows < 0 || of.size[6] != segments || of.size[7] != segments || of.size[8] != segments ||
         of.size[9] != segments || of.size[4] != 2 || of.size[11] != room || of.size[12] != room)
         return done(&of, "the arrays differ in length");
     for (size_t i = 0; i < segments; i++) {
@@ -133,8 +134,9 @@ PyObject *pieces(PyObject *module, PyObject *args)
             int64_t in = hint && begin[hint - 1] >= base[i] ? (int64_t)hint - 1 : -1;
             int level = 0;
             for (; in >= 0 && until[in] <= time && level < STEPS_UP; level++) {
-                if (parent[in] >= in) return done(&of, "a row stands before what encloses it");
-                in = parent[in];
+                int64_t enclosing = number_at(&of, 3, (size_t)in, narrow_rows);
+                if (enclosing >= in) return done(&of, "a row stands before what encloses it");
+                in = enclosing;
             }
             if (in >= 0 && until[in] <= time) above++;
             row[k] = in;
@@ -279,12 +281,12 @@ PyObject *lanes(PyObject *module, PyObject *args)
     arrays of;
     if (!take(args, 9, 4, &of)) return NULL;
     const int64_t *axis = of.values[4];
-    int64_t *start = of.values[5], *end = of.values[6], *begin = of.values[7], *parent = of.values[8];
+    int64_t *start = of.values[5], *end = of.values[6], *begin = of.values[7];
     size_t count = of.size[5], size = of.size[2], depth = 0, room = 1024;
-    int narrow = is_narrow(&of, 1, size), narrow_rows = is_narrow(&of, 0, count);
-    if (narrow < 0 || narrow_rows < 0 || of.size[3] != size || of.size[4] != 3) return done(&of, "the arrays differ in length");
-    for (int i = 6; i < 9; i++)
-        if (of.size[i] != count) return done(&of, "the arrays differ in length");
+    int narrow = is_narrow(&of, 1, size), narrow_rows = is_narrow(&of, 0, count), narrow_parent = is_narrow(&of, 8, count);
+    if (narrow < 0 || narrow_rows < 0 || narrow_parent < 0 || of.size[3] != size || of.size[4] != 3) return done(&of, "the arrays differ in length");
+    if (of.size[6] != count || of.size[7] != count) return done(&of, "the arrays differ in length");
+    if (narrow_parent && count > (size_t)INT32_MAX + 1) return done(&of, "there is no room");
     if (!are_rows(&of, 0, narrow_rows, size)) return done(&of, "no such row");
     /* Those that none after them outlasts: the earlier one ends later. */
     open_row *open = malloc(room * sizeof *open);
@@ -306,7 +308,7 @@ PyObject *lanes(PyObject *module, PyObject *args)
             else
                 high = middle;
         }
-        parent[i] = low ? open[low - 1].row : -1;
+        put_number(&of, 8, i, narrow_parent, low ? open[low - 1].row : -1);
         while (depth && open[depth - 1].until <= until) depth--;
         if (depth == room) {
             open_row *larger = realloc(open, 2 * room * sizeof *open);

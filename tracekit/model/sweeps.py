@@ -341,7 +341,8 @@ def pieces(
     `segments` (start, end, where the lane of its thread begins, the first edge that cuts it, its first piece).
     """
     start, end, row = (np.empty(count, np.int64) for _ in range(3))
-    columns = map(plain, (edges, *rows, axis, *segments))
+    begin, until, parent = rows
+    columns = *map(plain, (edges, begin, until)), _narrow(parent), *map(plain, (axis, *segments))
     return None if native.pieces(*columns, start, end, row) else (start, end, row)
 
 
@@ -381,17 +382,18 @@ def in_windows(
 
 def lanes(
     rows: Rows, spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints], axis: Ints
-) -> tuple[Ints, Ints, Ints, Ints]:
+) -> tuple[Ints, Ints, Ints, Rows]:
     """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
 
     `spans` are the thread, start and length of every row; `axis` the first time and the length of one on which thread
     follows thread, and by how much what encloses a row may end before it.
     """
     thread, start, length = spans
-    found = tuple(np.empty(len(rows), np.int64) for _ in range(4))
+    begun, ended, begin = (np.empty(len(rows), np.int64) for _ in range(3))
+    parent = np.empty(len(rows), row_type(len(rows)))
+    found = begun, ended, begin, parent
     native.lanes(_narrow(rows), _narrow(thread), plain(start), plain(length), plain(axis), *found)
-    begun, ended, begin, parent = found
-    return begun, ended, begin, parent
+    return found
 
 
 def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:

@@ -88,7 +88,6 @@ class HostRows:
     `recorded`: no piece of what is known of CPUs, of which each lies within what was the deepest row without it.
     """
 
-    start: Ints
     end: Ints
     thread: Ints
     name: Coded
@@ -104,7 +103,7 @@ class HostRows:
 
     def at(self, thread: Ints, ts_ns: Ints) -> Ints:
         """For each instant on a thread the row that began last there and still runs; -1 for none."""
-        if not len(self.start):
+        if not len(self.end):
             return np.full(len(ts_ns), -1, np.int64)
         place = places(self.begin, self.axis.lift(thread, ts_ns), right=True) - 1
         place[(place >= 0) & (self.thread[place] != thread)] = -1
@@ -154,13 +153,13 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     """The rows of a trace that last; segments are cut at the starts and ends of rows, or those `within` some time alone."""
     names, waits, frame, holder = _described(trace)
     start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
-    lasting = np.flatnonzero(dur > 0)
+    lasts = dur > 0
     if trace.has("python_calls"):
         # Calls of modules stand in both tables.
-        twice = np.zeros(len(start), np.bool_)
-        twice[len(trace.numbers("python_calls", "ts_ns")) :] = of_kind(trace, "host_ops", "python")
-        lasting = lasting[~twice[lasting]]
-    rows = in_order(lasting, thread, start, dur)
+        lasts[len(trace.numbers("python_calls", "ts_ns")) :] &= ~of_kind(
+            trace, "host_ops", "python"
+        )
+    rows = in_order(np.flatnonzero(lasts), thread, start, dur)
     pieces = cpu_pieces(trace)
     of_cpu = pieces.segments
     last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
@@ -168,30 +167,41 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     start, end, begin, parent = _on_axis(axis, rows, (thread, start, dur))
     thread = thread[rows]
     del dur
-    edges = []
-    for times in (start, end):
-        at = np.arange(len(rows))
-        if within is not None and not len(of_cpu.start):
-            at = np.flatnonzero(window_at(within.start, within.end, times) >= 0)
-        edges.append(axis.lift(thread[at], times[at]))
-    tree = Nesting(parent, _NOTHING)
+    if len(of_cpu.start):
+        within = None
+    edges = [_edges(axis, thread, times, within) for times in (start, end)]
+    del start
     name = Coded(names.codes[rows], names.texts)
+    holder, waits, frame = holder[rows], waits[rows], frame[rows]
+    del rows
     holds = is_named(name, _HOLDS.match)
-    only_frame = (frame[rows] > 1) | ((frame[rows] > 0) & _enclosing(parent, holder[rows]))
-    recorded = np.ones(len(rows), np.bool_)
-    of_rows = holder[rows], waits[rows], only_frame, holds, recorded, tree
-    host = HostRows(
-        start, end, thread, name, *of_rows, axis, begin, distinct(np.concatenate(edges))
-    )
+    only_frame = (frame > 1) | ((frame > 0) & _enclosing(parent, holder))
+    recorded = np.broadcast_to(np.True_, len(end))
+    of_rows = name, holder, waits, only_frame, holds, recorded, Nesting(parent, _NOTHING)
+    host = HostRows(end, thread, *of_rows, axis, begin, distinct(np.concatenate(edges)))
     return _with_cpu(host, pieces) if len(of_cpu.start) else host
 
 
 _NOTHING = np.empty(0, np.int64)
+_BLOCK = 2**18
+"""So many rows are looked at together: of millions each column beside the others would cost as much as what is kept."""
+
+
+def _edges(axis: Axis, thread: Ints, times: Ints, within: Intervals | None) -> Ints:
+    """The places on the axis of these times on their threads, or of those `within` some time alone."""
+    if within is None:
+        return axis.lift(thread, times)
+    edges = [_NOTHING]
+    for first in range(0, len(times), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        at = np.flatnonzero(window_at(within.start, within.end, times[block]) >= 0)
+        edges.append(axis.lift(thread[block][at], times[block][at]))
+    return np.concatenate(edges)
 
 
 def _on_axis(
     axis: Axis, rows: Rows, spans: tuple[Ints, Ints, Ints]
-) -> tuple[Ints, Ints, Ints, Ints]:
+) -> tuple[Ints, Ints, Ints, Rows]:
     """(start, end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
 
     What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call that
@@ -223,7 +233,8 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
     tells_nothing = only_frame | np.isin(holder, [-1, HOLDER["range"]])
     holder[tells_nothing] = np.where(off, HOLDER["off_cpu"], HOLDER["sample"])[tells_nothing]
     waits = ~ready & (np.append(host.waits, False)[row] | (off & only_frame))
-    times = zip((host.start, host.end, host.thread), part[:3], strict=True)
+    starts = host.axis.times(host.thread.astype(np.int64), host.begin)
+    times = zip((starts, host.end, host.thread), part[:3], strict=True)
     start, end, thread = map(np.concatenate, times)
     order = by_start(thread, start, end)
     place = np.empty(len(order) + 1, np.int64)
@@ -242,7 +253,6 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
         )
     )
     return HostRows(
-        start[order],
         end[order],
         thread[order],
         Coded(name.codes[order], name.texts),
@@ -258,7 +268,7 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
     )
 
 
-def _enclosing(parent: Ints, holder: npt.NDArray[np.int8]) -> Mask:
+def _enclosing(parent: Rows, holder: npt.NDArray[np.int8]) -> Mask:
     """Which rows have an op, a call or a Python function just inside them."""
     encloses = np.zeros(len(parent), np.bool_)
     works = np.isin(holder, [HOLDER[name] for name in ("op", "call", "sync", "python")])
