@@ -106,7 +106,7 @@ def host_side(trace: Trace) -> HostSide:
     annotated = of_kind(trace, "host_ops", "op", "range")
     launch = _outermost(tree, runtime & (kinds & _LAUNCH != 0))
     optimizer = annotated & (kinds & _OPTIMIZER != 0)
-    within = np.full(len(op), -1, np.int64)
+    within = np.broadcast_to(np.int64(-1), len(op))
     if optimizer.any():
         within = tree.nearest(optimizer, np.arange(len(op)))
     return HostSide(
@@ -136,8 +136,10 @@ def _kinds_of(name: str) -> int:
 
 
 def _outermost(tree: Nesting, mask: Mask) -> Mask:
-    """The rows of the mask that no other row of it encloses."""
+    """The rows of the mask that no other row of it encloses; in the memory of one where there are none."""
     rows = np.flatnonzero(mask)
+    if not len(rows):
+        return np.broadcast_to(np.False_, len(mask))
     if len(rows) < 2:
         return mask
     out = mask.copy()

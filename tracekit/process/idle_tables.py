@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import covered
 from tracekit.model.keys import largest, summed, sums_of
 from tracekit.model.tables.arrays import (
@@ -29,6 +30,7 @@ from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import windows
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 
 MAX_GAPS = 200
 """Most gaps of one source kept one by one, the longest."""
@@ -172,7 +174,7 @@ def longest(
     }
 
 
-def _gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Ints, ...]:
+def _gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Rows, ...]:
     """(place of the device, start, length, cause, its part, op before, op after) of its longest gaps."""
     length = idle.gaps.end - idle.gaps.start
     rows = largest(length, MAX_GAPS)
