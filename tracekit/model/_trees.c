@@ -9,12 +9,13 @@ PyObject *depths(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 2, 1, &of)) return NULL;
-    const int64_t *parent = of.values[0];
     int64_t *depth = of.values[1], most = 0;
-    if (of.size[1] != of.size[0]) return done(&of, "the arrays differ in length");
-    for (size_t i = 0; i < of.size[0]; i++) {
-        if (parent[i] >= (int64_t)i) return counted(&of, -1);
-        depth[i] = parent[i] < 0 ? 0 : depth[parent[i]] + 1;
+    int narrow = is_narrow(&of, 0, of.size[1]);
+    if (narrow < 0) return done(&of, "the arrays differ in length");
+    for (size_t i = 0; i < of.size[1]; i++) {
+        int64_t above = number_at(&of, 0, i, narrow);
+        if (above >= (int64_t)i) return counted(&of, -1);
+        depth[i] = above < 0 ? 0 : depth[above] + 1;
         if (depth[i] > most) most = depth[i];
     }
     return counted(&of, most);
@@ -25,12 +26,14 @@ PyObject *mark_enclosing(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 2, 1, &of)) return NULL;
-    const int64_t *parent = of.values[0];
     char *is_marked = of.views[1].buf;
-    if (of.views[1].len != (Py_ssize_t)of.size[0]) return done(&of, "the arrays differ in length");
-    for (size_t i = of.size[0]; i-- > 0;) {
-        if (parent[i] >= (int64_t)i) return done(&of, "a row stands before what encloses it");
-        if (is_marked[i] && parent[i] >= 0) is_marked[parent[i]] = 1;
+    size_t size = (size_t)of.views[1].len;
+    int narrow = is_narrow(&of, 0, size);
+    if (narrow < 0) return done(&of, "the arrays differ in length");
+    for (size_t i = size; i-- > 0;) {
+        int64_t above = number_at(&of, 0, i, narrow);
+        if (above >= (int64_t)i) return done(&of, "a row stands before what encloses it");
+        if (is_marked[i] && above >= 0) is_marked[above] = 1;
     }
     return done(&of, NULL);
 }
@@ -57,10 +60,12 @@ PyObject *paths(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 5, 2, &of)) return NULL;
-    const int64_t *parent = of.values[0], *rows = of.values[1], *key = of.values[2];
+    const int64_t *key = of.values[2];
     int64_t *number = of.values[3], *first = of.values[4];
-    size_t size = of.size[0], asked = of.size[1], count = 0;
-    if (of.size[2] != asked || of.size[3] != asked || of.size[4] != asked) return done(&of, "the arrays differ in length");
+    size_t asked = of.size[2], count = 0;
+    int narrow = is_narrow(&of, 1, asked); /* of `parent`, too */
+    if (narrow < 0 || of.size[3] != asked || of.size[4] != asked) return done(&of, "the arrays differ in length");
+    size_t size = number_count(&of, 0, narrow);
     if (asked >= UINT32_MAX / 4) return counted(&of, -1);
     path_table table = {.bits = 4, .most = STEPS_A_ROW * asked + FREE_STEPS};
     while (((size_t)1 << table.bits) < 2 * asked) table.bits++;
@@ -71,12 +76,13 @@ PyObject *paths(PyObject *module, PyObject *args)
     const char *problem = NULL;
     int has_room = table.slots && table.above && of_row;
     for (size_t i = 0; has_room && !problem && i < asked && table.steps <= table.most; i++) {
-        int64_t row = rows[i];
-        if (row < 0 || (uint64_t)row >= size || parent[row] >= row) {
+        int64_t row = number_at(&of, 1, i, narrow);
+        int64_t enclosing = row >= 0 && (uint64_t)row < size ? number_at(&of, 0, (size_t)row, narrow) : row;
+        if (enclosing >= row) {
             problem = "no such row";
             break;
         }
-        uint32_t above = parent[row] < 0 ? 0 : of_row[parent[row]];
+        uint32_t above = enclosing < 0 ? 0 : of_row[enclosing];
         size_t slot = (size_t)(path_hash(above, (uint64_t)key[i]) >> (64 - table.bits));
         while (table.slots[slot] && (table.above[table.slots[slot]] != above || key[first[table.slots[slot] - 1]] != key[i]) &&
                ++table.steps <= table.most)

@@ -306,25 +306,27 @@ def _narrow(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any
     return np.ascontiguousarray(numbers) if numbers.dtype == np.int32 else plain(numbers)
 
 
-def depths(parent: Ints) -> tuple[Ints, int] | None:
+def depths(parent: Rows) -> tuple[Ints, int] | None:
     """(how many rows enclose each, the most of them); None where a row stands before what encloses it."""
     depth = np.empty(len(parent), np.int64)
-    most = native.depths(plain(parent), depth)
+    most = native.depths(_narrow(parent), depth)
     return None if most < 0 else (depth, most)
 
 
-def mark_enclosing(parent: Ints, marked: npt.NDArray[np.bool_]) -> None:
+def mark_enclosing(parent: Rows, marked: npt.NDArray[np.bool_]) -> None:
     """Nothing; all that encloses what is marked is marked as well. What encloses a row stands before it."""
-    native.mark_enclosing(plain(parent), marked)
+    native.mark_enclosing(_narrow(parent), marked)
 
 
-def paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints] | None:
+def paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints] | None:
     """(the number of the path of each of ascending rows, the place of the first row of each); None for keys that collide.
 
     Two rows have one path where their keys are alike, and those of what encloses them among the rows.
     """
     number, first = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    count = native.paths(*map(plain, (parent, rows, key)), number, first)
+    above = _narrow(parent)
+    asked = np.ascontiguousarray(rows, above.dtype)
+    count = native.paths(above, asked, plain(key), number, first)
     return None if count < 0 else (number, _cut(first, count))
 
 

@@ -36,6 +36,7 @@ from tracekit.process.launches import Launches, launches
 from tracekit.process.thread_axis import Segments
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 Mask = npt.NDArray[np.bool_]
 
 MAX_THREADS = 4
@@ -94,7 +95,7 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     host = host_rows(trace, union_all([idle.gaps for idle in devices]))
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
-    names, parent, holder = _names(host), sweeps.plain(host.tree.parent), host.holder
+    names, parent, holder = _names(host), host.tree.parent, host.holder
     # Of millions of rows their times take more than all that follows.
     del host
     all_leaves = list(itertools.chain.from_iterable(leaves))
@@ -146,7 +147,6 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     follows, the thread of the last; -1 where no launch is known at all.
     """
     links: Launches = trace.derived(launches)
-    issued = np.where(links.call >= 0, links.call, links.op)
     rows = idle.rows[links.linked[idle.rows]]
     gaps, after = idle.gaps, idle.after
     if not len(rows):
@@ -154,12 +154,18 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     start = trace.numbers("device_ops", "ts_ns")[rows]
     order = np.argsort(start, kind="stable")
     place = np.minimum(np.searchsorted(start[order], gaps.end), len(rows) - 1)
-    next_op = np.where((after >= 0) & links.linked[after], after, rows[order][place])
-    thread = trace.numbers("host_ops", "thread")[issued[next_op]].astype(np.int64)
-    call = links.call[after]
-    ready = links.ts_ns[after]
-    ready += np.where(call >= 0, trace.numbers("host_ops", "dur_ns")[call], 0)
     is_linked = (after >= 0) & links.linked[after]
+    next_op = np.where(is_linked, after, rows[order][place])
+    # Of millions of gaps each column is let go of before the next is made.
+    del start, order, place, rows
+    issued = np.where(links.call[next_op] >= 0, links.call[next_op], links.op[next_op])
+    del next_op
+    thread = trace.numbers("host_ops", "thread")[issued].astype(np.int64)
+    del issued
+    call = links.call[after]
+    ready = np.where(call >= 0, trace.numbers("host_ops", "dur_ns")[call], 0)
+    del call
+    ready += links.ts_ns[after]
     return thread, np.where(is_linked, np.clip(ready, gaps.start, gaps.end), gaps.end)
 
 
@@ -357,7 +363,7 @@ def _names(host: HostRows) -> Coded:
 
 def _tree(
     names: Coded,
-    row_parent: Ints,
+    row_parent: Rows,
     row_holder: npt.NDArray[np.int8],
     parts: Sequence[_Leaves],
     notes: tuple[str, ...],
@@ -385,7 +391,7 @@ def _tree(
     return _Tree(parent, Coded(label, texts), holder), nodes
 
 
-def _used(parent: Ints, parts: Sequence[_Leaves]) -> tuple[Ints, list[Ints]]:
+def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Ints]]:
     """(the rows of segments and what encloses them, in order; for each part its rows, those at `MAX_DEPTH` for deeper ones)."""
     depth, most = _depths(parent)
     tops = [part.row for part in parts]
@@ -394,6 +400,10 @@ def _used(parent: Ints, parts: Sequence[_Leaves]) -> tuple[Ints, list[Ints]]:
         while (depth[top[:-1]] > MAX_DEPTH).any():
             top = top[top]
         tops = [top[row] for row in tops]
+        del top
+    if sweeps.native is not None:
+        # What encloses a row is found without it.
+        del depth
     used = np.zeros(len(parent) + 1, np.bool_)
     for row in tops:
         used[row] = True
@@ -406,7 +416,7 @@ def _used(parent: Ints, parts: Sequence[_Leaves]) -> tuple[Ints, list[Ints]]:
     return np.flatnonzero(used), tops
 
 
-def _paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints, Ints]:
+def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Ints]:
     """(what encloses each place, its key, the place of each row of the tree, -1 for none): one place a path of keys.
 
     Places count level by level, those of one level by what encloses them, then by key.
@@ -433,11 +443,11 @@ def _paths(parent: Ints, rows: Ints, key: Ints) -> tuple[Ints, Ints, Ints]:
     return np.concatenate(parents), np.concatenate(keys), number_of
 
 
-def _depths(parent: Ints) -> tuple[Ints, int]:
+def _depths(parent: Rows) -> tuple[Ints, int]:
     """(how many rows enclose each, the most of them)."""
     if sweeps.native is not None and (known := sweeps.depths(parent)) is not None:
         return known
-    depth, jump = (parent >= 0).astype(np.int64), parent.copy()
+    depth, jump = (parent >= 0).astype(np.int64), parent.astype(np.int64)
     while len(has := np.flatnonzero(jump >= 0)):
         depth[has] += depth[jump[has]]
         jump[has] = jump[jump[has]]

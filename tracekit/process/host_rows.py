@@ -16,7 +16,7 @@ from tracekit.model.intervals import Intervals, window_at
 from tracekit.model.keys import distinct, of_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.sweeps import places
-from tracekit.model.tables.arrays import Coded, joined
+from tracekit.model.tables.arrays import Coded, joined, narrowest
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
@@ -351,5 +351,5 @@ def labels(names: Coded, shorten: Callable[[str], str]) -> Coded:
     """The same rows with shortened texts, equal ones with one code."""
     code_of: dict[str, int] = {}
     place = [code_of.setdefault(shorten(text), len(code_of)) for text in names.texts]
-    codes = np.array([*place, -1], np.int64)[names.codes]
+    codes = np.array([*place, -1], narrowest(len(code_of)))[names.codes]
     return Coded(codes, tuple(code_of))

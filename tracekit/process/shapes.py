@@ -152,8 +152,8 @@ class Calls:
     """
 
     count: int
-    group: Ints
-    thread: Ints
+    group: Rows
+    thread: Rows
     start: Ints
     end: Ints
     total_ns: Ints
@@ -191,8 +191,7 @@ def _calls_in_order(trace: Trace, in_order: Rows, slot: Rows, count: int) -> Cal
     """The same by one pass over rows in order of thread and start; `slot` is the group of every row."""
     thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
     totals, low, high, first = sweeps.united_calls(in_order, thread, start, dur, slot, count)
-    of_group, of_thread = (column[first].astype(np.int64) for column in (slot, thread))
-    return Calls(count, of_group, of_thread, low, high, totals)
+    return Calls(count, slot[first], thread[first], low, high, totals)
 
 
 def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
@@ -220,7 +219,7 @@ def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
     out = []
     for value in values:
         sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(value[order])))
-        out.append(summed(made.group, sums[high] - sums[low], made.count))
+        out.append(summed(sweeps.plain(made.group), sums[high] - sums[low], made.count))
     return out
 
 
@@ -231,11 +230,14 @@ def _slices(made: Calls, thread: Ints, ts_ns: Ints) -> tuple[Ints, Ints, Ints]:
     (place, start, end), _, width = _placed(lanes, ts_ns[in_thread], made.start, made.end)
     place += thread[in_thread] * width
     order = np.argsort(place, kind="stable")
-    place, thread_start = place[order], made.thread * width
-    # In place: there are as many intervals as calls.
+    place, thread_start = place[order], made.thread.astype(np.int64)
+    # In place, and let go of: there are as many intervals as calls.
+    thread_start *= width
     start += thread_start
     end += thread_start
+    del thread_start
     low = sweeps.places(place, start)
+    del start
     high = sweeps.places(place, end)
     return low, np.maximum(high, low, out=high), in_thread[order]
 

@@ -61,7 +61,8 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     width = len(names.texts) + 1
     key = kinds.codes[chosen].astype(np.int64) * width + names.codes[chosen] + 1
     present, group = numbered(key)
-    slot = np.full(len(names), -1, np.int64)
+    del key
+    slot = np.full(len(names), -1, sweeps.row_type(len(names)))
     slot[chosen] = group
     count = len(present)
     return {
@@ -77,7 +78,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _outermost(trace: Trace, rows: Ints, slot: Ints, count: int) -> Ints:
+def _outermost(trace: Trace, rows: Ints, slot: sweeps.Rows, count: int) -> Ints:
     """Wall time per group: on each thread the union of its intervals, so that recursion counts once."""
     thread = trace.numbers("host_ops", "thread")
     start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
@@ -89,7 +90,7 @@ def _outermost(trace: Trace, rows: Ints, slot: Ints, count: int) -> Ints:
     return summed(pairs % count, totals, count)
 
 
-def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
+def _device_work(trace: Trace, slot: sweeps.Rows, count: int) -> dict[str, Any]:
     """Device ops launched while an op was innermost: count, Σ duration, union per device."""
     if not trace.has("device_ops"):
         return {}
@@ -98,7 +99,7 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     # A call outside any op stands for itself: work launched from plain Python must not vanish.
     owner = np.where(links.op >= 0, links.op, links.call)
     linked = np.flatnonzero(owner >= 0)
-    group = slot[owner[linked]]
+    group = slot[owner[linked]].astype(np.int64)
     linked, group = linked[group >= 0], group[group >= 0]
     start = trace.numbers("device_ops", "ts_ns")[linked]
     dur, width = trace.derived(sound_dur_ns)[linked], max(len(of_trace), 1)
@@ -111,7 +112,7 @@ def _device_work(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     }
 
 
-def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
+def _memory(trace: Trace, slot: sweeps.Rows, count: int) -> dict[str, Any]:
     """Bytes allocated and freed while an op was innermost; NA unless memory was profiled."""
     if not trace.has("memory_ops"):
         return {}
@@ -121,7 +122,7 @@ def _memory(trace: Trace, slot: Ints, count: int) -> dict[str, Any]:
     ts = trace.numbers("memory_ops", "ts_ns")[rows]
     size, is_op = recorded.values[rows], of_kind(trace, "host_ops", "op")
     owner = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
-    group = np.where(owner >= 0, slot[owner], -1)
+    group = np.where(owner >= 0, slot[owner], np.int64(-1))
     has_slot = group >= 0
     return {
         "allocated_bytes": summed(group[has_slot], np.maximum(size, 0)[has_slot], count),

@@ -102,8 +102,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not len(rows):
         return {}
     names = trace.texts("host_ops", "name")
-    codes = names.codes[rows].astype(np.int64)
-    present, group = numbered(codes)
+    present, group = numbered(names.codes[rows].astype(np.int64))
     work, memory = _launched(trace), _memory(trace)
     tables: dict[str, Mapping[str, Any]] = {
         "operator_totals": {
@@ -114,7 +113,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     }
     recorded: Shapes = trace.derived(shapes)
     if recorded.dims:
-        tables["operator_shapes"] = _by_shape(trace, rows, codes, work, memory)
+        tables["operator_shapes"] = _by_shape(trace, rows, work, memory)
     return tables
 
 
@@ -167,13 +166,13 @@ def _inclusive(
 
 
 def _by_shape(
-    trace: Trace, rows: Ints, codes: Ints, work: Instants | None, memory: Instants | None
+    trace: Trace, rows: Ints, work: Instants | None, memory: Instants | None
 ) -> dict[str, Any]:
     """One row a (name, dims, types); beyond the cap the rest of each op together."""
     names, recorded = trace.texts("host_ops", "name"), trace.derived(shapes)
     own_ns = trace.derived(own_times)[rows]
     width = len(recorded.dims) + 1
-    key = codes * width + recorded.number[rows] + 1
+    key = names.codes[rows].astype(np.int64) * width + recorded.number[rows] + 1
     keys, fine = numbered(key)
     slot = np.full(len(names), -1, np.int64)
     slot[rows] = fine
