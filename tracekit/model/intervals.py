@@ -257,14 +257,18 @@ def shared(
     for number, (ts, remainder) in enumerate(sweep.rests):
         if len(ts):
             of_class = np.flatnonzero(kind == number)
-            ties_of_class = ties(of_class if order is None else order[of_class])
-            owner = _longest(start[of_class], end[of_class], ties_of_class, ts)
+            places = of_class
+            if order is not None:
+                places = order[of_class]
+            owner = _longest(start[of_class], end[of_class], ties(places), ts)
             window, place = beginning(ts, low, high)
             parts.append(
                 (of_class[owner[place]], window, np.zeros(len(place), np.int64), remainder[place])
             )
     op, window, counts, ns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Shares(op if order is None else order[op], window, counts, ns)
+    if order is not None:
+        op = order[op]
+    return Shares(op, window, counts, ns)
 
 
 def _got(

@@ -34,7 +34,9 @@ native = _installed()
 
 def row_type(count: int) -> type[np.int32 | np.int64]:
     """The type of the numbers of so many rows: that of half the memory where it has all of them."""
-    return np.int32 if count <= 2**31 else np.int64
+    if count > 2**31:
+        return np.int64
+    return np.int32
 
 
 def covered_before(start: Ints, end: Ints, points: Ints) -> Ints:
