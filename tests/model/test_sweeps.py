@@ -308,6 +308,13 @@ def colliding(count):
 KEYS = st.lists(st.one_of(TIMES, st.sampled_from((-(2**63), 2**62, 2**63 - 1))), max_size=60)
 
 
+def test_rows_of_one_key_are_of_one_group_and_no_rows_of_none():
+    number, first = keys.of_arrays([np.array([7, 7, 7]), np.zeros(3, np.int64)])
+    assert (number.tolist(), first.tolist()) == ([0, 0, 0], [0])
+    number, first = keys.of_arrays([np.array([], np.int64)])
+    assert (number.tolist(), first.tolist()) == ([], [])
+
+
 @given(KEYS)
 def test_keys_have_the_same_numbers(values):
     given_keys = np.array(values, np.int64)

@@ -22,14 +22,7 @@ from tracekit.job.driver_log import timed_stage
 from tracekit.model.stages import canonical, stage_filter
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Fault, Labels, Source, Trace, Want
-from tracekit.pipeline.gather import (
-    LARGE_FILE_BYTES,
-    MeasuredSource,
-    all_of,
-    give_back,
-    light_text,
-    put_together,
-)
+from tracekit.pipeline.gather import MeasuredSource, all_of, light_text, put_together
 from tracekit.process.cut import cut, stages_of, steps_of
 from tracekit.readers import reader_named
 
@@ -70,9 +63,6 @@ def read_parts(
     """Each trace of one source, what of it was asked for (None where it holds nothing of that), how many follow."""
     for trace, following in reader_named(source.reader).each(source, want, _increments(advance)):
         rank, part = trace.source.rank, None
-        if source.size_bytes >= LARGE_FILE_BYTES:
-            # What it was put together from is not needed any more.
-            give_back()
         if ranks is None or rank is None or rank in ranks:
             part = cut(trace, steps, stage_filter(stages) if stages else None)
         yield trace, part, following
