@@ -267,7 +267,9 @@ def test_time_is_shared_out_the_same(spans, windows, kinds):
     low, high = arrays([(start, abs(length)) for start, length in windows])
     kind = np.array(kinds[: len(spans)], np.int64)
     if len(start):
-        assert_same(lambda: intervals.shared((start, end, kind), low, high, (kind,)))
+        assert_same(
+            lambda: intervals.shared((start, end, kind), low, high, lambda ops: (kind[ops],))
+        )
 
 
 @given(SPANS)
@@ -327,6 +329,11 @@ def test_the_last_row_of_a_key_before_a_limit_is_the_same(rows, asks):
     starts, keys_ = np.array(sorted((ts, key) for key, ts in rows), np.int64).reshape(-1, 2).T
     asked, limit = np.array(asks, np.int64).reshape(-1, 2).T
     assert_same(lambda: launches.latest(keys_, starts, asked, limit))
+    narrow = keys_.astype(np.int32), starts, asked.astype(np.int32), limit
+    assert_same(lambda: launches.latest(*narrow))
+    assert (
+        launches.latest(*narrow).tolist() == launches.latest(keys_, starts, asked, limit).tolist()
+    )
 
 
 def test_rows_of_keys_that_collide_or_fall_in_start_are_found_without_a_table():
@@ -334,7 +341,8 @@ def test_rows_of_keys_that_collide_or_fall_in_start_are_found_without_a_table():
     assert_same(lambda: launches.latest(ends, ends, ends, ends))
     assert sweeps.latest(np.zeros(2, np.int64), ends[::-1].copy(), ends, ends) is None
     assert sweeps.latest(ends[:0], ends[:0], ends, ends).tolist() == [-1, -1]
-    numbers, starts = colliding(3_000), np.arange(3_000)
+    # Multiples of the square of the room of a table.
+    numbers, starts = np.arange(3_000) << 26, np.arange(3_000)
     assert sweeps.latest(numbers, starts, numbers, starts) is None
     assert sweeps.latest(numbers[:1], starts[:1], numbers, starts).tolist() == [0] + [-1] * 2_999
     assert launches.latest(numbers, starts, numbers, starts).tolist() == starts.tolist()
@@ -347,6 +355,13 @@ def colliding(count):
 
 
 KEYS = st.lists(st.one_of(TIMES, st.sampled_from((-(2**63), 2**62, 2**63 - 1))), max_size=60)
+
+
+def test_rows_of_one_key_are_of_one_group_and_no_rows_of_none():
+    number, first = keys.of_arrays([np.array([7, 7, 7]), np.zeros(3, np.int64)])
+    assert (number.tolist(), first.tolist()) == ([0, 0, 0], [0])
+    number, first = keys.of_arrays([np.array([], np.int64)])
+    assert (number.tolist(), first.tolist()) == ([], [])
 
 
 @given(KEYS)
@@ -416,7 +431,7 @@ def test_the_last_that_reaches_is_found_among_very_many_that_are_open():
     ("pieces", (1, 2, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1)), ("pieces", (1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1)),
     ("pieces", (1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 2)), ("pieces", (1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1)),
     ("swept", (2, 3, 1, 2, 2, 3, 3, 3)), ("swept", (3, 3, 1, 2, 2, 2, 3, 3)), ("swept", (3, 3, 2, 4, 2, 3, 3, 3)),
-    ("swept", (3, 3, 1, 2, 3, 3, 3, 3)), ("latest", (2, 1, 2, 2, 2)), ("latest", (2, 2, 2, 1, 2)),
+    ("swept", (3, 3, 1, 2, 3, 3, 3, 3)), ("latest", (3, 2, 2, 2, 2)), ("latest", (2, 2, 3, 2, 2)),
     ("latest", (2, 2, 2, 2, 1)), ("by_thread", (2, 3, 2, 2, 2)), ("by_thread", (2, 2, 2, 1, 2)),
     ("innermost", (1, 3, 2, 2, 2, 1, 1, 1)), ("innermost", (1, 2, 2, 2, 3, 1, 1, 1)),
     ("innermost", (1, 2, 2, 2, 2, 2, 1, 1)), ("innermost", (1, 2, 2, 2, 2, 1, 1, 2)), ("by_thread", (2, 2, 2, 2, 3)), ("nest", (1, 3, 2, 2, 2)),

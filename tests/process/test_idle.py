@@ -297,6 +297,22 @@ def tables(trace, limits):
     return found
 
 
+def _shares_are_parts_of_their_gaps(idle):
+    lengths = (idle.gaps.end - idle.gaps.start).tolist()
+    share_of = {name: [0] * len(lengths) for name in CAUSES}
+    for name, shares in idle.shares.items():
+        assert (shares.ns > 0).all()
+        assert (np.diff(shares.gap) > 0).all()
+        for gap, ns in zip(shares.gap.tolist(), shares.ns.tolist(), strict=True):
+            share_of[name][gap] = ns
+    of_gaps = list(zip(*share_of.values(), strict=True))
+    assert [sum(parts) for parts in of_gaps] == lengths
+    largest = [max(parts) for parts in of_gaps]
+    causes_of, longest_ns = main_causes(idle)
+    assert longest_ns.tolist() == largest
+    assert causes_of.tolist() == [parts.index(max(parts)) for parts in of_gaps]
+
+
 @settings(max_examples=15, deadline=None)
 @given(ROWS, st.randoms(use_true_random=False), st.integers(0, 10**6))
 def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, rows, random, shift):
@@ -308,6 +324,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
     framed = {"step": trace.derived(windows).steps, "stage": outermost_ranges(trace)}
     for idle in devices:
         assert sum(part.total for part in idle.causes.values()) == idle.gaps.total
+        _shares_are_parts_of_their_gaps(idle)
         chosen = ops["device"].isna() if idle.device is None else ops["device"] == idle.device
         state = running(ops[chosen.fillna(value=False)])
         told = frame_of(idle_by_window(trace, idle))

@@ -1,5 +1,6 @@
 """Steps and stages from annotations and file names."""
 
+import nsys_builder as nsys
 from chrome_builder import BACKWARD, annotation, op, step, write
 
 import tracekit
@@ -156,3 +157,20 @@ def test_a_range_that_holds_whole_steps_is_no_stage_of_them(tmp_path):
     rows += [annotation("forward", 150, 50), op("aten::mm", 120, 10)]
     stages = load(tmp_path, rows).derived(windows).stages
     assert stages["stage"].astype(str).tolist() == ["load", "forward"]
+
+
+def test_what_the_profiler_and_the_system_did_is_no_part_of_the_file_as_a_step(tmp_path):
+    """The call and its kernel reach from 100 to 4000; the profiler's own work lies before and after."""
+    rows = nsys.launched("gemm", 100, 2_500, 4_000, 11)
+    rows += [nsys.overhead("flush", 3, 4), nsys.overhead("flush", 9_000, 9_500)]
+    trace = tracekit.load(nsys.write(tmp_path / "x.sqlite", rows))
+    (found,) = windows(trace).steps.to_dict("records")
+    assert found["ts_ns"] == nsys.BASE_NS + 100
+    assert found["dur_ns"] == 3_900
+
+
+def test_of_a_device_alone_the_step_is_from_its_first_op_to_its_last(tmp_path):
+    rows = [nsys.kernel("a", 100, 200), nsys.kernel("b", 900, 1_000)]
+    trace = tracekit.load(nsys.write(tmp_path / "x.sqlite", rows))
+    (found,) = windows(trace).steps.to_dict("records")
+    assert (found["ts_ns"], found["dur_ns"]) == (nsys.BASE_NS + 100, 900)

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tracekit
+from tracekit.model.tables import ASKED_COLUMNS
 from tracekit.model.trace import Source, Want
 from tracekit.process.copy_names import way_of
 from tracekit.process.launches import launches
@@ -28,6 +29,17 @@ def only(tmp_path, rows, **options):
 
 def notes(trace):
     return {note.code: note.count for note in trace.notes}
+
+
+def test_the_number_of_a_thread_stands_with_each_row_only_where_it_is_asked_for(tmp_path):
+    rows = nsys.launched("gemm", 100, 2_500, 4_000, 11)
+    path = nsys.write(tmp_path / "x.sqlite", rows)
+    source = Source(path, "x", "nsys", "nsys")
+    (whole,), (asked,) = read(source, Want()), read(source, Want(columns=ASKED_COLUMNS))
+    assert whole["host_ops"]["tid"].notna().all()
+    assert asked["host_ops"]["tid"].isna().all()
+    assert whole["host_ops"].drop(columns="tid").equals(asked["host_ops"].drop(columns="tid"))
+    assert whole["threads"].equals(asked["threads"])
 
 
 @pytest.mark.parametrize("schema", nsys.SCHEMAS)

@@ -287,11 +287,22 @@ static PyObject *appearing(PyObject *module, PyObject *args)
     return counted(&of, steps > most ? -1 : (int64_t)count);
 }
 
-/* Where a key stands in a table of numbers of rows (plus 1; 0 for none), or where it would: farther than `steps` allow, never. */
-static size_t slot_of(const uint32_t *table, int bits, const int64_t *keys, int64_t key, size_t *steps, size_t most)
+/* Rows and what is asked of them: array `keys` of `arrays`, of int32 where `narrow`, found by a table of numbers of rows plus 1. */
+typedef struct {
+    const arrays *of;
+    uint32_t *table; /* 0 for none */
+    int narrow, bits;
+    size_t steps, most;
+} key_table;
+
+/* Where a key stands in the table, or where it would: farther than the steps allow, never. Keys that follow one another, as ids
+ * of calls do, stand side by side: to look for each somewhere else would cost a miss of the cache. */
+static size_t slot_of(key_table *in, int64_t key)
 {
-    size_t mask = ((size_t)1 << bits) - 1, slot = (size_t)(((uint64_t)key * 0x9E3779B97F4A7C15u) >> (64 - bits));
-    while (table[slot] && keys[table[slot] - 1] != key && ++*steps <= most) slot = (slot + 1) & mask;
+    size_t mask = ((size_t)1 << in->bits) - 1;
+    size_t slot = (size_t)((uint64_t)key + ((uint64_t)key >> in->bits) * 0x9E3779B97F4A7C15u) & mask;
+    while (in->table[slot] && number_at(in->of, 0, in->table[slot] - 1, in->narrow) != key && ++in->steps <= in->most)
+        slot = (slot + 1) & mask;
     return slot;
 }
 
@@ -301,23 +312,25 @@ static PyObject *latest(PyObject *module, PyObject *args)
     (void)module;
     arrays of;
     if (!take(args, 5, 1, &of)) return NULL;
-    const int64_t *keys = of.values[0], *starts = of.values[1], *asked = of.values[2], *limit = of.values[3];
-    size_t size = of.size[0], count = of.size[2], steps = 0, most = STEPS_A_KEY * (size + count) + ROOM;
-    if (of.size[1] != size || of.size[3] != count || of.size[4] != count) return done(&of, "the arrays differ in length");
+    const int64_t *starts = of.values[1], *limit = of.values[3];
+    size_t size = of.size[1], count = of.size[3];
+    int narrow = is_narrow(&of, 0, size), narrow_asked = is_narrow(&of, 2, count);
+    if (narrow < 0 || narrow_asked < 0 || of.size[4] != count) return done(&of, "the arrays differ in length");
     if (size >= UINT32_MAX / 4) return counted(&of, -1);
     for (size_t i = 1; i < size; i++)
         if (starts[i] < starts[i - 1]) return counted(&of, -1);
-    int bits = 4;
-    while (((size_t)1 << bits) < 2 * size) bits++;
-    /* `table` finds the first row of a key. `until` counts the rows of the key of each first row, and becomes the place up to
+    key_table in = {.of = &of, .narrow = narrow, .bits = 4, .most = STEPS_A_KEY * (size + count) + ROOM};
+    while (((size_t)1 << in.bits) < 2 * size) in.bits++;
+    /* The table finds the first row of a key. `until` counts the rows of the key of each first row, and becomes the place up to
      * which they stand in `rows`, one key after the other in the order of their first rows. */
-    uint32_t *table = calloc((size_t)1 << bits, sizeof *table), *first = malloc((size + 1) * sizeof *first);
+    in.table = calloc((size_t)1 << in.bits, sizeof *in.table);
+    uint32_t *first = malloc((size + 1) * sizeof *first);
     uint32_t *until = calloc(size + 1, sizeof *until), *rows = malloc((size + 1) * sizeof *rows);
-    int is_full = !table || !first || !until || !rows;
-    for (size_t i = 0; !is_full && i < size && steps <= most; i++) {
-        size_t slot = slot_of(table, bits, keys, keys[i], &steps, most);
-        if (!table[slot]) table[slot] = (uint32_t)i + 1;
-        first[i] = table[slot] - 1;
+    int is_full = !in.table || !first || !until || !rows;
+    for (size_t i = 0; !is_full && i < size && in.steps <= in.most; i++) {
+        size_t slot = slot_of(&in, number_at(&of, 0, i, narrow));
+        if (!in.table[slot]) in.table[slot] = (uint32_t)i + 1;
+        first[i] = in.table[slot] - 1;
         until[first[i]]++;
     }
     uint32_t sum = 0;
@@ -326,12 +339,12 @@ static PyObject *latest(PyObject *module, PyObject *args)
         until[i] = sum;
         sum += number;
     }
-    for (size_t i = 0; !is_full && steps <= most && i < size; i++) rows[until[first[i]]++] = (uint32_t)i;
-    for (size_t i = 0; !is_full && i < count && steps <= most; i++) {
-        size_t slot = slot_of(table, bits, keys, asked[i], &steps, most);
+    for (size_t i = 0; !is_full && in.steps <= in.most && i < size; i++) rows[until[first[i]]++] = (uint32_t)i;
+    for (size_t i = 0; !is_full && i < count && in.steps <= in.most; i++) {
+        size_t slot = slot_of(&in, number_at(&of, 2, i, narrow_asked));
         of.values[4][i] = -1;
-        if (!table[slot] || steps > most) continue;
-        uint32_t head = table[slot] - 1, low = head ? until[head - 1] : 0, high = until[head];
+        if (!in.table[slot] || in.steps > in.most) continue;
+        uint32_t head = in.table[slot] - 1, low = head ? until[head - 1] : 0, high = until[head];
         of.values[4][i] = (int64_t)head;
         while (low < high) {
             uint32_t middle = low + (high - low) / 2;
@@ -343,12 +356,12 @@ static PyObject *latest(PyObject *module, PyObject *args)
             }
         }
     }
-    free(table);
+    free(in.table);
     free(first);
     free(until);
     free(rows);
     if (is_full) return no_memory(&of);
-    return counted(&of, steps > most ? -1 : (int64_t)count);
+    return counted(&of, in.steps > in.most ? -1 : (int64_t)count);
 }
 
 /* For each asked group the latest of its times before the limit; both in order of time, -1 where they are not. Groups are numbers

@@ -10,8 +10,8 @@ rest, less than k, goes to the one that ends last, of equal ones to the one that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -234,16 +234,22 @@ class Shares(NamedTuple):
 
 
 def shared(
-    ops: tuple[Ints, Ints, Ints], low: Ints, high: Ints, ties: Sequence[Ints] = ()
+    ops: tuple[Ints, Ints, Ints],
+    low: Ints,
+    high: Ints,
+    ties: Callable[[Ints], Sequence[npt.NDArray[Any]]] = lambda _: (),
 ) -> Shares:
     """The time of each op in each window [low[i], high[i]): over ops, what they cover of the window.
 
     `ops` are starts, ends, and classes, 0 being the first. Of ops with one start and one end the one that
-    `numpy.lexsort(ties)` puts first counts as the one that began first.
+    `numpy.lexsort(ties(…))` of their places puts first counts as the one that began first.
     """
-    order = np.argsort(ops[0], kind="stable")
-    start, kind = ops[0][order], ops[2][order]
-    end = np.maximum(ops[1][order], start)
+    start, end, kind = ops
+    order = None
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end, kind = start[order], end[order], kind[order]
+    end = np.maximum(end, start)
     sweep = _swept(start, end, kind, low, high)
     op, window, begins = _pairs(start, end, low, high)
     ns = _got(sweep, (start, end, kind), low, high, op, window)
@@ -251,15 +257,18 @@ def shared(
     for number, (ts, remainder) in enumerate(sweep.rests):
         if len(ts):
             of_class = np.flatnonzero(kind == number)
-            owner = _longest(
-                start[of_class], end[of_class], [tie[order[of_class]] for tie in ties], ts
-            )
+            places = of_class
+            if order is not None:
+                places = order[of_class]
+            owner = _longest(start[of_class], end[of_class], ties(places), ts)
             window, place = beginning(ts, low, high)
             parts.append(
                 (of_class[owner[place]], window, np.zeros(len(place), np.int64), remainder[place])
             )
     op, window, counts, ns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Shares(order[op], window, counts, ns)
+    if order is not None:
+        op = order[op]
+    return Shares(op, window, counts, ns)
 
 
 def _got(
@@ -303,7 +312,7 @@ def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> sweeps.
     return sweeps.Swept(sums[kind, first], sums[kind, last], sums[:, edges], rests)
 
 
-def _longest(start: Ints, end: Ints, ties: Sequence[Ints], ts_ns: Ints) -> Ints:
+def _longest(start: Ints, end: Ints, ties: Sequence[npt.NDArray[Any]], ts_ns: Ints) -> Ints:
     """For each instant at which any op runs, the one that ends last of those that have begun."""
     order = np.lexsort((*ties, end, start))
     start, end = start[order], end[order]

@@ -137,6 +137,8 @@ def _combined(length: int, keys: Sequence[tuple[Ints, int]]) -> tuple[Ints, Ints
             room = len(distinct)
         number = codes if room == 1 else number * count + codes
         room *= count
+    if room == 1:
+        return number, np.arange(min(length, 1))
     if sweeps.native is not None and length < FEWER:
         numbers = sweeps.appearing(number)
         if numbers is not None:

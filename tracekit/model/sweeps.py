@@ -34,7 +34,9 @@ native = _installed()
 
 def row_type(count: int) -> type[np.int32 | np.int64]:
     """The type of the numbers of so many rows: that of half the memory where it has all of them."""
-    return np.int32 if count <= 2**31 else np.int64
+    if count > 2**31:
+        return np.int64
+    return np.int32
 
 
 def covered_before(start: Ints, end: Ints, points: Ints) -> Ints:
@@ -141,13 +143,13 @@ def appearing(keys: Ints) -> tuple[Ints, Ints] | None:
     return place, _cut(first, count)
 
 
-def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints | None:
+def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints | None:
     """For each asked key the last of `keys`, in order of start, that is it and did not start after the limit.
 
     Else the first that is it, -1 for none; None where starts do not ascend, or keys collide.
     """
     row = np.empty(len(asked), np.int64)
-    count = native.latest(*map(plain, (keys, starts, asked, limit)), row)
+    count = native.latest(_narrow(keys), plain(starts), _narrow(asked), plain(limit), row)
     return row if count >= 0 else None
 
 

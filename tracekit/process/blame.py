@@ -150,7 +150,6 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     follows, the thread of the last; -1 where no launch is known at all.
     """
     links: Launches = trace.derived(launches)
-    issued = np.where(links.call >= 0, links.call, links.op)
     rows = idle.rows[links.linked[idle.rows]]
     gaps, after = idle.gaps, idle.after
     if not len(rows):
@@ -158,12 +157,18 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     start = trace.numbers("device_ops", "ts_ns")[rows]
     order = np.argsort(start, kind="stable")
     place = np.minimum(np.searchsorted(start[order], gaps.end), len(rows) - 1)
-    next_op = np.where((after >= 0) & links.linked[after], after, rows[order][place])
-    thread = trace.numbers("host_ops", "thread")[issued[next_op]].astype(np.int64)
-    call = links.call[after]
-    ready = links.ts_ns[after]
-    ready += np.where(call >= 0, trace.numbers("host_ops", "dur_ns")[call], 0)
     is_linked = (after >= 0) & links.linked[after]
+    next_op = np.where(is_linked, after, rows[order][place])
+    # Of millions of gaps each column is let go of before the next is made.
+    del start, order, place, rows
+    issued = np.where(links.call[next_op] >= 0, links.call[next_op], links.op[next_op])
+    del next_op
+    thread = trace.numbers("host_ops", "thread")[issued].astype(np.int64)
+    del issued
+    call = links.call[after]
+    ready = np.where(call >= 0, trace.numbers("host_ops", "dur_ns")[call], 0)
+    del call
+    ready += links.ts_ns[after]
     return thread, np.where(is_linked, np.clip(ready, gaps.start, gaps.end), gaps.end)
 
 
@@ -291,9 +296,10 @@ def _on_device(
     """
     why = np.full(len(late.start), -1, np.int32)
     for name in ("sync", "kernel_wait"):
-        of_cause = name in idle.shares and idle.shares[name][late.origin] > 0
-        if np.any(of_cause):
-            why[of_cause] = notes.setdefault(ON_DEVICE[name], len(notes))
+        if name in idle.shares:
+            is_of_cause = np.zeros(len(idle.gaps.start), np.bool_)
+            is_of_cause[idle.shares[name].gap] = True
+            why[is_of_cause[late.origin]] = notes.setdefault(ON_DEVICE[name], len(notes))
     explained, unexplained = np.flatnonzero(why >= 0), np.flatnonzero(why < 0)
     leaves_of_cause = _Leaves(
         late.start[explained],
@@ -399,12 +405,15 @@ def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
         while (depth[top[:-1]] > MAX_DEPTH).any():
             top = top[top]
         tops = [top[row] for row in tops]
+        del top
+    if sweeps.native is not None:
+        # What encloses a row is found without it.
+        del depth
     used = np.zeros(len(parent) + 1, np.bool_)
     for row in tops:
         used[row] = True
     used = used[:-1]
     if sweeps.native is not None:
-        del depth
         sweeps.mark_enclosing(parent, used)
         return np.flatnonzero(used), tops
     for level in range(min(most, MAX_DEPTH), 0, -1):
@@ -443,7 +452,7 @@ def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
     """(how many rows enclose each, the most of them)."""
     if sweeps.native is not None and (known := sweeps.depths(parent)) is not None:
         return known
-    depth, jump = (parent >= 0).astype(np.int64), parent.copy()
+    depth, jump = (parent >= 0).astype(np.int64), parent.astype(np.int64)
     while len(has := np.flatnonzero(jump >= 0)):
         depth[has] += depth[jump[has]]
         jump[has] = jump[jump[has]]

@@ -95,12 +95,40 @@ MANY_ROWS = 2**17
 
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     """Which rows of a table of ops are of one of these kinds; not to be written to: of few rows all who ask get one array."""
-    mask = _of_kind(table, frozenset(kinds))
-    return trace.derived(mask) if len(trace.texts(table, "kind")) < MANY_ROWS else mask(trace)
+    count, present = len(trace.texts(table, "kind")), trace.derived(_kinds_of(table))
+    chosen = present.intersection(kinds)
+    if not chosen or chosen == present:
+        # In the memory of one: a profiler records few kinds, and those of all rows are asked for often.
+        return np.broadcast_to(np.bool_(chosen), count)
+    mask = _of_kind(table, chosen)
+    return trace.derived(mask) if count < MANY_ROWS else mask(trace)
 
 
 @cache
-def _of_kind(table: str, kinds: frozenset[str]) -> _OfKind:
+def _kinds_of(table: str) -> _KindsOf:
+    return _KindsOf(table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KindsOf:
+    """Use as `trace.derived(_kinds_of(…))`: the kinds that the rows of a table are of, None among them where one has none."""
+
+    table: str
+
+    def __call__(self, trace: Trace) -> frozenset[str | None]:
+        """The kinds."""
+        kind = trace.texts(self.table, "kind")
+        present: set[str | None] = set()
+        if int(kind.codes.min(initial=0)) < 0:
+            present.add(None)
+        for code, text in enumerate(kind.texts):
+            if (kind.codes == code).any():
+                present.add(text)
+        return frozenset(present)
+
+
+@cache
+def _of_kind(table: str, kinds: frozenset[str | None]) -> _OfKind:
     return _OfKind(table, kinds)
 
 
@@ -109,7 +137,7 @@ class _OfKind:
     """Use as `trace.derived(_of_kind(…))`: which rows of a table are of one of these kinds."""
 
     table: str
-    kinds: frozenset[str]
+    kinds: frozenset[str | None]
 
     def __call__(self, trace: Trace) -> npt.NDArray[np.bool_]:
         """The mask of the rows."""

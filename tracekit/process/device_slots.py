@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import affordable, beginning, covered, shared
 from tracekit.model.keys import distinct, numbered
 from tracekit.model.tables import DEVICE_OP_KINDS
@@ -20,6 +22,7 @@ from tracekit.process.stage_at import outer_stages, stage_at
 from tracekit.process.work_classes import work_stages
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 
 _CLASS_OF_KIND = {"kernel": "compute"}
 
@@ -34,23 +37,28 @@ def device_slots(
     """
     links = trace.derived(launches)
     keys, key, path_rows = _keys(trace, links)
-    start = trace.numbers("device_ops", "ts_ns")
-    end = start + trace.numbers("device_ops", "dur_ns")
-    streams, rank = trace.nullable("device_ops", "stream"), trace.derived(name_ranks)
     slots = []
     for idle in devices:
         rows = idle.rows
-        shared_windows = np.flatnonzero(affordable(start[rows], end[rows], low, high))
-        kind = keys[1][key[rows]]
-        stream = np.where(streams.missing[rows], -1, streams.values[rows])
-        launched = np.where(links.linked[rows], links.ts_ns[rows], 0)
-        ties = (launched, stream, rank[rows])
-        got = shared(
-            (start[rows], end[rows], kind), low[shared_windows], high[shared_windows], ties
-        )
+        start = trace.numbers("device_ops", "ts_ns")[rows]
+        end = start + trace.numbers("device_ops", "dur_ns")[rows]
+        shared_windows = np.flatnonzero(affordable(start, end, low, high))
+        ops = start, end, keys[1][key[rows]]
+        ties = partial(_ties, trace, rows)
+        got = shared(ops, low[shared_windows], high[shared_windows], ties)
+        del start, end, ops
         work = Parts(keys, shared_windows[got.window], key[rows][got.op], got.begun, got.ns)
         slots.append(together([work, _idle(trace, idle, low, high, shared_windows)]))
     return slots, path_rows
+
+
+def _ties(trace: Trace, rows: Ints, places: Ints) -> tuple[Ints, Ints, Rows]:
+    """What tells which of the ops at these places of `rows` began first, where they have one start and one end."""
+    ops, links = rows[places], trace.derived(launches)
+    streams = trace.nullable("device_ops", "stream")
+    stream = np.where(streams.missing[ops], -1, streams.values[ops])
+    launched = np.where(links.linked[ops], links.ts_ns[ops], 0)
+    return launched, stream, trace.derived(name_ranks)[ops]
 
 
 def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:

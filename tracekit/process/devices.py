@@ -35,4 +35,6 @@ def devices(trace: Trace) -> Devices:
     """The devices of a trace."""
     ordinal = trace.nullable("device_ops", "device")
     number, first = of_arrays([ordinal])
+    if len(first) < 2:
+        number = np.broadcast_to(np.int64(0), len(number))
     return Devices(number, at_rows(ordinal, first))

@@ -171,7 +171,7 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     name, frame, holder = Coded(names.codes[rows], names.texts), frame[rows], holder[rows]
     only_frame = _only_frame(frame, parent, holder)
     waits, holds = waits[rows], is_named(name, _HOLDS.match)
-    recorded, tree = np.ones(len(rows), np.bool_), Nesting(parent, _NOTHING)
+    recorded, tree = np.broadcast_to(np.True_, len(rows)), Nesting(parent, _NOTHING)
     del rows, names, frame
     # Pieces of what is known of CPUs may lie anywhere.
     edges = _edges(axis, thread, begin, end, None if len(of_cpu.start) else within)

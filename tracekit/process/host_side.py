@@ -138,8 +138,10 @@ def _kinds_of(name: str) -> int:
 
 
 def _outermost(tree: Nesting, mask: Mask) -> Mask:
-    """The rows of the mask that no other row of it encloses."""
+    """The rows of the mask that no other row of it encloses; in the memory of one where there are none."""
     rows = np.flatnonzero(mask)
+    if not len(rows):
+        return np.broadcast_to(np.False_, len(mask))
     if len(rows) < 2:
         return mask
     out = mask.copy()

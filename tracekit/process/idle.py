@@ -25,7 +25,7 @@ from tracekit.model.intervals import (
     union,
     union_all,
 )
-from tracekit.model.keys import numbered, ordered, place_of, summed
+from tracekit.model.keys import numbered, ordered, place_of
 from tracekit.model.records import dataclass
 from tracekit.model.stages import may_be_stage
 from tracekit.model.tables.arrays import Nullable
@@ -46,9 +46,18 @@ from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import Stages, Windows, windows
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 Mask = npt.NDArray[np.bool_]
 
 _NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How much (`ns`) of each gap is of one cause, by the number of the `gap`, ascending; gaps that are not of it are left out."""
+
+    gap: Rows
+    ns: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class DeviceIdle:
 
     `rows` are its sound ops (rows of `device_ops`), which run from `first` to `last`. Per gap: the op
     that ended `before` it and the one that begins `after` it, -1 where there is none. `causes` are the parts of the
-    gaps by cause, and `shares` how much of each gap is of each cause, of those that there are.
+    gaps by cause, and `shares` how much of which gaps is of each cause, of those that there are.
     """
 
     device: int | None
@@ -65,10 +74,10 @@ class DeviceIdle:
     first: int
     last: int
     gaps: Intervals
-    before: Ints
-    after: Ints
+    before: Rows
+    after: Rows
     causes: Mapping[str, Intervals]
-    shares: Mapping[str, Ints]
+    shares: Mapping[str, Shares]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +165,14 @@ class IdleTime:
         }
 
 
-def _shares(idle: Intervals, part: Intervals) -> Ints:
-    """How much of each gap is in a part of all gaps, in the half of the memory where no gap is longer than two seconds."""
+def _shares(idle: Intervals, part: Intervals) -> Shares:
+    """How much of each gap is in a part of all gaps."""
     gap = sweeps.places(idle.start, part.start, right=True) - 1
-    shares = summed(gap, part.end - part.start, len(idle.start))
-    return shares.astype(np.int32) if int(shares.max(initial=0)) < 2**31 else shares
+    first = np.flatnonzero(np.concatenate((gap[:1] == gap[:1], gap[1:] != gap[:-1])))
+    shares = np.add.reduceat(part.end - part.start, first)
+    # In half the memory where no gap is longer than two seconds.
+    narrow = shares.astype(np.int32) if int(shares.max(initial=0)) < 2**31 else shares
+    return Shares(gap[first].astype(sweeps.row_type(len(idle.start))), narrow)
 
 
 def top_stages(trace: Trace) -> Stages:
@@ -186,7 +198,7 @@ def _reach(trace: Trace, first: int, last: int) -> tuple[int, int]:
     return first, last
 
 
-def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
+def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Rows, Rows]:
     """(the op that ends where each gap begins, the op that begins where it ends); -1 for none.
 
     Of several that begin at once, the one launched first: before it nothing was ready to run.
@@ -198,7 +210,7 @@ def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
     launch = np.where(links.linked[rows], links.ts_ns[rows], _NEVER)
     by_start = ordered(start, launch, name, rows)
     by_end = ordered(end, name, -rows)
-    padded = np.append(rows, -1)
+    padded = np.append(rows, -1).astype(sweeps.row_type(len(start)))
     place = sweeps.places(start[by_start], idle.end)
     after = padded[np.append(by_start, len(rows))[place]]
     place = sweeps.places(end[by_end], idle.start, right=True)
@@ -206,15 +218,15 @@ def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Ints, Ints]:
     return before, after
 
 
-def name_ranks(trace: Trace) -> Ints:
+def name_ranks(trace: Trace) -> Rows:
     """Per device op the place of its name in the order of all names; -1 without one."""
     names = trace.texts("device_ops", "name")
     by_name = np.argsort(np.argsort(np.array(names.texts, object)))
-    ranks: Ints = np.append(by_name, -1).take(names.codes)
+    ranks: Rows = np.append(by_name, -1).astype(np.int32).take(names.codes)
     return ranks
 
 
-def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Ints) -> Mask:
+def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Rows) -> Mask:
     """Which gaps end with an op whose stream was told to wait between its last launch and the gap's end."""
     is_held = np.zeros(len(after), np.bool_)
     wait_device, wait_stream = (trace.nullable("syncs", name) for name in ("device", "stream"))

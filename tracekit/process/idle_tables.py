@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model import sweeps
 from tracekit.model.intervals import covered
 from tracekit.model.keys import largest, summed, sums_of
 from tracekit.model.tables.arrays import (
@@ -29,6 +30,7 @@ from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import windows
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 
 MAX_GAPS = 200
 """Most gaps of one source kept one by one, the longest."""
@@ -82,7 +84,7 @@ def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, 
     for cause, name in _causes(idle):
         inside = covered(idle.causes[name], start, end)
         total = total - inside
-        having = idle.shares[name] > 0
+        having = idle.shares[name].gap
         begins, ends = idle.gaps.start[having], idle.gaps.end[having]
         before_end = np.searchsorted(begins, end, side="left")
         count = np.maximum(before_end - np.searchsorted(ends, start, side="right"), 0)
@@ -105,9 +107,10 @@ def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
     cause = np.zeros(len(idle.gaps.start), np.int8)
     longest_ns = np.zeros(len(idle.gaps.start), np.int64)
     for number, name in _causes(idle):
-        share = idle.shares[name]
-        np.putmask(cause, share > longest_ns, number)
-        np.maximum(longest_ns, share, out=longest_ns)
+        gap, share = idle.shares[name].gap, idle.shares[name].ns
+        is_longer = share > longest_ns[gap]
+        gap, share = gap[is_longer], share[is_longer]
+        cause[gap], longest_ns[gap] = number, share
     return cause.astype(np.int64), longest_ns
 
 
@@ -124,7 +127,8 @@ def histogram(idle: DeviceIdle, main: Ints) -> dict[str, Array]:
     count += cells.reshape(count.shape)
     cut = np.flatnonzero((start > idle.gaps.start) | (end < idle.gaps.end))
     for number, name in _causes(idle):
-        share = idle.shares[name].copy()
+        share = np.zeros(len(start), np.int64)
+        share[idle.shares[name].gap] = idle.shares[name].ns
         share[cut] = covered(idle.causes[name], start[cut], end[cut])
         total[number] = summed(place[between], share[between], len(_POWERS))
     cause, bin_ = np.nonzero(count + total)
@@ -170,7 +174,7 @@ def longest(
     }
 
 
-def _gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Ints, ...]:
+def _gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Rows, ...]:
     """(place of the device, start, length, cause, its part, op before, op after) of its longest gaps."""
     length = idle.gaps.end - idle.gaps.start
     rows = largest(length, MAX_GAPS)

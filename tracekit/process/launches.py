@@ -12,6 +12,7 @@ from tracekit.process.by_name import of_kind
 from tracekit.process.nesting import nesting
 
 Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
 
 LINKS = ("correlation", "external_id", "unlinked")
 
@@ -40,43 +41,50 @@ def launches(trace: Trace) -> Launches:
     """The launch of every device op: by correlation id, else by the op that shares its external id."""
     starts = trace.numbers("host_ops", "ts_ns")
     count = len(trace.numbers("device_ops", "ts_ns"))
-    call = np.full(count, -1, np.int64)
-    op = np.full(count, -1, np.int64)
+    # In the memory of one where nothing is known.
+    call = op = np.broadcast_to(np.int64(-1), count)
     link = np.full(count, LINKS.index("unlinked"), np.int8)
     if count and len(starts):
         is_op = of_kind(trace, "host_ops", "op")
         calls = np.flatnonzero(of_kind(trace, "host_ops", "runtime"))
         call = _last_before(trace, np.arange(count), calls, "correlation")
-        linked = np.flatnonzero(call >= 0)
-        link[linked] = LINKS.index("correlation")
-        op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
-        without_call = np.flatnonzero(call < 0)
-        if len(without_call):
-            ops = np.flatnonzero(is_op)
-            op[without_call] = _last_before(trace, without_call, ops, "external_id")
-        link[without_call[op[without_call] >= 0]] = LINKS.index("external_id")
+        link[call >= 0] = LINKS.index("correlation")
+        if is_op.any():
+            op = _launching_ops(trace, call, is_op)
+            link[(call < 0) & (op >= 0)] = LINKS.index("external_id")
     issued = np.where(call >= 0, call, op)
     ts = np.where(issued >= 0, starts[issued], 0) if len(starts) else np.zeros(count, np.int64)
     return Launches(call, op, link, ts)
 
 
+def _launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) -> Ints:
+    """For each device op the innermost op around its call, without one the op that shares its external id; -1 for none."""
+    op = np.full(len(call), -1, np.int64)
+    linked = np.flatnonzero(call >= 0)
+    op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
+    without_call = np.flatnonzero(call < 0)
+    if len(without_call):
+        op[without_call] = _last_before(trace, without_call, np.flatnonzero(is_op), "external_id")
+    return op
+
+
 def _last_before(trace: Trace, ops: Ints, rows: Ints, key: str) -> Ints:
     """For each of these device ops the row among `rows` with the same key that `latest` finds; -1 without a key."""
     host, device = trace.nullable("host_ops", key), trace.nullable("device_ops", key)
-    rows = rows[~host.missing[rows]]
-    asks = np.flatnonzero(~device.missing[ops])
-    place = latest(
-        host.values[rows],
-        trace.numbers("host_ops", "ts_ns")[rows],
-        device.values[ops[asks]],
-        trace.numbers("device_ops", "ts_ns")[ops[asks]],
-    )
-    last = np.full(len(ops), -1, np.int64)
-    last[asks[place >= 0]] = rows[place[place >= 0]]
-    return last
+    host_start = trace.numbers("host_ops", "ts_ns")
+    rows = rows[~host.missing[rows]].astype(sweeps.row_type(len(host_start)))
+    asked = ops[~device.missing[ops]]
+    keys, limit = device.values, trace.numbers("device_ops", "ts_ns")
+    if len(asked) < len(limit):
+        keys, limit = keys[asked], limit[asked]
+    place = latest(host.values[rows], host_start[rows], keys, limit)
+    del keys, limit
+    last = np.full(len(device), -1, np.int64)
+    last[asked[place >= 0]] = rows[place[place >= 0]]
+    return last[ops] if len(ops) < len(last) else last
 
 
-def latest(keys: Ints, starts: Ints, asked: Ints, limit: Ints) -> Ints:
+def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
     """For each asked key, which of `keys` equals it and started last, not after the limit; -1 for none.
 
     Where all of them start after it (clocks jitter), the first.

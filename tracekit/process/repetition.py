@@ -110,7 +110,10 @@ def repetition(trace: Trace, stages: Ints) -> Repetition | None:
 
 def work_end(trace: Trace, start: int, end: int) -> int:
     """When the last device op that was launched within a window ends; `start` where none was."""
-    first, last = _issued(trace), trace.numbers("device_ops", "ts_ns") + trace.derived(sound_dur_ns)
+    first, last = (
+        trace.derived(launch_times),
+        trace.numbers("device_ops", "ts_ns") + trace.derived(sound_dur_ns),
+    )
     inside = (first >= start) & (first < end)
     return int(last[inside].max(initial=start))
 
@@ -131,15 +134,11 @@ def work_begin(trace: Trace, start: int) -> int:
     return begin if begin - launched > max(launched - start, MIN_BACKLOG_NS) else start
 
 
-def _issued(trace: Trace) -> Ints:
+def launch_times(trace: Trace) -> Ints:
     """When each device op was launched; when it began, where no launch is known; long ago, before the first launch.
 
     A stream works in order: what began before the first op of a recorded launch, without one, was launched before.
     """
-    return trace.derived(_launch_times)
-
-
-def _launch_times(trace: Trace) -> Ints:
     links: Launches = trace.derived(launches)
     start = trace.numbers("device_ops", "ts_ns")
     if not links.linked.any():
@@ -203,7 +202,9 @@ def _windows(trace: Trace, begins: _Ranges, origin: str) -> Repetition | None:
     if not 2 <= len(begins.ts_ns) <= MOST_WINDOWS:
         return None
     last, end = int(begins.ts_ns[-1]), int(begins.end_ns[-1])
-    issued = _issued(trace) if len(begins.rows) else trace.numbers("device_ops", "ts_ns")
+    issued = (
+        trace.derived(launch_times) if len(begins.rows) else trace.numbers("device_ops", "ts_ns")
+    )
     end = max(end, work_end(trace, last, end), last + 1)
     if not _hold_work(trace, issued, int(begins.ts_ns[0]), end):
         return None

@@ -26,7 +26,7 @@ from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows, repe
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, narrow, of_kind
 from tracekit.process.nesting import nesting
-from tracekit.process.repetition import Repetition, repetition, work_begin, work_end
+from tracekit.process.repetition import Repetition, launch_times, repetition, work_begin, work_end
 from tracekit.process.updates import stage_codes
 
 Ints = npt.NDArray[np.int64]
@@ -212,6 +212,7 @@ def windows(trace: Trace) -> Windows:
         # A process that was recorded all the time went through other steps too: nobody captured those.
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
     stages, dropped = _stages(trace, host, is_stage, steps)
+    trace.forget(launch_times)
     return Windows(steps, stages, dropped)
 
 
@@ -370,26 +371,22 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     steps in a row, named by the first, is told by stages that all come equally often: it is divided where the
     first stage begins anew.
     """
-    busy = ~of_kind(trace, "host_ops", "overhead", "python", "other")
-    if busy.all() and len(busy):
-        start, length = host.ts_ns, host.dur_ns
-    elif busy.any():
-        start, length = host.ts_ns[busy], host.dur_ns[busy]
-    else:
+    counted = ~of_kind(trace, "host_ops", "overhead", "python", "other")
+    start, length = host.ts_ns, host.dur_ns
+    if not counted.any():
         start, length = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
-    end = start + length
+        counted = np.broadcast_to(np.True_, len(start))
     numbers: list[int | None] = []
     bounds: list[tuple[int, int]] = []
-    captures = _captured(trace, start)
+    captures = _captured(trace, start, counted)
     afterwards = [*(first for _, first, _ in captures[1:]), _INT64.max]
     for (step, first, last), following in zip(captures, afterwards, strict=False):
-        inside = _inside(start, first, last)
+        begun_ns, finished = _extent(start, length, _inside(start, counted, first, last))
         begun = host.ts_ns[plausible]
         of_capture = plausible[(begun >= first) & (begun < last)]
-        finished = int(end[inside].max())
         finished = max(finished, min(work_end(trace, first, last), following))
         ends = [*_divisions(trace, host, of_capture), finished]
-        begun_ns = _begin_of(trace, step, int(start[inside].min()))
+        begun_ns = _begin_of(trace, step, begun_ns)
         begins = [min(begun_ns, finished), *ends[:-1]]
         bounds += zip(begins, ends, strict=True)
         numbers += [None if step is None else step + place for place in range(len(begins))]
@@ -409,10 +406,16 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
 _INT64 = np.iinfo(np.int64)
 
 
-def _inside(start: Ints, first: int, last: int) -> Any:
-    """Which begin from `first` on and before `last`; all of them without a copy."""
-    is_inside = (start >= first) & (start < last)
-    return slice(None) if is_inside.all() else is_inside
+def _inside(start: Ints, counted: Mask, first: int, last: int) -> Mask:
+    """Which of those that count begin from `first` on and before `last`."""
+    is_inside: Mask = counted & (start >= first) & (start < last)
+    return is_inside
+
+
+def _extent(start: Ints, length: Ints, chosen: Mask) -> tuple[int, int]:
+    """(the first start, the last end) of the chosen ones, of which no column is copied."""
+    begun = start.min(where=chosen, initial=_INT64.max)
+    return int(begun), int((start + length).max(where=chosen, initial=_INT64.min))
 
 
 def _begin_of(trace: Trace, step: int | None, host_begin_ns: int) -> int:
@@ -422,8 +425,8 @@ def _begin_of(trace: Trace, step: int | None, host_begin_ns: int) -> int:
     return work_begin(trace, host_begin_ns)
 
 
-def _captured(trace: Trace, start: Ints) -> list[tuple[int | None, int, int]]:
-    """(step, from, until) of the captures in which something began, in order.
+def _captured(trace: Trace, start: Ints, counted: Mask) -> list[tuple[int | None, int, int]]:
+    """(step, from, until) of the captures in which something that counts began, in order.
 
     Where the process said nothing of captures, or of none in this file, that is all of it; but of a process that
     ran beside those that did, only what it did meanwhile.
@@ -441,10 +444,10 @@ def _captured(trace: Trace, start: Ints) -> list[tuple[int | None, int, int]]:
     begun = [
         (step, first, last)
         for step, first, last in sorted(captures, key=lambda capture: capture[1:])
-        if trace.meta.get("absolute_time") and ((start >= first) & (start < last)).any()
+        if trace.meta.get("absolute_time") and _inside(start, counted, first, last).any()
     ]
     is_helper = bool(captures) and all(not account.name for account in trace.source.accounts)
-    if begun or not len(start) or (is_helper and trace.meta.get("absolute_time")):
+    if begun or not counted.any() or (is_helper and trace.meta.get("absolute_time")):
         return begun
     return [(trace.source.step, _INT64.min, _INT64.max)]
 

@@ -139,7 +139,7 @@ def _memory(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
     ts = trace.numbers("memory_ops", "ts_ns")[rows]
     size, is_op = recorded.values[rows], of_kind(trace, "host_ops", "op")
     owner = nearest_or_self(trace, is_op, innermost(trace, thread, ts))
-    group = np.where(owner >= 0, slot[owner], -1)
+    group = np.where(owner >= 0, slot[owner], np.int64(-1))
     has_slot = group >= 0
     return {
         "allocated_bytes": summed(group[has_slot], np.maximum(size, 0)[has_slot], count),

@@ -123,6 +123,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         table |= {column: values for column, values in all_columns.items() if column in TOLD}
         if f"{name}_p50_ns" in TOLD:
             table[f"{name}_p50_ns"] = tally.median_ns()
+        del tally
     table |= _on_device(trace, where)
     return {"host_counts": table, "metrics": _metrics(table)}
 

@@ -28,6 +28,7 @@ from tracekit.readers.nsys.gather import (
     constant,
     gather,
     in_order,
+    narrowed,
     order,
     same,
     sparse,
@@ -148,7 +149,7 @@ def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
     odd = {**of_process.odd, "no-name": int(np.count_nonzero(name.codes < 0))}
     # Each column is let go of before the next is made.
     del ts, starts, dur, codes, kind, name, device, stream, collective
-    columns["correlation"] = whole_numbers(of_process.column("correlation")[positions])
+    columns["correlation"] = narrowed(whole_numbers(of_process.column("correlation")[positions]))
     columns["external_id"] = same(None, len(positions))
     columns["size_bytes"] = whole_numbers(of_process.column("size")[positions])
     args: dict[str, Sparse] = {}

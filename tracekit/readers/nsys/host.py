@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 from tracekit.model.tables import HOST_OP_KINDS, TABLES
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows, bare, joined
+from tracekit.model.trace import Want
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys.content import Clock
 from tracekit.readers.nsys.database import MISSING, Database, Ints, has, rows, texts
@@ -100,11 +101,16 @@ def odd(calls: Calls, pid: int) -> Mapping[str, int]:
 
 
 def host_ops(
-    calls: Sequence[Calls], ranges: list[HostRows], pid: int, threads: Sequence[int]
+    calls: Sequence[Calls],
+    ranges: list[HostRows],
+    pid: int,
+    threads: Sequence[int],
+    want: Want,
 ) -> HostTable:
     """`host_ops` of one process, ids from 0: by start, longest first. `calls` and `ranges` let go of their rows.
 
-    `threads` are the numbers of all threads of the process, ascending; the column counts by them.
+    `threads` are the numbers of all threads of the process, ascending; the column counts by them. Of `want` it is
+    asked whether the numbers themselves are read.
     """
     parts = [_of_calls(calls_of_kind, pid) for calls_of_kind in calls]
     before = sum(len(part["ts_ns"]) for part in parts)
@@ -129,7 +135,9 @@ def host_ops(
     # Each column is let go of before the next is made.
     del starts, dur, kind, name, cat
     columns["thread"] = thread = _places(tid[positions], threads)
-    columns["tid"] = numbered_threads(np.array(threads, np.int64), thread)
+    columns["tid"] = same(None, len(thread))
+    if want.column("tid"):
+        columns["tid"] = numbered_threads(np.array(threads, np.int64), thread)
     del tid
     columns["correlation"] = narrowed(whole_numbers(_taken(parts, "correlation")[positions]))
     columns["external_id"] = same(None, len(positions))

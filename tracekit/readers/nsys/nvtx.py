@@ -149,7 +149,7 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     until[is_open] = np.maximum(last, ts[is_open])
     until[unsound] = ts[unsound]
     order = _order(rows, positions, ts, until).astype(np.int32)
-    positions, ts, until, is_open = positions[order], ts[order], until[order], is_open[order]
+    positions, ts, until, is_open = _reordered(order, positions, ts, until, is_open)
     del order
     count("open-ranges", positions[is_open])
     cat, cats = _categories(rows, positions)
@@ -326,6 +326,13 @@ def _order(rows: Rows, at: Codes, ts: Ints, until: Ints) -> Ints:
         keys = (domain, name[rows.name[at[sub]]], gtid, -until[sub], ts[sub])
         order[several] = sub[np.lexsort(keys)]
     return order
+
+
+def _reordered(order: Codes, *columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+    """The columns in this order; themselves where they are in it already, as exporters write them."""
+    if not (order[1:] < order[:-1]).any():
+        return columns
+    return tuple(column[order] for column in columns)
 
 
 def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:

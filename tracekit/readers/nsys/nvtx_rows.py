@@ -23,7 +23,7 @@ from tracekit.readers.nsys.connection import one_row, row_id
 from tracekit.readers.nsys.database import MISSING, Database, blocks, texts
 from tracekit.readers.nsys.numbering import Numbers
 from tracekit.readers.nsys.pages import CODES, SHAPES, NameCodes
-from tracekit.readers.nsys.parts import Parts
+from tracekit.readers.nsys.parts import Parts, RowIds
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
@@ -62,7 +62,7 @@ class Rows:
     thread: npt.NDArray[Any]
     domain: npt.NDArray[Any]
     name: npt.NDArray[Any]
-    row: Ints | None
+    row: RowIds | None
     gtids: Ints
     domains: Ints
     names: list[str]
@@ -74,6 +74,7 @@ def read(db: Database, *, with_rows: bool) -> Rows:
     keys: defaultdict[bytes, int] = defaultdict(count().__next__)
     threads, domains = Numbers(), Numbers()
     parts: dict[str, Parts] = defaultdict(Parts)
+    row_ids = RowIds() if with_rows else None
     names_of_rows = None
     if "text" in db.columns[TABLE]:
         looked = tuple(sorted(db.columns[TABLE].intersection(_LOOKED)))
@@ -101,8 +102,8 @@ def read(db: Database, *, with_rows: bool) -> Rows:
             codes = numbers.coded(np.maximum(column, -1))
             parts[name].append(codes.astype(smallest_type(len(numbers.values))))
         parts["label"].append(label.astype(np.int32))
-        if with_rows:
-            parts["row"].append(row)
+        if row_ids is not None:
+            row_ids.append(row)
     if names_of_rows is not None:
         facts = dict(names_of_rows.facts)
         if SHAPES in facts:
@@ -117,7 +118,7 @@ def read(db: Database, *, with_rows: bool) -> Rows:
         _joined(parts, "thread", smallest_type(len(threads.values))),
         _joined(parts, "domain", smallest_type(len(domains.values))),
         codes,
-        _joined(parts, "row", np.int64) if with_rows else None,
+        row_ids,
         threads.values,
         domains.values,
         names,
@@ -136,7 +137,7 @@ class Places:
 def places(rows: Rows, at: npt.NDArray[np.int32]) -> Places:
     """Where the rows `at`, in the order in which they are given, went."""
     assert rows.row is not None, "read without row ids"
-    row = rows.row[at]
+    row = rows.row.at(at)
     order = np.argsort(row, kind="stable")
     return Places(row[order], order)
 

@@ -1,4 +1,4 @@
-"""A column that comes block by block."""
+"""Columns that come block by block."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tracekit.model.records import dataclass
 
 Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
 
 _BLOCKS = 64
 """So many blocks are put together: large arrays get large pages, and the memory of small ones is used again."""
@@ -36,3 +37,39 @@ class Parts:
         self._large.clear()
         self._small.clear()
         return np.concatenate(blocks, dtype=dtype)
+
+
+@dataclass(slots=True)
+class RowIds:
+    """The ids of rows that come block by block; of those that follow one another the first stands for all."""
+
+    _first: int = 0
+    _count: int = 0
+    _parts: Parts | None = None
+    _ids: Ints | None = None
+
+    def append(self, block: Ints) -> None:
+        """Add the ids of a block, of which there is one at least, behind those before it."""
+        if not self._count:
+            self._first = int(block[0])
+        if self._parts is None and not self._follows(block):
+            self._parts = Parts()
+            self._parts.append(np.arange(self._count) + self._first)
+        if self._parts is not None:
+            self._parts.append(block)
+        self._count += len(block)
+
+    def _follows(self, block: Ints) -> bool:
+        """Whether the ids go on by one from the last."""
+        return int(block[0]) == self._first + self._count and bool((np.diff(block) == 1).all())
+
+    def at(self, rows: npt.NDArray[np.integer[Any]]) -> Ints:
+        """The ids of these rows, after the last block."""
+        if self._parts is not None:
+            self._ids, self._parts = self._parts.joined(np.int64), None
+        ids: Ints
+        if self._ids is None:
+            ids = rows.astype(np.int64) + self._first
+        else:
+            ids = self._ids[rows]
+        return ids

@@ -262,7 +262,7 @@ def _add_host(
     """Add `host_ops`."""
     for noun, calls in zip(CALL_NOUNS, file_contents.calls, strict=True):
         draft.notes.extend(_odd(nsys_host.odd(calls, draft.pid), noun))
-    host = nsys_host.host_ops(file_contents.calls, ranges, draft.pid, threads)
+    host = nsys_host.host_ops(file_contents.calls, ranges, draft.pid, threads, draft.want)
     _add(draft, "host_ops", host.columns, host.args)
 
 
