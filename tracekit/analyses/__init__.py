@@ -8,14 +8,15 @@ Questions do not import one another: what they share is a fact of the process or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
+from tracekit.model.later import later
 from tracekit.model.records import dataclass
-from tracekit.model.report import Finding, Section, Verdict
+from tracekit.model.report import Chart, Finding, Section, Sheet, Verdict
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds, shared
@@ -74,10 +75,19 @@ class Analysis:
         """The section that says why the question has no answer, with those of its parts that are known all the same."""
         return Section(self.id, self.title, "skipped", reason, **parts)
 
-    def answered(self, judged: Iterable[Finding | Verdict | None] = (), **parts: Any) -> Section:
-        """The section that answers it: `judged` are findings and verdicts besides those among its parts."""
+    def answered(
+        self,
+        judged: Iterable[Finding | Verdict | None] = (),
+        sheets: Sequence[Sheet] | Callable[[], Iterable[Sheet]] = (),
+        charts: Sequence[Chart] | Callable[[], Iterable[Chart]] = (),
+        **parts: Any,
+    ) -> Section:
+        """The section that answers it: `judged` are findings and verdicts besides those among its parts.
+
+        What gives `sheets` or `charts` is called when they are looked at: the screen of `analyze` shows none of them.
+        """
         outcomes = tuple(judged)
-        section = Section(self.id, self.title, **parts)
+        section = Section(self.id, self.title, sheets=later(sheets), charts=later(charts), **parts)
         findings = tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
         verdicts = tuple(outcome for outcome in outcomes if isinstance(outcome, Verdict))
         return replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -77,7 +78,8 @@ def command(  # noqa: PLR0913 - what is given, one by one
         out.refuse_plots(plots)
 
     started = time.monotonic()
-    result = again.analyze(paths, options)
+    is_for_the_screen = not (verbose or plots) and {target.format for target in targets} <= {"text"}
+    result = again.analyze(paths, replace(options, details=not is_for_the_screen))
     elapsed_s = time.monotonic() - started
 
     if save:  # first: it is what cannot be had again without reading everything

@@ -13,7 +13,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache as once
 from functools import cached_property
 from importlib.util import find_spec
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _KIND = "reports"
 _SUFFIX = cache.KINDS[_KIND].removeprefix("*")
-_HOW_TO_RUN = frozenset({"jobs", "progress", "cache"})
-"""The options that make no difference to a report."""
+_HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "details"})
+"""The options that make no difference to what a report says; one that was kept says whether it has all details."""
 
 _LIBRARIES = ("numpy", "pandas", "scipy", "isal", "apsw")
 
@@ -79,14 +79,14 @@ def analyze(
     """
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     look = _look(paths, options)
-    report = None if look is None else look.kept_report()
+    report = None if look is None else look.kept_report(details=options.details)
     if look is not None and report is not None:
         return KeptResult(report, look.read_before, lambda: _measured(paths, options))
     from tracekit.pipeline import run
 
     result = run.analyze(paths, options, None if look is None else look.discovery)
     if look is not None:
-        look.keep(result)
+        look.keep(result, details=options.details)
     return result
 
 
@@ -118,9 +118,9 @@ class _Look:
         assert self.before is not None, "asked where a report was kept"
         return self.before.read
 
-    def kept_report(self) -> Report | None:
-        """The report as it was kept, if it rests on the same; None where it does not, or is damaged."""
-        if self.before is None:
+    def kept_report(self, *, details: bool) -> Report | None:
+        """The report as it was kept, if it rests on the same; None where it does not, is damaged, or lacks the details."""
+        if self.before is None or (details and not self.before.details):
             return None
         try:
             if self.before.basis != self._basis({}):
@@ -131,7 +131,7 @@ class _Look:
             return None
         return report
 
-    def keep(self, result: Result) -> None:
+    def keep(self, result: Result, *, details: bool) -> None:
         """Nothing; afterwards the report is kept, unless something failed, or changed since the look."""
         measured = result.measurements
         if result.failed or measured.faults or not measured.sources:
@@ -147,8 +147,9 @@ class _Look:
             if not self._is_unchanged():
                 return
             read = [result.read.count, result.read.size_bytes]
-            head = [self._basis(contents), read, self.files.records(contents)]
-            cache.put(self.entry, packed(result.report, head))
+            head = [self._basis(contents), read, self.files.records(contents), details]
+            report = result.report if details else _for_the_screen(result.report)
+            cache.put(self.entry, packed(report, head))
         cache.forget_oldest(cache.limit_bytes())
 
     def _is_unchanged(self) -> bool:
@@ -174,12 +175,19 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """A report that was kept, and what it rested on."""
+    """A report that was kept, and what it rested on; without `details` it has what the screen shows."""
 
     basis: str
     read: Read
     records: dict[str, Record]
+    details: bool
     report: Callable[[], Report]
+
+
+def _for_the_screen(report: Report) -> Report:
+    """The report without tables and charts, whether they were made or not."""
+    sections = [replace(section, sheets=(), charts=()) for section in report.sections]
+    return replace(report, sections=tuple(sections))
 
 
 def _look(paths: Sequence[str | Path], options: Options) -> _Look | None:
@@ -215,9 +223,9 @@ def _look(paths: Sequence[str | Path], options: Options) -> _Look | None:
 def _before(entry: Path) -> _Before | None:
     """The report that was kept there; None where there is none, or it is damaged."""
     try:
-        (basis, (count, size_bytes), records), report = unpacked(entry.read_bytes())
+        (basis, (count, size_bytes), records, details), report = unpacked(entry.read_bytes())
         by_path = {path: Record.of_json(record) for path, record in records.items()}
-        return _Before(basis, Read(count, size_bytes), by_path, report)
+        return _Before(basis, Read(count, size_bytes), by_path, details, report)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 

@@ -114,7 +114,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     ]
     return ANALYSIS.answered(
         metrics=tuple(metrics),
-        sheets=(_sheet(measured, leaks),) if leaks else (),
+        sheets=lambda: [_sheet(measured, leaks)] if leaks else (),
         caveats=tuple(_caveats(windows, leaks)),
     )
 

@@ -93,7 +93,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     ]
     return ANALYSIS.answered(
         metrics=tuple(_slopes(series_found)),
-        sheets=(
+        sheets=lambda: (
             trend_sheet(measured, series_found, labels, corrected, limits),
             *guide_sheets(measured, series_found, labels),
         ),

@@ -172,9 +172,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             *(owner.verdict for owner in small),
         ),
         metrics=tuple(_totals(measured)),
-        sheets=with_rows(kind_sheet(measured), stage_sheet(measured), rank_sheet(measured)),
+        sheets=lambda: with_rows(kind_sheet(measured), stage_sheet(measured), rank_sheet(measured)),
         caveats=tuple(_caveats(measured, rows)),
-        charts=tuple(filter(None, (rank_bars(measured), size_histogram(measured)))),
+        charts=lambda: filter(None, (rank_bars(measured), size_histogram(measured))),
     )
 
 

@@ -207,13 +207,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     explained = [window for window in idling if window.accounted >= busy_ratio]
     return ANALYSIS.answered(
         metrics=metrics,
-        sheets=with_rows(*_sheets(measured, devices, stages)),
+        sheets=lambda: with_rows(*_sheets(measured, devices, stages)),
         findings=tuple(
             _low_utilisation(measured, of_one_cause, thresholds)
             for of_one_cause in _by_cause(measured, unexplained)
         ),
         verdicts=(*_explained(measured, explained), *_minor(measured, idling, thresholds)),
-        charts=(*device_bars(measured, rows), *utilisation(measured)),
+        charts=lambda: (*device_bars(measured, rows), *utilisation(measured)),
     )
 
 

@@ -66,9 +66,12 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         *([f"{omitted:,} stages that take less time are left out"] if omitted else []),
         *_unmeasured(measured),
     )
-    sheets = (_overview(rows), *(_group(rows, *group) for group in _GROUPS), _dropped(left_out))
     return ANALYSIS.answered(
-        metrics=tuple(_metrics(step)), sheets=with_rows(*sheets), caveats=caveats
+        metrics=tuple(_metrics(step)),
+        sheets=lambda: with_rows(
+            _overview(rows), *(_group(rows, *group) for group in _GROUPS), _dropped(left_out)
+        ),
+        caveats=caveats,
     )
 
 

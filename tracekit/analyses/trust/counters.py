@@ -221,8 +221,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         sheets.append(sheet("counters_by_stage", "Counters by stage", headings, by_stage))
     return ANALYSIS.answered(
         metrics=tuple(_headlines(measured, of_capture)),
-        sheets=tuple(sheets),
-        charts=tuple(_charts(measured)),
+        sheets=sheets,
+        charts=lambda: _charts(measured),
     )
 
 
