@@ -22,8 +22,8 @@ class Options:
     Of the `questions` (ids; None: all) those in `skip` are left out; of what no question asks only `tables` are measured.
     `question_files` are Python files of the user, each with a question that is asked as well. With `cache` what is
     measured of a file is kept, and what was kept of it is used. Where there are directories `within`, without links in
-    their own paths, nothing outside of them is read for a path inside. Without `details` the report is for the screen:
-    tables and charts are made when somebody looks at them, and there are no values for a later compare.
+    their own paths, nothing outside of them is read for a path inside. Without `details` the report is for the screen
+    alone: it need not hold tables, charts, and values for a later compare.
     """
 
     ranks: str | None = None
