@@ -31,7 +31,7 @@ def counted(made):
         (lambda parts: parts == ("a",), False),
         (lambda parts: "b" in parts, True),
         (lambda parts: (*parts, "c"), ("a", "b", "c")),
-        (hash, hash(("a", "b"))),
+        (lambda parts: hash(parts) == hash(("a", "b")), True),
         (lambda parts: pickle.loads(pickle.dumps(parts)), ("a", "b")),
     ],
 )
