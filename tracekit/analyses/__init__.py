@@ -8,15 +8,15 @@ Questions do not import one another: what they share is a fact of the process or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tracekit.model.later import later
+from tracekit.model.later import Parts, later
 from tracekit.model.records import dataclass
-from tracekit.model.report import Chart, Finding, Section, Sheet, Verdict
+from tracekit.model.report import Chart, Finding, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds, shared
@@ -78,16 +78,27 @@ class Analysis:
     def answered(
         self,
         judged: Iterable[Finding | Verdict | None] = (),
-        sheets: Sequence[Sheet] | Callable[[], Iterable[Sheet]] = (),
-        charts: Sequence[Chart] | Callable[[], Iterable[Chart]] = (),
+        metrics: Parts[Metric] = (),
+        sheets: Parts[Sheet] = (),
+        caveats: Parts[str] = (),
+        charts: Parts[Chart] = (),
         **parts: Any,
     ) -> Section:
         """The section that answers it: `judged` are findings and verdicts besides those among its parts.
 
-        What gives `sheets` or `charts` is called when they are looked at: the screen of `analyze` shows none of them.
+        What gives `metrics`, `sheets`, `caveats` or `charts` is called when they are looked at: the screen of `analyze`
+        shows none of them.
         """
         outcomes = tuple(judged)
-        section = Section(self.id, self.title, sheets=later(sheets), charts=later(charts), **parts)
+        section = Section(
+            self.id,
+            self.title,
+            metrics=later(metrics),
+            sheets=later(sheets),
+            caveats=later(caveats),
+            charts=later(charts),
+            **parts,
+        )
         findings = tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
         verdicts = tuple(outcome for outcome in outcomes if isinstance(outcome, Verdict))
         return replace(

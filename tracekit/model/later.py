@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+Parts = Sequence[T] | Callable[[], Iterable[T]]
+"""Parts that are there, or what gives them."""
+
 
 class Later(Sequence[T]):
     """A sequence that is made when it is first looked at."""
@@ -54,7 +57,7 @@ class Later(Sequence[T]):
         return tuple, (self.made(),)
 
 
-def later(parts: Sequence[T] | Callable[[], Iterable[T]]) -> tuple[T, ...]:
+def later(parts: Parts[T]) -> tuple[T, ...]:
     """The parts as a tuple, or a sequence like one that will be made by what gives them."""
     made: Any = Later(parts) if callable(parts) else tuple(parts)
     return made  # type: ignore[no-any-return]

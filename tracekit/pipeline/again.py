@@ -26,7 +26,7 @@ from tracekit.discover.contents import content_digest
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
-from tracekit.model.report import Report
+from tracekit.model.report import MADE_LATER, Report
 from tracekit.model.sources import Failure, Read
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.packed_report import packed, unpacked
@@ -185,8 +185,9 @@ class _Before:
 
 
 def _for_the_screen(report: Report) -> Report:
-    """The report without tables and charts, whether they were made or not."""
-    sections = [replace(section, sheets=(), charts=()) for section in report.sections]
+    """The report without what it does not show, whether it was made or not."""
+    nothing: Any = dict.fromkeys(MADE_LATER, ())
+    sections = [replace(section, **nothing) for section in report.sections]
     return replace(report, sections=tuple(sections))
 
 

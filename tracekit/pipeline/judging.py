@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tracekit.analyses import Analysis
 from tracekit.analyses.own import described
 from tracekit.job import counted_steps as counting
 from tracekit.model import faults
-from tracekit.model.report import Metric, Remark, Report, Section, Sheet
+from tracekit.model.report import MADE_LATER, Metric, Remark, Report, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
@@ -115,8 +115,8 @@ def section_of(
 ) -> Section | None:
     """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else.
 
-    `steps` do not count. What breaks is added to `errors`. Without `details` its tables and charts are made later, by
-    whoever looks at them, unless something has failed that they may rest on.
+    `steps` do not count. What breaks is added to `errors`. Without `details` what the screen does not show is made
+    later, by whoever looks at it, unless something has failed that they may rest on.
     """
     is_whole = details or analysis.id in FIRST_SHEETS or faults.has_faults(measured)
     judge = partial(_whole_answer if is_whole else _answer, analysis, thresholds, steps)
@@ -149,11 +149,12 @@ def _answer(
 def _whole_answer(
     analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
 ) -> Section | None:
-    """The same with its tables and charts made."""
+    """The same with all that is made later."""
     section = _answer(analysis, thresholds, steps, measured)
     if section is None:
         return None
-    return replace(section, sheets=tuple(section.sheets), charts=tuple(section.charts))
+    made: Any = {name: tuple(getattr(section, name)) for name in MADE_LATER}
+    return replace(section, **made)
 
 
 def _arises(

@@ -115,7 +115,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     return ANALYSIS.answered(
         metrics=tuple(metrics),
         sheets=lambda: [_sheet(measured, leaks)] if leaks else (),
-        caveats=tuple(_caveats(windows, leaks)),
+        caveats=lambda: _caveats(windows, leaks),
     )
 
 

@@ -255,12 +255,12 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         *_imbalance(measured, peaks, thresholds),
     ]
     return ANALYSIS.answered(
-        metrics=tuple(_headline(peaks)),
+        metrics=lambda: _headline(peaks),
         sheets=lambda: with_rows(
             _peak_sheet(measured, peaks), _stage_sheet(measured), _step_sheet(measured)
         ),
         judged=judged,
-        caveats=tuple(_caveats(peaks)),
+        caveats=lambda: _caveats(peaks),
         charts=lambda: memory_lines(measured),
     )
 

@@ -133,13 +133,13 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     levels = _levels(measured, peaks)
     top = peaks.iloc[0]
     return ANALYSIS.answered(
-        metrics=tuple(_headline(top, levels)),
+        metrics=lambda: _headline(top, levels),
         sheets=lambda: with_rows(
             _peak_sheet(measured, peaks),
             _level_sheet(measured, levels),
             _stage_sheet(measured, peaks),
         ),
-        caveats=tuple(_caveats(levels)),
+        caveats=lambda: _caveats(levels),
         charts=lambda: _charts(measured, top),
     )
 

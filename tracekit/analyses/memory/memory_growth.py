@@ -92,7 +92,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         *_growth(measured, series_found, labels, corrected, holding, thresholds),
     ]
     return ANALYSIS.answered(
-        metrics=tuple(_slopes(series_found)),
+        metrics=lambda: _slopes(series_found),
         sheets=lambda: (
             trend_sheet(measured, series_found, labels, corrected, limits),
             *guide_sheets(measured, series_found, labels),

@@ -216,7 +216,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     at_peak, at_end = (sites[sites["moment"] == moment] for moment in ("peak", "end"))
     assert int(at_peak["size_bytes"].sum()) == int(top["peak_bytes"])
     return ANALYSIS.answered(
-        metrics=tuple(_headline(top, at_peak)),
+        metrics=lambda: _headline(top, at_peak),
         sheets=lambda: with_rows(
             _peak_sheet(measured, rows),
             _site_sheet("peak", f"In use at the peak of {top['who']}", at_peak, top),
@@ -229,7 +229,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
                 else ()
             ),
         ),
-        caveats=tuple(_caveats(rows)),
+        caveats=lambda: _caveats(rows),
         charts=lambda: snapshot_charts(measured, top),
     )
 

@@ -79,11 +79,11 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no driver's log was given or found beside the profile")
     all_cells, walls = cells(measured), timed_units(measured)
     return ANALYSIS.answered(
-        metrics=tuple(_tokens(measured, walls)),
+        metrics=lambda: _tokens(measured, walls),
         sheets=lambda: with_rows(
             *filter(None, (_beside_log(measured, all_cells, walls), machine_sheet(measured)))
         ),
-        caveats=tuple(_caveats(measured, walls)),
+        caveats=lambda: _caveats(measured, walls),
     )
 
 

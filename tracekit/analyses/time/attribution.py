@@ -167,8 +167,6 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows["stage"] = rows["belongs"].where(rows["link"] != "unlinked", "(unlinked)")
     rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
     run = run_heading(measured)
-    by_stage = _pooled(rows, ["run", "role", "stage"], all_ns)
-    by_call = _pooled(rows, ["run", "link", "call"], all_ns)
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: with_rows(
@@ -176,7 +174,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
                 "launched_by_stage",
                 "GPU work by the stage that launched it",
                 (*label_headings(measured), Heading("stage", "stage"), *SHARED),
-                by_stage,
+                _pooled(rows, ["run", "role", "stage"], all_ns),
             ),
             sheet(
                 "launched_by_call",
@@ -189,12 +187,12 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
                 """),
                     *SHARED,
                 ),
-                by_call,
+                _pooled(rows, ["run", "link", "call"], all_ns),
             ),
             _placed_sheet(measured, rows),
             _graph_sheet(measured),
         ),
-        caveats=_told(rows),
+        caveats=lambda: _told(rows),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -209,11 +210,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED)
-    shares = _by_place(measured)
+    shares = cache(partial(_by_place, measured))
     return ANALYSIS.answered(
-        metrics=_shares_of_capture(shares),
+        metrics=lambda: _shares_of_capture(shares()),
         sheets=lambda: with_rows(
-            *held_back_sheets(measured), _cause_sheet(measured, shares), _gap_sheet(measured)
+            *held_back_sheets(measured), _cause_sheet(measured, shares()), _gap_sheet(measured)
         ),
         findings=tuple(_silence(measured, thresholds)),
         verdicts=tuple(_abstaining(measured)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,11 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     walls, known_logs = timed_units(measured), logs(measured)
     if not len(stage_rows(measured)) and not known_logs:
         return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
-    all_cells = cells(measured)
+    all_cells = cache(partial(cells, measured))
     return ANALYSIS.answered(
-        metrics=tuple(_metrics(all_cells, walls)),
-        sheets=lambda: with_rows(*_sheets(measured, all_cells, walls)),
-        caveats=tuple(_caveats(measured, all_cells, walls)),
+        metrics=lambda: _metrics(all_cells(), walls),
+        sheets=lambda: with_rows(*_sheets(measured, all_cells(), walls)),
+        caveats=lambda: _caveats(measured, all_cells(), walls),
         charts=lambda: _charts(measured),
     )
 
