@@ -134,6 +134,13 @@ def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(
     assert (tmp_path / "third.json").read_bytes() == (tmp_path / "all.json").read_bytes()
 
 
+@pytest.mark.parametrize(("many", "is_kept_whole"), [(RANKS, True), (RANKS + 1, False)])
+def test_the_details_of_many_files_are_kept_at_once(profile, monkeypatch, many, is_kept_whole):
+    monkeypatch.setattr(again, "MANY_SOURCES", many)
+    again.analyze(str(profile), Options(details=False))
+    assert isinstance(again.analyze(str(profile)), again.KeptResult) is is_kept_whole
+
+
 @pytest.mark.parametrize("example", PROFILES)
 def test_details_that_are_made_later_are_those_that_are_made_at_once(example):
     at_once, later = (

@@ -43,6 +43,9 @@ _SUFFIX = cache.KINDS[_KIND].removeprefix("*")
 _HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "details"})
 """The options that make no difference to what a report says; one that was kept says whether it has all details."""
 
+MANY_SOURCES = 200
+"""Of so many files a report is kept with all details: to judge it again for another output would take seconds."""
+
 _LIBRARIES = ("numpy", "pandas", "scipy", "isal", "apsw")
 
 
@@ -84,6 +87,8 @@ def analyze(
         return KeptResult(report, look.read_before, lambda: _measured(paths, options))
     from tracekit.pipeline import run
 
+    if look is not None and look.source_count >= MANY_SOURCES:
+        options = replace(options, details=True)
     result = run.analyze(paths, options, None if look is None else look.discovery)
     if look is not None:
         look.keep(result, details=options.details)
@@ -111,6 +116,11 @@ class _Look:
     files: SeenFiles
     beside: tuple[tuple[str, ...], ...]
     before: _Before | None
+
+    @property
+    def source_count(self) -> int:
+        """How many files are to be read."""
+        return 0 if self.discovery is None else len(self.discovery.sources)
 
     @property
     def read_before(self) -> Read:
