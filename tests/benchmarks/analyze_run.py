@@ -4,7 +4,8 @@
 
 Both as their users install them, each in an environment of its own; tracekit is that of this checkout.
 Whole processes with all their workers, imports included: CPU and wall seconds, each the least of all rounds.
-`first` keeps what it measures in an empty folder, `again` finds it there, `alone` keeps nothing. Candidates take turns
+`first` keeps what it measures in an empty folder, `again` finds it there, `alone` keeps nothing, and `read` is what
+`tracekit.load` takes alone of a long trace. Candidates take turns
 within each round, so that what else the machine does falls on all alike: only ratios from one call of this script mean
 anything. HTA's analyses of traces above 100 MB, and of many ranks, are run once: they take minutes.
 
@@ -34,12 +35,17 @@ from nsys_run import note
 HERE = Path(__file__).resolve().parent
 CACHE = make_traces.BENCH_DATA / "cache"
 DISCRETE = "chrome/verl_cpu/v091_discrete/outputs/profile"
-FIRST, AGAIN, ALONE, HTA = "first", "again", "alone", "hta"
+RECORDED_FILE = "chrome/verl_cpu/v091_e2e_all_ranks/outputs/profile/*_train_step2_rank0-*.json.gz"
+FIRST, AGAIN, ALONE, READ, HTA = "first", "again", "alone", "read", "hta"
+READING = "import sys, tracekit; tracekit.load(sys.argv[1])"
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What is analyzed: how it is made, whether HTA is asked as well, how often, and the least ratio to its CPU time."""
+    """What is analyzed: how it is made, whether HTA is asked as well, how often, and the least ratio to its CPU time.
+
+    Of a long trace it is also measured what its reading alone takes, all columns to frames.
+    """
 
     name: str
     what: str
@@ -47,6 +53,7 @@ class Input:
     is_for_hta: bool = True
     hta_rounds: int = 3
     least: float | None = None
+    is_long: bool = False
 
 
 def packed(letter: str, size_mb: int) -> Path:
@@ -63,6 +70,11 @@ def simulated(ranks: int) -> Path:
 def one_rank() -> Path:
     """The trace of one simulated rank."""
     return next(simulated(64).rglob("*.gz"))
+
+
+def recorded_file() -> Path:
+    """One trace of 90 KB, as verl wrote it on CPUs."""
+    return next(Path(os.environ["TRACEKIT_REAL_DATA"]).glob(RECORDED_FILE))
 
 
 def discrete(ranks: int, steps: int) -> Path:
@@ -107,11 +119,15 @@ def another(name: str, text: str, rank: int, ranks: int, step: int) -> tuple[str
 
 
 INPUTS = (
+    Input("verl-file", "one recorded file of verl, 90 KB", recorded_file, is_for_hta=False),
     Input("one-rank", "one simulated rank", one_rank),
+    Input("two-ranks", "two simulated ranks", lambda: simulated(2), is_for_hta=False),
     Input("A15", "15 MB training trace", lambda: packed("A", 15), least=2.5),
     Input("64-ranks", "64 simulated ranks", lambda: simulated(64), hta_rounds=1, least=5.0),
-    Input("A1000", "1 GB training trace", lambda: packed("A", 1000), hta_rounds=1),
-    Input("B1000", "1 GB with Python stacks", lambda: packed("B", 1000), hta_rounds=1),
+    Input("A1000", "1 GB training trace", lambda: packed("A", 1000), hta_rounds=1, is_long=True),
+    Input(
+        "B1000", "1 GB with Python stacks", lambda: packed("B", 1000), hta_rounds=1, is_long=True
+    ),
     Input("504-files", "504 files of verl, discrete", lambda: discrete(14, 6), is_for_hta=False),
     Input("1000-ranks", "1,000 simulated ranks", lambda: simulated(1000), is_for_hta=False),
 )
@@ -122,6 +138,8 @@ def commands_of(item: Input, path: Path, number: int, tracekit: Path) -> dict[st
     ours: Command = [tracekit, "analyze", path]
     kept: Command = ["env", f"TRACEKIT_CACHE={CACHE}"]
     commands = {ALONE: [*ours, "--no-cache"], FIRST: [*kept, *ours], AGAIN: [*kept, *ours]}
+    if item.is_long:
+        commands[READ] = [tracekit.with_name("python"), "-c", READING, path]
     if item.is_for_hta and number < item.hta_rounds:
         files = sorted(path.rglob("*.gz")) if path.is_dir() else [path]
         commands[HTA] = [peers.set_up("hta"), HERE / "peer_hta_eight.py", *files]
@@ -149,14 +167,14 @@ def ratio(bench: Bench, item: Input) -> float | None:
 
 
 def table(bench: Bench, inputs: list[Input]) -> str:
-    """The least CPU and wall seconds of every candidate, and the ratio to HTA."""
+    """The least CPU and wall seconds of every candidate, the ratio to HTA, and the highest peak of a first look."""
     lines = [
-        "| CPU seconds (wall) | first look | nothing kept | again | HTA's eight | times | required |",
-        "|---|---|---|---|---|---|---|",
+        "| CPU seconds (wall) | first look | nothing kept | again | read alone | HTA's eight | times | required | peak MB |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for item in inputs:
         cells = [item.what]
-        for candidate in (FIRST, ALONE, AGAIN, HTA):
+        for candidate in (FIRST, ALONE, AGAIN, READ, HTA):
             cpu, wall = (
                 bench.best(candidate, item.name, f"process_{figure}")
                 for figure in ("cpu", "seconds")
@@ -165,6 +183,8 @@ def table(bench: Bench, inputs: list[Input]) -> str:
         times = ratio(bench, item)
         cells.append("–" if times is None else f"{times:.1f}")
         cells.append("" if item.least is None else f"{item.least:g}")
+        peaks = bench.values(FIRST, item.name, "process_peak_mb")
+        cells.append(f"{max(peaks):.0f}" if peaks else "–")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

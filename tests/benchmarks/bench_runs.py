@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Timer
 from typing import Any
 
 import make_traces
@@ -22,6 +25,8 @@ MANY_FILES, MANY_FILES_MB = 8, 200
 MANY_FILES_INPUT = f"ranks{MANY_FILES}x{MANY_FILES_MB}"
 QUESTIONS_OF = ("B", 1000)
 TIMEOUT_S = 900
+KIB_PER_MB = 1e6 / 1024
+"""Linux tells the peak of a process in KiB; sizes of files are told in MB."""
 
 HTA_BACKENDS = ("json", "ijson", "ijson_batched", "ijson_batch_and_compress")
 HTA_DEFAULT, HTA_USUAL_BEST = "hta-json", "hta-ijson_batch_and_compress"
@@ -120,25 +125,36 @@ def children_cpu() -> float:
 
 
 def figures_of(command: Command) -> tuple[dict[str, Any], str]:
-    """(what a run printed as its last line and the seconds of its process, its error)."""
-    start, before = time.perf_counter(), children_cpu()
-    try:
-        done = subprocess.run(
-            [str(part) for part in command],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {}, str(error)
-    seconds, cpu = time.perf_counter() - start, children_cpu() - before
-    if done.returncode:
-        return {}, (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-    lines = done.stdout.splitlines()
+    """(what a run printed as its last line, the seconds and the peak of its process, its error).
+
+    The CPU seconds are those of all processes that it started and waited for, the peak is that of the largest.
+    """
+    start = time.perf_counter()
+    with TemporaryFile("w+") as said, TemporaryFile("w+") as complained:
+        try:
+            process = subprocess.Popen(list(map(str, command)), stdout=said, stderr=complained)
+        except OSError as error:
+            return {}, str(error)
+        limit = Timer(TIMEOUT_S, process.kill)
+        limit.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        limit.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - start
+        outputs = []
+        for file in (said, complained):
+            file.seek(0)
+            outputs.append(file.read().splitlines())
+    lines, complaints = outputs
+    if process.returncode:
+        return {}, (complaints or [f"status {process.returncode}"])[-1]
     printed = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
-    process = {"process_seconds": round(seconds, 4), "process_cpu": round(cpu, 4)}
-    return printed | process, ""
+    took = {
+        "process_seconds": round(seconds, 4),
+        "process_cpu": round(usage.ru_utime + usage.ru_stime, 4),
+        "process_peak_mb": round(usage.ru_maxrss / KIB_PER_MB, 1),
+    }
+    return printed | took, ""
 
 
 def take_turns(slow: list[str], quick: list[str]) -> Iterator[str]:

@@ -57,12 +57,11 @@ def test_a_ratio_is_of_the_least_cpu_seconds_and_missed_below_what_is_required(a
         (analyze_run.FIRST, 1.0),
         (analyze_run.HTA, 4.0),
     ):
-        figures = {"process_cpu": cpu, "process_seconds": cpu}
+        figures = {"process_cpu": cpu, "process_seconds": cpu, "process_peak_mb": 100 * cpu}
         bench.runs.append(analyze_run.Run(candidate, "few", 0, figures))
     assert analyze_run.ratio(bench, item) == 4.0
-    assert "| some ranks | 1.00 (1.00) | – | – | 4.00 (4.00) | 4.0 | 5 |" in analyze_run.table(
-        bench, [item]
-    )
+    row = "| some ranks | 1.00 (1.00) | – | – | – | 4.00 (4.00) | 4.0 | 5 | 200 |"
+    assert row in analyze_run.table(bench, [item])
     assert analyze_run.ratio(bench, analyze_run.Input("none", "", Path)) is None
 
 

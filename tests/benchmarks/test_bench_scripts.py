@@ -231,3 +231,31 @@ def test_runners_agree_on_a_built_trace(script, tmp_path, letter, size_mb):
     } == dict.fromkeys(found, truth)
     assert found["load"]["busy_ns"] == found["pure load"]["busy_ns"]
     assert all(each["seconds"] > 0 for each in found.values())
+
+
+def test_a_run_tells_what_its_whole_tree_took(script):
+    bench_runs = script("bench_runs")
+    grown = "b = bytearray(80_000_000)"
+    code = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{grown}']); print('{{}}')"
+    )
+    figures, error = bench_runs.figures_of([sys.executable, "-c", code])
+    assert not error
+    assert 80 < figures["process_peak_mb"] < 400
+    assert 0 < figures["process_cpu"] < 60
+    assert figures["process_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s", "told"),
+    [
+        ("import sys; sys.exit('no such trace')", 60, "no such trace"),
+        ("import os; os._exit(3)", 60, "status 3"),
+        ("import time; time.sleep(60)", 0.5, "status -9"),
+    ],
+)
+def test_a_run_that_failed_or_took_too_long_says_so(script, monkeypatch, code, limit_s, told):
+    bench_runs = script("bench_runs")
+    monkeypatch.setattr(bench_runs, "TIMEOUT_S", limit_s)
+    assert bench_runs.figures_of([sys.executable, "-S", "-c", code]) == ({}, told)
+    assert bench_runs.figures_of([Path("/no/such/program")])[1]

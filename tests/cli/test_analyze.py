@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_every_option_reaches_the_pipeline(call, pipeline):
     assert result.exit_code == 0
     ((paths, given),) = pipeline.calls
     assert paths == ["a", "b=c"]
-    assert given == pipeline.Options(
+    assert replace(given, details=True) == pipeline.Options(
         "0-3",
         "2",
         ("actor*", "ref"),
@@ -50,6 +51,25 @@ def test_what_files_hold_is_asked_where_it_is_saved(
     monkeypatch.chdir(tmp_path)
     assert call("analyze", "x", *outputs).exit_code == 0
     assert pipeline.calls[0][1].contents is asks
+
+
+@pytest.mark.parametrize(
+    ("asked", "details"),
+    [
+        ("", False),
+        ("--quiet", False),
+        ("-o FOLDER/report.txt", False),
+        ("-v", True),
+        ("-o FOLDER/report.txt -v", True),
+        ("-o FOLDER/report.html", True),
+        ("-q -o FOLDER/report.md", True),
+        ("--export json=-", True),
+        ("--export csv=FOLDER/tables", True),
+    ],
+)
+def test_details_are_made_where_an_output_shows_them(call, pipeline, tmp_path, asked, details):
+    assert call("analyze", "x", *asked.replace("FOLDER", str(tmp_path)).split()).exit_code == 0
+    assert pipeline.calls[0][1].details is details
 
 
 def test_quiet_prints_nothing_and_asks_for_no_progress(call, pipeline):

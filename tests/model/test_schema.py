@@ -257,24 +257,29 @@ def test_closed_sets_are_those_of_the_contract():
     assert TABLES["host_ops"].columns["name"].nullable
 
 
-@pytest.mark.parametrize("length", [0, 3])
+@pytest.mark.parametrize("length", [0, 3, arrays.FEW_ROWS + 1])
 def test_a_frame_of_arrays_is_what_pandas_makes_of_them(length, monkeypatch):
     numbers = np.arange(length)
     given = {
         "ts": numbers,
+        "dur": numbers * 3,
         "share": numbers / 2,
         "is_gpu": numbers > 1,
-        "stage": np.array(["gen", np.nan, "ref"][:length], object),
+        "stage": np.resize(np.array(["gen", np.nan, "ref"], object), length),
+        "name": np.resize(np.array(["mm", "add"], object), length),
         "role": pd.array(["actor"] * length, dtype="category"),
-        "pid": pd.array([None, 7, None][:length], dtype="Int64"),
+        "pid": pd.array(np.resize(np.array([None, 7], object), length), dtype="Int64"),
         "rank": pd.Series(numbers).array,
     }
     made = arrays.framed(given, length)
     monkeypatch.setattr(arrays, "_of_blocks", None)
     pd.testing.assert_frame_equal(made, arrays.framed(given, length))
     assert made.dtypes.astype(str).tolist() == [
-        "int64", "float64", "bool", "object", "category", "Int64", "int64",
+        "int64", "int64", "float64", "bool", "object", "object", "category", "Int64", "int64",
     ]  # fmt: skip
+    if length <= arrays.FEW_ROWS:  # of more they are shared
+        made.loc[:, "dur"] = 7
+    assert given["dur"].tolist() == [3 * number for number in range(length)]
 
 
 def test_a_frame_is_not_made_of_arrays_of_other_lengths():

@@ -19,6 +19,7 @@ import tracekit
 from tracekit.analyses import ANALYSES
 from tracekit.discover import Sniffed
 from tracekit.model.codes import Data, Reason
+from tracekit.model.later import Later
 from tracekit.model.report import Finding, Metric, Place, Report, Section, Sheet
 from tracekit.pipeline import again, packed_report, saved, seen_files
 from tracekit.pipeline import run as pipeline
@@ -105,6 +106,50 @@ def test_every_form_of_a_kept_report_is_that_of_one_without_a_cache(
     with monkeypatch.context() as patched:
         patched.setattr(pipeline, "judge", None)
         assert written(path, tmp_path / "second", *args) == uncached
+
+
+@pytest.mark.parametrize("example", PROFILES)
+def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(
+    example, tmp_path, cache, monkeypatch
+):
+    path = EXAMPLES / example
+    shown = invoke("analyze", path, "--no-cache", "-o", tmp_path / "all.json").stdout
+    with monkeypatch.context() as patched:
+        if example != PROFILES[2]:  # of which the first screen shows a table
+            patched.setattr(Later, "made", None)  # whoever looks breaks
+        assert invoke("analyze", path, "--no-cache").stdout == shown
+        assert invoke("analyze", path).stdout == shown
+    of_the_screen = entries(cache)[0].stat().st_size
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "judge", None)
+        assert invoke("analyze", path).stdout == shown
+    invoke("analyze", path, "-o", tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "all.json").read_bytes()
+    (entry,) = entries(cache)  # which has the details now, and takes the place of the other
+    assert entry.stat().st_size > of_the_screen
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "judge", None)
+        assert invoke("analyze", path).stdout == shown
+        invoke("analyze", path, "-o", tmp_path / "third.json")
+    assert (tmp_path / "third.json").read_bytes() == (tmp_path / "all.json").read_bytes()
+
+
+@pytest.mark.parametrize(("many", "is_kept_whole"), [(RANKS, True), (RANKS + 1, False)])
+def test_the_details_of_many_files_are_kept_at_once(profile, monkeypatch, many, is_kept_whole):
+    monkeypatch.setattr(again, "MANY_SOURCES", many)
+    again.analyze(str(profile), Options(details=False))
+    assert isinstance(again.analyze(str(profile)), again.KeptResult) is is_kept_whole
+
+
+@pytest.mark.parametrize("example", PROFILES)
+def test_details_that_are_made_later_are_those_that_are_made_at_once(example):
+    at_once, later = (
+        pipeline.analyze(EXAMPLES / example, Options(details=details)).report
+        for details in (True, False)
+    )
+    assert any(isinstance(section.sheets, Later) for section in later.sections)
+    assert not any(isinstance(section.sheets, Later) for section in at_once.sections)
+    assert at_once == replace(later, values=at_once.values)
 
 
 @pytest.mark.parametrize("example", PROFILES)
@@ -460,7 +505,7 @@ def test_measurements_behind_a_kept_report_are_those_it_was_judged_from(profile,
     for name in ("first", "second"):
         assert invoke("analyze", profile, "-q", "--save", tmp_path / f"{name}.tkm").exit_code == 0
     assert (tmp_path / "first.tkm").read_bytes() == (tmp_path / "second.tkm").read_bytes()
-    result = again.analyze(str(profile))
+    result = again.analyze(str(profile), Options(details=False))
     assert isinstance(result, again.KeptResult)
     assert result.measurements is result.measurements
     assert len(result.measurements.sources) == RANKS

@@ -14,8 +14,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from tracekit.model.later import Parts, later
 from tracekit.model.records import dataclass
-from tracekit.model.report import Finding, Section, Verdict
+from tracekit.model.report import Chart, Finding, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds, shared
@@ -74,10 +75,30 @@ class Analysis:
         """The section that says why the question has no answer, with those of its parts that are known all the same."""
         return Section(self.id, self.title, "skipped", reason, **parts)
 
-    def answered(self, judged: Iterable[Finding | Verdict | None] = (), **parts: Any) -> Section:
-        """The section that answers it: `judged` are findings and verdicts besides those among its parts."""
+    def answered(
+        self,
+        judged: Iterable[Finding | Verdict | None] = (),
+        metrics: Parts[Metric] = (),
+        sheets: Parts[Sheet] = (),
+        caveats: Parts[str] = (),
+        charts: Parts[Chart] = (),
+        **parts: Any,
+    ) -> Section:
+        """The section that answers it: `judged` are findings and verdicts besides those among its parts.
+
+        What gives `metrics`, `sheets`, `caveats` or `charts` is called when they are looked at: the screen of `analyze`
+        shows none of them.
+        """
         outcomes = tuple(judged)
-        section = Section(self.id, self.title, **parts)
+        section = Section(
+            self.id,
+            self.title,
+            metrics=later(metrics),
+            sheets=later(sheets),
+            caveats=later(caveats),
+            charts=later(charts),
+            **parts,
+        )
         findings = tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
         verdicts = tuple(outcome for outcome in outcomes if isinstance(outcome, Verdict))
         return replace(

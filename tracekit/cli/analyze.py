@@ -80,7 +80,10 @@ def command(  # noqa: PLR0913 - what is given, one by one
     # Only what is saved tells later what its files held.
     contents = bool(save) or any(target.format == "json" for target in targets)
     started = time.monotonic()
-    result = again.analyze(paths, replace(options, contents=contents))
+    is_for_the_screen = not (verbose or plots) and {target.format for target in targets} <= {"text"}
+    result = again.analyze(
+        paths, replace(options, details=not is_for_the_screen, contents=contents)
+    )
     elapsed_s = time.monotonic() - started
 
     if save:  # first: it is what cannot be had again without reading everything

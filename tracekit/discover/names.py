@@ -13,6 +13,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from tracekit.model.labels import words
+from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
 
 HOST_FOLDER, HOST_NAME = "host=", r"[0-9A-Za-z][0-9A-Za-z.-]{0,252}"
@@ -89,17 +90,17 @@ def is_scope(label: str) -> bool:
 
 
 # Only what is safe to strip: a CI upload puts its epoch before `.gz`, a browser " (1)" into copies.
-_SUFFIX = re.compile(
+_SUFFIX = expression(
     r"(?: \([0-9]{1,3}\))?(?:\.pt)?(?:\.trace)?(?:\.json)?(?:\.[0-9]{9,19})?"
     r"(?:\.(?:nsys-rep|qdrep|qdstrm|sqlite|pickle|pkl|snap))?(?:\.(?:gz|zst|xz|bz2|zip))?(?: \([0-9]{1,3}\))?\Z"
 )
-_RELOCATED = re.compile(r"rollout-replica([0-9]{1,6})(?:-globalrank([0-9]{1,6}))?(?:_|\Z)")
+_RELOCATED = expression(r"rollout-replica([0-9]{1,6})(?:-globalrank([0-9]{1,6}))?(?:_|\Z)")
 
-_ROLE_FOLDER = re.compile(
+_ROLE_FOLDER = expression(
     r"actor|critic|ref|rollout|reward|rm|teacher|student|trainer|actor_rollout(?:_ref)?"
     r"|(?:reward|value|language)_model|(?:[a-z0-9]+_)*(?:policy|generation|value)_worker(?:_v[0-9])?"
 )
-_SCOPE = re.compile(
+_SCOPE = expression(
     r"e2e|train|train_(?:batch|step|overall|actor|log_probs)|forward_backward|generate(?:_sequences)?"
     r"|(?:actor|critic|ref|reference|rollout|reward|rm|teacher|env|value|policy)_"
     r"(?:compute|update|infer|generate|train|forward|log|init|reset|interact|finish|score)(?:_[a-z]+)*"
@@ -110,68 +111,68 @@ _REWARD = ("reward", "reward_model")
 # `train` alone is a common directory of other projects; verl writes it into file names only.
 _NOT_A_SCOPE_FOLDER = frozenset({"train"})
 
-_VERL = re.compile(
+_VERL = expression(
     r"(?:(?P<labels>[^_]+(?:_[^_]+){0,3}?)_)??(?:step(?P<step>[0-9]{1,9})_)?"
     r"rank(?P<rank>[0-9]{1,6})(?:-of-(?P<world>[0-9]{1,6}))?(?:_(?P<topology>[a-z]+[0-9]+(?:-[a-z]+[0-9]+)*))?"
     r"_pid(?P<pid>[0-9]{1,10})_(?P<start>[0-9]{17})"
     r"(?P<part>(?:_(?:mb[0-9]{1,9}(?:-[0-9]{1,9})?|part[0-9]{1,9}|cycle[0-9]{1,9})){0,3})",
     re.DOTALL,
 )
-_VERL_PROF_RANK = re.compile(
+_VERL_PROF_RANK = expression(
     r"(?:(?P<role>.+)_)?prof_rank-(?P<rank>[0-9]{1,6})(?:_(?P<pid>[0-9]{1,10}))?"
     r"_(?P<start>[0-9]{6}|[0-9]{17})",
     re.DOTALL,
 )
-_VERL_PROF_START = re.compile(
+_VERL_PROF_START = expression(
     r"prof_start_(?P<first>[0-9]{1,9})_end_(?P<last>[0-9]{1,9})_rank_(?P<rank>[0-9]{1,6})"
 )
-_VLLM = re.compile(
+_VLLM = expression(
     r"(?P<topology>(?:[a-z]{2,4}[0-9]{1,6}_){2,})rank(?P<rank>[0-9]{1,6})(?:\.(?P<start>[0-9]{9,19}))?"
 )
-_SGLANG = re.compile(
+_SGLANG = expression(
     r"(?P<start>.+?)-(?P<ranks>TP-[0-9]{1,6}(?:-(?:DP|PP|EP|CP)-[0-9]{1,6})*)(?:-memory)?"
     r"(?:-(?P<scope>[A-Za-z_]+))?",
     re.DOTALL,
 )
-_NSYS_VERL = re.compile(
+_NSYS_VERL = expression(
     r"(?:(?P<owner>.+)_)?worker_process_(?P<pid>[0-9]{1,10})(?:\.(?P<part>[0-9]{1,9}))?", re.DOTALL
 )
-_NSYS_NEMO = re.compile(
+_NSYS_NEMO = expression(
     r"(?P<role>[A-Za-z][0-9A-Za-z_]*)_(?P<first>[0-9]{1,9}):(?P<stop>[0-9]{1,9})_(?P<pid>[0-9]{1,10})"
     r"(?:\.(?P<part>[0-9]{1,9}))?"
 )
-_HANDLER = re.compile(
+_HANDLER = expression(
     r"(?P<worker>.+)\.(?P<start>[0-9]{10,19}|[A-Z][a-z]{2}(?:_[0-9]{2}){4}\.[0-9]+)", re.DOTALL
 )
-_HOST_PID = re.compile(
+_HOST_PID = expression(
     r"(?P<host>[0-9A-Za-z][0-9A-Za-z.-]*)_(?P<pid>[0-9]{1,10})(?:\.(?P<scope>[a-z_]+))?"
 )
-_NOT_A_HOST = re.compile(r"(?:worker|rank|node|gpu|device|process|profile|trace|step|replica)s?")
+_NOT_A_HOST = expression(r"(?:worker|rank|node|gpu|device|process|profile|trace|step|replica)s?")
 
-_RANK = re.compile(
+_RANK = expression(
     r"(?<![0-9A-Za-z])(?:global[-_]?)?rank[-_]?([0-9]{1,6})(?![0-9A-Za-z])(?:-of-([0-9]{1,6}))?",
     re.IGNORECASE,
 )
-_OTHER_RANK = re.compile(r"(?:local|node|group|host|gpu|tp|dp|pp|cp|ep|dcp)[-_]?\Z", re.IGNORECASE)
-_STEP = re.compile(
+_OTHER_RANK = expression(r"(?:local|node|group|host|gpu|tp|dp|pp|cp|ep|dcp)[-_]?\Z", re.IGNORECASE)
+_STEP = expression(
     r"(?<![0-9A-Za-z])(?:global[-_]?)?(?:step|iteration|iter)[-_]?([0-9]{1,9})(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
-_PID = re.compile(r"(?<![0-9A-Za-z])pid[-_]?([0-9]{1,10})(?![0-9A-Za-z])", re.IGNORECASE)
-_STEP_FOLDER = re.compile(
+_PID = expression(r"(?<![0-9A-Za-z])pid[-_]?([0-9]{1,10})(?![0-9A-Za-z])", re.IGNORECASE)
+_STEP_FOLDER = expression(
     r"(?:global[-_]?)?(?:step|iteration)[-_]?([0-9]{1,9})(?:_exit)?", re.IGNORECASE
 )
-_STEPS_FOLDER = re.compile(r"steps([0-9]{1,9})-([0-9]{1,9})")
-_REPLICA_FOLDER = re.compile(r"agent_loop_rollout_replica_([0-9]{1,6})")
-_HOST_FOLDER = re.compile(rf"{HOST_FOLDER}({HOST_NAME})")
-_RANK_FOLDER = re.compile(r"rank[-_]?([0-9]{1,6})", re.IGNORECASE)
-_ROLL_FOLDER = re.compile(
+_STEPS_FOLDER = expression(r"steps([0-9]{1,9})-([0-9]{1,9})")
+_REPLICA_FOLDER = expression(r"agent_loop_rollout_replica_([0-9]{1,6})")
+_HOST_FOLDER = expression(rf"{HOST_FOLDER}({HOST_NAME})")
+_RANK_FOLDER = expression(r"rank[-_]?([0-9]{1,6})", re.IGNORECASE)
+_ROLL_FOLDER = expression(
     r"([A-Za-z][0-9A-Za-z_]*(?:-[A-Za-z][0-9A-Za-z_]*)?)-([0-9]{1,6})-G[0-9]+"
     r"|(actor_train|actor_infer)-([0-9]{1,6})"
 )
-_MEMORY_FOLDER = re.compile(r"[0-9]{8}-[0-9]{4}|oom_.+", re.DOTALL)
-_RANK_SNAPSHOT = re.compile(r"snapshot_([0-9]{1,5})")  # Megatron-Bridge: `snapshot_<rank>.pickle`
-_CLOCK_FOLDER = re.compile(r"[0-9]{9,19}(?:\.[0-9]+)?")
+_MEMORY_FOLDER = expression(r"[0-9]{8}-[0-9]{4}|oom_.+", re.DOTALL)
+_RANK_SNAPSHOT = expression(r"snapshot_([0-9]{1,5})")  # Megatron-Bridge: `snapshot_<rank>.pickle`
+_CLOCK_FOLDER = expression(r"[0-9]{9,19}(?:\.[0-9]+)?")
 
 
 def _number(text: str | None) -> int | None:

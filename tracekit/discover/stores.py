@@ -7,7 +7,6 @@ profile is looked for where it would be looked for on this machine (`log_places`
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -382,7 +381,9 @@ def _is_refused(error: BaseException) -> bool:
 
 def _is_unreached(error: BaseException) -> bool:
     """Whether a store did not answer."""
-    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+    from socket import gaierror
+
+    if isinstance(error, ConnectionError | TimeoutError | gaierror):
         return True
     return bool(_UNREACHED.search(type(error).__name__)) and _status(error) is None
 

@@ -12,7 +12,6 @@ from tracekit.engine import OnProgress, Outcome, R, Work
 from tracekit.engine.attempts import attempt
 from tracekit.engine.batches import Batch, Combine, batches_of, each_of, failures_of
 from tracekit.engine.capacity import available_memory_bytes, core_count
-from tracekit.engine.processes import Processes
 from tracekit.engine.schedule import (
     EXPORTED_FIRST,
     Schedule,
@@ -68,7 +67,14 @@ def run(
         tally = Tally(batches, on_progress, counts, failures_of)
         return _run_in_batches(function, combine, batches, schedule, tally)
     schedule = Schedule(costs, workers=workers, budget=budget)
-    return outcomes_of(Processes(function), sources, schedule, Tally(sources, on_progress))
+    return outcomes_of(_workers_of(function), sources, schedule, Tally(sources, on_progress))
+
+
+def _workers_of(function: Any) -> Any:
+    """Workers in processes, of which one file needs none."""
+    from tracekit.engine.processes import Processes
+
+    return Processes(function)
 
 
 def _run_in_batches(
@@ -80,7 +86,7 @@ def _run_in_batches(
 ) -> Iterator[Outcome[R]]:
     """The outcomes of the sources of all batches; those that ended with a batch that was lost run again, each alone."""
     several: Any = partial(each_of, function, combine)
-    workers: Any = Processes(several)
+    workers = _workers_of(several)
     with closing(attempts_of(workers, batches, schedule, tally)) as of_batches:
         for batch, ended in zip(batches, of_batches, strict=True):
             if ended.value is None:

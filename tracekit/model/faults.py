@@ -75,6 +75,11 @@ def judged(
             return Judged(None, faults)
 
 
+def has_faults(measured: Measurements) -> bool:
+    """Whether anything of what answers, or of what checks it, has failed."""
+    return bool(_faults(measured))
+
+
 def sound(measured: Measurements, judge: Callable[[Measurements], T], otherwise: T) -> T:
     """`judge(measured)` if nothing that it looks at has failed, of any capture; else `otherwise`.
 

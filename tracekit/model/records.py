@@ -32,9 +32,13 @@ else:
 
 def _frozen(cls: type, has_values: bool, is_shown: bool) -> type:
     """The class as a frozen dataclass with slots; it keeps the functions that it has."""
-    functions: dict[str, Any] = {"__getstate__": _state, "__setstate__": _set_state}
     made: Any = dataclasses.dataclass(cls, init=False, eq=False, repr=False, slots=True)
     fields = dataclasses.fields(made)
+    names = [field.name for field in fields]
+    functions: dict[str, Any] = {
+        "__getstate__": _state(_values(names)),
+        "__setstate__": _filled([vars(made)[name].__set__ for name in names]),
+    }
     if is_shown:
         functions["__repr__"] = _shown
     if has_values:
@@ -108,12 +112,16 @@ def _refused(_record: Any, name: str, *_value: Any) -> NoReturn:
     raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}")
 
 
-def _state(record: Any) -> list[Any]:
-    """What is pickled."""
-    return [getattr(record, field.name) for field in dataclasses.fields(record)]
+def _state(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], list[Any]]:
+    """What gives what is pickled of an object."""
+    return lambda record: list(values(record))
 
 
-def _set_state(record: Any, state: list[Any]) -> None:
-    """Fill an object that was pickled."""
-    for field, value in zip(dataclasses.fields(record), state, strict=True):
-        object.__setattr__(record, field.name, value)
+def _filled(setters: list[Callable[[Any, Any], None]]) -> Callable[[Any, list[Any]], None]:
+    """What fills an object that was pickled; its slots are set as they are, for nothing else may be set of it."""
+
+    def fill(record: Any, state: list[Any]) -> None:
+        for set_value, value in zip(setters, state, strict=True):
+            set_value(record, value)
+
+    return fill

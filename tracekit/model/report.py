@@ -236,6 +236,10 @@ class Section(Shown):
     charts: tuple[Chart, ...] = ()
 
 
+MADE_LATER = ("metrics", "sheets", "caveats", "charts")
+"""The fields of a section that the screen does not show: in a report for the screen they are made when they are looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remark:
     """A note as shown: what is known to be missing, damaged or odd, and in which source."""

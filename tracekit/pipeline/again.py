@@ -26,7 +26,7 @@ from tracekit.discover.contents import content_digest
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
-from tracekit.model.report import Report
+from tracekit.model.report import MADE_LATER, Report
 from tracekit.model.sources import Failure, Read
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.packed_report import packed, unpacked
@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 
 _KIND = "reports"
 _SUFFIX = cache.KINDS[_KIND].removeprefix("*")
-_HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "contents"})
-"""The options that make no difference to a report."""
+_HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "contents", "details"})
+"""The options that make no difference to what a report says; one that was kept says whether it has all details."""
+
+MANY_SOURCES = 200
+"""Of so many files a report is kept with all details: to judge it again for another output would take seconds."""
 
 _LIBRARIES = ("numpy", "pandas", "scipy", "isal", "apsw")
 
@@ -79,7 +82,7 @@ def analyze(
     """
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     look = _look(paths, options)
-    report = None if look is None else look.kept_report()
+    report = None if look is None else look.kept_report(details=options.details)
     if look is not None and report is not None:
         return KeptResult(report, look.read_before, lambda: _measured(paths, options))
     from tracekit.pipeline import run
@@ -87,9 +90,11 @@ def analyze(
     if look is not None:
         # A report that is kept is for every output.
         options = replace(options, contents=True)
+    if look is not None and look.source_count >= MANY_SOURCES:
+        options = replace(options, details=True)
     result = run.analyze(paths, options, None if look is None else look.discovery)
     if look is not None:
-        look.keep(result)
+        look.keep(result, details=options.details)
     return result
 
 
@@ -116,14 +121,19 @@ class _Look:
     before: _Before | None
 
     @property
+    def source_count(self) -> int:
+        """How many files are to be read."""
+        return 0 if self.discovery is None else len(self.discovery.sources)
+
+    @property
     def read_before(self) -> Read:
         """How much was read for the report that was kept."""
         assert self.before is not None, "asked where a report was kept"
         return self.before.read
 
-    def kept_report(self) -> Report | None:
-        """The report as it was kept, if it rests on the same; None where it does not, or is damaged."""
-        if self.before is None:
+    def kept_report(self, *, details: bool) -> Report | None:
+        """The report as it was kept, if it rests on the same; None where it does not, is damaged, or lacks the details."""
+        if self.before is None or (details and not self.before.details):
             return None
         try:
             if self.before.basis != self._basis({}):
@@ -134,7 +144,7 @@ class _Look:
             return None
         return report
 
-    def keep(self, result: Result) -> None:
+    def keep(self, result: Result, *, details: bool) -> None:
         """Nothing; afterwards the report is kept, unless something failed, or changed since the look."""
         measured = result.measurements
         if result.failed or measured.faults or not measured.sources:
@@ -150,8 +160,9 @@ class _Look:
             if not self._is_unchanged():
                 return
             read = [result.read.count, result.read.size_bytes]
-            head = [self._basis(contents), read, self.files.records(contents)]
-            cache.put(self.entry, packed(result.report, head))
+            head = [self._basis(contents), read, self.files.records(contents), details]
+            report = result.report if details else _for_the_screen(result.report)
+            cache.put(self.entry, packed(report, head))
         cache.forget_oldest(cache.limit_bytes())
 
     def _is_unchanged(self) -> bool:
@@ -177,12 +188,20 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """A report that was kept, and what it rested on."""
+    """A report that was kept, and what it rested on; without `details` it has what the screen shows."""
 
     basis: str
     read: Read
     records: dict[str, Record]
+    details: bool
     report: Callable[[], Report]
+
+
+def _for_the_screen(report: Report) -> Report:
+    """The report without what it does not show, whether it was made or not."""
+    nothing: Any = dict.fromkeys(MADE_LATER, ())
+    sections = [replace(section, **nothing) for section in report.sections]
+    return replace(report, sections=tuple(sections))
 
 
 def _look(paths: Sequence[str | Path], options: Options) -> _Look | None:
@@ -218,9 +237,9 @@ def _look(paths: Sequence[str | Path], options: Options) -> _Look | None:
 def _before(entry: Path) -> _Before | None:
     """The report that was kept there; None where there is none, or it is damaged."""
     try:
-        (basis, (count, size_bytes), records), report = unpacked(entry.read_bytes())
+        (basis, (count, size_bytes), records, details), report = unpacked(entry.read_bytes())
         by_path = {path: Record.of_json(record) for path, record in records.items()}
-        return _Before(basis, Read(count, size_bytes), by_path, report)
+        return _Before(basis, Read(count, size_bytes), by_path, details, report)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 

@@ -16,13 +16,18 @@ _SHEETS = (
 )
 """(section, its sheet, the columns that fit), what tells most first."""
 
+FIRST_SHEETS = frozenset(id_ for id_, _, _ in _SHEETS)
+"""The sections of which a table may stand on the first screen."""
+
 
 def what_fills_memory(sections: Sequence[Section]) -> Sheet | None:
     """The largest places in the program, else categories, at the highest peak; None where neither is known."""
     for id_, name, columns in _SHEETS:
         for section in sections:
+            if section.id != id_:
+                continue
             sheet = next((s for s in section.sheets if s.name == name), None)
-            if section.id == id_ and sheet is not None and sheet.rows:
+            if sheet is not None and sheet.rows:
                 return _cut(sheet, columns)
     return None
 

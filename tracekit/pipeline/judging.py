@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tracekit.analyses import Analysis
 from tracekit.analyses.own import described
 from tracekit.job import counted_steps as counting
 from tracekit.model import faults
-from tracekit.model.report import Metric, Remark, Report, Section, Sheet
+from tracekit.model.report import MADE_LATER, Metric, Remark, Report, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
 from tracekit.pipeline import appendix
 from tracekit.pipeline import first_screen as overview
-from tracekit.pipeline.first_sheet import what_fills_memory
+from tracekit.pipeline.first_sheet import FIRST_SHEETS, what_fills_memory
 from tracekit.pipeline.unexplained import disagreements, unexplained
 
 log = logging.getLogger(__name__)
@@ -27,24 +28,23 @@ T = TypeVar("T")
 
 
 def with_first_screen(
-    measured: Measurements, steps: counting.Steps, sections: list[Section], errors: list[Remark]
+    measured: Measurements,
+    steps: counting.Steps,
+    sections: list[Section],
+    errors: list[Remark],
+    *,
+    details: bool = True,
 ) -> Report:
-    """The report with these sections; what breaks of the first screen is left out, and said in `errors`."""
+    """The report with these sections; what breaks of the first screen is left out, and said in `errors`.
+
+    Without `details` it has no values for a later compare.
+    """
     of_steps = counting.counted(measured, steps)
 
     def first_screen(
         part: Callable[[Measurements], T], otherwise: T, whom: Measurements = measured
     ) -> T:
-        """A part of the first screen; one that breaks is left out and said to be."""
-        if not (measured.has("captures") or measured.faults):
-            return otherwise
-        try:
-            return part(whom)
-        except Exception as error:
-            log.exception("%s failed", part.__name__)
-            what = f"{part.__name__} could not be made: {described(error)}"
-            errors.append(faults.remark("overview", what))
-            return otherwise
+        return _made(part, otherwise, whom, errors)
 
     def identity(whom: Measurements) -> tuple[str, ...]:
         return overview.identity(whom, steps)
@@ -57,7 +57,7 @@ def with_first_screen(
     headline: tuple[Metric, ...] = first_screen(overview.headline, (), of_steps)
     where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
-    values = first_screen(_values, None)
+    values = first_screen(_values, None) if details else None
     of_windows = first_screen(disagreements, nothing, of_steps)
     of_idle_time = first_screen(unexplained_time, nothing, of_steps)
     of_errors = [faults.caution(error.message, error.source) for error in errors]
@@ -84,6 +84,21 @@ def with_first_screen(
     )
 
 
+def _made(
+    part: Callable[[Measurements], T], otherwise: T, measured: Measurements, errors: list[Remark]
+) -> T:
+    """A part of the first screen; one that breaks is left out and said to be."""
+    if not (measured.has("captures") or measured.faults):
+        return otherwise
+    try:
+        return part(measured)
+    except Exception as error:
+        log.exception("%s failed", part.__name__)
+        what = f"{part.__name__} could not be made: {described(error)}"
+        errors.append(faults.remark("overview", what))
+        return otherwise
+
+
 def _values(measured: Measurements) -> Sheet | None:
     """The values for a later compare; None where too few questions were asked to know them."""
     return faults.asked(measured, appendix.values, None)
@@ -95,14 +110,18 @@ def section_of(
     thresholds: Thresholds,
     steps: counting.Steps,
     errors: list[Remark],
+    *,
+    details: bool = True,
 ) -> Section | None:
     """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else.
 
-    `steps` do not count. What breaks is added to `errors`.
+    `steps` do not count. What breaks is added to `errors`. Without `details` what the screen does not show is made
+    later, by whoever looks at it, unless something has failed that they may rest on.
     """
+    is_whole = details or analysis.id in FIRST_SHEETS or faults.has_faults(measured)
+    judge = partial(_whole_answer if is_whole else _answer, analysis, thresholds, steps)
     try:
-        question = (analysis.id, analysis.tables)
-        answer = faults.judged(measured, partial(_answer, analysis, thresholds, steps), *question)
+        answer = faults.judged(measured, judge, analysis.id, analysis.tables)
     except Exception as error:
         log.exception("judging %s failed", analysis.id)
         what = f"{analysis.id} could not be judged: {described(error, analysis.file)}"
@@ -125,6 +144,17 @@ def _answer(
     if analysis.every_step:
         return analysis.judge(measured, thresholds)
     return analysis.judge(counting.counted(measured, steps), thresholds)
+
+
+def _whole_answer(
+    analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
+) -> Section | None:
+    """The same with all that is made later."""
+    section = _answer(analysis, thresholds, steps, measured)
+    if section is None:
+        return None
+    made: Any = {name: tuple(getattr(section, name)) for name in MADE_LATER}
+    return replace(section, **made)
 
 
 def _arises(

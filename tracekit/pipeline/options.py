@@ -23,7 +23,8 @@ class Options:
     `question_files` are Python files of the user, each with a question that is asked as well. With `cache` what is
     measured of a file is kept, and what was kept of it is used. Without `contents` it need not be told what each file
     holds (`Source.content`), for which all of it is read once more. Where there are directories `within`, without links in
-    their own paths, nothing outside of them is read for a path inside.
+    their own paths, nothing outside of them is read for a path inside. Without `details` the report is for the screen
+    alone: it need not hold tables, charts, and values for a later compare.
     """
 
     ranks: str | None = None
@@ -45,6 +46,7 @@ class Options:
     cache: bool = True
     contents: bool = True
     within: tuple[str, ...] = ()
+    details: bool = True
 
     @property
     def cuts(self) -> bool:

@@ -131,8 +131,13 @@ def analyze(
     Raises `TracekitError` when nothing was found, or when no source could be read.
     """
     measured = measured_all(paths, options, discovery)
-    files = options.question_files
-    return Result(judge(measured, progress=options.progress, question_files=files), measured)
+    report = judge(
+        measured,
+        progress=options.progress,
+        question_files=options.question_files,
+        details=options.details,
+    )
+    return Result(report, measured)
 
 
 def measured_all(
@@ -467,10 +472,12 @@ def judge(
     *,
     progress: bool = False,
     question_files: tuple[str, ...] = (),
+    details: bool = True,
 ) -> Report:
     """The report on measurements, freshly read or loaded again; the same measurements give the same report.
 
-    With `progress` a line on the terminal counts the questions.
+    With `progress` a line on the terminal counts the questions. Without `details` the report is for the screen: its
+    tables and charts are made when somebody looks at them, and it has no values for a later compare.
     """
     questions = every_question(question_files)
     analyses = asked.of_measurements(measured, questions)
@@ -479,7 +486,7 @@ def judge(
         limits = thresholds.with_defaults(limits)
     line = count_line(sys.stderr, "judging {} questions", len(analyses), enabled=progress)
     with light_text(), line as on_question:
-        return _judge(one_tool(measured), analyses, limits, on_question)
+        return _judge(one_tool(measured), analyses, limits, on_question, details=details)
 
 
 def _judge(
@@ -487,14 +494,16 @@ def _judge(
     analyses: Sequence[Analysis],
     limits: Thresholds,
     on_question: Callable[[], None],
+    *,
+    details: bool,
 ) -> Report:
     errors: list[Remark] = []
     sections: list[Section] = []
     steps = counting.left_out_steps(measured)
     for analysis in analyses:
-        answer = section_of(analysis, measured, limits, steps, errors)
+        answer = section_of(analysis, measured, limits, steps, errors, details=details)
         if answer is not None:
-            sections.append(with_hosts(measured, answer))
+            sections.append(with_hosts(measured, answer) if details else answer)
         on_question()
     sections = counted_once(sections, limits)
     rules = {analysis.id: analysis.rules for analysis in analyses}
@@ -504,4 +513,4 @@ def _judge(
         sections.append(checked.section(sections, rules, limits))
     # What could not be asked of these sources is not what a reader came for: it comes last.
     sections.sort(key=lambda section: section.status == "skipped")
-    return with_first_screen(measured, steps, sections, errors)
+    return with_first_screen(measured, steps, sections, errors, details=details)

@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.later import Later
 from tracekit.model.report import SCHEMA, Chart, Report, Sheet
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
@@ -99,6 +100,8 @@ def _plain(value: object, where: str) -> object:
         return value
     if isinstance(value, float):
         return value if isfinite(value) else None
+    if isinstance(value, Later):
+        value = value.made()
     if isinstance(value, tuple):
         return _listed(value, where)
     if is_dataclass(value):

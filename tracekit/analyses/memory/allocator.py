@@ -107,19 +107,18 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     keys = [*SNAPSHOT_KEYS]
     steps = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
     judged = list(_calls(measured, steps[steps["memory"] == "device"], thresholds))
-    sheets = (
-        _churn_sheet(measured, steps, levels),
-        _step_sheet(measured, steps),
-        _lifetime_sheet(measured["lifetimes"]),
-    )
     return ANALYSIS.answered(
-        sheets=with_rows(*sheets),
+        sheets=lambda: with_rows(
+            _churn_sheet(measured, steps, levels),
+            _step_sheet(measured, steps),
+            _lifetime_sheet(measured["lifetimes"]),
+        ),
         judged=judged,
         caveats=(
             "a snapshot tells when memory was got from the driver and given back, not how long that took",
             "the history of one snapshot may hold steps that were not profiled: it goes back to the one before",
         ),
-        charts=tuple(_charts(measured["lifetimes"])),
+        charts=lambda: _charts(measured["lifetimes"]),
     )
 
 

@@ -279,16 +279,15 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     top = levels.iloc[0]
     judged = list(_fragmented(measured, totals, thresholds))
     of_top = of_snapshot(space, top)
-    sheets = (
-        _total_sheet(measured, totals),
-        _pool_sheet(of_top, top),
-        _request_sheet(of_snapshot(measured["requests"], top), top),
-    )
     return ANALYSIS.answered(
-        sheets=with_rows(*sheets),
+        sheets=lambda: with_rows(
+            _total_sheet(measured, totals),
+            _pool_sheet(of_top, top),
+            _request_sheet(of_snapshot(measured["requests"], top), top),
+        ),
         judged=judged,
         caveats=(_LOST,),
-        charts=tuple(_charts(measured, top)),
+        charts=lambda: _charts(measured, top),
     )
 
 

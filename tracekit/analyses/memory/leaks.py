@@ -114,8 +114,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     ]
     return ANALYSIS.answered(
         metrics=tuple(metrics),
-        sheets=(_sheet(measured, leaks),) if leaks else (),
-        caveats=tuple(_caveats(windows, leaks)),
+        sheets=lambda: [_sheet(measured, leaks)] if leaks else (),
+        caveats=lambda: _caveats(windows, leaks),
     )
 
 

@@ -155,7 +155,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     processes = len(levels.drop_duplicates(_OWNER))
     metrics = (Metric("step_ends", len(ends), "count", label="ends of steps"),)
     return ANALYSIS.answered(
-        metrics=metrics, sheets=(_sheet(measured, rows, ends, top, processes),)
+        metrics=metrics, sheets=lambda: (_sheet(measured, rows, ends, top, processes),)
     )
 
 

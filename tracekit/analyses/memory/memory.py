@@ -254,13 +254,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         *_near_limit(measured, peaks, thresholds),
         *_imbalance(measured, peaks, thresholds),
     ]
-    sheets = (_peak_sheet(measured, peaks), _stage_sheet(measured), _step_sheet(measured))
     return ANALYSIS.answered(
-        metrics=tuple(_headline(peaks)),
-        sheets=with_rows(*sheets),
+        metrics=lambda: _headline(peaks),
+        sheets=lambda: with_rows(
+            _peak_sheet(measured, peaks), _stage_sheet(measured), _step_sheet(measured)
+        ),
         judged=judged,
-        caveats=tuple(_caveats(peaks)),
-        charts=tuple(memory_lines(measured)),
+        caveats=lambda: _caveats(peaks),
+        charts=lambda: memory_lines(measured),
     )
 
 

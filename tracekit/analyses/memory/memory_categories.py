@@ -132,16 +132,15 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     peaks = _peaks(measured)
     levels = _levels(measured, peaks)
     top = peaks.iloc[0]
-    sheets = (
-        _peak_sheet(measured, peaks),
-        _level_sheet(measured, levels),
-        _stage_sheet(measured, peaks),
-    )
     return ANALYSIS.answered(
-        metrics=tuple(_headline(top, levels)),
-        sheets=with_rows(*sheets),
-        caveats=tuple(_caveats(levels)),
-        charts=tuple(_charts(measured, top)),
+        metrics=lambda: _headline(top, levels),
+        sheets=lambda: with_rows(
+            _peak_sheet(measured, peaks),
+            _level_sheet(measured, levels),
+            _stage_sheet(measured, peaks),
+        ),
+        caveats=lambda: _caveats(levels),
+        charts=lambda: _charts(measured, top),
     )
 
 

@@ -92,8 +92,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         *_growth(measured, series_found, labels, corrected, holding, thresholds),
     ]
     return ANALYSIS.answered(
-        metrics=tuple(_slopes(series_found)),
-        sheets=(
+        metrics=lambda: _slopes(series_found),
+        sheets=lambda: (
             trend_sheet(measured, series_found, labels, corrected, limits),
             *guide_sheets(measured, series_found, labels),
         ),

@@ -215,23 +215,22 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     sites = of_snapshot(measured["live_sites"], top)
     at_peak, at_end = (sites[sites["moment"] == moment] for moment in ("peak", "end"))
     assert int(at_peak["size_bytes"].sum()) == int(top["peak_bytes"])
-    sheets = (
-        _peak_sheet(measured, rows),
-        _site_sheet("peak", f"In use at the peak of {top['who']}", at_peak, top),
-        _category_sheet(at_peak, top),
-        _known_sheet(at_peak),
-        # Without an allocation in the history the end is the peak.
-        *(
-            (_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),)
-            if top["alloc_count"]
-            else ()
-        ),
-    )
     return ANALYSIS.answered(
-        metrics=tuple(_headline(top, at_peak)),
-        sheets=with_rows(*sheets),
-        caveats=tuple(_caveats(rows)),
-        charts=tuple(snapshot_charts(measured, top)),
+        metrics=lambda: _headline(top, at_peak),
+        sheets=lambda: with_rows(
+            _peak_sheet(measured, rows),
+            _site_sheet("peak", f"In use at the peak of {top['who']}", at_peak, top),
+            _category_sheet(at_peak, top),
+            _known_sheet(at_peak),
+            # Without an allocation in the history the end is the peak.
+            *(
+                (_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),)
+                if top["alloc_count"]
+                else ()
+            ),
+        ),
+        caveats=lambda: _caveats(rows),
+        charts=lambda: snapshot_charts(measured, top),
     )
 
 

@@ -124,7 +124,6 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     rows["cause"] = [_cause(row, limit["outside_ratio"]) for row in row_dicts(rows)]
     rows["stage"] = canonical_stages(rows, any_range=True)
     last = rows.iloc[-1]
-    sheets = (_sheet(measured, rows), _last_sheet(measured, last))
     caveats = [
         "free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"
     ]
@@ -136,7 +135,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         metrics=(
             Metric("failed_requests", len(rows), "count", "lower", label="requests that failed"),
         ),
-        sheets=with_rows(*sheets),
+        sheets=lambda: with_rows(_sheet(measured, rows), _last_sheet(measured, last)),
         findings=tuple(_findings(measured, rows)),
         caveats=tuple(caveats),
     )

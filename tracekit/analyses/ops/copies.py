@@ -164,9 +164,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             excluded_count | without rate | count | Copies without recorded bytes or time.
         """),
     )
-    table = sheet("copies", "Copies by direction", headings, pooled)
     return ANALYSIS.answered(
-        sheets=(table,), findings=tuple(_pageable(measured, pooled, thresholds))
+        sheets=lambda: (sheet("copies", "Copies by direction", headings, pooled),),
+        findings=tuple(_pageable(measured, pooled, thresholds)),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -121,9 +122,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Kernels of all processes pooled by name; percentiles only where one process and device ran it."""
     if not measured.row_count("kernels"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    kernels = pool(measured["kernels"])
-    busy = int(kernels["total_ns"].sum())
-    kernels["share_ratio"] = kernels["total_ns"] / busy if busy else None
+    pooled = cache(lambda: _with_shares(pool(measured["kernels"])))
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -140,12 +139,23 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
             max_ns | max | ns
         """),
     )
-    metrics = (
-        Metric("kernel_launches", int(kernels["count"].sum()), "count", label="device ops"),
-        Metric("kernel_names", kernels["name"].nunique(), "count", label="distinct names"),
+    return ANALYSIS.answered(
+        metrics=lambda: _counts(pooled()),
+        sheets=lambda: (sheet("kernels", "Kernels by total time", headings, pooled()),),
     )
-    table = sheet("kernels", "Kernels by total time", headings, kernels)
-    return ANALYSIS.answered(metrics=metrics, sheets=(table,))
+
+
+def _with_shares(kernels: pd.DataFrame) -> pd.DataFrame:
+    """The kernels with `share_ratio`, of the time of all."""
+    busy = int(kernels["total_ns"].sum())
+    kernels["share_ratio"] = kernels["total_ns"] / busy if busy else None
+    return kernels
+
+
+def _counts(kernels: pd.DataFrame) -> Iterator[Metric]:
+    """How many ran, and of how many names."""
+    yield Metric("kernel_launches", int(kernels["count"].sum()), "count", label="device ops")
+    yield Metric("kernel_names", kernels["name"].nunique(), "count", label="distinct names")
 
 
 def pool(rows: pd.DataFrame) -> pd.DataFrame:

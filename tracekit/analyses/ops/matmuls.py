@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -266,13 +267,25 @@ ON_HOST = ("host time", "Σ duration of the calls.")
 
 def _products(
     measured: Measurements, rows: pd.DataFrame
-) -> tuple[tuple[Metric, ...], tuple[Sheet, ...]]:
-    """(the FLOP rate of all gemms, products by type and by size)."""
+) -> tuple[tuple[Metric, ...], Callable[[], tuple[Sheet, ...]]]:
+    """(the FLOP rate of all gemms, what gives products by type and by size)."""
     on_gpu = bool(rows["device_busy_ns"].notna().any())
     rows = rows.assign(time_ns=rows["device_busy_ns" if on_gpu else "host_ns"])
     if not on_gpu:
         rows["rated_flop_count"] = rows["flop_count"]
     time, time_doc = ON_GPU if on_gpu else ON_HOST
+    of_all = _rates(rows[rows["kind"] == "gemm"].assign(all=""), ["all"])
+    value = number_or_none(of_all["tflop_per_s"].iloc[0]) if len(of_all) else None
+    label = f"GEMM FLOP rate from recorded shapes (TFLOP/s of {time})"
+    return (Metric("gemm_tflop_per_s", value, "", "higher", label=label),), partial(
+        _product_sheets, measured, rows, time, time_doc
+    )
+
+
+def _product_sheets(
+    measured: Measurements, rows: pd.DataFrame, time: str, time_doc: str
+) -> tuple[Sheet, ...]:
+    """Products by type and by size."""
     by_type = _rates(rows, ["run", "kind", "type"])
     by_size = rows.assign(canonical=canonical_stages(rows, in_file=True))
     by_size = _rates(by_size, ["run", "canonical", "name", "kind", "type", "batch", "m", "n", "k"])
@@ -287,16 +300,12 @@ def _products(
     title = "GEMM FLOP rate from recorded shapes, by type"
     caption = "Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."
     size_headings = (*run, *SIZE_HEADINGS, *rate)
-    sheets = (
+    return (
         sheet("flop_rates", title, (*run, *TYPE_HEADINGS, *rate), by_type),
         sheet(
             "matrix_products", "Matrix products by size", size_headings, by_size, caption=caption
         ),
     )
-    of_all = _rates(rows[rows["kind"] == "gemm"].assign(all=""), ["all"])
-    value = number_or_none(of_all["tflop_per_s"].iloc[0]) if len(of_all) else None
-    label = f"GEMM FLOP rate from recorded shapes (TFLOP/s of {time})"
-    return (Metric("gemm_tflop_per_s", value, "", "higher", label=label),), sheets
 
 
 def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import distinct, looked_up, summed
-from tracekit.model.report import Heading, Section
+from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, all_at_rows, repeated_number, stacked
 from tracekit.model.thresholds import Thresholds
@@ -116,15 +116,18 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     pooled = looked_up(pooled, _gpu_ns(measured, rows), by, optional=by)
     gpu_ns = pooled["gpu_ns"].where(pooled["gpu_ns"] > 0)
     pooled["device_ratio"] = (pooled["device_ns"] / gpu_ns).astype("Float64")
-    sheets = []
+    return ANALYSIS.answered(sheets=lambda: _sheets(measured, pooled))
+
+
+def _sheets(measured: Measurements, pooled: pd.DataFrame) -> Iterator[Sheet]:
+    """A table of each way in which modules are told of."""
     for origin, of_origin in pooled.groupby("origin", sort=True):
         on_gpu = bool(of_origin["device_ns"].notna().any())
         by = ["device_ns", "self_ns"] if on_gpu else ["self_ns"]
         ordered = of_origin.sort_values(
             [*by, "module"], ascending=[*[False] * len(by), True], kind="stable"
         )
-        sheets.append(_sheet(measured, str(origin), ordered))
-    return ANALYSIS.answered(sheets=tuple(sheets))
+        yield _sheet(measured, str(origin), ordered)
 
 
 def _gpu_ns(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:

@@ -161,7 +161,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     metrics = (
         Metric("operator_calls", int(pooled["count"].sum()), "count", label="operator calls"),
     )
-    return ANALYSIS.answered(metrics=metrics, sheets=with_rows(*_sheets(measured, pooled)))
+    return ANALYSIS.answered(metrics=metrics, sheets=lambda: with_rows(*_sheets(measured, pooled)))
 
 
 POOLED = (

@@ -193,7 +193,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = units(measured["optimizer_steps"])
     pooled = _pool(measured, rows)
     return ANALYSIS.answered(
-        sheets=(_sheet(measured, pooled),),
+        sheets=lambda: (_sheet(measured, pooled),),
         findings=tuple(_unfused(measured, pooled, thresholds)),
         verdicts=tuple(_abstains(measured, rows, pooled)),
     )

@@ -248,15 +248,13 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     if not (measured.row_count("operator_shapes") or on_device or has_memory):
         return ANALYSIS.skipped(NOT_RECORDED)
     by_shape = measured["operator_shapes"]
-    sheets = (
-        _shape_sheet(measured, by_shape, on_device),
-        _total_sheet(measured, totals, on_device),
-    )
     distinct = count_distinct(by_shape, ["run", "name", "dims", "types"])
     metrics = (Metric("operator_shapes", distinct, "count", label="operators by input shape"),)
     return ANALYSIS.answered(
         metrics=metrics if distinct else (),
-        sheets=with_rows(*sheets),
+        sheets=lambda: with_rows(
+            _shape_sheet(measured, by_shape, on_device), _total_sheet(measured, totals, on_device)
+        ),
         caveats=() if len(by_shape) else (NOT_RECORDED,),
     )
 

@@ -208,7 +208,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     kinds = [kind for kind in KINDS for _ in work_of[kind]]
     on_gpu = any(stage_work.on_gpu for stage_work in work)
     return ANALYSIS.answered(
-        sheets=with_rows(_sheet(measured, kinds, work, calls, on_gpu=on_gpu)),
+        sheets=lambda: with_rows(_sheet(measured, kinds, work, calls, on_gpu=on_gpu)),
         findings=tuple(_findings(measured, work_of, calls, thresholds)),
     )
 

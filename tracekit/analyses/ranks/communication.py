@@ -171,10 +171,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             *_abstained(measured, exposures, thresholds),
             *(owner.verdict for owner in small),
         ),
-        metrics=tuple(_totals(measured)),
-        sheets=with_rows(kind_sheet(measured), stage_sheet(measured), rank_sheet(measured)),
-        caveats=tuple(_caveats(measured, rows)),
-        charts=tuple(filter(None, (rank_bars(measured), size_histogram(measured)))),
+        metrics=lambda: _totals(measured),
+        sheets=lambda: with_rows(kind_sheet(measured), stage_sheet(measured), rank_sheet(measured)),
+        caveats=lambda: _caveats(measured, rows),
+        charts=lambda: filter(None, (rank_bars(measured), size_histogram(measured))),
     )
 
 

@@ -136,8 +136,11 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         *reasons,
         "which processes share a GPU is not recorded: switching between roles is not judged",
     )
-    table = sheet("fleets", "Roles by how busy their GPUs are", headings, frame)
-    return ANALYSIS.answered(metrics=tuple(metrics), sheets=(table,), caveats=caveats)
+    return ANALYSIS.answered(
+        metrics=tuple(metrics),
+        sheets=lambda: (sheet("fleets", "Roles by how busy their GPUs are", headings, frame),),
+        caveats=caveats,
+    )
 
 
 def _fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:

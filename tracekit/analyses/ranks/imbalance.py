@@ -55,12 +55,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2:
         reason = "fewer than two ranks of one role were recorded with steps or stages"
         return ANALYSIS.skipped(reason, verdicts=abstained)
-    sheets = (_stage_sheet(measured), _what_if_sheet(measured), _rank_sheet(measured))
     return ANALYSIS.answered(
-        sheets=with_rows(*sheets),
+        sheets=lambda: with_rows(
+            _stage_sheet(measured), _what_if_sheet(measured), _rank_sheet(measured)
+        ),
         findings=tuple(_imbalances(measured, thresholds)),
         verdicts=abstained,
-        charts=rank_stage_charts(measured),
+        charts=lambda: rank_stage_charts(measured),
     )
 
 

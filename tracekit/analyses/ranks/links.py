@@ -12,7 +12,7 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, run_heading, text_or_none
 from tracekit.job.slow_links import SlowLink, lost_rows, slow_links
 from tracekit.job.stage_windows import steps_of
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.traffic import collectives
 from tracekit.model.labels import called, first_few, plural
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Section, Severity, Sheet
@@ -41,8 +41,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     for link in links:
         by_group.setdefault((link.run, link.role, link.ranks, link.since), []).append(link)
     findings = (_finding(measured, of_group, thresholds) for of_group in by_group.values())
-    table = _sheet(measured, links)
-    return ANALYSIS.answered(findings=tuple(findings), sheets=(table,) if table.rows else ())
+    return ANALYSIS.answered(
+        findings=tuple(findings), sheets=lambda: with_rows(_sheet(measured, links))
+    )
 
 
 def _finding(measured: Measurements, links: list[SlowLink], thresholds: Thresholds) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -97,20 +98,18 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         is_single = max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2
         caveats = () if is_single else tuple(_unmatched(measured))
         return ANALYSIS.skipped(_nothing(measured), caveats=caveats, verdicts=abstained)
-    sheets = (
-        _cause_sheet(measured, waited),
-        _rank_sheet(measured, waited),
-        _matrix_sheet(measured, waited),
-        _clock_sheet(measured),
-    )
-    chart = _chart(measured, waited)
     return ANALYSIS.answered(
         metrics=_metrics(measured, waited),
-        sheets=with_rows(*sheets),
+        sheets=lambda: with_rows(
+            _cause_sheet(measured, waited),
+            _rank_sheet(measured, waited),
+            _matrix_sheet(measured, waited),
+            _clock_sheet(measured),
+        ),
         findings=tuple(claims(measured, waited, judged, thresholds)),
         caveats=(*_unmatched(measured), *_partly_seen(measured)),
         verdicts=abstained,
-        charts=(chart,) if chart.marks else (),
+        charts=lambda: filter(attrgetter("marks"), [_chart(measured, waited)]),
     )
 
 

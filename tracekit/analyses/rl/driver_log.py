@@ -13,7 +13,7 @@ from tracekit.job.driver_log import TIMER, logs, same_steps
 from tracekit.job.frames import in_run, run_heading, same_text
 from tracekit.job.machine_logs import NAMES, machine_sheet
 from tracekit.job.stage_matrix import cells, timed_units
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import NAME, STEP
@@ -78,11 +78,12 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     if not known_logs:
         return ANALYSIS.skipped("no driver's log was given or found beside the profile")
     all_cells, walls = cells(measured), timed_units(measured)
-    tables = [_beside_log(measured, all_cells, walls), machine_sheet(measured)]
     return ANALYSIS.answered(
-        metrics=tuple(_tokens(measured, walls)),
-        sheets=tuple(table for table in tables if table is not None and table.rows),
-        caveats=tuple(_caveats(measured, walls)),
+        metrics=lambda: _tokens(measured, walls),
+        sheets=lambda: with_rows(
+            *filter(None, (_beside_log(measured, all_cells, walls), machine_sheet(measured)))
+        ),
+        caveats=lambda: _caveats(measured, walls),
     )
 
 

@@ -143,7 +143,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         """),
     )
     return ANALYSIS.answered(
-        sheets=(sheet("forward_batches", "Micro-batches by stage", headings, pooled),),
+        sheets=lambda: (sheet("forward_batches", "Micro-batches by stage", headings, pooled),),
         findings=tuple(_small(measured, pooled, thresholds)),
         verdicts=tuple(_abstained(pooled)),
     )

@@ -75,7 +75,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     instances = _instances(rows, empty_ratio)
     ragged = list(_ragged(measured, instances, thresholds))
     return ANALYSIS.answered(
-        sheets=(_sheet(measured, instances, empty_ratio),),
+        sheets=lambda: (_sheet(measured, instances, empty_ratio),),
         findings=(*redundant, *ragged),
         verdicts=(*verdicts, *_unjudged(measured, instances)),
     )

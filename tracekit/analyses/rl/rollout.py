@@ -133,16 +133,15 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         judged += _replicas(measured, units, where, step_ns, thresholds, tails_found=has_tail)
         judged += _slow_start(units, where, step_ns, thresholds)
     compared = thresholds.of("slow-first-iterations")["compared_ratio"]
-    sheets = (
-        _engine_sheet(measured, all_generations, compared),
-        _unit_sheet(measured, all_generations),
-    )
     return ANALYSIS.answered(
-        metrics=tuple(_headline(all_generations)),
-        sheets=with_rows(*sheets),
+        metrics=lambda: _headline(all_generations),
+        sheets=lambda: with_rows(
+            _engine_sheet(measured, all_generations, compared),
+            _unit_sheet(measured, all_generations),
+        ),
         judged=judged,
-        caveats=tuple(_caveats(measured, all_generations)),
-        charts=tuple(charts(measured, all_generations)),
+        caveats=lambda: _caveats(measured, all_generations),
+        charts=lambda: charts(measured, all_generations),
     )
 
 

@@ -167,32 +167,33 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     rows["stage"] = rows["belongs"].where(rows["link"] != "unlinked", "(unlinked)")
     rows["call"] = rows["call"].where(rows["call"].notna(), "(unknown)")
     run = run_heading(measured)
-    by_stage = _pooled(rows, ["run", "role", "stage"], all_ns)
-    by_call = _pooled(rows, ["run", "link", "call"], all_ns)
-    sheets = (
-        sheet(
-            "launched_by_stage",
-            "GPU work by the stage that launched it",
-            (*label_headings(measured), Heading("stage", "stage"), *SHARED),
-            by_stage,
-        ),
-        sheet(
-            "launched_by_call",
-            "GPU work by launching call",
-            (
-                *run,
-                *as_headings("""
+    return ANALYSIS.answered(
+        metrics=metrics,
+        sheets=lambda: with_rows(
+            sheet(
+                "launched_by_stage",
+                "GPU work by the stage that launched it",
+                (*label_headings(measured), Heading("stage", "stage"), *SHARED),
+                _pooled(rows, ["run", "role", "stage"], all_ns),
+            ),
+            sheet(
+                "launched_by_call",
+                "GPU work by launching call",
+                (
+                    *run,
+                    *as_headings("""
                     call | call
                     link | linked by
                 """),
-                *SHARED,
+                    *SHARED,
+                ),
+                _pooled(rows, ["run", "link", "call"], all_ns),
             ),
-            by_call,
+            _placed_sheet(measured, rows),
+            _graph_sheet(measured),
         ),
-        _placed_sheet(measured, rows),
-        _graph_sheet(measured),
+        caveats=lambda: _told(rows),
     )
-    return ANALYSIS.answered(metrics=metrics, sheets=with_rows(*sheets), caveats=_told(rows))
 
 
 BY = {"annotation": "GPU annotation", "time": "time", "before": "launched earlier"}

@@ -93,7 +93,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     rows = units(measured["loader_waits"])
     waits = by_rank(measured)
     return ANALYSIS.answered(
-        sheets=with_rows(_sheet(measured, waits)),
+        sheets=lambda: with_rows(_sheet(measured, waits)),
         findings=tuple(_waits(measured, waits, thresholds)),
         verdicts=tuple(_without(measured, rows)),
     )

@@ -88,7 +88,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         for run in sorted(set(whole(measured, "gpu_time")["run"]) - set(rows["run"]))
     ]
     return ANALYSIS.answered(
-        sheets=(_edges(measured, rows),),
+        sheets=lambda: (_edges(measured, rows),),
         findings=tuple(_findings(measured, rows, thresholds)),
         verdicts=tuple(without),
     )

@@ -73,8 +73,9 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     if not len(rows):
         reason = "every source is damaged: what is missing would look idle"
         return ANALYSIS.skipped(reason)
-    sheets = (_stage_sheet(measured, rows), _op_sheet(measured, rows))
-    return ANALYSIS.answered(sheets=with_rows(*sheets))
+    return ANALYSIS.answered(
+        sheets=lambda: with_rows(_stage_sheet(measured, rows), _op_sheet(measured, rows))
+    )
 
 
 def _per_step(measured: Measurements) -> pd.DataFrame:

@@ -31,7 +31,7 @@ from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import PROCESS, sums_of
-from tracekit.model.report import Answer, Finding, Metric, Ranked, Section, Sheet, Verdict
+from tracekit.model.report import Answer, Better, Finding, Metric, Ranked, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
     Array,
@@ -187,34 +187,29 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not (rows["window"] == "capture").any():
         reason = "every source with GPU activity is damaged: what is missing would look idle"
         return ANALYSIS.skipped(reason)
-    devices = shares(summed(rows[rows["window"] == "capture"], [*PROCESS, "device"], SUMMED))
-    devices = devices.sort_values("busy_ratio", kind="stable")
-    stages = shares_by_stage(measured)
-    total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
-    metrics = tuple(
-        Metric(
-            heading.name,
-            number_or_none(total[heading.name]),
-            "ratio",
-            "lower" if heading.name in _LOWER else "higher",
-            label=heading.title,
-        )
-        for heading in SHARES
-    )
     idling = _idling(measured, thresholds)
     busy_ratio = thresholds.of("low-gpu-utilization")["busy_ratio"]
     unexplained = [window for window in idling if window.accounted < busy_ratio]
     explained = [window for window in idling if window.accounted >= busy_ratio]
     return ANALYSIS.answered(
-        metrics=metrics,
-        sheets=with_rows(*_sheets(measured, devices, stages)),
+        metrics=lambda: _of_captures(rows),
+        sheets=lambda: with_rows(*_sheets(measured, rows)),
         findings=tuple(
             _low_utilisation(measured, of_one_cause, thresholds)
             for of_one_cause in _by_cause(measured, unexplained)
         ),
         verdicts=(*_explained(measured, explained), *_minor(measured, idling, thresholds)),
-        charts=(*device_bars(measured, rows), *utilisation(measured)),
+        charts=lambda: (*device_bars(measured, rows), *utilisation(measured)),
     )
+
+
+def _of_captures(rows: pd.DataFrame) -> Iterator[Metric]:
+    """The shares of all captures."""
+    total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
+    for heading in SHARES:
+        better: Better = "lower" if heading.name in _LOWER else "higher"
+        value = number_or_none(total[heading.name])
+        yield Metric(heading.name, value, "ratio", better, label=heading.title)
 
 
 DEVICE_HEADINGS = as_headings("""
@@ -228,16 +223,15 @@ STAGE_HEADINGS = as_headings("""
 """)
 
 
-def _sheets(
-    measured: Measurements, devices: pd.DataFrame, stages: pd.DataFrame
-) -> tuple[Sheet, Sheet]:
+def _sheets(measured: Measurements, rows: pd.DataFrame) -> tuple[Sheet, Sheet]:
     """GPU time of every device, and of every stage."""
     labels = label_headings(measured)
+    devices = shares(summed(rows[rows["window"] == "capture"], [*PROCESS, "device"], SUMMED))
     by_device = sheet(
         "gpu_time",
         "GPU time by device",
         (*labels, *DEVICE_HEADINGS, *SHARES),
-        devices,
+        devices.sort_values("busy_ratio", kind="stable"),
         caption="By time, within the window from the first to the last device op of each source; parts and idle add up to it.",
         ranked=Ranked("busy_ratio", "low"),
     )
@@ -245,7 +239,7 @@ def _sheets(
         "gpu_time_stages",
         "GPU time by stage",
         (*labels, *STAGE_HEADINGS, *SHARES),
-        stages,
+        shares_by_stage(measured),
         caption="What the GPUs did while the host was in the stage. Work launched late in a stage may run after it.",
     )
     return by_device, by_stage

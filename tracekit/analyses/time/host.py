@@ -226,7 +226,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         metrics=(
             Metric("host_ops", round(ops_per_step), "count", "lower", label="host ops per step"),
         ),
-        sheets=with_rows(_sheet(measured, table)),
+        sheets=lambda: with_rows(_sheet(measured, table)),
         findings=findings,
         verdicts=tuple(_abstains(measured, table)),
     )

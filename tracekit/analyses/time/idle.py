@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -208,15 +210,18 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED)
-    shares = _by_place(measured)
-    sheets = (*held_back_sheets(measured), _cause_sheet(measured, shares), _gap_sheet(measured))
-    charts = (_stage_chart(measured), held_back_chart(measured), _gap_chart(measured))
+    shares = cache(partial(_by_place, measured))
     return ANALYSIS.answered(
-        metrics=_shares_of_capture(shares),
-        sheets=with_rows(*sheets),
+        metrics=lambda: _shares_of_capture(shares()),
+        sheets=lambda: with_rows(
+            *held_back_sheets(measured), _cause_sheet(measured, shares()), _gap_sheet(measured)
+        ),
         findings=tuple(_silence(measured, thresholds)),
         verdicts=tuple(_abstaining(measured)),
-        charts=tuple(chart for chart in charts if chart.marks),
+        charts=lambda: filter(
+            attrgetter("marks"),
+            (_stage_chart(measured), held_back_chart(measured), _gap_chart(measured)),
+        ),
     )
 
 

@@ -32,7 +32,7 @@ from tracekit.job.interruptions import (
     is_worth_a_finding,
     placed_interruptions,
 )
-from tracekit.job.tables import as_headings, sheet
+from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import covered, union_all
 from tracekit.model.keys import PROCESS, is_among, sums_of
 from tracekit.model.labels import plural
@@ -161,10 +161,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
                 verdicts.append(Verdict(rule, "insufficient data", reason))
             elif is_worth_a_finding(late, thresholds):
                 findings.append(_FINDINGS[rule](measured, late, thresholds))
-    table = _sheet(measured, rows, int(thresholds.of("recompilation")["first_steps"]))
+    first_steps = int(thresholds.of("recompilation")["first_steps"])
     return ANALYSIS.answered(
         metrics=(_total(int(rows["count"].sum())),),
-        sheets=(table,) if table.rows else (),
+        sheets=lambda: with_rows(_sheet(measured, rows, first_steps)),
         findings=tuple(findings),
         verdicts=tuple(verdicts),
     )

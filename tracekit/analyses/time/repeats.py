@@ -58,7 +58,6 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     kept, left_out, omitted = kept_samples(measured)
     if not any(len(values.runs) > 1 or len(values.values[0]) > 1 for values in kept.values()):
         return ANALYSIS.skipped(NOT_REPEATED)
-    rows = _rows(kept)
     step = kept.get((STEP_TIME, None, None))
     several = step is not None and len(step.runs) > 1
     caveats = (
@@ -66,9 +65,10 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         *([f"{omitted:,} stages that take less time are left out"] if omitted else []),
         *_unmeasured(measured),
     )
-    sheets = (_overview(rows), *(_group(rows, *group) for group in _GROUPS), _dropped(left_out))
     return ANALYSIS.answered(
-        metrics=tuple(_metrics(step)), sheets=with_rows(*sheets), caveats=caveats
+        metrics=lambda: _metrics(step),
+        sheets=lambda: with_rows(*_sheets(_rows(kept)), _dropped(left_out)),
+        caveats=caveats,
     )
 
 
@@ -177,6 +177,13 @@ def _estimate(found: Samples) -> Estimate | None:
 def _from_zero(said: Estimate) -> float | None:
     """The lower end of the interval; times, counts and bytes cannot lie below zero."""
     return None if said.low is None else max(said.low, 0.0)
+
+
+def _sheets(rows: pd.DataFrame) -> Iterator[Sheet]:
+    """The step and its stages, then a table of each group of metrics."""
+    yield _overview(rows)
+    for group in _GROUPS:
+        yield _group(rows, *group)
 
 
 def _overview(rows: pd.DataFrame) -> Sheet:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -50,16 +51,23 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     walls, known_logs = timed_units(measured), logs(measured)
     if not len(stage_rows(measured)) and not known_logs:
         return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
-    all_cells = cells(measured)
-    sheets = [_matrix(measured, all_cells, walls), _by_rank(measured)]
-    if (all_cells["state"] != "measured").any():
-        sheets.append(_not_measured(measured, all_cells))
+    all_cells = cache(partial(cells, measured))
     return ANALYSIS.answered(
-        metrics=tuple(_metrics(all_cells, walls)),
-        sheets=with_rows(*sheets),
-        caveats=tuple(_caveats(measured, all_cells, walls)),
-        charts=tuple(_charts(measured)),
+        metrics=lambda: _metrics(all_cells(), walls),
+        sheets=lambda: with_rows(*_sheets(measured, all_cells(), walls)),
+        caveats=lambda: _caveats(measured, all_cells(), walls),
+        charts=lambda: _charts(measured),
     )
+
+
+def _sheets(
+    measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
+) -> Iterator[Sheet]:
+    """The matrix, the same by rank, and what was not measured."""
+    yield _matrix(measured, all_cells, walls)
+    yield _by_rank(measured)
+    if (all_cells["state"] != "measured").any():
+        yield _not_measured(measured, all_cells)
 
 
 STATES = {

@@ -32,9 +32,9 @@ from tracekit.job.frames import (
 )
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.warm_up import Dropped
-from tracekit.model.faults import sound
+from tracekit.model.faults import has_faults, sound
 from tracekit.model.keys import looked_up
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import arrays_of, repeated_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
@@ -123,14 +123,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not every_step.count:
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
     left_out = left_out_steps(measured)
-    sheets = [_step_sheet(measured, every_step.walls, left_out)]
+    of_all = measured
     measured = counted(measured, left_out)
     steps = job(measured)
-    stages = stage_walls(measured)
-    if len(stages):
-        sheets.append(_stage_sheet(measured, stages, steps))
-        sheets.append(_range_sheet(measured))
-    gantts = sound(measured, stage_gantts, None)
+    # Only what failed keeps them from being drawn.
+    are_drawn = not has_faults(measured) or sound(measured, stage_gantts, None) is not None
     undrawn = "an error of tracekit: the stages of single steps could not be drawn"
     metrics = (
         Metric(
@@ -140,12 +137,22 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
     return ANALYSIS.answered(
         metrics=metrics,
-        sheets=with_rows(*sheets),
+        sheets=lambda: with_rows(
+            _step_sheet(of_all, every_step.walls, left_out), *_stage_sheets(measured, steps)
+        ),
         findings=tuple(_variance(measured, steps.walls, thresholds)),
-        caveats=(*_numbering(measured), *([undrawn] if gantts is None else [])),
+        caveats=(*_numbering(measured), *([] if are_drawn else [undrawn])),
         verdicts=tuple(_too_few(measured, steps.walls, thresholds)),
-        charts=(*(gantts or ()), *step_strips(measured)),
+        charts=lambda: (*(sound(measured, stage_gantts, None) or ()), *step_strips(measured)),
     )
+
+
+def _stage_sheets(measured: Measurements, steps: Job) -> Iterator[Sheet]:
+    """Stages by their walls, and ranges; nothing where there are no stages."""
+    stages = stage_walls(measured)
+    if len(stages):
+        yield _stage_sheet(measured, stages, steps)
+        yield _range_sheet(measured)
 
 
 def _numbering(measured: Measurements) -> Iterator[str]:

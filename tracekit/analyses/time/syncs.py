@@ -137,7 +137,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         return ANALYSIS.skipped(reason, verdicts=unseen or (Verdict(ANALYSIS.rules[0], "clear"),))
     sync_windows = sync_bound(measured, thresholds.of("host-sync-stalls"))
     return ANALYSIS.answered(
-        sheets=(_calls(measured, rows),),
+        sheets=lambda: (_calls(measured, rows),),
         findings=tuple(_finding(sync_window, rows, thresholds) for sync_window in sync_windows),
         verdicts=unseen,
     )

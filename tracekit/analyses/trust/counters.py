@@ -220,9 +220,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         headings = _headings(measured, Heading("canonical", "stage"))
         sheets.append(sheet("counters_by_stage", "Counters by stage", headings, by_stage))
     return ANALYSIS.answered(
-        metrics=tuple(_headlines(measured, of_capture)),
-        sheets=tuple(sheets),
-        charts=tuple(_charts(measured)),
+        metrics=lambda: _headlines(measured, of_capture),
+        sheets=sheets,
+        charts=lambda: _charts(measured),
     )
 
 

@@ -65,8 +65,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
         )
         for row in row_dicts(step)
     )
-    table = sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame)
-    return ANALYSIS.answered(metrics=metrics, sheets=(table,), caveats=(caveat,) if differs else ())
+    return ANALYSIS.answered(
+        metrics=metrics,
+        sheets=lambda: (sheet("tools", f"{tools[0]} answers, {tools[1]} checks", headings, frame),),
+        caveats=(caveat,) if differs else (),
+    )
 
 
 def _tool(measured: Measurements) -> str:

@@ -218,12 +218,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         headings += GPU_HEADINGS
     headings += (Heading("notes", "notes", "count"),)
     sources = by_source.reset_index(drop=True)
-    table = sheet("sources", "Sources", headings, sources, ranked=Ranked("notes"))
     of_nsys = {name: _column(counts, name, by_source.index).to_numpy() for name in _OF_NSYS}
-    wrong = _went_wrong(measured, captures.assign(**of_nsys))
     return ANALYSIS.answered(
         metrics=metrics,
-        sheets=(table, *with_rows(wrong)),
+        sheets=lambda: (
+            sheet("sources", "Sources", headings, sources, ranked=Ranked("notes")),
+            *with_rows(_went_wrong(measured, captures.assign(**of_nsys))),
+        ),
         findings=tuple(_artefacts(measured, by_source, thresholds)),
     )
 

@@ -28,6 +28,9 @@ OBJECT = np.dtype(object)
 AS_THEY_ARE = "biufO"
 """The kinds of numpy arrays that a frame holds as they are."""
 
+FEW_ROWS = 2000
+"""Of so few rows the columns of a frame are copied into one block of each type."""
+
 FEW_TEXTS = 64
 """So many texts are few: the type of a categorical of them is kept."""
 
@@ -188,11 +191,13 @@ def _objects(array: Coded) -> npt.NDArray[np.object_]:
 
 
 def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
-    """The frame of these arrays of numpy or pandas, of the types they have; they are shared, not copied."""
+    """The frame of these arrays of numpy or pandas, of the types they have; they are shared, or copied where rows are few."""
     blocks = [_block(array, length) for array in arrays.values()]
     if _of_blocks is not None and blocks and not any(block is None for block in blocks):
         names, places = _named(tuple(arrays))
         placed = list(zip(blocks, places, strict=True))
+        if length <= FEW_ROWS:
+            placed = _together(placed)
         frame: pd.DataFrame = _of_blocks(placed, pd.RangeIndex(length), names)
         return frame
     # Said outright for texts, whose type pandas would guess.
@@ -221,6 +226,19 @@ def _block(array: Any, length: int) -> Any:
         return plain.reshape(1, length)
     assert len(array) == length, f"{len(array)} values in {length} rows"
     return array if isinstance(array, ExtensionArray) else None
+
+
+def _together(placed: list[tuple[Any, Ints]]) -> list[tuple[Any, Ints]]:
+    """The blocks and their places, those of one type of numpy in one: pandas takes rows of each block by itself."""
+    of_pandas: list[tuple[Any, Ints]] = []
+    by_type: dict[np.dtype[Any], list[tuple[Any, Ints]]] = {}
+    for block, place in placed:
+        alike = by_type.setdefault(block.dtype, []) if isinstance(block, np.ndarray) else of_pandas
+        alike.append((block, place))
+    for alike in by_type.values():
+        blocks, places = zip(*alike, strict=True)
+        of_pandas.append((np.concatenate(blocks), np.concatenate(places)))
+    return of_pandas
 
 
 @lru_cache(1024)
