@@ -77,13 +77,10 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if plots is not None:
         out.refuse_plots(plots)
 
-    # Only what is saved tells later what its files held.
-    contents = bool(save) or any(target.format == "json" for target in targets)
+    formats = frozenset(target.format for target in targets)
+    options = _needed(options, formats, is_saved=bool(save), shows_all=bool(verbose or plots))
     started = time.monotonic()
-    is_for_the_screen = not (verbose or plots) and {target.format for target in targets} <= {"text"}
-    result = again.analyze(
-        paths, replace(options, details=not is_for_the_screen, contents=contents)
-    )
+    result = again.analyze(paths, options)
     elapsed_s = time.monotonic() - started
 
     if save:  # first: it is what cannot be had again without reading everything
@@ -106,6 +103,17 @@ def command(  # noqa: PLR0913 - what is given, one by one
 def _all_read(report: Report) -> bool:
     """Whether no file that may be a profile was refused or could not be read."""
     return not {"refused", "unreadable"} & dict(report.files).keys()
+
+
+def _needed(
+    options: Options, formats: frozenset[str], *, is_saved: bool, shows_all: bool
+) -> Options:
+    """The options with what outputs of these formats need: only what is saved tells later what its files held."""
+    return replace(
+        options,
+        details=shows_all or not formats <= {"text"},
+        contents=is_saved or "json" in formats,
+    )
 
 
 def _tell_work(read: Read, elapsed_s: float) -> None:
