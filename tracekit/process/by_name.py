@@ -75,7 +75,7 @@ def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     chosen = present.intersection(kinds)
     if not chosen or chosen == present:
         # In the memory of one: a profiler records few kinds, and those of all rows are asked for often.
-        return np.broadcast_to(np.bool_(chosen), len(trace.texts(table, "kind")))
+        return np.broadcast_to(np.bool_(bool(chosen)), len(trace.texts(table, "kind")))
     return trace.derived(_of_kind(table, chosen))
 
 
