@@ -99,7 +99,7 @@ def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     chosen = present.intersection(kinds)
     if not chosen or chosen == present:
         # In the memory of one: a profiler records few kinds, and those of all rows are asked for often.
-        return np.broadcast_to(np.bool_(chosen), count)
+        return np.broadcast_to(np.bool_(bool(chosen)), count)
     mask = _of_kind(table, chosen)
     return trace.derived(mask) if count < MANY_ROWS else mask(trace)
 
