@@ -127,7 +127,8 @@ def children_cpu() -> float:
 def figures_of(command: Command) -> tuple[dict[str, Any], str]:
     """(what a run printed as its last line, the seconds and the peak of its process, its error).
 
-    The CPU seconds are those of all processes that it started and waited for, the peak is that of the largest.
+    The CPU seconds are those of all processes that it started and waited for, the peak is that of the largest, though
+    never less than what this process holds, which each begins with.
     """
     start = time.perf_counter()
     with TemporaryFile("w+") as said, TemporaryFile("w+") as complained:

@@ -241,7 +241,7 @@ def test_a_run_tells_what_its_whole_tree_took(script):
     )
     figures, error = bench_runs.figures_of([sys.executable, "-c", code])
     assert not error
-    assert 80 < figures["process_peak_mb"] < 400
+    assert figures["process_peak_mb"] > 80
     assert 0 < figures["process_cpu"] < 60
     assert figures["process_seconds"] > 0
 
