@@ -3,13 +3,14 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 from analyses.waiting_traces import measure_folder, section
 from chrome_builder import annotation, op, step
 from rules.firing import write_sources
 
 from tracekit.analyses import defaults, rules
-from tracekit.analyses.time.drift import _places
+from tracekit.analyses.time.drift import Rise, _places, _rise
 
 
 def measured_of(folder, lengths):
@@ -67,6 +68,34 @@ def test_chance_finds_a_rise_in_at_most_5_percent_of_all_orders(steps):
     for order in itertools.permutations(range(steps)):
         orders += any(min(order[place:]) > max(order[:place]) for place in places)
     assert 0 < orders <= 0.05 * math.factorial(steps)
+
+
+@pytest.mark.parametrize("steps", [*range(12), 30, 67, 400])
+def test_places_are_those_of_the_exact_chance(steps):
+    chances = {place: 1 / math.comb(steps, place) for place in range(2, steps - 1)}
+    for level in (0.01, 0.05, 0.5):
+        places = _places(steps, level)
+        assert sum(chances[place] for place in places) <= level * (1 + 1e-9)
+        further = [chances[place] for place in chances if place not in places]
+        if further:
+            assert sum(map(chances.get, places)) + min(further) > level * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_rise_is_the_largest_of_all_that_are_tried_one_by_one(seed):
+    random = np.random.default_rng(seed)
+    walls = random.integers(1_000_000, 1_050_000, random.integers(6, 50)).astype(float)
+    walls[random.integers(1, len(walls)) :] += random.integers(0, 150_000)
+    if seed % 4 == 0:
+        walls.sort()
+    places = _places(len(walls), 0.05)
+    rises = []
+    for place in places:
+        before, after = walls[:place], walls[place:]
+        if after.min() > before.max() and after.mean() >= 1.03 * before.mean():
+            rises.append(Rise(place, before.mean(), after.mean()))
+    most = max(rises, key=lambda rise: rise.after_ns / rise.before_ns, default=None)
+    assert _rise(walls, places, 0.03) == most
 
 
 def test_its_page_names_its_thresholds():

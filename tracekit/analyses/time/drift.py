@@ -81,7 +81,10 @@ def _places(steps: int, level: float) -> list[int]:
     places: list[int] = []
     likely = 0.0
     for place in sorted(range(2, steps - 1), key=lambda place: (abs(2 * place - steps), place)):
-        likely += 1 / math.comb(steps, place)
+        # 1 / C(n, k), which for thousands of steps has thousands of digits.
+        likely += math.exp(
+            math.lgamma(place + 1) + math.lgamma(steps - place + 1) - math.lgamma(steps + 1)
+        )
         if likely > level * (1 + 1e-9):
             break
         places.append(place)
@@ -98,12 +101,19 @@ def _least(level: float) -> int:
 
 def _rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
     """The rise by most among these places; None where no steps are all longer than all before, by that share."""
-    rises = []
-    for place in places:
-        before, after = walls[:place], walls[place:]
-        if after.min() > before.max() and after.mean() >= (1 + slower) * before.mean():
-            rises.append(Rise(place, float(before.mean()), float(after.mean())))
-    return max(rises, key=lambda rise: rise.after_ns / rise.before_ns, default=None)
+    longest_before = np.maximum.accumulate(walls)
+    shortest_after = np.minimum.accumulate(walls[::-1])[::-1]
+    sums = np.cumsum(walls)
+    place = np.array(places, np.int64)
+    before = sums[place - 1] / place
+    after = (sums[-1] - sums[place - 1]) / (len(walls) - place)
+    is_rise = shortest_after[place] > longest_before[place - 1]
+    rises = np.flatnonzero(is_rise & (after >= (1 + slower) * before))
+    if not len(rises):
+        return None
+    with np.errstate(divide="ignore"):
+        most = rises[np.argmax(after[rises] / before[rises])]
+    return Rise(int(place[most]), float(before[most]), float(after[most]))
 
 
 def _findings(
