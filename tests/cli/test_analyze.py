@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -22,35 +21,9 @@ def test_every_option_reaches_the_pipeline(call, pipeline):
     assert result.exit_code == 0
     ((paths, given),) = pipeline.calls
     assert paths == ["a", "b=c"]
-    assert replace(given, details=True) == pipeline.Options(
-        "0-3",
-        "2",
-        ("actor*", "ref"),
-        ("*.bak",),
-        3,
-        True,
-        device_memory=80 * 2**30,
-        sample=4,
-        contents=False,
+    assert given == pipeline.Options(
+        "0-3", "2", ("actor*", "ref"), ("*.bak",), 3, True, device_memory=80 * 2**30, sample=4
     )
-
-
-@pytest.mark.parametrize(
-    ("outputs", "asks"),
-    [
-        ((), False),
-        (("-o", "r.html"), False),
-        (("-o", "r.json"), True),
-        (("--export", "json=-"), True),
-        (("--save", "x.tkm"), True),
-    ],
-)
-def test_what_files_hold_is_asked_where_it_is_saved(
-    call, pipeline, tmp_path, monkeypatch, outputs, asks
-):
-    monkeypatch.chdir(tmp_path)
-    assert call("analyze", "x", *outputs).exit_code == 0
-    assert pipeline.calls[0][1].contents is asks
 
 
 @pytest.mark.parametrize(
@@ -65,6 +38,8 @@ def test_what_files_hold_is_asked_where_it_is_saved(
         ("-q -o FOLDER/report.md", True),
         ("--export json=-", True),
         ("--export csv=FOLDER/tables", True),
+        ("--save FOLDER/x.tkm", True),
+        ("--strict", True),
     ],
 )
 def test_details_are_made_where_an_output_shows_them(call, pipeline, tmp_path, asked, details):

@@ -89,6 +89,6 @@ def test_a_file_that_cannot_be_read_has_none_and_one_that_is_known_is_not_read_a
 def test_without_being_asked_no_digest_is_made_and_all_else_is_the_same(profile, monkeypatch):
     told = analyze(profile, Options(questions=QUESTIONS, cache=False)).report
     monkeypatch.setattr(measure, "content_digest", None)
-    untold = analyze(profile, Options(questions=QUESTIONS, cache=False, contents=False)).report
+    untold = analyze(profile, Options(questions=QUESTIONS, cache=False, details=False)).report
     assert len(told.contents) == 2
-    assert untold == replace(told, contents=())
+    assert untold == replace(told, contents=(), values=None)

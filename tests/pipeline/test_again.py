@@ -134,6 +134,14 @@ def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(
     assert (tmp_path / "third.json").read_bytes() == (tmp_path / "all.json").read_bytes()
 
 
+def test_who_is_strict_is_told_of_what_breaks_below_the_screen(profile, monkeypatch):
+    monkeypatch.setattr("tracekit.analyses.ops.kernels.sheet", None)
+    assert invoke("analyze", profile).exit_code == 0
+    told = invoke("analyze", profile, "--strict")
+    assert told.exit_code == 2
+    assert "kernels could not be judged" in told.stdout
+
+
 @pytest.mark.parametrize(("many", "is_kept_whole"), [(RANKS, True), (RANKS + 1, False)])
 def test_the_details_of_many_files_are_kept_at_once(profile, monkeypatch, many, is_kept_whole):
     monkeypatch.setattr(again, "MANY_SOURCES", many)
@@ -269,14 +277,6 @@ def test_a_large_file_is_not_read_again_as_a_whole_and_a_small_one_is(
     digested.clear()
     assert is_kept(profile)
     assert "rank2.json" in digested
-
-
-def test_a_kept_report_tells_what_files_held_though_the_first_look_did_not_ask(profile):
-    first = again.analyze(profile, Options(questions=FEW, contents=False))
-    second = again.analyze(profile, Options(questions=FEW))
-    assert isinstance(second, again.KeptResult)
-    assert len(second.report.contents) == RANKS
-    assert first.report == second.report
 
 
 def test_a_large_file_that_was_written_moments_ago_is_read_as_a_whole(profile, digested):

@@ -77,8 +77,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     if plots is not None:
         out.refuse_plots(plots)
 
-    formats = frozenset(target.format for target in targets)
-    options = _needed(options, formats, is_saved=bool(save), shows_all=bool(verbose or plots))
+    options = replace(options, details=_needs_details(targets, save, plots, verbose, strict))
     started = time.monotonic()
     result = again.analyze(paths, options)
     elapsed_s = time.monotonic() - started
@@ -105,15 +104,12 @@ def _all_read(report: Report) -> bool:
     return not {"refused", "unreadable"} & dict(report.files).keys()
 
 
-def _needed(
-    options: Options, formats: frozenset[str], *, is_saved: bool, shows_all: bool
-) -> Options:
-    """The options with what outputs of these formats need: only what is saved tells later what its files held."""
-    return replace(
-        options,
-        details=shows_all or not formats <= {"text"},
-        contents=is_saved or "json" in formats,
-    )
+def _needs_details(targets: list[Target], *others: object) -> bool:
+    """Whether any output shows more than the screen does, or any of the `others` is asked for.
+
+    They are what is saved or drawn, every section, and the exit status of who is strict: also of what breaks below the screen.
+    """
+    return any(others) or any(target.format != "text" for target in targets)
 
 
 def _tell_work(read: Read, elapsed_s: float) -> None:

@@ -17,7 +17,7 @@ class Later(Sequence[T]):
     __slots__ = ("_make", "_parts")
 
     def __init__(self, make: Callable[[], Iterable[T]]) -> None:
-        """Of what gives its parts; it is called once at most."""
+        """Of what gives its parts; it is not called again once it has."""
         self._make: Callable[[], Iterable[T]] | None = make
         self._parts: tuple[T, ...] = ()
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _KIND = "reports"
 _SUFFIX = cache.KINDS[_KIND].removeprefix("*")
-_HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "contents", "details"})
+_HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "details"})
 """The options that make no difference to what a report says; one that was kept says whether it has all details."""
 
 MANY_SOURCES = 200
@@ -87,9 +87,6 @@ def analyze(
         return KeptResult(report, look.read_before, lambda: _measured(paths, options))
     from tracekit.pipeline import run
 
-    if look is not None:
-        # A report that is kept is for every output.
-        options = replace(options, contents=True)
     if look is not None and look.source_count >= MANY_SOURCES:
         options = replace(options, details=True)
     result = run.analyze(paths, options, None if look is None else look.discovery)

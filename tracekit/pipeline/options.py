@@ -21,10 +21,10 @@ class Options:
     `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
     Of the `questions` (ids; None: all) those in `skip` are left out; of what no question asks only `tables` are measured.
     `question_files` are Python files of the user, each with a question that is asked as well. With `cache` what is
-    measured of a file is kept, and what was kept of it is used. Without `contents` it need not be told what each file
-    holds (`Source.content`), for which all of it is read once more. Where there are directories `within`, without links in
+    measured of a file is kept, and what was kept of it is used. Where there are directories `within`, without links in
     their own paths, nothing outside of them is read for a path inside. Without `details` the report is for the screen
-    alone: it need not hold tables, charts, and values for a later compare.
+    alone: it need not hold figures, tables and charts of sections, values for a later compare, and the digests of its
+    files (`Source.content`), for which all of each is read once more.
     """
 
     ranks: str | None = None
@@ -44,7 +44,6 @@ class Options:
     tables: tuple[str, ...] = ()
     question_files: tuple[str, ...] = ()
     cache: bool = True
-    contents: bool = True
     within: tuple[str, ...] = ()
     details: bool = True
 

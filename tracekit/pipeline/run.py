@@ -258,7 +258,7 @@ def measure(
             # What a file of the user's asks may rest on anything: it is not kept.
             shelf = kept.shelf_for(work.keywords) if options.cache and not files else None
             if shelf is None:
-                work = partial(work, contents=options.contents)
+                work = partial(work, contents=options.details)
             results = kept.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, apart), found, options)
         from tracekit.engine import ray, ray_discover
