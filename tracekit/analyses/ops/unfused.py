@@ -204,7 +204,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         reason = "neither attention nor a loss nor a chain is made of single operators, and no layout is changed"
         return ANALYSIS.answered(caveats=(reason,))
     work_of = {kind: by_stage(measured, kind, table="unfused_work") for kind in CLASSES}
-    work = [one for kind in KINDS for one in work_of[kind]]
+    work = [stage_work for kind in KINDS for stage_work in work_of[kind]]
     kinds = [kind for kind in KINDS for _ in work_of[kind]]
     on_gpu = any(stage_work.on_gpu for stage_work in work)
     return ANALYSIS.answered(
@@ -221,14 +221,18 @@ def _findings(
 ) -> Iterator[Finding]:
     """R27 and R37: one of each kind of work, whatever stages it is in."""
     for kind in KINDS:
-        large = [one for one in work_of[kind] if _is_large(kind, one, calls, thresholds)]
-        for one in together(measured, large):
-            own = pd.concat([_of(calls, stage) for stage in one.stages])
+        large = [
+            stage_work
+            for stage_work in work_of[kind]
+            if _is_large(kind, stage_work, calls, thresholds)
+        ]
+        for stage_work in together(measured, large):
+            own = pd.concat([_of(calls, stage) for stage in stage_work.stages])
             if kind == "layout":
-                yield _copying(one, own, thresholds)
+                yield _copying(stage_work, own, thresholds)
             else:
-                scores_ns = sum(_scores(work_of, kind, stage) for stage in one.stages)
-                yield _unfused(kind, scores_ns, one, own, thresholds)
+                scores_ns = sum(_scores(work_of, kind, stage) for stage in stage_work.stages)
+                yield _unfused(kind, scores_ns, stage_work, own, thresholds)
 
 
 KINDS = ("attention", "loss", "chain", "layout")
@@ -236,7 +240,7 @@ CLASSES = (*KINDS, "pass", "products")
 
 
 def _of(calls: pd.DataFrame, work: StageWork) -> pd.DataFrame:
-    """The calls of the stage of `one`."""
+    """The calls of the stage of `stage_work`."""
     of_stage = same_text(calls["run"], work.window.run) & same_text(calls["role"], work.window.role)
     return calls[of_stage & same_text(calls["canonical"], work.window.canonical)]
 
@@ -304,12 +308,12 @@ WHAT = {
 }
 
 
-def _scores(work_of: Mapping[str, list[StageWork]], kind: str, one: StageWork) -> int:
+def _scores(work_of: Mapping[str, list[StageWork]], kind: str, stage_work: StageWork) -> int:
     """How long the products of attention write scores and read them back: as long as the softmax, which does both once."""
     if kind != "attention":
         return 0
     of_window = [
-        sum(part.busy_ns for part in work_of[name] if part.window.key == one.window.key)
+        sum(part.busy_ns for part in work_of[name] if part.window.key == stage_work.window.key)
         for name in ("pass", "products")
     ]
     return min(of_window)
@@ -327,29 +331,31 @@ def _sum(calls: pd.DataFrame, kind: str, column: str) -> int:
     return int(calls.loc[calls["class"] == kind, column].sum())
 
 
-def _is_large(kind: str, one: StageWork, calls: pd.DataFrame, thresholds: Thresholds) -> bool:
+def _is_large(
+    kind: str, stage_work: StageWork, calls: pd.DataFrame, thresholds: Thresholds
+) -> bool:
     """Whether this kind of work is so much of a stage that it is reported."""
     limit = thresholds.of("unfused-operators")
     if kind == "layout":
         limit = thresholds.of("layout-copies")
-    if one.ratio is None or one.ratio < limit["stage_ratio"]:
+    if stage_work.ratio is None or stage_work.ratio < limit["stage_ratio"]:
         return False
-    return kind != "loss" or _sum(_of(calls, one), "copy", "size_bytes") > 0
+    return kind != "loss" or _sum(_of(calls, stage_work), "copy", "size_bytes") > 0
 
 
 def _unfused(
-    kind: str, scores_ns: int, one: StageWork, calls: pd.DataFrame, thresholds: Thresholds
+    kind: str, scores_ns: int, stage_work: StageWork, calls: pd.DataFrame, thresholds: Thresholds
 ) -> Finding:
     """R27: attention, a loss with 32-bit copies, and chains without a fused kernel."""
-    gain, ratio = one.per_step(one.busy_ns + scores_ns)
+    gain, ratio = stage_work.per_step(stage_work.busy_ns + scores_ns)
     claim, advice, caveat = TOLD[kind]
     numbers: tuple[Metric, ...] = ()
     caveats: tuple[str, ...] = (caveat,)
     if kind == "loss":
-        each = round(one.window.steps.mean(_sum(calls, "copy", "size_bytes")))
+        each = round(stage_work.window.steps.mean(_sum(calls, "copy", "size_bytes")))
         numbers = (evidence("copied_bytes", each, "32-bit copies per step"),)
     if scores_ns:
-        each = one.per_step(scores_ns)[0]
+        each = stage_work.per_step(scores_ns)[0]
         numbers = (evidence("scores_ns", each, "scores written and read by the products"),)
         caveats = (
             f"{show(each, 'ns')} of it are time of the two products, which write and read the scores",
@@ -358,37 +364,37 @@ def _unfused(
     return Finding(
         "unfused-operators",
         thresholds.severity(ratio),
-        f"{_share(one)} {claim}{_named(calls, kind)}",
+        f"{_share(stage_work)} {claim}{_named(calls, kind)}",
         advice,
-        (*_numbers(one, calls, kind, "chains" if kind == "chain" else "calls"), *numbers),
-        one.places,
+        (*_numbers(stage_work, calls, kind, "chains" if kind == "chain" else "calls"), *numbers),
+        stage_work.places,
         gain,
         ratio,
         caveats,
     )
 
 
-def _copying(one: StageWork, calls: pd.DataFrame, thresholds: Thresholds) -> Finding:
+def _copying(stage_work: StageWork, calls: pd.DataFrame, thresholds: Thresholds) -> Finding:
     """R37: copies into another layout."""
-    gain, ratio = one.per_step(one.busy_ns)
+    gain, ratio = stage_work.per_step(stage_work.busy_ns)
     claim, advice, caveat = TOLD["layout"]
     return Finding(
         "layout-copies",
         thresholds.severity(ratio),
-        f"{_share(one)} {claim}{_named(calls, 'layout')}",
+        f"{_share(stage_work)} {claim}{_named(calls, 'layout')}",
         advice,
-        _numbers(one, calls, "layout", "copies"),
-        one.places,
+        _numbers(stage_work, calls, "layout", "copies"),
+        stage_work.places,
         gain,
         ratio,
         (caveat,),
     )
 
 
-def _share(one: StageWork) -> str:
+def _share(stage_work: StageWork) -> str:
     """What the work is a share of."""
-    whole = "the GPU work of " if one.on_gpu else ""
-    return f"{show(one.ratio, 'ratio')} of {whole}{one.window.name}"
+    whole = "the GPU work of " if stage_work.on_gpu else ""
+    return f"{show(stage_work.ratio, 'ratio')} of {whole}{stage_work.window.name}"
 
 
 def _named(calls: pd.DataFrame, kind: str) -> str:
@@ -397,11 +403,13 @@ def _named(calls: pd.DataFrame, kind: str) -> str:
     return f": {most}" if most else ""
 
 
-def _numbers(one: StageWork, calls: pd.DataFrame, kind: str, label: str) -> tuple[Metric, ...]:
+def _numbers(
+    stage_work: StageWork, calls: pd.DataFrame, kind: str, label: str
+) -> tuple[Metric, ...]:
     """The numbers behind every claim."""
-    whole = "of its GPU work" if one.on_gpu else "of its wall"
+    whole = "of its GPU work" if stage_work.on_gpu else "of its wall"
     return (
-        evidence("unfused_ratio", one.ratio, whole),
+        evidence("unfused_ratio", stage_work.ratio, whole),
         Metric("calls", _sum(calls, kind, "count"), "count", label=label),
     )
 

@@ -304,13 +304,13 @@ def _is_held_back(measured: Measurements, window: StageWindow) -> bool:
 def _by_cause(measured: Measurements, idling: list[Idling]) -> list[list[Idling]]:
     """The stages of each (run, role) that one place or kind of wait held back together, most idle first; the others alone."""
     by_cause: dict[object, list[Idling]] = {}
-    for one in idling:
-        culprit = _culprit(measured, one.window)
-        cause: object = one.window.key
+    for idle_stage in idling:
+        culprit = _culprit(measured, idle_stage.window)
+        cause: object = idle_stage.window.key
         if culprit is not None:
-            cause = (*one.window.owner, culprit.holder, culprit.place)
-        by_cause.setdefault(cause, []).append(one)
-    return [sorted(part, key=lambda one: -one.left_ns) for part in by_cause.values()]
+            cause = (*idle_stage.window.owner, culprit.holder, culprit.place)
+        by_cause.setdefault(cause, []).append(idle_stage)
+    return [sorted(part, key=lambda idle_stage: -idle_stage.left_ns) for part in by_cause.values()]
 
 
 def _culprit(measured: Measurements, window: StageWindow) -> Culprit | None:
@@ -329,13 +329,14 @@ def _low_utilisation(
     """R01: the idle time of stages, held back by one thing, that no rule with a cause of its own tells."""
     window = stages[0].window
     window_ns, idle_ns = (
-        sum(int(one.window.gpu_time[name]) for one in stages) for name in ("window_ns", "idle_ns")
+        sum(int(idle_stage.window.gpu_time[name]) for idle_stage in stages)
+        for name in ("window_ns", "idle_ns")
     )
     told: dict[str, int] = {}
-    for one in stages:
-        for rule, ns in one.told.items():
+    for idle_stage in stages:
+        for rule, ns in idle_stage.told.items():
             told[rule] = told.get(rule, 0) + ns
-    left_ns = sum(one.left_ns for one in stages)
+    left_ns = sum(idle_stage.left_ns for idle_stage in stages)
     left, ratio = window.per_step(left_ns)
     other_rules = ", ".join(
         f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in told.items()
@@ -344,7 +345,7 @@ def _low_utilisation(
     if other_rules:
         them = "it" if len(stages) == 1 else "them"
         unnamed = f", and idle {show(left_ns / window_ns, 'ratio')} of {them} for reasons that no other finding names"
-    place, advice = _held_back(measured, [one.window for one in stages])
+    place, advice = _held_back(measured, [idle_stage.window for idle_stage in stages])
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
@@ -359,7 +360,7 @@ def _low_utilisation(
                 else ()
             ),
         ),
-        tuple(one.window.place for one in stages),
+        tuple(idle_stage.window.place for idle_stage in stages),
         round(left),
         ratio,
         (
@@ -381,11 +382,11 @@ def _busy(stages: list[Idling], run: str) -> str:
     """How much of each stage GPUs are busy; `run` ends the name of each, and is told once."""
     shares = []
     named = MAX_NAMED if len(stages) > MAX_NAMED + 1 else len(stages)
-    for one in stages[:named]:
-        name = one.window.name.removesuffix(run)
-        shares.append(f"{show(one.window.gpu_time['busy_ratio'], 'ratio')} of {name}")
+    for idle_stage in stages[:named]:
+        name = idle_stage.window.name.removesuffix(run)
+        shares.append(f"{show(idle_stage.window.gpu_time['busy_ratio'], 'ratio')} of {name}")
     if others := stages[named:]:
-        most = max(float(one.window.gpu_time["busy_ratio"]) for one in others)
+        most = max(float(idle_stage.window.gpu_time["busy_ratio"]) for idle_stage in others)
         shares.append(f"at most {show(most, 'ratio')} of {len(others)} other stages")
     if len(shares) == 1:
         return f"GPUs are busy {shares[0]}{run}"
@@ -476,7 +477,7 @@ def _minor(
 
     Of a whole capture that is not busy enough nothing is clear: its GPUs may be idle by design.
     """
-    judged = [one.window.key for one in idling]
+    judged = [idle_stage.window.key for idle_stage in idling]
     windows_ = [
         window
         for window in judged_windows(measured)
