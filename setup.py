@@ -27,7 +27,10 @@ HEADERS = [
 ]
 SCANNER = Extension(
     "tracekit.readers.chrome._scan",
-    [f"tracekit/readers/chrome/_scan{part}.c" for part in ("", "_core", "_passes", "_setup")],
+    [
+        f"tracekit/readers/chrome/_scan{part}.c"
+        for part in ("", "_append", "_core", "_passes", "_setup")
+    ],
     depends=HEADERS,
     **PYTHON,
 )

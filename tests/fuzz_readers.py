@@ -26,8 +26,10 @@ from scan_comparison import differences, real_documents, scan_or_error  # noqa: 
 
 from tracekit.readers.chrome import events as chrome_events  # noqa: E402
 from tracekit.readers.chrome import stream as chrome_stream  # noqa: E402
+from tracekit.readers.chrome import stretches  # noqa: E402
 from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Keep, Scan  # noqa: E402
 
+LARGE = chrome_stream.LARGE_FILE_BYTES
 TOKENS = [
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\n", b" ", b"\x00", b"\xff", b"-", b"0", b".",
     b"e", b"N/A", b"NaN", b"-inf", b"null", b"true", b"1e999", b"1e-999999999", b"-0", b"-0.0",
@@ -125,8 +127,13 @@ def check(path: Path, rng: random.Random, counts: Counter[str]) -> list[str]:
         pure = scan_or_error(path, keep, pure=True)
         chrome_stream.BLOCK_BYTES = rng.choice((2**20, 2**20, 37, 500, 2**12))
         chrome_events.BRIDGE_BYTES = rng.choice((2**14, 7, 60, 800))
+        chrome_stream.LARGE_FILE_BYTES = rng.choice((LARGE, 0))
+        chrome_stream.own_core_count = lambda: 3
+        stretches.STRETCH_BYTES = rng.choice((300, 2000, 9000))
+        stretches.LONGEST_STRETCH_BYTES = 4 * stretches.STRETCH_BYTES
         native = scan_or_error(path, keep, pure=False)
     finally:
+        chrome_stream.LARGE_FILE_BYTES = LARGE
         chrome_events.BRIDGE_BYTES = 2**14
         chrome_stream.MAX_EVENT_BYTES = MAX_EVENT_BYTES
         chrome_stream.BLOCK_BYTES = 2**20

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tracekit.engine import Advance, R, Work
+from tracekit.model.capacity import share_of_cores
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.records import dataclass
@@ -72,6 +73,12 @@ def attempt(function: Work[R], source: Source, advance: Advance) -> Attempt[R]:
         return failed(source, why_unread(error), "check that it exists and that you may read it")
     except Exception as error:  # noqa: BLE001 - one source must not end the others, whatever it does
         return broken(source, error)
+
+
+def with_cores(count: int, function: Work[R], source: Source, advance: Advance) -> R:
+    """`function(source, advance)`, which may use so many cores."""
+    with share_of_cores(count):
+        return function(source, advance)
 
 
 def broken(source: Source, error: BaseException) -> Attempt[Any]:

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, Literal
 
 from tracekit.engine import OnProgress, Outcome, R, Work
-from tracekit.engine.attempts import attempt
+from tracekit.engine.attempts import attempt, with_cores
 from tracekit.engine.batches import Batch, Combine, batches_of, each_of, failures_of
-from tracekit.engine.capacity import available_memory_bytes, core_count
 from tracekit.engine.schedule import (
     EXPORTED_FIRST,
     Schedule,
@@ -19,10 +18,12 @@ from tracekit.engine.schedule import (
     attempts_of,
     budget_of,
     check_jobs,
+    cores_each,
     estimate_bytes,
     outcome,
     outcomes_of,
 )
+from tracekit.model.capacity import available_memory_bytes, core_count
 from tracekit.model.trace import Source
 
 Where = Literal["processes", "here"]
@@ -55,9 +56,10 @@ def run(
     on_progress = on_progress or (lambda _: None)
     if where is None:
         where = _best_place(sources)
+    workers = jobs or core_count()
+    function = partial(with_cores, cores_each(sources, workers), function)
     if where == "here":
         return _run_here(function, sources, Tally(sources, on_progress))
-    workers = jobs or core_count()
     costs = list(map(cost_bytes, sources))
     budget = budget_of(available_memory_bytes())
     if combine is not None and (batches := batches_of(sources, costs, workers)):

@@ -8,10 +8,11 @@ import pickle
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tracekit.engine import OnProgress, Outcome, R, Work
-from tracekit.engine.attempts import MEMORY_HINT, Attempt, Message, broken
+from tracekit.engine.attempts import MEMORY_HINT, Attempt, Message, broken, with_cores
 from tracekit.engine.node_schedules import NodeSchedules
 from tracekit.engine.ray_cluster import (
     NODE_HINT,
@@ -22,7 +23,7 @@ from tracekit.engine.ray_cluster import (
     is_node_loss,
 )
 from tracekit.engine.ray_worker import Board, call, fold, unpacked
-from tracekit.engine.schedule import Tally, check_jobs, estimate_bytes, outcomes_of
+from tracekit.engine.schedule import Tally, check_jobs, cores_each, estimate_bytes, outcomes_of
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Failure, Source
 
@@ -177,6 +178,8 @@ def _kept(
         node = source.node or cluster.driver
         places.append(nodes_by_source.get(source.name) or ([node] if node else []))
     schedule = NodeSchedules(list(map(cost_bytes, sources)), places, cluster, jobs)
+    workers = sum(jobs or node.core_count for node in cluster.nodes)
+    function = partial(with_cores, cores_each(sources, workers), function)
     payload = pickle.dumps((function, keys_of))
     tasks = _Tasks(payload, schedule, cluster, watched=on_progress is not None)
     return outcomes_of(tasks, sources, schedule, tally)

@@ -19,7 +19,7 @@ from dataclasses import field
 from typing import Any, Generic, TextIO, TypeVar
 
 from tracekit.discover.runs import numbered
-from tracekit.engine.capacity import core_count
+from tracekit.model.capacity import core_count
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
 from tracekit.model.records import dataclass
@@ -334,7 +334,7 @@ def _probe() -> Callable[[], dict[str, Any]]:
             from tracekit.model.version import VERSION
 
             facts["version"] = VERSION
-            from tracekit.engine.capacity import available_memory_bytes, core_count
+            from tracekit.model.capacity import available_memory_bytes, core_count
 
             facts["cores"], facts["memory"] = core_count(), available_memory_bytes()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not usable

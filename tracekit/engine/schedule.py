@@ -21,6 +21,9 @@ _BASE_BYTES = 200_000_000
 _GROWTH, _GROWTH_COMPRESSED = 2, 25
 """Memory by size of the file: about 1 and 13 were measured for Chrome traces of up to 1 GB."""
 
+LARGE_FILE_BYTES = 2**20
+"""Less than this is read by one core alone."""
+
 MANY = 64
 """Up to so many sources start strictly by their cost."""
 
@@ -41,6 +44,12 @@ def estimate_bytes(source: Source) -> int:
 def budget_of(available_bytes: int | None) -> int | None:
     """The memory that sources being read may take together; None where what is free is not known."""
     return None if available_bytes is None else int(available_bytes * MEMORY_SHARE)
+
+
+def cores_each(sources: Iterable[Source], workers: int) -> int:
+    """How many of so many cores work on one source may use: only work on a large one uses several."""
+    large_count = sum(source.size_bytes >= LARGE_FILE_BYTES for source in sources)
+    return max(1, workers // max(1, large_count))
 
 
 def check_jobs(jobs: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.engine.capacity import available_memory_bytes, core_count
+from tracekit.model.capacity import available_memory_bytes, core_count
 from tracekit.pipeline import table_reading
 from tracekit.sql.session import Load, Session
 

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Iterator
 
-BLOCKS_AHEAD = 3
+BLOCKS_AHEAD = 4
 """How far the thread may run ahead: what bounds its memory."""
 
 _POLL_SECONDS = 0.1

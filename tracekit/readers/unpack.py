@@ -12,8 +12,9 @@ from pathlib import Path
 from tracekit.readers import gunzip, unpack_streams, unpack_zip
 from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
 from tracekit.readers.loss import Loss
+from tracekit.readers.unpack_streams import LONGEST_MAGIC
 
-__all__ = ["LOSSES", "MOST_TIMES", "Unproven", "blocks", "form_name", "is_packed"]
+__all__ = ["LONGEST_MAGIC", "LOSSES", "MOST_TIMES", "Unproven", "blocks", "form_name", "is_packed"]
 
 LOSSES: Mapping[str, str] = {
     "gzip-truncated": "the gzip stream ends early",
@@ -46,7 +47,7 @@ def blocks(
     """
     with path.open("rb", buffering=0) as file:
         source = FileBytes(file, on_bytes)
-        head = source.peek(unpack_streams.LONGEST_MAGIC)
+        head = source.peek(LONGEST_MAGIC)
         if head.startswith(gunzip.MAGIC):
             yield from gunzip.blocks(source, losses, size, careful=careful)
         elif not is_packed(head):
@@ -98,7 +99,7 @@ def _others(
 
 def _unpacked(source: FileBytes, path: Path, size: int, *, careful: bool) -> Iterator[bytes]:
     """The text of a Zstandard, xz, bzip2 or zip file."""
-    form = unpack_streams.form_of(source.peek(unpack_streams.LONGEST_MAGIC))
+    form = unpack_streams.form_of(source.peek(LONGEST_MAGIC))
     if form is not None:
         return unpack_streams.streams(source, form, path, size, careful=careful)
     refusal = unpack_zip.refusal(path)

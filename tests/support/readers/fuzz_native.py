@@ -95,14 +95,21 @@ def damaged(text: bytes, chance: random.Random) -> bytes:
 
 
 def scan(text: bytes, keep: Keep, cut: random.Random | None) -> list[object]:
-    """What a scan makes of the text, fed in random pieces; a bad element is left for the next brace."""
+    """What a scan makes of the text; a bad element is left for the next brace.
+
+    With `cut` it is fed in random pieces, some of them to other scanners whose rows it takes over.
+    """
     scanner = NativeScanner(keep, MAX_EVENT)
+    others = [NativeScanner(keep, MAX_EVENT) for _ in range(2)]
     met: list[object] = []
     start = end = 0
     while True:
         # A copy, so that the allocation ends where the data ends.
         piece = np.frombuffer(text[start:end], np.uint8).copy()
-        consumed, state = scanner.feed(piece.data)
+        reading = scanner if cut is None else cut.choice([scanner, *others])
+        consumed, state = reading.feed(piece.data)
+        if reading is not scanner:
+            scanner.append(reading)
         start += consumed
         if state == END:
             break

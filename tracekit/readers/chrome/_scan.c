@@ -1,6 +1,6 @@
 /* tracekit.readers.chrome._scan: the C scanner of Chrome traces, and two passes over columns, for Python.
- * `_scan.pyi` describes what Python sees; the work is in _scan_core.c (the grammar), _scan_setup.c and
- * _scan_passes.c. Column memory is handed over, never copied. */
+ * `_scan.pyi` describes what Python sees; the work is in _scan_core.c (the grammar), _scan_setup.c,
+ * _scan_append.c and _scan_passes.c. Column memory is handed over, never copied. */
 #include <Python.h>
 #include <string.h>
 
@@ -103,6 +103,15 @@ static int is_usable(const Scanner *self)
     return !self->busy && !self->over;
 }
 
+/* What became of a scan, as an exception where it is over for good. */
+static int has_failed(Scanner *self, enum tk_state state)
+{
+    self->over = state > TK_END;
+    if (state == TK_NO_MEMORY) PyErr_NoMemory();
+    if (state == TK_TOO_MANY_ROWS) PyErr_Format(PyExc_OverflowError, "more than %d rows", INT32_MAX);
+    return self->over;
+}
+
 static PyObject *scanner_feed(PyObject *object, PyObject *data)
 {
     Scanner *self = (Scanner *)object;
@@ -116,10 +125,35 @@ static PyObject *scanner_feed(PyObject *object, PyObject *data)
     Py_END_ALLOW_THREADS
     self->busy = 0;
     PyBuffer_Release(&view);
-    self->over = state > TK_END;
-    if (state == TK_NO_MEMORY) return PyErr_NoMemory();
-    if (state == TK_TOO_MANY_ROWS) return PyErr_Format(PyExc_OverflowError, "more than %d rows", INT32_MAX);
+    if (has_failed(self, state)) return NULL;
     return Py_BuildValue("ni", (Py_ssize_t)consumed, (int)state);
+}
+
+static PyObject *scanner_append(PyObject *object, PyObject *given)
+{
+    Scanner *self = (Scanner *)object, *other = (Scanner *)given;
+    enum tk_state state;
+    if (Py_TYPE(given) != Py_TYPE(object)) return PyErr_Format(PyExc_TypeError, "only a scanner can be appended");
+    if (!is_usable(self)) return NULL;
+    self->busy = 1; /* before the other is asked, which may be this one */
+    if (!is_usable(other)) {
+        self->busy = 0;
+        return NULL;
+    }
+    if (self->scan.skip_count != other->scan.skip_count) {
+        self->busy = 0;
+        return PyErr_Format(PyExc_ValueError, "the scanners do not keep the same");
+    }
+    other->busy = 1;
+    Py_BEGIN_ALLOW_THREADS
+    state = tk_append(&self->scan, &other->scan);
+    Py_END_ALLOW_THREADS
+    self->busy = other->busy = 0;
+    if (has_failed(self, state)) {
+        other->over = 1;
+        return NULL;
+    }
+    return PyLong_FromSize_t(tk_known_bytes(&other->scan));
 }
 
 static PyObject *take_offsets(PyTypeObject *type, tk_texts *texts)
@@ -249,6 +283,8 @@ static PyObject *scanner_finish(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef scanner_methods[] = {
     {"feed", scanner_feed, METH_O, "(consumed, state) after the whole elements at the start of `data`."},
+    {"append", scanner_append, METH_O,
+     "Puts the rows of another scanner, made alike, after these, and leaves it without any; the bytes of texts it still knows."},
     {"finish", scanner_finish, METH_NOARGS, "All columns; the scanner cannot be used any more."},
     {NULL, NULL, 0, NULL},
 };

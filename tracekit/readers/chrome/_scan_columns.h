@@ -1,4 +1,4 @@
-/* Distinct texts and sparse columns: what the values of a scan are kept in.
+/* Distinct texts, codes of labels and sparse columns: what the values of a scan are kept in.
  *
  * Functions for inlining into the few files that include this. Those that return bool answer false when memory
  * ran out, those that return a code answer -1.
@@ -158,13 +158,62 @@ static inline int32_t tk_guess_code(const tk_texts *texts, const unsigned char *
     return (tk_classes[*p] & TK_BARE) && (tk_classes[p[size]] & TK_BARE) ? -1 : guess;
 }
 
+/* ---- labels and times: columns that every row has */
+
+/* By the size of a code: as `smallest_type` of scan.py has it. */
+static const int32_t tk_largest_code[] = {0, INT8_MAX - 1, INT16_MAX - 1, INT32_MAX, INT32_MAX};
+
+static inline void tk_set_code(void *codes, unsigned char size, int32_t row, int32_t code)
+{
+    if (size == 1)
+        ((int8_t *)codes)[row] = (int8_t)code;
+    else if (size == 2)
+        ((int16_t *)codes)[row] = (int16_t)code;
+    else
+        ((int32_t *)codes)[row] = code;
+}
+
+static inline int32_t tk_code_at(const void *codes, unsigned char size, int32_t row)
+{
+    if (size == 1) return ((const int8_t *)codes)[row];
+    return size == 2 ? ((const int16_t *)codes)[row] : ((const int32_t *)codes)[row];
+}
+
+/* Makes room for this code, which is too large for so few bytes each. */
+static inline bool tk_widen_codes(tk_scan *scan, int which, int32_t code)
+{
+    unsigned char before = scan->code_size[which], size = code > INT16_MAX - 1 ? 4 : 2;
+    void *narrow = scan->codes[which], *wide = tk_resized(NULL, (size_t)scan->room, size);
+    if (!wide) return false;
+    for (int32_t i = 0; i < scan->rows; i++) tk_set_code(wide, size, i, tk_code_at(narrow, before, i));
+    tk_release(narrow);
+    scan->codes[which] = wide;
+    scan->code_size[which] = size;
+    return true;
+}
+
+/* Makes room for more than `rows` rows, or for INT32_MAX. */
+static inline bool tk_grow_rows(tk_scan *scan, int32_t rows)
+{
+    int32_t room = tk_next_room(scan->room > rows ? scan->room : rows, 1024);
+    for (int i = 0; i < TK_LABELS; i++)
+        if (!tk_resize(&scan->codes[i], (size_t)room, scan->code_size[i])) return false;
+    for (int i = 0; i < TK_TIMES; i++) {
+        if (!tk_resize(&scan->times[i], (size_t)room, sizeof *scan->times[i])) return false;
+        if (!tk_resize(&scan->has_time[i], (size_t)room, 1)) return false;
+    }
+    scan->room = room;
+    return true;
+}
+
 /* ---- sparse columns */
 
 static inline size_t tk_value_size(const tk_column *column) { return column->kind == TK_TEXT ? sizeof(int32_t) : sizeof(int64_t); }
 
-static inline bool tk_grow_column(tk_column *column)
+/* Makes room for more than `count` values, or for INT32_MAX. */
+static inline bool tk_grow_column(tk_column *column, int32_t count)
 {
-    int32_t capacity = tk_next_room(column->capacity, 3);
+    int32_t capacity = tk_next_room(column->capacity > count ? column->capacity : count, 3);
     if (!tk_resize(&column->rows, (size_t)capacity, sizeof *column->rows)) return false;
     if (!tk_resize(&column->values, (size_t)capacity, tk_value_size(column))) return false;
     if (column->kind == TK_MIXED && !tk_resize(&column->kinds, (size_t)capacity, 1)) return false;
@@ -194,12 +243,21 @@ static inline bool tk_mix_kinds(tk_column *column)
     return true;
 }
 
+/* Makes the column one that can hold a value of this kind, which is another than its own. */
 static inline bool tk_admit_kind(tk_column *column, unsigned char kind)
 {
     if (column->kind == TK_MIXED) return true;
-    if (column->kind != TK_EMPTY) return tk_mix_kinds(column);
+    if (column->count || kind == TK_MIXED) return tk_mix_kinds(column);
+    if (column->kind == TK_TEXT) column->capacity /= 2; /* its codes are half as large as other values */
     column->kind = kind;
     return true;
+}
+
+/* The texts of a column, made for the first one; NULL without memory. */
+static inline tk_texts *tk_texts_of(tk_column *column)
+{
+    if (!column->texts) column->texts = calloc(1, sizeof *column->texts);
+    return column->texts;
 }
 
 /* The code of the entry's text; -1 without memory. */
@@ -215,8 +273,7 @@ static inline bool tk_put(tk_scan *scan, tk_column *column, const tk_entry *entr
 {
     int64_t value = entry->value.number;
     if (entry->kind == TK_TEXT) {
-        if (!column->texts) column->texts = calloc(1, sizeof *column->texts);
-        if (!column->texts) return false;
+        if (!tk_texts_of(column)) return false;
         value = tk_entry_code(column->texts, scan->seed, entry);
         if (value < 0) return false;
     }
@@ -225,7 +282,7 @@ static inline bool tk_put(tk_scan *scan, tk_column *column, const tk_entry *entr
         column->overwritten = true;
     }
     if (TK_UNLIKELY(column->kind != entry->kind) && !tk_admit_kind(column, entry->kind)) return false;
-    if (TK_UNLIKELY(column->count == column->capacity) && !tk_grow_column(column)) return false;
+    if (TK_UNLIKELY(column->count == column->capacity) && !tk_grow_column(column, column->count)) return false;
     int32_t i = column->count++;
     column->rows[i] = scan->rows;
     if (column->kind == TK_TEXT)

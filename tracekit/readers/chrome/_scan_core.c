@@ -278,53 +278,14 @@ static const unsigned char *read_members(tk_scan *scan, const unsigned char *p, 
     }
 }
 
-static bool grow_rows(tk_scan *scan)
-{
-    int32_t room = tk_next_room(scan->room, 1024);
-    for (int i = 0; i < TK_LABELS; i++)
-        if (!tk_resize(&scan->codes[i], (size_t)room, scan->code_size[i])) return false;
-    for (int i = 0; i < TK_TIMES; i++) {
-        if (!tk_resize(&scan->times[i], (size_t)room, sizeof *scan->times[i])) return false;
-        if (!tk_resize(&scan->has_time[i], (size_t)room, 1)) return false;
-    }
-    scan->room = room;
-    return true;
-}
-
-static inline void set_code(void *codes, unsigned char size, int32_t row, int32_t code)
-{
-    if (size == 1)
-        ((int8_t *)codes)[row] = (int8_t)code;
-    else if (size == 2)
-        ((int16_t *)codes)[row] = (int16_t)code;
-    else
-        ((int32_t *)codes)[row] = code;
-}
-
-/* Makes room for this code, which is too large for so few bytes each. */
-static bool widen_codes(tk_scan *scan, int which, int32_t code)
-{
-    unsigned char before = scan->code_size[which], size = code > INT16_MAX - 1 ? 4 : 2;
-    void *narrow = scan->codes[which], *wide = tk_resized(NULL, (size_t)scan->room, size);
-    if (!wide) return false;
-    for (int32_t i = 0; i < scan->rows; i++)
-        set_code(wide, size, i, before == 1 ? ((int8_t *)narrow)[i] : ((int16_t *)narrow)[i]);
-    tk_release(narrow);
-    scan->codes[which] = wide;
-    scan->code_size[which] = size;
-    return true;
-}
-
 static bool put_labels(tk_scan *scan)
 {
-    /* As `smallest_type` of scan.py has it. */
-    static const int32_t largest[] = {0, INT8_MAX - 1, INT16_MAX - 1, INT32_MAX, INT32_MAX};
     for (int i = 0; i < TK_LABELS; i++) {
         const tk_entry *label = &scan->event.labels[i];
         int32_t code = label->kind ? tk_entry_code(&scan->labels[i], scan->seed, label) : -1;
         if (label->kind && code < 0) return false;
-        if (TK_UNLIKELY(code > largest[scan->code_size[i]]) && !widen_codes(scan, i, code)) return false;
-        set_code(scan->codes[i], scan->code_size[i], scan->rows, code);
+        if (TK_UNLIKELY(code > tk_largest_code[scan->code_size[i]]) && !tk_widen_codes(scan, i, code)) return false;
+        tk_set_code(scan->codes[i], scan->code_size[i], scan->rows, code);
     }
     return true;
 }
@@ -351,7 +312,7 @@ static bool put_entries(tk_scan *scan, tk_space *space, const tk_entries *entrie
 static bool complete_row(tk_scan *scan)
 {
     tk_event *event = &scan->event;
-    if (scan->rows == scan->room && !grow_rows(scan)) return false;
+    if (scan->rows == scan->room && !tk_grow_rows(scan, scan->rows)) return false;
     if (!put_labels(scan) || !put_times(scan)) return false;
     if (!put_entries(scan, &scan->fields, &event->fields)) return false;
     if (!put_entries(scan, &scan->args, &event->args)) return false;

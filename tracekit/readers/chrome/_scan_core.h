@@ -147,6 +147,12 @@ int32_t tk_find_key(tk_scan *scan, tk_space *space, const unsigned char *key, si
 /* Reads whole elements; `*consumed` is where it stopped. Reads no byte outside data[0 .. size). */
 enum tk_state tk_feed(tk_scan *scan, const unsigned char *data, size_t size, size_t *consumed);
 
+/* Puts the rows of a scan that keeps the same after those of another, as if that had read the text of both, and what
+ * it has skipped; the scan has none then, and goes on to know its texts, which takes `tk_known_bytes`. TK_MORE if all
+ * went well, else the other scan is over. */
+enum tk_state tk_append(tk_scan *into, tk_scan *from);
+size_t tk_known_bytes(const tk_scan *scan);
+
 /* Replaces codes[i] by the rank of groups[codes[i]] in the order of first use, which goes to `order`
  * (room for group_count). -1 as a code or group stays -1. Returns how many groups are used; -2: a code or
  * group out of range; -1: no memory. */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from tracekit.readers.chrome import recovery
 from tracekit.readers.chrome.losses import Losses
@@ -23,12 +24,12 @@ _SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
 class Text:
     """The text from where reading has come to, as far as it has been read in."""
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
+    def __init__(self, blocks: Iterator[bytes], offset: int = 0) -> None:
         self.at_end = False
         self._blocks = blocks
         self._data = b""
         self._position = 0
-        self._offset = 0
+        self._offset = offset
         self._bridged: bytes | None = None
         """A block of which only the first bytes are in `_data`, after `_rest_length` others."""
         self._rest_length = 0
@@ -42,6 +43,12 @@ class Text:
     def view(self) -> memoryview:
         """The text that has been read in and not been dropped."""
         return memoryview(self._data)[self._position :]
+
+    def remaining(self) -> Iterator[bytes]:
+        """The text from the `view` on, in blocks; nothing else is to be done with it then."""
+        here = self._data[self._position : None if self._bridged is None else self._rest_length]
+        bridged = (self._bridged or b"")[max(0, self._position - self._rest_length) :]
+        return chain(filter(None, (here, bridged)), self._blocks)
 
     def drop(self, count: int) -> None:
         """Go on, `count` bytes further."""

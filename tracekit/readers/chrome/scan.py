@@ -7,7 +7,7 @@ whatever; `RECOVERY.md` beside this file is the grammar that both follow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -120,3 +120,11 @@ class Scanner(Protocol):
 
     def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
         """(consumed, state): complete elements are taken, the caller feeds the rest again with more."""
+
+
+@runtime_checkable
+class JoiningScanner(Scanner, Protocol):
+    """A scanner that can take over what another has read of the text that follows its own."""
+
+    def append(self, other: Self) -> int:
+        """How many bytes of texts `other`, which keeps the same, still knows; its rows are this one's then, after its own."""

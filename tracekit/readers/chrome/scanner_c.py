@@ -60,6 +60,10 @@ class NativeScanner:
         """(consumed, state): complete elements are taken, the caller feeds the rest again."""
         return self._scanner.feed(data)
 
+    def append(self, other: NativeScanner) -> int:
+        """How many bytes of texts `other`, which keeps the same, still knows; its rows are this one's then, after its own."""
+        return self._scanner.append(other._scanner)
+
     def finish(self) -> dict[str, object]:
         """The columns of `Scan` that come from the events; nothing can be fed afterwards."""
         columns = self._scanner.finish()

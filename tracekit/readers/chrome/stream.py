@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from tracekit.model.capacity import own_core_count
 from tracekit.model.codes import Reason
 from tracekit.model.errors import refused, unread
 from tracekit.readers import unpack
@@ -19,13 +21,18 @@ from tracekit.readers.ahead import ahead
 from tracekit.readers.chrome.events import Text, read_events
 from tracekit.readers.chrome.losses import Losses
 from tracekit.readers.chrome.meta import read_members
-from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, Keep, Scan, Scanner
+from tracekit.readers.chrome.scan import MAX_EVENT_BYTES, JoiningScanner, Keep, Scan, Scanner
+from tracekit.readers.chrome.stretches import read_stretches
 from tracekit.readers.loss import Loss
 
 OUTSIDE_LIMIT = 64 * 2**20
 """How much text is kept before the event array, and after it."""
 
 LARGE_FILE_BYTES = 2**20
+"""From this size on a file is inflated, and scanned in stretches, by threads: they gain more than they cost."""
+
+MOST_SCANNERS = 4
+"""So many keep the thread busy that puts together what they have read."""
 
 BLOCK_BYTES = 2**20
 """How much text is read at a time."""
@@ -115,9 +122,14 @@ def _scan(
     blocks = unpack.blocks(
         path, packing_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes
     )
-    text = Text(ahead(blocks) if _is_worth_a_thread(path) else blocks)
+    cores = own_core_count() if path.stat().st_size >= LARGE_FILE_BYTES else 1
+    scanning_threads = min(MOST_SCANNERS, cores - unpack.is_packed(_first_bytes(path)))
+    text = Text(ahead(blocks) if cores > 1 else blocks)
     head, head_offset = _read_head(path, text)
     scanner = make_scanner(keep, MAX_EVENT_BYTES)
+    if scanning_threads > 1 and isinstance(scanner, JoiningScanner):
+        another: Any = partial(make_scanner, keep, MAX_EVENT_BYTES)
+        text = read_stretches(text, scanner, another, scanning_threads)
     tail = b""
     tail_offset = text.offset
     if read_events(text, scanner, losses, MAX_EVENT_BYTES):
@@ -136,15 +148,10 @@ def _scan(
     )
 
 
-def _is_worth_a_thread(path: Path) -> bool:
-    """Whether a file is so large that inflating it beside the scan gains more than a thread costs."""
-    return path.stat().st_size >= LARGE_FILE_BYTES and _core_count() > 1
-
-
-def _core_count() -> int:
-    """How many cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+def _first_bytes(path: Path) -> bytes:
+    """The beginning of a file, as much as tells how it is packed."""
+    with path.open("rb", buffering=0) as file:
+        return file.read(unpack.LONGEST_MAGIC)
 
 
 def _read_head(path: Path, text: Text) -> tuple[bytes, int]:

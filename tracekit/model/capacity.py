@@ -9,11 +9,34 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 _ROOT = Path("/")
 _UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as the largest multiple of a page: anything this large is none."""
+
+
+_SHARE: ContextVar[int | None] = ContextVar("_SHARE", default=None)
+
+
+def own_core_count() -> int:
+    """The cores that work on one file may use: those of this process, or its share where others run beside it."""
+    share = _SHARE.get()
+    if share == 1:
+        return 1
+    return core_count() if share is None else min(share, core_count())
+
+
+@contextmanager
+def share_of_cores(count: int) -> Iterator[None]:
+    """Within it, work on one file uses so many cores."""
+    before = _SHARE.set(count)
+    try:
+        yield
+    finally:
+        _SHARE.reset(before)
 
 
 def core_count(root: Path = _ROOT) -> int:

@@ -1,6 +1,6 @@
 import pytest
 
-from tracekit.engine.capacity import available_memory_bytes, core_count
+from tracekit.model.capacity import available_memory_bytes, core_count
 
 GIB = 1 << 30
 
