@@ -126,6 +126,13 @@ INPUTS = (
     Input("64-ranks", "64 simulated ranks", lambda: simulated(64), hta_rounds=1, least=5.0),
     Input("A1000", "1 GB training trace", lambda: packed("A", 1000), hta_rounds=1, is_long=True),
     Input(
+        "A1000-plain",
+        "the same, not packed",
+        lambda: make_traces.build_trace("A", 1000),
+        is_for_hta=False,
+        is_long=True,
+    ),
+    Input(
         "B1000", "1 GB with Python stacks", lambda: packed("B", 1000), hta_rounds=1, is_long=True
     ),
     Input("504-files", "504 files of verl, discrete", lambda: discrete(14, 6), is_for_hta=False),

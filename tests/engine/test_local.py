@@ -11,6 +11,7 @@ import pytest
 
 import tracekit
 from tracekit.engine import local
+from tracekit.model.capacity import core_count
 from tracekit.model.errors import TracekitError
 
 EVERYWHERE = pytest.mark.parametrize("where", ["here", "processes"])
@@ -48,6 +49,17 @@ def test_a_source_that_fails_is_a_failure_and_the_others_go_on(work, make_source
     assert len(value.failure.problem) <= 300
     assert "fail_if_named" in value.stack
     assert missing.failure.problem == "cannot be read: No such file or directory"
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(("jobs", "large", "cores"), [(1, 1, 1), (2, 1, 2), (2, 2, 1), (5, 2, 2)])
+def test_large_files_share_the_cores_that_small_ones_leave_free(
+    work, make_sources, where, jobs, large, cores
+):
+    files = [f"large{n}" for n in range(large)]
+    sources = make_sources(*files, size_bytes=2**20) + make_sources("a", "b", "c")
+    outcomes = collect(work.cores_of, sources, where=where, jobs=jobs)
+    assert {outcome.value for outcome in outcomes} == {min(cores, core_count())}
 
 
 @EVERYWHERE

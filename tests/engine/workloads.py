@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from tracekit.model.capacity import own_core_count
 from tracekit.model.errors import TraceFormatError, TracekitError
 
 
@@ -105,3 +106,7 @@ def environment_of(source, advance):
 def with_its_batch(values):
     """Each value with the first of those that were sent with it."""
     return [f"{value} with {values[0]}" for value in values]
+
+
+def cores_of(source, advance):
+    return own_core_count()

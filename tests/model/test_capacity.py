@@ -1,6 +1,12 @@
 import pytest
 
-from tracekit.model.capacity import available_memory_bytes, core_count
+from tracekit.model import capacity
+from tracekit.model.capacity import (
+    available_memory_bytes,
+    core_count,
+    own_core_count,
+    share_of_cores,
+)
 
 GIB = 1 << 30
 
@@ -123,3 +129,18 @@ def test_cores_are_limited_by_the_older_kind_of_quota(machine, eight_cores):
 def test_there_is_always_a_core_and_some_memory_here():
     assert core_count() >= 1
     assert available_memory_bytes() > 0
+
+
+def test_work_beside_other_work_has_its_share_of_the_cores_and_never_more_than_there_are(
+    monkeypatch,
+):
+    monkeypatch.setattr(capacity, "core_count", lambda: 6)
+    assert own_core_count() == 6
+    with share_of_cores(2):
+        assert own_core_count() == 2
+        with share_of_cores(1):
+            assert own_core_count() == 1
+        assert own_core_count() == 2
+    with share_of_cores(9):
+        assert own_core_count() == 6
+    assert own_core_count() == 6

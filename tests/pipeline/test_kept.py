@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ from tracekit.discover.selection import Holding
 from tracekit.model.codes import Data
 from tracekit.model.tables import SHARED, TABLES
 from tracekit.model.trace import Note, Source
-from tracekit.pipeline import kept, packed, saved
+from tracekit.pipeline import kept, measure, packed, saved
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.gather import MeasuredSource
 from tracekit.pipeline.run import Options
@@ -150,9 +151,47 @@ def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(
     write(profile / "rank9.json", rows_of(9), rank=9, world_size=RANKS)
     read = []
     really = kept.with_content
-    monkeypatch.setattr(kept, "with_content", lambda one: read.append(one.name) or really(one))
+    for module in (kept, measure):
+        monkeypatch.setattr(
+            module, "with_content", lambda one: read.append(one.name) or really(one)
+        )
     look(profile, tmp_path)
     assert sorted(read) == [*(f"rank{rank}.json" for rank in range(RANKS)), "rank9.json"]
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_digest_that_a_thread_makes_meanwhile_is_the_same(profile, tmp_path, monkeypatch, cache):
+    before = look(profile, tmp_path, cache=False)
+    digests = []
+    really = measure.with_content
+    monkeypatch.setattr(measure, "LARGE_FILE_BYTES", 0)
+    monkeypatch.setattr(measure, "own_core_count", lambda: 2)
+    monkeypatch.setattr(
+        measure,
+        "with_content",
+        lambda source: digests.append(threading.current_thread().name) or really(source),
+    )
+    assert look(profile, tmp_path, cache=cache) == before
+    assert len(digests) == RANKS
+    assert all(name.startswith("tracekit-digest") for name in digests)
+    if cache:
+        monkeypatch.setattr(measure, "with_content", really)
+        assert look(profile, tmp_path) == before
+
+
+def test_a_file_that_is_gone_meanwhile_has_no_digest_and_is_not_kept(
+    profile, tmp_path, cache, monkeypatch
+):
+    monkeypatch.setattr(measure, "LARGE_FILE_BYTES", 0)
+    monkeypatch.setattr(measure, "own_core_count", lambda: 2)
+
+    def gone(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(measure, "content_digest", gone)
+    report = pipeline.analyze(profile, Options())
+    assert [source.content for source in report.measurements.sources] == [None] * RANKS
+    assert not list(cache.rglob("*.measured"))
 
 
 def test_other_code_measures_again(profile, tmp_path, measured_now, monkeypatch):

@@ -42,7 +42,7 @@ jobs = click.option(
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Files read at once [default: the cores, as far as memory allows].",
+    help="Files read at once; a long one alone may use N cores [default: the cores, as far as memory allows].",
 )
 cache = click.option(
     "--cache/--no-cache",

@@ -26,7 +26,7 @@ from tracekit.model import cache
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Source
 from tracekit.pipeline.gather import Measured, MeasuredSource
-from tracekit.pipeline.measure import with_content
+from tracekit.pipeline.measure import content_beside, with_content, with_content_of
 from tracekit.pipeline.packed import packed, unpacked
 from tracekit.readers import reader_named
 
@@ -116,11 +116,13 @@ def _measured_and_kept(
     work: Work[tuple[MeasuredSource, ...]], shelf: Shelf, found: Source, advance: Advance
 ) -> tuple[MeasuredSource, ...]:
     """What the work makes of a source, which is kept if nothing changed meanwhile and no question failed."""
-    state = _state(found.path)
-    source = with_content(found)
+    before = _state(found.path), _beside(found)
+    with content_beside(found) as completed:
+        parts = work(found, advance)
+        source = completed()
+    parts = with_content_of(parts, source)
     entry = _entry(source, shelf)
-    parts = work(source, advance)
-    is_same = state == _state(source.path) and entry == _entry(source, shelf)
+    is_same = before == (_state(found.path), _beside(found))
     if entry is not None and is_same and not any(part.faults for part in parts):
         _put(entry, parts, found)
     return parts
@@ -143,14 +145,19 @@ def _who(source: Source, shelf: Shelf) -> str:
 
 def _entry(source: Source, shelf: Shelf) -> Path | None:
     """Where what is measured of a source is kept; None where it changes, or cannot be read."""
-    try:
-        beside = reader_named(source.reader).beside(source.path)
-    except OSError:
-        return None
+    beside = _beside(source)
     if beside is None or source.content is None:
         return None
     content = _digest(source.content, beside)
     return shelf.folder / f"{_who(source, shelf)}{_BETWEEN}{content}{_SUFFIX}"
+
+
+def _beside(source: Source) -> Any:
+    """What its reader reads beside the file; None where that changes, or cannot be read."""
+    try:
+        return reader_named(source.reader).beside(source.path)
+    except OSError:
+        return None
 
 
 def _digest(*values: object) -> str:

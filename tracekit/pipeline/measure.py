@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
@@ -19,10 +20,17 @@ from tracekit.discover.contents import content_digest
 from tracekit.discover.selection import Holding
 from tracekit.engine import Advance
 from tracekit.job.driver_log import timed_stage
+from tracekit.model.capacity import own_core_count
 from tracekit.model.stages import canonical, stage_filter
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Fault, Labels, Source, Trace, Want
-from tracekit.pipeline.gather import MeasuredSource, all_of, light_text, put_together
+from tracekit.pipeline.gather import (
+    LARGE_FILE_BYTES,
+    MeasuredSource,
+    all_of,
+    light_text,
+    put_together,
+)
 from tracekit.process.cut import cut, stages_of, steps_of
 from tracekit.readers import reader_named
 
@@ -100,6 +108,30 @@ def with_content(source: Source) -> Source:
     with contextlib.suppress(OSError):
         return replace(source, content=content_digest(source.path))
     return source
+
+
+@contextlib.contextmanager
+def content_beside(source: Source) -> Iterator[Callable[[], Source]]:
+    """Within it work on the file is done; what it gives tells then of the source with the digest of its content.
+
+    Where the file is large and a core is free, a thread makes the digest meanwhile.
+    """
+    if source.size_bytes < LARGE_FILE_BYTES or own_core_count() == 1:
+        known = with_content(source)
+        yield lambda: known
+        return
+    with ThreadPoolExecutor(1, "tracekit-digest") as thread:
+        yield thread.submit(with_content, source).result
+
+
+def with_content_of(parts: Sequence[MeasuredSource], source: Source) -> tuple[MeasuredSource, ...]:
+    """What was measured of a source, each part with the digest of its content."""
+    return tuple(
+        part
+        if part.source.content == source.content
+        else replace(part, source=replace(part.source, content=source.content))
+        for part in parts
+    )
 
 
 def _increments(advance: Advance) -> Callable[[int], None]:

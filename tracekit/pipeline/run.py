@@ -56,6 +56,7 @@ from tracekit.pipeline.measure import (
     READING_SHARE,
     Process,
     by_parts,
+    content_beside,
     folded,
     folding,
     in_order,
@@ -64,7 +65,7 @@ from tracekit.pipeline.measure import (
     processes,
     read_parts,
     read_source,
-    with_content,
+    with_content_of,
 )
 from tracekit.pipeline.options import Options, numbers_of, options_of
 from tracekit.pipeline.seen_files import discovered
@@ -257,8 +258,8 @@ def measure(
             )
             # What a file of the user's asks may rest on anything: it is not kept.
             shelf = kept.shelf_for(work.keywords) if options.cache and not files else None
-            if shelf is None:
-                work = partial(work, contents=options.details)
+            # What is kept has the digest of its file already.
+            work = partial(work, contents=options.details and shelf is None)
             results = kept.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, apart), found, options)
         from tracekit.engine import ray, ray_discover
@@ -310,8 +311,17 @@ def measure_source(
     analyses = every_question(question_files)
     if questions is not None:
         analyses = tuple(analysis for analysis in analyses if analysis.id in questions)
-    if contents:
-        source = with_content(source)
+    if not contents:
+        return _measured_parts(source, advance, analyses, chosen)
+    with content_beside(source) as completed:
+        parts = _measured_parts(source, advance, analyses, chosen)
+        return with_content_of(parts, completed())
+
+
+def _measured_parts(
+    source: Source, advance: Advance, analyses: Sequence[Analysis], chosen: Mapping[str, Any]
+) -> tuple[MeasuredSource, ...]:
+    """What is measured of each process of a source."""
     if source.size_bytes >= LARGE_FILE_BYTES:
         keep_memory()
     with light_text():
