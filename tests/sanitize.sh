@@ -15,6 +15,6 @@ export LD_PRELOAD="$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=lib
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
 cases=${CASES:-20000}
 unset TRACEKIT_REAL_DATA
-venv/bin/python -m pytest -q -p no:cacheprovider tests/readers/test_native*.py tests/readers/test_kept_names.py tests/readers/test_nsys_pages.py tests/readers/test_torch_memory_harmless.py tests/readers/test_torch_memory_records.py tests/model/test_sweeps.py
+venv/bin/python -m pytest -q -p no:cacheprovider tests/readers/test_native*.py tests/readers/test_stretches.py tests/readers/test_kept_names.py tests/readers/test_nsys_pages.py tests/readers/test_torch_memory_harmless.py tests/readers/test_torch_memory_records.py tests/model/test_sweeps.py
 venv/bin/python tests/support/readers/fuzz_native.py examples/verl_cpu/outputs/profile/*.json.gz --cases "$cases" --seed 0
 venv/bin/python tests/fuzz_readers.py --cases "$cases" --seed 0

@@ -7,7 +7,7 @@ Whole processes with all their workers, imports included: CPU and wall seconds, 
 `first` keeps what it measures in an empty folder, `again` finds it there, `alone` keeps nothing, and `read` is what
 `tracekit.load` takes alone of a long trace. Candidates take turns
 within each round, so that what else the machine does falls on all alike: only ratios from one call of this script mean
-anything. HTA's analyses of traces above 100 MB, and of many ranks, are run once: they take minutes.
+anything. HTA's analyses of traces above 100 MB are run once: they take minutes.
 
 Inputs are made in bench-data where they are missing: recorded events repeated (A, B and `discrete`, which need
 TRACEKIT_REAL_DATA), and simulated ranks (`examples/scale`). Exit status 1: a required ratio was missed, or a run failed.
@@ -123,7 +123,7 @@ INPUTS = (
     Input("one-rank", "one simulated rank", one_rank),
     Input("two-ranks", "two simulated ranks", lambda: simulated(2), is_for_hta=False),
     Input("A15", "15 MB training trace", lambda: packed("A", 15), least=2.5),
-    Input("64-ranks", "64 simulated ranks", lambda: simulated(64), hta_rounds=1, least=5.0),
+    Input("64-ranks", "64 simulated ranks", lambda: simulated(64), least=5.0),
     Input("A1000", "1 GB training trace", lambda: packed("A", 1000), hta_rounds=1, is_long=True),
     Input(
         "A1000-plain",

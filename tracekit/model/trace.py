@@ -243,17 +243,30 @@ class Labels:
             return table.no_rows()
         if table.name == "metrics":
             columns = described(columns)
-        keys = self._of_length.get(length)
-        if keys is None:
-            keys = self._keys(length)
-            self._of_length[length] = keys
-        return table.cast(columns, length, keys)
+        return table.cast(columns, length, self.keys(length))
 
-    def _keys(self, length: int) -> dict[str, Array]:
+    def keys(self, length: int) -> Mapping[str, Array]:
         """The key columns of so many rows: a part of the few that most tables share, where there are no more."""
-        if length <= FEW_ROWS:
-            return all_at_rows(self._few, slice(length))
-        return {n: _filled(c.dtype, self._values[n], length) for n, c in KEYS.items()}
+        keys = self._of_length.get(length)
+        if keys is None and length <= FEW_ROWS:
+            keys = self._of_length[length] = all_at_rows(self._few, slice(length))
+        elif keys is None:
+            filled = {n: _filled(c.dtype, self._values[n], length) for n, c in KEYS.items()}
+            keys = self._of_length[length] = filled
+        return keys
+
+    def are_before(self, columns: Columns) -> bool:
+        """Whether the key columns of these rows are known, without a look at each, to be those of this source."""
+        return all(
+            _numbers_of(columns.arrays[name]).base is _numbers_of(few)
+            for name, few in self._few.items()
+        )
+
+
+def _numbers_of(array: Array) -> npt.NDArray[Any]:
+    """The numbers that an array of a key holds."""
+    assert isinstance(array, Coded | Nullable), "the columns of keys are of these two kinds"
+    return array.codes if isinstance(array, Coded) else array.values
 
 
 _KEYS_OF = attrgetter(*("name" if key == "source" else key for key in KEYS))

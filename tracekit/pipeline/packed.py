@@ -2,7 +2,8 @@
 
     magic, then compressed:  length of the head (8 bytes), head, the arrays of all tables
 
-Arrays of one type lie one after the other; each type begins at a multiple of 8 bytes.
+Arrays of one type lie one after the other; each type begins at a multiple of 8 bytes. Key columns that are those of the
+source are left out, and made again of it.
 
 The bytes are our own and lie in a directory of ours; that they are whole and of this form is checked all the same,
 and whatever is wrong with them is a `ValueError`.
@@ -14,15 +15,17 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache as once
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from tracekit.discover.selection import Holding
 from tracekit.model.codes import Data
-from tracekit.model.tables import TABLES
+from tracekit.model.tables import KEYS, TABLES
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable
-from tracekit.model.trace import Note, Source
+from tracekit.model.tables.table import FEW_ROWS
+from tracekit.model.trace import Labels, Note, Source
 from tracekit.pipeline.gather import MeasuredSource
 
 deflate: Any
@@ -31,7 +34,7 @@ try:
 except ImportError:
     import zlib as deflate
 
-_MAGIC = b"tracekit measured 3\n"
+_MAGIC = b"tracekit measured 4\n"
 _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
@@ -80,9 +83,10 @@ def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
 
 def _part_json(part: MeasuredSource, source: Source, arrays: Arrays) -> dict[str, Any]:
     """One process as its head has it; its arrays are added."""
+    labels = Labels(part.source)
     return {
         "source": _changes(part.source, source),
-        "tables": _each(part.tables, lambda _, columns: _columns_json(columns, arrays)),
+        "tables": _each(part.tables, lambda _, columns: _columns_json(columns, arrays, labels)),
         "notes": _notes_json(part.notes),
         "versions": dict(part.versions),
         "simulated": part.simulated,
@@ -93,9 +97,11 @@ def _part_json(part: MeasuredSource, source: Source, arrays: Arrays) -> dict[str
 
 def _part(record: Mapping[str, Any], source: Source, blocks: _Blocks) -> MeasuredSource:
     """One process as its head has it."""
+    completed = _changed(source, record["source"])
+    labels = Labels(completed)
     return MeasuredSource(
-        _changed(source, record["source"]),
-        _each(record["tables"], lambda name, columns: _columns(name, columns, blocks)),
+        completed,
+        _each(record["tables"], lambda name, columns: _columns(name, columns, blocks, labels)),
         _notes(record["notes"]),
         record["versions"],
         record["simulated"],
@@ -170,10 +176,11 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
     return Holding(**{**record, "steps": steps, "stages": stages})
 
 
-def _columns_json(columns: Columns, arrays: Arrays) -> list[Any]:
-    """[rows, the form of each column]; the names of the columns are those of the table."""
+def _columns_json(columns: Columns, arrays: Arrays, labels: Labels) -> list[Any]:
+    """[rows, the form of each column]; the names of the columns are those of the table, or of all but its keys."""
     forms: list[str | list[str]] = []
-    for array in columns.arrays.values():
+    first = len(KEYS) if columns.length <= FEW_ROWS and labels.are_before(columns) else 0
+    for array in islice(columns.arrays.values(), first, None):
         if isinstance(array, Coded):
             forms.append([_added(array.codes, arrays), *array.texts])
         elif isinstance(array, Nullable):
@@ -184,11 +191,17 @@ def _columns_json(columns: Columns, arrays: Arrays) -> list[Any]:
     return [columns.length, forms]
 
 
-def _columns(name: str, record: Sequence[Any], blocks: _Blocks) -> Columns:
-    """The rows of one table."""
+def _columns(name: str, record: Sequence[Any], blocks: _Blocks, labels: Labels) -> Columns:
+    """The rows of one table. Raises `ValueError` for more of them than have their keys left out."""
     length, forms = record
     arrays = [_array(form, length, blocks) for form in forms]
-    return Columns(length, dict(zip(TABLES[name].columns, arrays, strict=True)))
+    names = list(TABLES[name].columns)
+    if len(forms) == len(names):
+        return Columns(length, dict(zip(names, arrays, strict=True)))
+    if length > FEW_ROWS:
+        raise ValueError(f"{length} rows without keys")
+    others = dict(zip(names[len(KEYS) :], arrays, strict=True))
+    return Columns(length, {**labels.keys(length), **others})
 
 
 def _array(form: str | list[str], length: int, blocks: _Blocks) -> Array:
