@@ -1,6 +1,8 @@
 """What travels from workers and how it is put together: the same rows, whichever way they came."""
 
+import dataclasses
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,8 @@ import pytest
 
 from tracekit.analyses import ANALYSES
 from tracekit.model.tables import TABLES, Column, Table, concat
-from tracekit.model.tables.arrays import Columns
+from tracekit.model.tables.arrays import Columns, Nullable
+from tracekit.model.trace import Source
 from tracekit.pipeline.gather import MeasuredSource
 from tracekit.pipeline.measure import measured
 from tracekit.readers.loading import load
@@ -25,6 +28,9 @@ OPS = Table(
         "share": Column("Float64", "Another."),
     },
 )
+
+
+SOURCE = Source(Path("a.json"), "a.json", "chrome")
 
 
 def ops(names, kinds, values, streams):
@@ -95,3 +101,25 @@ def test_a_measured_source_travels_as_columns_and_nothing_of_it_is_lost(request)
             apart = concat(TABLES[name], [part.tables[id_][name] for part in parts])
             assert isinstance(came, Columns)
             pd.testing.assert_frame_equal(came.frame(), apart.frame())
+
+
+def test_what_travelled_can_be_written_to_and_what_is_not_of_numbers_travels_as_well():
+    rows = Columns(2, {"rank": np.array([1, 2]), "text": np.array(["a", None], object)})
+    plain = Columns(
+        2, {"rank": np.array([1, 2]), "wait": Nullable(np.zeros(2), np.ones(2, np.bool_))}
+    )
+    for tables in ({"own": {"mine": rows}}, {"own": {"mine": plain}}, {}):
+        part = MeasuredSource(SOURCE, tables, (), {"CUDA": "13"}, simulated=True)
+        after = pickle.loads(pickle.dumps(part))
+        assert after.tables.keys() == tables.keys()
+        assert dataclasses.replace(after, tables={}) == dataclasses.replace(part, tables={})
+        for name, columns in tables.get("own", {}).items():
+            arrays = after.tables["own"][name].arrays
+            assert [*arrays] == [*columns.arrays]
+            assert arrays["rank"].tolist() == [1, 2]
+            arrays["rank"][0] = 9
+            assert (
+                columns.frame()
+                .drop(columns="rank")
+                .equals(after.tables["own"][name].frame().drop(columns="rank"))
+            )

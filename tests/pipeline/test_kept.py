@@ -20,7 +20,7 @@ from nsys_programs import copies, install, put_export, put_report
 from tracekit.discover.selection import Holding
 from tracekit.model.codes import Data
 from tracekit.model.tables import SHARED, TABLES
-from tracekit.model.trace import Note, Source
+from tracekit.model.trace import Labels, Note, Source
 from tracekit.pipeline import kept, measure, packed, saved
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.gather import MeasuredSource
@@ -361,6 +361,23 @@ def test_what_was_packed_comes_out_as_it_was(text, data, steps, length):
     (after,) = packed.unpacked(packed.packed([part], SOURCE), SOURCE)
     assert pipeline.replace(after, tables={}) == pipeline.replace(part, tables={})
     assert after.tables["kernels"][table.name].frame().equals(rows.frame())
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 1_500])
+@pytest.mark.parametrize("rank", [None, 3])
+def test_keys_that_are_those_of_the_source_are_left_out_and_others_are_not(length, rank):
+    table = TABLES["quality"]
+    columns = {"name": (["lost", "odd"] * length)[:length], "count": [7] * length}
+    source = pipeline.replace(SOURCE, rank=rank, role="actor")
+    sizes = {}
+    for of_rows in (source, pipeline.replace(source, rank=8)):
+        rows = Labels(of_rows).before(table, columns)
+        part = MeasuredSource(source, {"data-quality": {"quality": rows}}, (), {}, simulated=False)
+        data = packed.packed([part], SOURCE)
+        (after,) = packed.unpacked(data, SOURCE)
+        assert after.tables["data-quality"]["quality"].frame().equals(rows.frame())
+        sizes[of_rows.rank] = len(zlib.decompress(data[len(packed._MAGIC) :]))
+    assert (sizes[rank] < sizes[8]) == (0 < length <= 1_000)
 
 
 def test_whatever_byte_is_changed_it_is_found_or_makes_no_difference(profile, tmp_path, cache):

@@ -6,7 +6,7 @@ import ctypes
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
@@ -20,6 +20,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Fault, Note, Source
+from tracekit.pipeline.blocks import Arrays, Blocks, form_of, long_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,50 @@ class MeasuredSource:
     faults: tuple[Fault, ...] = ()
     original: str | None = None
     """The source that holds as much or more of the same recording, and counts in place of this one."""
+
+    def __getstate__(self) -> list[Any]:
+        """What travels: the tables as a few long arrays, in a third of the time that their own many take."""
+        return [_sent(self.tables), *_OTHERS(self)]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        """Fill a new object with what travelled."""
+        for name, value in zip(_FIELDS, (_arrived(state[0]), *state[1:]), strict=True):
+            object.__setattr__(self, name, value)
+
+
+_FIELDS = ("tables", *(field.name for field in fields(MeasuredSource) if field.name != "tables"))
+_OTHERS = attrgetter(*_FIELDS[1:])
+
+
+def _sent(tables: Mapping[str, Tables]) -> Any:
+    """The tables as what tells of each, and all of their arrays by type; as they are where some are not of numbers."""
+    arrays: Arrays = {}
+    descriptions: dict[str, dict[str, Any]] = {}
+    try:
+        for question, of_question in tables.items():
+            descriptions[question] = {}
+            for name, columns in of_question.items():
+                forms = [form_of(array, arrays) for array in columns.arrays.values()]
+                descriptions[question][name] = columns.length, tuple(columns.arrays), forms
+    except TypeError:
+        return tables
+    return descriptions, long_arrays(arrays)
+
+
+def _arrived(sent: Any) -> Mapping[str, Tables]:
+    """The tables that were sent."""
+    if not isinstance(sent, tuple):
+        tables: Mapping[str, Tables] = sent
+        return tables
+    descriptions, arrays = sent
+    blocks = Blocks(arrays)
+    arrived: dict[str, Tables] = {}
+    for question, of_question in descriptions.items():
+        arrived[question] = {
+            name: Columns(length, dict(zip(names, blocks.columns(forms, length), strict=True)))
+            for name, (length, names, forms) in of_question.items()
+        }
+    return arrived
 
 
 Measured = Outcome[tuple[MeasuredSource, ...]]

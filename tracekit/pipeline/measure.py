@@ -117,8 +117,8 @@ def content_beside(source: Source) -> Iterator[Callable[[], Source]]:
     Where the file is large and a core is free, a thread makes the digest meanwhile.
     """
     if source.size_bytes < LARGE_FILE_BYTES or own_core_count() == 1:
-        known = with_content(source)
-        yield lambda: known
+        completed_source = with_content(source)
+        yield lambda: completed_source
         return
     with ThreadPoolExecutor(1, "tracekit-digest") as thread:
         yield thread.submit(with_content, source).result

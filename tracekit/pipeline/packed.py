@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from functools import cache as once
 from itertools import islice
 from typing import Any
 
@@ -23,9 +22,10 @@ import numpy as np
 from tracekit.discover.selection import Holding
 from tracekit.model.codes import Data
 from tracekit.model.tables import KEYS, TABLES
-from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable
+from tracekit.model.tables.arrays import Columns
 from tracekit.model.tables.table import FEW_ROWS
 from tracekit.model.trace import Labels, Note, Source
+from tracekit.pipeline.blocks import Arrays, Blocks, form_of, long_arrays
 from tracekit.pipeline.gather import MeasuredSource
 
 deflate: Any
@@ -42,14 +42,6 @@ _FASTEST = 1
 _SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
 """What a source says besides where it lies now."""
 
-_MISSING = "?"
-"""What stands before the type of a column that rows may lack."""
-
-_TRUTH = np.dtype(np.bool_).str
-
-Arrays = dict[str, list[np.ndarray[Any, Any]]]
-"""The arrays of all tables in their order, by type."""
-
 
 def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
     """What was measured of `source`, as bytes. Raises `TypeError` for what JSON cannot hold."""
@@ -59,8 +51,8 @@ def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
     head = json.dumps([records, lengths]).encode("ascii")
     padded = head + b" " * (-len(head) % _ALIGNED_BYTES)
     content = [len(padded).to_bytes(_HEAD_LENGTH_BYTES, "little"), padded]
-    for of_type in arrays.values():
-        data = np.concatenate(of_type).tobytes()
+    for array in long_arrays(arrays).values():
+        data = array.tobytes()
         content += (data, bytes(-len(data) % _ALIGNED_BYTES))
     compressed: bytes = deflate.compress(b"".join(content), _FASTEST)
     return _MAGIC + compressed
@@ -75,7 +67,7 @@ def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
         content = bytearray(deflate.decompress(data[len(_MAGIC) :]))
         head_end = _HEAD_LENGTH_BYTES + int.from_bytes(content[:_HEAD_LENGTH_BYTES], "little")
         records, lengths = json.loads(content[_HEAD_LENGTH_BYTES:head_end])
-        blocks = _Blocks(content, head_end, lengths)
+        blocks = Blocks(_long_arrays(content, head_end, lengths))
         return tuple(_part(record, source, blocks) for record in records)
     except (deflate.error, ArithmeticError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {error}") from error
@@ -95,7 +87,7 @@ def _part_json(part: MeasuredSource, source: Source, arrays: Arrays) -> dict[str
     }
 
 
-def _part(record: Mapping[str, Any], source: Source, blocks: _Blocks) -> MeasuredSource:
+def _part(record: Mapping[str, Any], source: Source, blocks: Blocks) -> MeasuredSource:
     """One process as its head has it."""
     completed = _changed(source, record["source"])
     labels = Labels(completed)
@@ -178,78 +170,28 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
 
 def _columns_json(columns: Columns, arrays: Arrays, labels: Labels) -> list[Any]:
     """[rows, the form of each column]; the names of the columns are those of the table, or of all but its keys."""
-    forms: list[str | list[str]] = []
     first = len(KEYS) if columns.length <= FEW_ROWS and labels.are_before(columns) else 0
-    for array in islice(columns.arrays.values(), first, None):
-        if isinstance(array, Coded):
-            forms.append([_added(array.codes, arrays), *array.texts])
-        elif isinstance(array, Nullable):
-            _added(array.missing, arrays)
-            forms.append(_MISSING + _added(array.values, arrays))
-        else:
-            forms.append(_added(array, arrays))
+    forms = [form_of(array, arrays) for array in islice(columns.arrays.values(), first, None)]
     return [columns.length, forms]
 
 
-def _columns(name: str, record: Sequence[Any], blocks: _Blocks, labels: Labels) -> Columns:
+def _columns(name: str, record: Sequence[Any], blocks: Blocks, labels: Labels) -> Columns:
     """The rows of one table. Raises `ValueError` for more of them than have their keys left out."""
     length, forms = record
-    arrays = [_array(form, length, blocks) for form in forms]
+    arrays = blocks.columns(forms, length)
     names = list(TABLES[name].columns)
     if len(forms) == len(names):
         return Columns(length, dict(zip(names, arrays, strict=True)))
     if length > FEW_ROWS:
         raise ValueError(f"{length} rows without keys")
-    others = dict(zip(names[len(KEYS) :], arrays, strict=True))
-    return Columns(length, {**labels.keys(length), **others})
+    measured_arrays = dict(zip(names[len(KEYS) :], arrays, strict=True))
+    return Columns(length, {**labels.keys(length), **measured_arrays})
 
 
-def _array(form: str | list[str], length: int, blocks: _Blocks) -> Array:
-    """One column of so many rows."""
-    if not isinstance(form, str):
-        dtype, *texts = form
-        return Coded(blocks.next(dtype, length), tuple(texts))
-    if form.startswith(_MISSING):
-        missing = blocks.next(_TRUTH, length)
-        return Nullable(blocks.next(form.removeprefix(_MISSING), length), missing)
-    return blocks.next(form, length)
-
-
-def _added(array: np.ndarray[Any, Any], arrays: Arrays) -> str:
-    """The type of an array, which is added to those of its type. Raises `TypeError` for one that cannot be kept."""
-    dtype = _type_name(array.dtype)
-    of_type = arrays.get(dtype)
-    if of_type is None:
-        arrays[dtype] = [array]
-    else:
-        of_type.append(array)
-    return dtype
-
-
-@once
-def _type_name(dtype: np.dtype[Any]) -> str:
-    """The name of a type; raises `TypeError` for one that cannot be kept."""
-    if dtype.kind not in "biuf":
-        raise TypeError(f"an array of {dtype} cannot be kept")
-    return str(dtype.str)
-
-
-class _Blocks:
-    """The arrays of all tables, those of one type one after the other."""
-
-    def __init__(self, content: bytearray, start: int, lengths: Mapping[str, int]) -> None:
-        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
-        self._places = dict.fromkeys(lengths, 0)
-        for dtype, length in lengths.items():
-            array = np.frombuffer(content, dtype, length, start)
-            start += array.nbytes + -array.nbytes % _ALIGNED_BYTES
-            self._arrays[dtype] = array
-
-    def next(self, dtype: str, length: int) -> np.ndarray[Any, Any]:
-        """The next array of a type; it shares the memory of all. Raises `ValueError` behind the last."""
-        start = self._places[dtype]
-        self._places[dtype] = end = start + length
-        array = self._arrays[dtype][start:end]
-        if len(array) != length:
-            raise ValueError("damaged: an array behind the last one")
-        return array
+def _long_arrays(content: bytearray, start: int, lengths: Mapping[str, int]) -> dict[str, Any]:
+    """The arrays that lie one after the other from `start` on, by the names of their types."""
+    arrays = {}
+    for dtype, length in lengths.items():
+        arrays[dtype] = array = np.frombuffer(content, dtype, length, start)
+        start += array.nbytes + -array.nbytes % _ALIGNED_BYTES
+    return arrays

@@ -39,9 +39,9 @@ class _Stretch:
 
     def remaining(self) -> Iterator[bytes]:
         """Its text in blocks."""
-        first, *others = self.blocks
+        first, *following = self.blocks
         yield first[self.start :]
-        yield from others
+        yield from following
 
 
 def read_stretches(
@@ -52,11 +52,10 @@ def read_stretches(
 ) -> Text:
     """The text from where the events have to be read one after another; `scanner` has all that come before."""
     stretches = _cut(text.remaining(), text.offset)
-    idle = [
-        make_scanner() for _ in range(thread_count + 1)
-    ]  # one waits for the thread that is done
+    # One more than there are threads: it waits for the first that is done.
+    idle = [make_scanner() for _ in range(thread_count + 1)]
     running: deque[tuple[_Stretch, JoiningScanner, Future[Text]]] = deque()
-    rest = Text(iter(()), text.offset)
+    remaining_text = Text(iter(()), text.offset)
     with ThreadPoolExecutor(thread_count, "tracekit-scan") as pool:
         for stretch in chain(stretches, [None] * len(idle)):
             if stretch is not None:
@@ -64,30 +63,30 @@ def read_stretches(
                 running.append((stretch, part, pool.submit(_read, part, stretch)))
             if running and (stretch is None or not idle):
                 _, part, scanned = running.popleft()
-                rest = scanned.result()
+                remaining_text = scanned.result()
                 idle.append(part if scanner.append(part) <= KNOWN_BYTES else make_scanner())
-                if len(rest.view):
+                if len(remaining_text.view):
                     break
         following = [stretch for stretch, _, _ in running]
     later = chain.from_iterable(stretch.remaining() for stretch in chain(following, stretches))
-    return Text(chain(rest.remaining(), later), rest.offset)
+    return Text(chain(remaining_text.remaining(), later), remaining_text.offset)
 
 
 def _cut(blocks: Iterator[bytes], offset: int) -> Iterator[_Stretch]:
     """The blocks in stretches, each of which ends where an event seems to start."""
-    held: list[bytes] = []
+    pieces: list[bytes] = []
     start, size = 0, 0
     for block in blocks:
         if size >= STRETCH_BYTES:
             place = _first_event(block)
             if place or size >= LONGEST_STRETCH_BYTES:
-                yield _Stretch([*held, block[:place]], start, offset)
+                yield _Stretch([*pieces, block[:place]], start, offset)
                 offset += size
-                held, start, size = [], place, 0
-        held.append(block)
+                pieces, start, size = [], place, 0
+        pieces.append(block)
         size += len(block)
-    if held:
-        yield _Stretch(held, start, offset)
+    if pieces:
+        yield _Stretch(pieces, start, offset)
 
 
 def _first_event(block: bytes) -> int:
