@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,7 @@ def is_named(
     Where many files hold the same names, `wanted` may well remember its answers.
     """
     names = _coded(column)
-    is_fixed = isinstance(getattr(wanted, "__self__", None), re.Pattern | frozenset)
-    few = is_fixed and len(names.texts) <= REMEMBERED_NAMES
+    few = len(names.texts) <= REMEMBERED_NAMES and _is_fixed(wanted)
     chosen = (_remembered_codes if few else _wanted_codes)(names.texts, wanted)
     if len(chosen) <= FEW_NAMES:
         rows = np.zeros(len(names), np.bool_)
@@ -62,6 +62,13 @@ def is_named(
     is_chosen[chosen] = True
     is_named_row: npt.NDArray[np.bool_] = is_chosen[names.codes]
     return is_named_row
+
+
+def _is_fixed(wanted: Callable[[str], object]) -> bool:
+    """Whether the same is wanted each time that this is asked for: a method of what never changes, or a function of a module."""
+    if isinstance(wanted, FunctionType):
+        return wanted.__closure__ is None and "<locals>" not in wanted.__qualname__
+    return isinstance(getattr(wanted, "__self__", None), re.Pattern | frozenset | tuple)
 
 
 def _wanted_codes(texts: tuple[str, ...], wanted: Callable[[str], object]) -> list[int]:

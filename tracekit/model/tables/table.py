@@ -81,19 +81,19 @@ class Table:
         data, first = data or {}, first or {}
         if length is None:
             length = len(next(iter(data.values()), ()))
-        _check_names(self, (*first, *data))
-        arrays: dict[str, Array] = {}
+        taken, made = _taken_and_made(self, tuple(first), tuple(data))
+        arrays: dict[str, Array] = {name: first[name] for name in taken}
         try:
-            for name, column in self.columns.items():
-                if name in first and name not in data:
-                    arrays[name] = first[name]
-                else:
-                    arrays[name] = _cast(column, data.get(name), length)
+            for name, column in made:
+                arrays[name] = _cast(column, data.get(name), length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
-        if any(len(arrays[name]) != length for name in self.columns.keys() - first.keys()):
-            lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
-            raise SchemaError(f"{self.name}: not {length} values: {lengths}")
+        for name, _ in made:
+            if len(arrays[name]) != length:
+                lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
+                raise SchemaError(f"{self.name}: not {length} values: {lengths}")
+        if any(map(first.__contains__, data)):
+            arrays = {name: arrays[name] for name in self.columns}
         return Columns(length, arrays)
 
     def frame(
@@ -127,13 +127,17 @@ class Table:
 
 
 @lru_cache(1024)
-def _check_names(table: Table, names: tuple[str, ...]) -> None:
-    """Nothing; raises `SchemaError` unless a table can be made of columns of these names."""
-    missing = {n for n, c in table.columns.items() if n not in names and not c.nullable}
-    unknown = set(names) - table.columns.keys()
-    if unknown or (missing and names):
+def _taken_and_made(
+    table: Table, first: tuple[str, ...], names: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[tuple[str, Column], ...]]:
+    """(the columns that are taken from `first`, those that are made); raises `SchemaError` unless a table can be made of these."""
+    missing = {n for n, c in table.columns.items() if n not in (*first, *names) and not c.nullable}
+    unknown = {*first, *names} - table.columns.keys()
+    if unknown or (missing and (first or names)):
         problem = f"{table.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
         raise SchemaError(problem)
+    taken = tuple(name for name in table.columns if name in first and name not in names)
+    return taken, tuple((n, c) for n, c in table.columns.items() if n not in taken)
 
 
 @cache
@@ -244,7 +248,10 @@ def _open_texts(values: Any) -> Coded:
     if isinstance(values, pd.Categorical):
         return Coded(values.codes, tuple(values.categories.tolist()))
     if len(values) <= FEW_ROWS:
-        coded = _few_texts(list(values))
+        try:
+            coded = _few_texts(tuple(values))
+        except TypeError:  # values that no set holds
+            coded = None
         if coded is not None:
             return coded
     array = np.asarray(values, object)
@@ -260,8 +267,12 @@ def _open_texts(values: Any) -> Coded:
     return Coded(categorical.codes, tuple(map(str, categorical.categories)))
 
 
-def _few_texts(values: list[Any]) -> Coded | None:
-    """The texts of a few rows, in sorted order; None where there is anything but texts and None."""
+@lru_cache(1024)
+def _few_texts(values: tuple[Any, ...]) -> Coded | None:
+    """The texts of a few rows, in sorted order; None where there is anything but texts and None.
+
+    Many files of one run have the same in many columns, which share it then: it is not to be written to.
+    """
     if not set(map(type, values)) <= {str, NoneType}:
         return None
     distinct = set(values)
@@ -270,6 +281,7 @@ def _few_texts(values: list[Any]) -> Coded | None:
     code_of = dict(zip(texts, range(len(texts)), strict=True))
     code_of[None] = -1
     codes = np.fromiter(map(code_of.__getitem__, values), narrowest(len(texts)), len(values))
+    codes.setflags(write=False)
     return Coded(codes, tuple(texts))
 
 
