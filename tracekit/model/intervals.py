@@ -101,7 +101,7 @@ def gaps(a: Intervals, start: int, end: int) -> Intervals:
 def _where(a: Intervals, b: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals:
     """The points whose state (in a) + 2·(in b) is kept; at one point ends are counted with starts."""
     if sweeps.native is not None:
-        states = sum(1 << state for state in np.flatnonzero(keep).tolist())
+        states = int(np.packbits(keep, bitorder="little")[0])
         return Intervals(*sweeps.combined(a, b, states))
     times = np.concatenate((a.start, a.end, b.start, b.end))
     step = np.repeat(

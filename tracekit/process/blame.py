@@ -21,6 +21,7 @@ from tracekit.model.keys import distinct, numbered, of_arrays, summed, sums_of
 from tracekit.model.tables.arrays import (
     Array,
     Coded,
+    all_alike,
     at_rows,
     repeated_number,
     stacked,
@@ -304,10 +305,10 @@ def _on_device(
     leaves_of_cause = _Leaves(
         late.start[explained],
         late.end[explained],
-        np.broadcast_to(-1, len(explained)),
+        all_alike(np.int64(-1), len(explained)),
         np.arange(len(explained)),
         why[explained],
-        np.broadcast_to(HOLDER["device"], len(explained)),
+        all_alike(np.int64(HOLDER["device"]), len(explained)),
     )
     if not len(unexplained):
         return [leaves_of_cause]

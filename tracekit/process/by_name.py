@@ -15,7 +15,7 @@ import pandas as pd
 from tracekit.model import sweeps
 from tracekit.model.keys import numbered
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Coded, bare, narrowest
+from tracekit.model.tables.arrays import Coded, all_alike, bare, narrowest
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -39,7 +39,9 @@ def named(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]
 
 def codes_at(names: Coded, rows: Ints) -> Ints:
     """The codes of the names at these positions; -1 for -1 and for rows without a name."""
-    codes: Ints = np.append(names.codes, names.codes.dtype.type(-1))[rows].astype(np.int64)
+    padded = np.empty(len(names.codes) + 1, names.codes.dtype)
+    padded[:-1], padded[-1] = names.codes, -1
+    codes: Ints = padded[rows].astype(np.int64)
     return codes
 
 
@@ -106,7 +108,7 @@ def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
     chosen = present.intersection(kinds)
     if not chosen or chosen == present:
         # In the memory of one: a profiler records few kinds, and those of all rows are asked for often.
-        return np.broadcast_to(np.bool_(bool(chosen)), count)
+        return all_alike(np.bool_(bool(chosen)), count)
     mask = _of_kind(table, chosen)
     return trace.derived(mask) if count < MANY_ROWS else mask(trace)
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tracekit.model.keys import of_arrays
 from tracekit.model.records import dataclass
-from tracekit.model.tables.arrays import Nullable, at_rows
+from tracekit.model.tables.arrays import Nullable, all_alike, at_rows
 from tracekit.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
@@ -36,5 +36,5 @@ def devices(trace: Trace) -> Devices:
     ordinal = trace.nullable("device_ops", "device")
     number, first = of_arrays([ordinal])
     if len(first) < 2:
-        number = np.broadcast_to(np.int64(0), len(number))
+        number = all_alike(np.int64(0), len(number))
     return Devices(number, at_rows(ordinal, first))

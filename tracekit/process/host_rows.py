@@ -16,7 +16,7 @@ from tracekit.model.intervals import Intervals, window_at
 from tracekit.model.keys import distinct, of_arrays, unrepeated
 from tracekit.model.records import dataclass
 from tracekit.model.sweeps import places
-from tracekit.model.tables.arrays import Coded, joined, narrowest
+from tracekit.model.tables.arrays import Coded, all_alike, joined, narrowest
 from tracekit.model.tables.columns import HOST_OP_KINDS
 from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
@@ -171,7 +171,7 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     name, frame, holder = Coded(names.codes[rows], names.texts), frame[rows], holder[rows]
     only_frame = _only_frame(frame, parent, holder)
     waits, holds = waits[rows], is_named(name, _HOLDS.match)
-    recorded, tree = np.broadcast_to(np.True_, len(rows)), Nesting(parent, _NOTHING)
+    recorded, tree = all_alike(np.True_, len(rows)), Nesting(parent, _NOTHING)
     del rows, names, frame
     # Pieces of what is known of CPUs may lie anywhere.
     edges = _edges(axis, thread, begin, end, None if len(of_cpu.start) else within)

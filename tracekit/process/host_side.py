@@ -13,7 +13,7 @@ from tracekit.model.intervals import Intervals, covered, subtract, union, union_
 from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, ordered, summed
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
-from tracekit.model.tables.arrays import Array, Coded, Nullable, trimmed
+from tracekit.model.tables.arrays import Array, Coded, Nullable, all_alike, trimmed
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 from tracekit.process.host_activity import (
@@ -108,7 +108,7 @@ def host_side(trace: Trace) -> HostSide:
     launch = _outermost(tree, runtime & (kinds & _LAUNCH != 0))
     optimizer = annotated & (kinds & _OPTIMIZER != 0)
     row_type = sweeps.row_type(len(op))
-    within: sweeps.Rows = np.broadcast_to(np.full(1, -1, row_type), len(op))
+    within: sweeps.Rows = all_alike(row_type(-1), len(op))
     if optimizer.any():
         within = tree.nearest(optimizer, np.arange(len(op))).astype(row_type)
     return HostSide(
@@ -141,7 +141,7 @@ def _outermost(tree: Nesting, mask: Mask) -> Mask:
     """The rows of the mask that no other row of it encloses; in the memory of one where there are none."""
     rows = np.flatnonzero(mask)
     if not len(rows):
-        return np.broadcast_to(np.False_, len(mask))
+        return all_alike(np.False_, len(mask))
     if len(rows) < 2:
         return mask
     out = mask.copy()

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from tracekit.model import sweeps
 from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import all_alike
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 from tracekit.process.nesting import nesting
@@ -42,7 +43,7 @@ def launches(trace: Trace) -> Launches:
     starts = trace.numbers("host_ops", "ts_ns")
     count = len(trace.numbers("device_ops", "ts_ns"))
     # In the memory of one where nothing is known.
-    call = op = np.broadcast_to(np.int64(-1), count)
+    call = op = all_alike(np.int64(-1), count)
     link = np.full(count, LINKS.index("unlinked"), np.int8)
     if count and len(starts):
         is_op = of_kind(trace, "host_ops", "op")

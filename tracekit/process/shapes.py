@@ -9,6 +9,7 @@ from tracekit.model import sweeps
 from tracekit.model.intervals import union, union_totals
 from tracekit.model.keys import distinct, numbered, place_of, summed
 from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import all_alike
 from tracekit.model.trace import SparseColumn, Trace
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.devices import devices
@@ -56,7 +57,7 @@ def shapes(trace: Trace) -> Shapes:
 
 def _none(length: int) -> Ints:
     """No number for so many rows, in the memory of one; not to be written to."""
-    return np.broadcast_to(np.int64(-1), length)
+    return all_alike(np.int64(-1), length)
 
 
 def _codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:

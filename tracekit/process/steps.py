@@ -22,7 +22,7 @@ from tracekit.model.stages import (
     profiler_step,
     scope_stage,
 )
-from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows, repeated_text
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, all_alike, at_rows, repeated_text
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, narrow, of_kind
 from tracekit.process.nesting import nesting
@@ -375,7 +375,7 @@ def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
     start, length = host.ts_ns, host.dur_ns
     if not counted.any():
         start, length = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
-        counted = np.broadcast_to(np.True_, len(start))
+        counted = all_alike(np.True_, len(start))
     numbers: list[int | None] = []
     bounds: list[tuple[int, int]] = []
     captures = _captured(trace, start, counted)

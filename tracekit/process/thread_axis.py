@@ -38,9 +38,8 @@ class Axis:
         """The place of each instant on the axis."""
         lanes = thread.astype(np.int64) + 1
         if self.points is None:
-            return lanes * self.span + (
-                np.clip(ts_ns, self.low, self.low + self.span - 1) - self.low
-            )
+            within: Ints = np.minimum(np.maximum(ts_ns, self.low), self.low + self.span - 1)
+            return lanes * self.span + (within - self.low)
         before = np.searchsorted(self.points, ts_ns)
         until = np.searchsorted(self.points, ts_ns, side="right")
         return lanes * (2 * len(self.points) + 1) + before + until

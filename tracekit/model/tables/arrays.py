@@ -306,7 +306,7 @@ def trimmed(array: Coded) -> Coded:
     """
     occurs = np.zeros(len(array.texts) + 1, np.bool_)
     occurs[array.codes] = True
-    codes = np.flatnonzero(occurs[:-1]).tolist()
+    codes = occurs[:-1].nonzero()[0].tolist()
     code_of: dict[str, int] = {}
     texts = list(map(array.texts.__getitem__, codes))
     for text in sorted(texts):
@@ -323,6 +323,23 @@ def trimmed_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
         if isinstance(array, Coded):
             columns[name] = trimmed(array)
     return columns
+
+
+def all_alike(value: np.generic, length: int) -> npt.NDArray[Any]:
+    """So many times this value, in the memory of one; not to be written to. As `numpy.broadcast_to`, in a tenth of its time.
+
+    >>> all_alike(np.int64(-1), 3)
+    array([-1, -1, -1])
+    """
+    return np.ndarray(length, value.dtype, _only(value), 0, (0,))
+
+
+@lru_cache(256, typed=True)
+def _only(value: np.generic) -> npt.NDArray[Any]:
+    """An array of this value alone."""
+    array = np.array([value])
+    array.setflags(write=False)
+    return array
 
 
 def numbers_or_none(values: Sequence[int | None]) -> Nullable:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tracekit.model import sweeps
 from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS, TABLES
-from tracekit.model.tables.arrays import Coded, Columns, Nullable
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, all_alike
 from tracekit.readers.chrome.classes import CLASS_CODE, CLASS_NAMES
 from tracekit.readers.chrome.scan import Codes, Sparse, smallest_type, with_zeros
 
@@ -213,8 +213,7 @@ def planned(
 def _missing(_: Rows, at: Ints) -> Nullable:
     """As many missing numbers, in the memory of one: nobody asks for them."""
     length = len(at)
-    zero, missing = np.zeros(1, np.int64), np.ones(1, np.bool_)
-    return Nullable(np.broadcast_to(zero, length), np.broadcast_to(missing, length))
+    return Nullable(all_alike(np.int64(0), length), all_alike(np.True_, length))
 
 
 def counters(rows: Rows) -> Columns | None:
