@@ -81,14 +81,14 @@ class Table:
         data, first = data or {}, first or {}
         if length is None:
             length = len(next(iter(data.values()), ()))
-        taken, made = _taken_and_made(self, tuple(first), tuple(data))
-        arrays: dict[str, Array] = {name: first[name] for name in taken}
+        keys, columns = _keys_and_columns(self, tuple(first), tuple(data))
+        arrays: dict[str, Array] = {name: first[name] for name in keys}
         try:
-            for name, column in made:
+            for name, column in columns:
                 arrays[name] = _cast(column, data.get(name), length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
-        for name, _ in made:
+        for name, _ in columns:
             if len(arrays[name]) != length:
                 lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
                 raise SchemaError(f"{self.name}: not {length} values: {lengths}")
@@ -127,17 +127,17 @@ class Table:
 
 
 @lru_cache(1024)
-def _taken_and_made(
+def _keys_and_columns(
     table: Table, first: tuple[str, ...], names: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, Column], ...]]:
-    """(the columns that are taken from `first`, those that are made); raises `SchemaError` unless a table can be made of these."""
+    """(the names that are taken from `first`, the columns that are cast); raises `SchemaError` unless a table can be made of these."""
     missing = {n for n, c in table.columns.items() if n not in (*first, *names) and not c.nullable}
     unknown = {*first, *names} - table.columns.keys()
     if unknown or (missing and (first or names)):
         problem = f"{table.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
         raise SchemaError(problem)
-    taken = tuple(name for name in table.columns if name in first and name not in names)
-    return taken, tuple((n, c) for n, c in table.columns.items() if n not in taken)
+    keys = tuple(name for name in table.columns if name in first and name not in names)
+    return keys, tuple((n, c) for n, c in table.columns.items() if n not in keys)
 
 
 @cache
