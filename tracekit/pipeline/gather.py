@@ -86,7 +86,7 @@ def _arrived(sent: Any) -> Mapping[str, Tables]:
 
 Measured = Outcome[tuple[MeasuredSource, ...]]
 
-BATCH = 16
+BATCH = 64
 """Sources whose tables are put together as they come."""
 
 
