@@ -67,13 +67,17 @@ def _in_order(value: Any) -> Any:
 @once
 def _code() -> str:
     """The digest of the code that measures."""
-    package = Path(__file__).parents[1]
+    package = str(Path(__file__).parents[1])
     digest = hashlib.sha256()
     for name in _MEASURING:
-        for path in sorted((package / name).rglob("*")):
-            if path.suffix in {".py", ".so", ".pyd", ".toml"}:
-                data = path.read_bytes()
-                digest.update(f"{path.relative_to(package)} {len(data)}\n".encode() + data)
+        for folder, folders, files in os.walk(os.path.join(package, name)):  # noqa: PTH118 - every start waits for it
+            folders.sort()
+            for file in sorted(files):
+                if file.endswith((".py", ".so", ".pyd", ".toml")):
+                    with open(f"{folder}/{file}", "rb", buffering=0) as code:  # noqa: PTH123
+                        data = code.read()
+                    digest.update(f"{folder[len(package) :]}/{file} {len(data)}\n".encode())
+                    digest.update(data)
     return digest.hexdigest()
 
 
