@@ -178,11 +178,22 @@ def _kept(
         node = source.node or cluster.driver
         places.append(nodes_by_source.get(source.name) or ([node] if node else []))
     schedule = NodeSchedules(list(map(cost_bytes, sources)), places, cluster, jobs)
-    workers = sum(jobs or node.core_count for node in cluster.nodes)
-    function = partial(with_cores, cores_each(sources, workers), function)
+    cores = _cores_each(sources, places, cluster, jobs)
+    function = partial(with_cores, cores, function)
     payload = pickle.dumps((function, keys_of))
     tasks = _Tasks(payload, schedule, cluster, watched=on_progress is not None)
     return outcomes_of(tasks, sources, schedule, tally)
+
+
+def _cores_each(
+    sources: Sequence[Source], places: Sequence[Sequence[str]], cluster: Cluster, jobs: int | None
+) -> int:
+    """How many cores work on one source may use, on whatever node it is read."""
+    of_nodes = []
+    for node in cluster.nodes:
+        on_node = [source for source, ids in zip(sources, places, strict=True) if node.id in ids]
+        of_nodes.append(cores_each(on_node, jobs or node.core_count))
+    return min(of_nodes, default=1)
 
 
 class _Tasks:

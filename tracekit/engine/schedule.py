@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tracekit.engine import OnProgress, Outcome, Progress, R
 from tracekit.engine.attempts import Attempt, Workers
+from tracekit.model.capacity import LARGE_FILE_BYTES
 from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Source
 
@@ -20,9 +21,6 @@ MEMORY_SHARE = 0.7
 _BASE_BYTES = 200_000_000
 _GROWTH, _GROWTH_COMPRESSED = 2, 25
 """Memory by size of the file: about 1 and 13 were measured for Chrome traces of up to 1 GB."""
-
-LARGE_FILE_BYTES = 2**20
-"""Less than this is read by one core alone."""
 
 MANY = 64
 """Up to so many sources start strictly by their cost."""

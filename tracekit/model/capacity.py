@@ -18,6 +18,9 @@ _UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as the largest multiple of a page: anything this large is none."""
 
 
+LARGE_FILE_BYTES = 2**20
+"""Work on a file from this size on gains more from several cores than threads cost."""
+
 _SHARE: ContextVar[int | None] = ContextVar("_SHARE", default=None)
 
 

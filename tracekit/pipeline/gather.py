@@ -40,7 +40,7 @@ class MeasuredSource:
     """The source that holds as much or more of the same recording, and counts in place of this one."""
 
     def __getstate__(self) -> list[Any]:
-        """What travels: the tables as a few long arrays, in a third of the time that their own many take."""
+        """What travels: the tables as a few long arrays, in half of the time that their own many take."""
         return [_sent(self.tables), *_OTHERS(self)]
 
     def __setstate__(self, state: list[Any]) -> None:

@@ -132,11 +132,11 @@ def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int
     place = np.arange(len(gaps.start))
     waits = Segments(gaps.start, ready, thread, place)
     waits = _cut_at(Segments(*(column[ready > gaps.start] for column in waits)), edges)
-    parts, rest, row = _followed(trace, host, idle, waits)
+    parts, silence, row = _followed(trace, host, idle, waits)
     silent = np.flatnonzero(np.append(host.frame, True)[row])
-    note = _neighbours(host, waits.thread[rest.origin[silent]], rest, silent, notes)
+    note = _neighbours(host, waits.thread[silence.origin[silent]], silence, silent, notes)
     nothing = np.full(len(silent), HOLDER["nothing"])
-    parts.append(_Leaves(rest.start, rest.end, row, silent, note, nothing))
+    parts.append(_Leaves(silence.start, silence.end, row, silent, note, nothing))
     is_late = gaps.end > ready
     late = Segments(*(column[is_late] for column in (ready, gaps.end, thread, place)))
     del ready, thread, place, waits
@@ -179,15 +179,15 @@ def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
     return distinct(np.concatenate((start, end)))
 
 
-def _cut_at(whole: Segments, edges: Ints) -> Segments:
+def _cut_at(segments: Segments, edges: Ints) -> Segments:
     """The segments in pieces that no edge divides."""
-    first = sweeps.places(edges, whole.start, right=True)
-    place, edge = spread(first, sweeps.places(edges, whole.end))
+    first = sweeps.places(edges, segments.start, right=True)
+    place, edge = spread(first, sweeps.places(edges, segments.end))
     return Segments(
-        np.insert(whole.start, place + 1, edges[edge]),
-        np.insert(whole.end, place, edges[edge]),
-        np.insert(whole.thread, place, whole.thread[place]),
-        np.insert(whole.origin, place, whole.origin[place]),
+        np.insert(segments.start, place + 1, edges[edge]),
+        np.insert(segments.end, place, edges[edge]),
+        np.insert(segments.thread, place, segments.thread[place]),
+        np.insert(segments.origin, place, segments.origin[place]),
     )
 
 
@@ -231,9 +231,9 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
     works = _WORKS[host.holder] & ~host.waits & ~host.frame
     # Rows are in order of their threads.
     bounds = np.searchsorted(host.thread, np.arange(1, count, dtype=host.thread.dtype))
-    own = np.array(list(map(np.count_nonzero, np.split(works, bounds))))[:count]
-    order = np.lexsort((np.arange(count), -own, -feeds))
-    busiest: list[int] = order[own[order] > 0][:MAX_THREADS].tolist()
+    work_counts = np.array(list(map(np.count_nonzero, np.split(works, bounds))))[:count]
+    order = np.lexsort((np.arange(count), -work_counts, -feeds))
+    busiest: list[int] = order[work_counts[order] > 0][:MAX_THREADS].tolist()
     return busiest
 
 
@@ -260,10 +260,12 @@ def _neighbours(
     texts = []
     for left, right in zip(both[0][first].tolist(), both[1][first].tolist(), strict=True):
         names = [_neighbour(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
-        told = [
+        notes_of_pair = [
             f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name
         ]
-        texts.append(f"(nothing recorded, {', '.join(told)})" if told else NOTHING)
+        texts.append(
+            f"(nothing recorded, {', '.join(notes_of_pair)})" if notes_of_pair else NOTHING
+        )
     numbers = np.array([notes.setdefault(text, len(notes)) for text in texts], np.int64)
     return numbers[number]
 
@@ -399,9 +401,9 @@ def _tree(
 
 def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
     """(the rows of segments and what encloses them, in order; for each part its rows, those at `MAX_DEPTH` for deeper ones)."""
-    depth, most = _depths(parent)
+    depth, deepest = _depths(parent)
     tops = [part.row for part in parts]
-    if most > MAX_DEPTH:
+    if deepest > MAX_DEPTH:
         top = np.append(np.where(depth > MAX_DEPTH, parent, np.arange(len(parent))), -1)
         while (depth[top[:-1]] > MAX_DEPTH).any():
             top = top[top]
@@ -417,7 +419,7 @@ def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
     if sweeps.native is not None:
         sweeps.mark_enclosing(parent, used)
         return np.flatnonzero(used), tops
-    for level in range(min(most, MAX_DEPTH), 0, -1):
+    for level in range(min(deepest, MAX_DEPTH), 0, -1):
         used[parent[used & (depth == level)]] = True
     return np.flatnonzero(used), tops
 
@@ -427,14 +429,14 @@ def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
 
     Places count level by level, those of one level by what encloses them, then by key.
     """
-    known = sweeps.paths(parent, rows, key) if sweeps.native is not None else None
-    first_number, first = known or (np.arange(len(rows)), np.arange(len(rows)))
+    numbers = sweeps.paths(parent, rows, key) if sweeps.native is not None else None
+    first_number, first = numbers or (np.arange(len(rows)), np.arange(len(rows)))
     number_of = np.full(len(parent) + 1, -1, parent.dtype)
     number_of[rows] = first_number
     above, key = number_of[parent[rows[first]]], key[first]
-    depth, most = _depths(above)
+    depth, deepest = _depths(above)
     order = np.argsort(depth, kind="stable")
-    bounds = np.searchsorted(depth[order], np.arange(most + 2)) if len(order) else [0, 0]
+    bounds = np.searchsorted(depth[order], np.arange(deepest + 2)) if len(order) else [0, 0]
     place, count = np.full(len(first) + 1, -1, np.int64), 0
     factor = int(key.max(initial=0)) + 1
     parents, keys = [], []
@@ -451,8 +453,8 @@ def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
 
 def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
     """(how many rows enclose each, the most of them)."""
-    if sweeps.native is not None and (known := sweeps.depths(parent)) is not None:
-        return known
+    if sweeps.native is not None and (depths := sweeps.depths(parent)) is not None:
+        return depths
     depth, jump = (parent >= 0).astype(np.int64), parent.astype(np.int64)
     while len(has := np.flatnonzero(jump >= 0)):
         depth[has] += depth[jump[has]]
@@ -463,39 +465,41 @@ def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
 def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
     """The tree without small places, and where each segment is in it: among the others of what encloses its place."""
     count = len(tree.parent)
-    own = summed(node, length, count)
-    inside = _with_descendants(tree.parent, own)
-    least = max(1, int(SMALL_SHARE * int(own.sum())))
+    own_ns = summed(node, length, count)
+    inside = _with_descendants(tree.parent, own_ns)
+    smallest_ns = max(1, int(SMALL_SHARE * int(own_ns.sum())))
     order = np.lexsort((np.arange(count), -inside))
     is_kept = np.zeros(count, np.bool_)
     is_kept[order[:MAX_NODES]] = True
-    is_kept &= inside >= least
+    is_kept &= inside >= smallest_ns
     holder = np.arange(count)
     while not is_kept[holder[holder >= 0]].all():
         gone = np.flatnonzero((holder >= 0) & ~is_kept[holder])
         holder[gone] = tree.parent[holder[gone]]
     new = np.cumsum(is_kept) - 1
-    kept = np.flatnonzero(is_kept)
+    kept_nodes = np.flatnonzero(is_kept)
     lost = np.flatnonzero(~is_kept[node])
     enclosing = np.append(holder, -1)[node[lost]]
     enclosing = np.where(enclosing >= 0, new[enclosing], -1)
     key = (enclosing + 1) * len(HOLDERS) + tree.holder[node[lost]]
     distinct, number = numbered(key)
     placed = new[node]
-    placed[lost] = len(kept) + number
-    parent = tree.parent[kept]
+    placed[lost] = len(kept_nodes) + number
+    parent = tree.parent[kept_nodes]
     parents = np.concatenate((np.where(parent >= 0, new[parent], -1), distinct // len(HOLDERS) - 1))
-    codes = np.concatenate((tree.text.codes[kept], np.full(len(distinct), len(tree.text.texts))))
-    holders = np.concatenate((tree.holder[kept], distinct % len(HOLDERS)))
+    codes = np.concatenate(
+        (tree.text.codes[kept_nodes], np.full(len(distinct), len(tree.text.texts)))
+    )
+    holders = np.concatenate((tree.holder[kept_nodes], distinct % len(HOLDERS)))
     return _Tree(parents, Coded(codes, (*tree.text.texts, OTHER)), holders), placed
 
 
-def _with_descendants(parent: Ints, own: Ints) -> Ints:
+def _with_descendants(parent: Ints, own_ns: Ints) -> Ints:
     """What each place and all below it have: level by level, the deepest first."""
-    depth, most = _depths(parent)
-    inside = own.copy()
+    depth, deepest = _depths(parent)
+    inside = own_ns.copy()
     order = np.argsort(depth, kind="stable")
-    bounds = np.searchsorted(depth[order], np.arange(1, most + 2))
+    bounds = np.searchsorted(depth[order], np.arange(1, deepest + 2))
     for low, high in zip(bounds[:-1][::-1].tolist(), bounds[1:][::-1].tolist(), strict=True):
         below = order[low:high]
         np.add.at(inside, parent[below], inside[below])
@@ -533,11 +537,11 @@ def _by_window(
     assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
     of_row = {name: at_rows(column, nodes.window) for name, column in keys.items()}
     columns: dict[str, Array] = {**of_row, "node": node[nodes.first]}
-    again, where = of_arrays(list(columns.values()))
+    number, where = of_arrays(list(columns.values()))
     return {
         **{name: at_rows(column, where) for name, column in columns.items()},
-        "gap_count": summed(again, nodes.gaps, len(where)),
-        "idle_ns": summed(again, nodes.ns, len(where)),
+        "gap_count": summed(number, nodes.gaps, len(where)),
+        "idle_ns": summed(number, nodes.ns, len(where)),
     }
 
 

@@ -112,43 +112,43 @@ class HostRows:
         place[(place >= 0) & (self.thread[place] != thread)] = -1
         return self.tree.running(place, self.end, ts_ns)
 
-    def cut(self, whole: Segments) -> Segments:
-        """The same segments in pieces, each within one row of its thread at every depth; `origin` the place in `whole`."""
-        edge, size = self._edges_within(whole)
+    def cut(self, segments: Segments) -> Segments:
+        """The same segments in pieces, each within one row of its thread at every depth; `origin` the place among the given."""
+        edge, size = self._edges_within(segments)
         behind = np.cumsum(size)
         first = behind - size
-        origin, thread = np.repeat(np.arange(len(size)), size), np.repeat(whole.thread, size)
+        origin, thread = np.repeat(np.arange(len(size)), size), np.repeat(segments.thread, size)
         if len(origin) == len(size):
-            return whole._replace(origin=origin)
+            return segments._replace(origin=origin)
         # Before each edge in a segment stands its first piece: `place` is wrong there alone.
         place = np.arange(len(origin)) - np.repeat(first + 1 - edge, size)
         start = self.axis.times(thread, self.edges.take(place, mode="clip"))
-        start[first] = whole.start
+        start[first] = segments.start
         end = np.empty(len(start), np.int64)
         end[:-1] = start[1:]
-        end[behind - 1] = whole.end
+        end[behind - 1] = segments.end
         return Segments(start, end, thread, origin)
 
-    def _edges_within(self, whole: Segments) -> tuple[Ints, Ints]:
+    def _edges_within(self, segments: Segments) -> tuple[Ints, Ints]:
         """(the first edge that cuts each segment, how many pieces it has)."""
-        low = places(self.edges, self.axis.lift(whole.thread, whole.start), right=True)
-        high = places(self.edges, self.axis.lift(whole.thread, whole.end))
-        return low, np.where(whole.thread < 0, 0, np.maximum(high - low, 0)) + 1
+        low = places(self.edges, self.axis.lift(segments.thread, segments.start), right=True)
+        high = places(self.edges, self.axis.lift(segments.thread, segments.end))
+        return low, np.where(segments.thread < 0, 0, np.maximum(high - low, 0)) + 1
 
-    def cut_and_found(self, whole: Segments) -> tuple[Ints, Ints, Rows, Ints]:
+    def cut_and_found(self, segments: Segments) -> tuple[Ints, Ints, Rows, Ints]:
         """(start, end and row of the pieces, the first piece of each segment): as `cut` and `at` say, in one pass."""
         if sweeps.native is not None and self.axis.points is None:
-            edge, size = self._edges_within(whole)
+            edge, size = self._edges_within(segments)
             first = np.cumsum(size) - size
-            base = (whole.thread + 1) * self.axis.span
+            base = (segments.thread + 1) * self.axis.span
             axis = np.array([self.axis.low, self.axis.span])
             rows = self.begin, self.end, self.tree.parent
-            of_segments = whole.start, whole.end, base, edge, first
-            found = sweeps.pieces(self.edges, rows, axis, of_segments, int(size.sum()))
-            if found is not None:
-                return *found, first
-        part = self.cut(whole)
-        first = np.searchsorted(part.origin, np.arange(len(whole.start)))
+            of_segments = segments.start, segments.end, base, edge, first
+            pieces = sweeps.pieces(self.edges, rows, axis, of_segments, int(size.sum()))
+            if pieces is not None:
+                return *pieces, first
+        part = self.cut(segments)
+        first = np.searchsorted(part.origin, np.arange(len(segments.start)))
         return part.start, part.end, self.at(part.thread, part.start), first
 
 
@@ -199,10 +199,10 @@ def _edges(axis: Axis, thread: Ints, begin: Ints, end: Ints, within: Intervals |
     for first in range(0, len(begin), EDGES_AT_ONCE):
         part = slice(first, first + EDGES_AT_ONCE)
         for times in (axis.times(thread[part], begin[part]), end[part]):
-            at = np.arange(len(times))
+            inside = np.arange(len(times))
             if within is not None:
-                at = np.flatnonzero(window_at(within.start, within.end, times) >= 0)
-            parts.append(axis.lift(thread[part][at], times[at]))
+                inside = np.flatnonzero(window_at(within.start, within.end, times) >= 0)
+            parts.append(axis.lift(thread[part][inside], times[inside]))
     edges = np.concatenate(parts)
     del parts
     edges.sort()
@@ -336,8 +336,8 @@ def _first_calls(trace: Trace) -> Ints:
     chosen = []
     for row in long[is_first[long]][:MAX_FIRST_CALLS].tolist():
         calls = calls_of[int(names[row])]
-        others = dur[calls[calls != row]]
-        if not len(others) or dur[row] >= FIRST_CALL_TIMES * np.median(others):
+        other_durations = dur[calls[calls != row]]
+        if not len(other_durations) or dur[row] >= FIRST_CALL_TIMES * np.median(other_durations):
             chosen.append(row)
     return np.array(chosen, np.int64)
 

@@ -130,16 +130,16 @@ def _classes(trace: Trace, recorded: Unfused, passes: Pointwise) -> dict[str, Bo
     return classes
 
 
-def _spans(trace: Trace, found: Unfused) -> dict[str, Spans]:
+def _spans(trace: Trace, calls: Unfused) -> dict[str, Spans]:
     """On the host: the time between the two products of an attention, and the calls of a loss."""
     thread = trace.numbers("host_ops", "thread")
     start = trace.numbers("host_ops", "ts_ns")
     dur = trace.numbers("host_ops", "dur_ns")
     end, name = start + dur, trace.texts("host_ops", "name").codes
-    loss = np.concatenate((found.loss, found.copies))
+    loss = np.concatenate((calls.loss, calls.copies))
     return {
         "attention": Spans(
-            thread[found.first], end[found.first], start[found.last], name[found.softmax]
+            thread[calls.first], end[calls.first], start[calls.last], name[calls.softmax]
         ),
         "loss": Spans(thread[loss], start[loss], end[loss], name[loss]),
     }
@@ -161,9 +161,9 @@ def _calls(
     for name, texts in _ops(trace, passes).items():
         of_class = np.flatnonzero(kind == list(calls).index(name))
         codes, dur, text = texts
-        most = top_names(group[of_class], codes, dur, len(keys), range(int(codes.max()) + 1))
+        longest_ops = top_names(group[of_class], codes, dur, len(keys), range(int(codes.max()) + 1))
         for place in np.unique(group[of_class]).tolist():
-            ops[place] = text(most[place])
+            ops[place] = text(longest_ops[place])
     return {
         "stage": np.array(names, object)[keys % len(names) - 1],
         "class": [list(calls)[k] for k in (keys // len(names)).tolist()],
@@ -180,8 +180,12 @@ def _ops(trace: Trace, passes: Pointwise) -> dict[str, tuple[Ints, Ints, Callabl
     if dur is not None and len(passes.chained):
         kind, sample = chain_kinds(trace, passes)
         spared = np.where(passes.longest, 0, dur[passes.chained])
-        taken = summed(passes.chain, spared, len(kind))
-        ops["chain"] = kind, taken, lambda number: chain_text(trace, passes, int(sample[number]))
+        spared_ns = summed(passes.chain, spared, len(kind))
+        ops["chain"] = (
+            kind,
+            spared_ns,
+            lambda number: chain_text(trace, passes, int(sample[number])),
+        )
     if dur is not None and len(passes.copies):
         path, row = op_paths(trace, trace.derived(launches).op[passes.copies])
         ops["layout"] = (
@@ -227,12 +231,12 @@ def _findings(
             if _is_large(kind, stage_work, calls, thresholds)
         ]
         for stage_work in together(measured, large):
-            own = pd.concat([_of(calls, stage) for stage in stage_work.stages])
+            stage_calls = pd.concat([_of(calls, stage) for stage in stage_work.stages])
             if kind == "layout":
-                yield _copying(stage_work, own, thresholds)
+                yield _copying(stage_work, stage_calls, thresholds)
             else:
                 scores_ns = sum(_scores(work_of, kind, stage) for stage in stage_work.stages)
-                yield _unfused(kind, scores_ns, stage_work, own, thresholds)
+                yield _unfused(kind, scores_ns, stage_work, stage_calls, thresholds)
 
 
 KINDS = ("attention", "loss", "chain", "layout")
@@ -240,7 +244,7 @@ CLASSES = (*KINDS, "pass", "products")
 
 
 def _of(calls: pd.DataFrame, work: StageWork) -> pd.DataFrame:
-    """The calls of the stage of `stage_work`."""
+    """The calls of the stage that the work is of."""
     of_stage = same_text(calls["run"], work.window.run) & same_text(calls["role"], work.window.role)
     return calls[of_stage & same_text(calls["canonical"], work.window.canonical)]
 
@@ -393,23 +397,23 @@ def _copying(stage_work: StageWork, calls: pd.DataFrame, thresholds: Thresholds)
 
 def _share(stage_work: StageWork) -> str:
     """What the work is a share of."""
-    whole = "the GPU work of " if stage_work.on_gpu else ""
-    return f"{show(stage_work.ratio, 'ratio')} of {whole}{stage_work.window.name}"
+    reference = "the GPU work of " if stage_work.on_gpu else ""
+    return f"{show(stage_work.ratio, 'ratio')} of {reference}{stage_work.window.name}"
 
 
 def _named(calls: pd.DataFrame, kind: str) -> str:
     """The ops that take longest, where they are told."""
-    most = _most(calls, kind)
-    return f": {most}" if most else ""
+    name = _most(calls, kind)
+    return f": {name}" if name else ""
 
 
 def _numbers(
     stage_work: StageWork, calls: pd.DataFrame, kind: str, label: str
 ) -> tuple[Metric, ...]:
     """The numbers behind every claim."""
-    whole = "of its GPU work" if stage_work.on_gpu else "of its wall"
+    reference = "of its GPU work" if stage_work.on_gpu else "of its wall"
     return (
-        evidence("unfused_ratio", stage_work.ratio, whole),
+        evidence("unfused_ratio", stage_work.ratio, reference),
         Metric("calls", _sum(calls, kind, "count"), "count", label=label),
     )
 

@@ -332,14 +332,14 @@ def _low_utilisation(
         sum(int(idle_stage.window.gpu_time[name]) for idle_stage in stages)
         for name in ("window_ns", "idle_ns")
     )
-    told: dict[str, int] = {}
+    explained_ns: dict[str, int] = {}
     for idle_stage in stages:
         for rule, ns in idle_stage.told.items():
-            told[rule] = told.get(rule, 0) + ns
+            explained_ns[rule] = explained_ns.get(rule, 0) + ns
     left_ns = sum(idle_stage.left_ns for idle_stage in stages)
     left, ratio = window.per_step(left_ns)
     other_rules = ", ".join(
-        f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in told.items()
+        f"{rule} ({show(window.steps.mean(ns), 'ns')})" for rule, ns in explained_ns.items()
     )
     unnamed = ""
     if other_rules:
@@ -385,9 +385,11 @@ def _busy(stages: list[Idling], run: str) -> str:
     for idle_stage in stages[:named]:
         name = idle_stage.window.name.removesuffix(run)
         shares.append(f"{show(idle_stage.window.gpu_time['busy_ratio'], 'ratio')} of {name}")
-    if others := stages[named:]:
-        most = max(float(idle_stage.window.gpu_time["busy_ratio"]) for idle_stage in others)
-        shares.append(f"at most {show(most, 'ratio')} of {len(others)} other stages")
+    if unnamed_stages := stages[named:]:
+        busiest = max(
+            float(idle_stage.window.gpu_time["busy_ratio"]) for idle_stage in unnamed_stages
+        )
+        shares.append(f"at most {show(busiest, 'ratio')} of {len(unnamed_stages)} other stages")
     if len(shares) == 1:
         return f"GPUs are busy {shares[0]}{run}"
     return f"GPUs are busy {', '.join(shares[:-1])} and {shares[-1]}{run}"
@@ -487,7 +489,7 @@ def _minor(
     if not windows_ or not measured.has("idle_blame", "idle_frames"):
         return
     claimed = claims(measured, thresholds)
-    least = thresholds.of("low-gpu-utilization")["busy_ratio"]
+    required = thresholds.of("low-gpu-utilization")["busy_ratio"]
     reasons: dict[tuple[Answer, str | None], list[str]] = {}
     for window in windows_:
         idle = Idling(window, claimed.get(window.key, {}))
@@ -498,7 +500,7 @@ def _minor(
         where, answer = f"the step in {window.name}", CLEAR
         if window.origin == "file":
             where = window.name
-            answer = CLEAR if idle.accounted >= least else UNJUDGED
+            answer = CLEAR if idle.accounted >= required else UNJUDGED
         reasons.setdefault((answer, run), []).append(
             f"GPUs are idle {show(ratio, 'ratio')} of {where} outside other findings"
             + _by_kind(measured, window, int(window.gpu_time["idle_ns"]))

@@ -326,7 +326,7 @@ def trimmed_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def all_alike(value: np.generic, length: int) -> npt.NDArray[Any]:
-    """So many times this value, in the memory of one; not to be written to. As `numpy.broadcast_to`, in a tenth of its time.
+    """So many times this value, in the memory of one; not to be written to. As `numpy.broadcast_to`, in a third of its time.
 
     >>> all_alike(np.int64(-1), 3)
     array([-1, -1, -1])

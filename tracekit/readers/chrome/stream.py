@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tracekit.model.capacity import own_core_count
+from tracekit.model.capacity import LARGE_FILE_BYTES, own_core_count
 from tracekit.model.codes import Reason
 from tracekit.model.errors import refused, unread
 from tracekit.readers import unpack
@@ -27,9 +27,6 @@ from tracekit.readers.loss import Loss
 
 OUTSIDE_LIMIT = 64 * 2**20
 """How much text is kept before the event array, and after it."""
-
-LARGE_FILE_BYTES = 2**20
-"""From this size on a file is inflated, and scanned in stretches, by threads: they gain more than they cost."""
 
 MOST_SCANNERS = 4
 """So many keep the thread busy that puts together what they have read."""
@@ -123,13 +120,13 @@ def _scan(
         path, packing_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes
     )
     cores = own_core_count() if path.stat().st_size >= LARGE_FILE_BYTES else 1
-    scanning_threads = min(MOST_SCANNERS, cores - unpack.is_packed(_first_bytes(path)))
     text = Text(ahead(blocks) if cores > 1 else blocks)
     head, head_offset = _read_head(path, text)
     scanner = make_scanner(keep, MAX_EVENT_BYTES)
-    if scanning_threads > 1 and isinstance(scanner, JoiningScanner):
+    thread_count = _scanning_threads(path, cores)
+    if thread_count > 1 and isinstance(scanner, JoiningScanner):
         another: Any = partial(make_scanner, keep, MAX_EVENT_BYTES)
-        text = read_stretches(text, scanner, another, scanning_threads)
+        text = read_stretches(text, scanner, another, thread_count)
     tail = b""
     tail_offset = text.offset
     if read_events(text, scanner, losses, MAX_EVENT_BYTES):
@@ -148,10 +145,13 @@ def _scan(
     )
 
 
-def _first_bytes(path: Path) -> bytes:
-    """The beginning of a file, as much as tells how it is packed."""
+def _scanning_threads(path: Path, cores: int) -> int:
+    """How many of the cores scan the text of a file: of one that is packed another is busy with unpacking."""
+    if cores == 1:
+        return 1
     with path.open("rb", buffering=0) as file:
-        return file.read(unpack.LONGEST_MAGIC)
+        is_packed = unpack.is_packed(file.read(unpack.LONGEST_MAGIC))
+    return min(MOST_SCANNERS, cores - is_packed)
 
 
 def _read_head(path: Path, text: Text) -> tuple[bytes, int]:

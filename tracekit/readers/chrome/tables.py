@@ -67,58 +67,58 @@ class Plan:
     columns: Mapping[str, Maker]
 
 
-def _id(_: Rows, at: Ints) -> npt.NDArray[np.int32]:
-    return at.astype(np.int32)
+def _id(_: Rows, positions: Ints) -> npt.NDArray[np.int32]:
+    return positions.astype(np.int32)
 
 
-def _time(name: str, rows: Rows, at: Ints) -> Ints:
-    return _taken(rows.times[name], at)
+def _time(name: str, rows: Rows, positions: Ints) -> Ints:
+    return _taken(rows.times[name], positions)
 
 
-def _label(name: str, rows: Rows, at: Ints) -> Coded:
-    return category(rows.labels[name], at)
+def _label(name: str, rows: Rows, positions: Ints) -> Coded:
+    return category(rows.labels[name], positions)
 
 
-def _thread(rows: Rows, at: Ints) -> npt.NDArray[np.int32]:
-    return _taken(rows.thread, at).astype(np.int32, copy=False)
+def _thread(rows: Rows, positions: Ints) -> npt.NDArray[np.int32]:
+    return _taken(rows.thread, positions).astype(np.int32, copy=False)
 
 
-def _pid(rows: Rows, at: Ints) -> Nullable:
-    return _of_thread(rows.thread_pid, rows, at)
+def _pid(rows: Rows, positions: Ints) -> Nullable:
+    return _of_thread(rows.thread_pid, rows, positions)
 
 
-def _tid(rows: Rows, at: Ints) -> Nullable:
-    return _of_thread(rows.thread_tid, rows, at)
+def _tid(rows: Rows, positions: Ints) -> Nullable:
+    return _of_thread(rows.thread_tid, rows, positions)
 
 
-def _of_thread(numbers: Nullable, rows: Rows, at: Ints) -> Nullable:
+def _of_thread(numbers: Nullable, rows: Rows, positions: Ints) -> Nullable:
     """What a number is of the thread of each of these rows."""
-    thread = _taken(rows.thread, at)
+    thread = _taken(rows.thread, positions)
     return Nullable(_taken(numbers.values, thread), _taken(numbers.missing, thread))
 
 
-def _kind(kinds: tuple[str, ...], rows: Rows, at: Ints) -> Coded:
+def _kind(kinds: tuple[str, ...], rows: Rows, positions: Ints) -> Coded:
     """The classes of these rows as the closed set of a table's kinds, which are consecutive classes."""
     first = CLASS_CODE[kinds[0]]
     assert CLASS_NAMES[first : first + len(kinds)] == kinds
-    codes = _taken(rows.classes, at)
+    codes = _taken(rows.classes, positions)
     codes -= np.int8(first)
     return Coded(codes, kinds)
 
 
-def _argument(keys: tuple[str, ...], rows: Rows, at: Ints) -> Nullable:
+def _argument(keys: tuple[str, ...], rows: Rows, positions: Ints) -> Nullable:
     """The integers of the first of these arguments that occurs at all, for these rows."""
-    return integers(next((rows.args[key] for key in keys if key in rows.args), None), at)
+    return integers(next((rows.args[key] for key in keys if key in rows.args), None), positions)
 
 
-def _queue(key: str, drawn: Maker, rows: Rows, at: Ints) -> Nullable:
+def _queue(key: str, drawn: Maker, rows: Rows, positions: Ints) -> Nullable:
     """Device or stream: as an argument, else where the profiler drew the row (pid is the device then)."""
-    told: Nullable = _argument((key,), rows, at)
-    if not told.missing.any():
-        return told
-    place: Nullable = drawn(rows, at)
-    values = np.where(told.missing, place.values, told.values)
-    return Nullable(values, told.missing & place.missing)
+    recorded: Nullable = _argument((key,), rows, positions)
+    if not recorded.missing.any():
+        return recorded
+    place: Nullable = drawn(rows, positions)
+    values = np.where(recorded.missing, place.values, recorded.values)
+    return Nullable(values, recorded.missing & place.missing)
 
 
 _START: Mapping[str, Maker] = {"id": _id, "ts_ns": partial(_time, "ts_ns")}
@@ -193,26 +193,31 @@ def planned(
     that have no rows, but for the `host_ops` of a trace without device work. A column of numbers that
     nobody asked for is missing in every row.
     """
-    positions = {n: rows.of(*PLANS[n].classes) for n in PLANS if n in names}
+    of_tables = {n: rows.of(*PLANS[n].classes) for n in PLANS if n in names}
     has_device_ops = rows.is_of(*DEVICE_OP_KINDS).any()
-    positions = {
-        n: at for n, at in positions.items() if len(at) or (n == "host_ops" and not has_device_ops)
+    of_tables = {
+        n: positions
+        for n, positions in of_tables.items()
+        if len(positions) or (n == "host_ops" and not has_device_ops)
     }
-    arrays: dict[str, dict[str, Any]] = {name: {} for name in positions}
+    arrays: dict[str, dict[str, Any]] = {name: {} for name in of_tables}
     for column in _IN_TURN:
-        for name, at in positions.items():
+        for name, positions in of_tables.items():
             if column in PLANS[name].columns:
                 is_needed = is_asked(column) or not TABLES[name].columns[column].nullable
                 make = PLANS[name].columns[column] if is_needed else _missing
-                arrays[name][column] = make(rows, at)
+                arrays[name][column] = make(rows, positions)
         rows.times.pop(column, None)
         rows.labels.pop(column, None)
-    return {name: TABLES[name].cast(arrays[name], len(at)) for name, at in positions.items()}
+    return {
+        name: TABLES[name].cast(arrays[name], len(positions))
+        for name, positions in of_tables.items()
+    }
 
 
-def _missing(_: Rows, at: Ints) -> Nullable:
+def _missing(_: Rows, positions: Ints) -> Nullable:
     """As many missing numbers, in the memory of one: nobody asks for them."""
-    length = len(at)
+    length = len(positions)
     return Nullable(all_alike(np.int64(0), length), all_alike(np.True_, length))
 
 
@@ -318,14 +323,14 @@ def number_threads(
     return thread, ((used // width - 1).astype(np.int32), (used % width - 1).astype(np.int32))
 
 
-def _taken(column: npt.NDArray[Any], at: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _taken(column: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """`column[at]`; no index may be negative or too large."""
-    return column.take(at, mode="clip")  # which looks at each index once
+    return column.take(positions, mode="clip")  # which looks at each index once
 
 
-def category(column: Codes, at: Ints) -> Coded:
+def category(column: Codes, positions: Ints) -> Coded:
     """The text of these rows, with only the categories that they use."""
-    codes = _taken(column.codes, at)
+    codes = _taken(column.codes, positions)
     used = np.zeros(len(column.values) + 1, np.bool_)
     used[codes] = True  # -1, no value, marks the last place
     used = used[:-1]
@@ -343,15 +348,15 @@ def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
     return Nullable(number[codes], ~is_integer[codes])
 
 
-def integers(column: Sparse | None, at: Ints) -> Nullable:
+def integers(column: Sparse | None, positions: Ints) -> Nullable:
     """A sparse column's integers for these ascending rows, missing elsewhere; integers written as text count."""
     if column is None:
-        return Nullable(np.zeros(len(at), np.int64), np.ones(len(at), np.bool_))
+        return Nullable(np.zeros(len(positions), np.int64), np.ones(len(positions), np.bool_))
     values, is_known = _as_int64(column)
     rows = column.rows
     if is_known is not None and not is_known.all():
         rows, values = rows[is_known], values[is_known]
-    return Nullable(*sweeps.values_at(rows, values, at))
+    return Nullable(*sweeps.values_at(rows, values, positions))
 
 
 def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
