@@ -26,6 +26,7 @@ from tracekit.job.stage_windows import (
 )
 from tracekit.job.waits import waits
 from tracekit.model.keys import looked_up, of_keys, records, row_dicts
+from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds, shared
 from tracekit.model.trace import Measurements
 from tracekit.process.idle import IdleTime
@@ -90,8 +91,23 @@ def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses
     """The (run, role) of which rule R29 says that pauses of the host cost GPU time, and what they lose.
 
     Silence and code where `is_silence`, with all that is between ops where that is much and no launches one by one;
-    recorded collection anywhere in a step.
+    recorded collection anywhere in a step. Not to be changed in place.
     """
+    return measured.derived(_Pausing(thresholds))
+
+
+@dataclass(frozen=True)
+class _Pausing:
+    """A function of measurements, equal to any other of the same thresholds: so that each is computed once."""
+
+    thresholds: Thresholds
+
+    def __call__(self, measured: Measurements) -> dict[Owner, Pauses]:
+        """The pauses by run and role."""
+        return _pauses(measured, self.thresholds)
+
+
+def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses]:
     limit = thresholds.of("host-silence")
     busy_ratio = thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
     elsewhere = _claimed_between_ops(measured, thresholds)
@@ -178,10 +194,15 @@ def _claimed_between_ops(measured: Measurements, thresholds: Thresholds) -> set[
     if {"host-sync-stalls", "stage-edge-idle"} <= asked.keys() and measured.has("stage_edges"):
         rows = edge_rows(measured, asked["host-sync-stalls"])
         waiting = idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
-        rows = rows.assign(canonical=rows["next_canonical"])
-        followed = map(keyed, row_dicts(rows[[*WHERE]]))
-        keys.update(key for key in followed if key[:2] in waiting)
+        if waiting:
+            _, first = of_keys(rows, _FOLLOWED)
+            followed = records(rows[_FOLLOWED].iloc[first], _FOLLOWED)
+            keys.update(key for key in followed if key[:2] in waiting)
     return keys
+
+
+_FOLLOWED = ["run", "role", "next_canonical"]
+"""The stage after an edge."""
 
 
 def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.DataFrame:
@@ -193,9 +214,8 @@ def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.Dat
     rows = staged(whole(measured, "stage_edges"))
     rows = staged(rows, "next_stage", "next_canonical").reset_index(drop=True)
     bound = {held_up.window.key for held_up in sync_bound(measured, sync_limit)}
-    by = ["run", "role", "next_canonical"]
-    number, first = of_keys(rows, by)
-    followed = records(rows[by].iloc[first], by)
+    number, first = of_keys(rows, _FOLLOWED)
+    followed = records(rows[_FOLLOWED].iloc[first], _FOLLOWED)
     synced = np.array([*map(bound.__contains__, followed), False], bool)[number]
     rows["after_sync_ns"] = rows["after_sync_ns"].where(synced, 0)
     rows["inside_ns"] = rows["inside_ns"].fillna(rows["after_sync_ns"]) - rows["after_sync_ns"]

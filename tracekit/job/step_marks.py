@@ -84,24 +84,31 @@ def _ran_ahead(steps: pd.DataFrame, number: npt.NDArray[np.int64]) -> npt.NDArra
 def _stubs(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which rows are the first or the last step of their source, and hold next to nothing of what the others do."""
     is_stub = np.zeros(len(steps), np.bool_)
+    origins = steps["origin"].to_numpy(object)
+    launches = steps["launch_count"].to_numpy(np.float64, na_value=0)
+    walls = steps["dur_ns"].to_numpy(np.float64)
     for rows in _sources(steps):
-        if len(rows) < 2 or steps["origin"].iloc[rows[0]] in ("file", "stage"):
+        if len(rows) < 2 or origins[rows[0]] in ("file", "stage"):
             continue
-        launches = steps["launch_count"].to_numpy(np.float64, na_value=0)[rows]
-        walls = steps["dur_ns"].to_numpy(np.float64)[rows]
-        for place in (0, len(rows) - 1):
-            others = np.arange(len(rows)) != place
-            few = launches[place] < STUB_WORK * np.median(launches[others])
-            short = walls[place] < STUB_TIME * np.median(walls[others])
-            is_stub[rows[place]] = few and short
+        for place in (0, -1):
+            few = _is_below(launches[rows].tolist(), place, STUB_WORK)
+            is_stub[rows[place]] = few and _is_below(walls[rows].tolist(), place, STUB_TIME)
     return is_stub
+
+
+def _is_below(values: list[float], place: int, share: float) -> bool:
+    """Whether the value at a place is less than this share of the median of the others, of which there are some."""
+    value = values.pop(place)
+    others, middle = sorted(values), len(values) // 2
+    return value < share * (others[middle] + others[~middle]) / 2
 
 
 def _cut_off(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which rows are the last window of what repeats: it lasts as long as its work, the others until the next begins."""
     is_last = np.zeros(len(steps), np.bool_)
+    origins = steps["origin"].to_numpy(object)
     for rows in _sources(steps):
-        if len(rows) >= LEAST_REPEATS and steps["origin"].iloc[rows[0]] in REPEATING:
+        if len(rows) >= LEAST_REPEATS and origins[rows[0]] in REPEATING:
             is_last[rows[-1]] = True
     return is_last
 

@@ -75,12 +75,9 @@ def job_values(measured: Measurements) -> pd.DataFrame:
     histories; a run without one has no row. `part` names the capture of a step, where it is in one alone.
     """
     repeated = _again(measured)
-    walls = job(measured).walls
-    unmarked = walls[_unmarked(walls)]
     walls = _walls(measured, repeated)
-    is_window = is_among(walls, unmarked, UNIT)
-    kind = np.array([STEP_TIME, WINDOW], object)[is_window.astype(np.int64)]
-    steps = walls[[*UNIT]].assign(role=None, stage=None, name=kind, value=walls["wall_ns"])
+    steps = _times(measured, walls).assign(role=None, stage=None)
+    unmarked = _unmarked(measured)
     rows = _apart(stage_rows(measured), measured["stages"], repeated)
     in_window = is_among(rows, unmarked, UNIT)
     per_rank = grouped(
@@ -93,8 +90,7 @@ def job_values(measured: Measurements) -> pd.DataFrame:
         steps,
         stages,
         faults.sound(measured, lambda part: _work(part, walls), _NO_ROWS),
-        _first_of_window(measured, repeated),
-        faults.sound(measured, lambda part: _of_device_work(part, repeated), _NO_ROWS),
+        *measured.derived(_marks),
         _compiling(measured, repeated),
         faults.sound(measured, _failed_requests, _NO_ROWS),
     ]
@@ -110,14 +106,36 @@ def job_values(measured: Measurements) -> pd.DataFrame:
 
 def marked_steps(measured: Measurements) -> pd.DataFrame:
     """The rows of `job_values` that say which steps there are and what tells them apart but for what they compile."""
+    walls = _walls(measured, _again(measured)).rename(columns={"wall_ns": "value"})
+    return _framed(measured, [walls.assign(name=STEP_TIME), *measured.derived(_marks)])
+
+
+def timed_steps(measured: Measurements) -> pd.DataFrame:
+    """The rows of `job_values` that are times of steps, and those that say which of these count."""
     repeated = _again(measured)
-    parts = [
-        _walls(measured, repeated).rename(columns={"wall_ns": "value"}).assign(name=STEP_TIME),
-        _first_of_window(measured, repeated),
-        faults.sound(measured, lambda part: _of_device_work(part, repeated), _NO_ROWS),
-    ]
+    times = _times(measured, _walls(measured, repeated))
+    marked = [*measured.derived(_marks), _compiling(measured, repeated)]
+    return _framed(measured, [times, *marked])
+
+
+def _framed(measured: Measurements, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The values of all parts in one frame: run, step, part, name, value."""
     values = _with_parts(measured, _objects(parts, [*UNIT, "name", "value"]))
     return framed(values, len(values["name"]))
+
+
+def _times(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
+    """The walls under the names of what they are, steps or windows without a mark: run, step, part, name, value."""
+    is_window = is_among(walls, _unmarked(measured), UNIT)
+    kind = np.array([STEP_TIME, WINDOW], object)[is_window.astype(np.int64)]
+    return walls[[*UNIT]].assign(name=kind, value=walls["wall_ns"])
+
+
+def _marks(measured: Measurements) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What tells steps apart but for what they compile: which are first of a window, and what their device work says."""
+    repeated = _again(measured)
+    of_device_work = faults.sound(measured, lambda part: _of_device_work(part, repeated), _NO_ROWS)
+    return _first_of_window(measured, repeated), of_device_work
 
 
 def _walls(measured: Measurements, repeated: pd.DataFrame) -> pd.DataFrame:
@@ -157,9 +175,10 @@ def _objects(
     return values
 
 
-def _unmarked(walls: pd.DataFrame) -> pd.Series[Any]:
-    """Which units are windows that nothing marks as a step: neither a number nor a capture range of the program."""
-    return (walls["origin"] == "file") & walls["step"].isna() & ~_is_captured(walls)
+def _unmarked(measured: Measurements) -> pd.DataFrame:
+    """The units that are windows which nothing marks as a step: neither a number nor a capture range of the program."""
+    walls = job(measured).walls
+    return walls[(walls["origin"] == "file") & walls["step"].isna() & ~_is_captured(walls)]
 
 
 _COUNTS_CALLS = re.compile(r"\d")

@@ -17,6 +17,10 @@ class Thresholds:
 
     values: Mapping[str, Mapping[str, float]]
 
+    def __hash__(self) -> int:
+        """That of the rules that they are of."""
+        return hash(frozenset(self.values))
+
     def of(self, rule: str) -> Mapping[str, float]:
         """The thresholds of one rule."""
         return self.values[rule]

@@ -69,13 +69,22 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """The mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
     if not len(measured["slots"]):
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
-    rows = _per_step(measured)
-    if not len(rows):
+    if not _makes_up_any(measured):
         reason = "every source is damaged: what is missing would look idle"
         return ANALYSIS.skipped(reason)
-    return ANALYSIS.answered(
-        sheets=lambda: with_rows(_stage_sheet(measured, rows), _op_sheet(measured, rows))
-    )
+    return ANALYSIS.answered(sheets=lambda: _all_sheets(measured))
+
+
+def _all_sheets(measured: Measurements) -> tuple[Sheet, ...]:
+    """The mean step by stage and class, then its largest ops."""
+    rows = _per_step(measured)
+    return with_rows(_stage_sheet(measured, rows), _op_sheet(measured, rows))
+
+
+def _makes_up_any(measured: Measurements) -> bool:
+    """Whether any row of `slots` makes up the wall of a unit; as a rule the first one does."""
+    slots = whole(measured, "slots")[_READ]
+    return bool(len(_in_units(measured, slots.iloc[:1])) or len(_in_units(measured, slots)))
 
 
 def _per_step(measured: Measurements) -> pd.DataFrame:
@@ -84,14 +93,9 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
     Those two are the part of a row in the mean over the units of its run and role and the lanes of each;
     `wall_ns` is the mean wall of these units, `owner` a number for run and role, `stage` the stage as shown.
     """
-    walls = job(measured).walls
-    slots = units(whole(measured, "slots")[_READ])
-    slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
-    rows = _with_origin(measured, slots)
-    unit = [*UNIT, "origin"]
-    rows["unit"] = places_of(rows, walls, unit, optional=unit)
-    rows = rows[rows["unit"] >= 0]
-    rows["wall_ns"] = walls["wall_ns"].array[rows["unit"].to_numpy()]
+    rows = _in_units(measured, whole(measured, "slots")[_READ])
+    rows["canonical"] = canonical_stages(rows, in_file=True)
+    rows["wall_ns"] = job(measured).walls["wall_ns"].array[rows["unit"].to_numpy()]
     # Steps that a profiler counts twice under one number, or records twice, are two, as their walls are; the files
     # of a step belong together.
     rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
@@ -109,6 +113,14 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
         wall_ns=mean_walls.to_numpy(np.float64)[owner],
         stage=rows["canonical"].where(rows["canonical"].notna(), _OUTSIDE),
     )
+
+
+def _in_units(measured: Measurements, slots: pd.DataFrame) -> pd.DataFrame:
+    """Those of these rows that make up the wall of a unit, with `origin`, and as `unit` the place of its wall."""
+    rows = _with_origin(measured, units(slots))
+    unit = [*UNIT, "origin"]
+    rows["unit"] = places_of(rows, job(measured).walls, unit, optional=unit)
+    return rows[rows["unit"] >= 0]
 
 
 def _distinct(group: npt.NDArray[np.int64], value: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

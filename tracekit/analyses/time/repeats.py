@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, ordered
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
-from tracekit.job.step_values import job_values
+from tracekit.job.step_values import job_values, timed_steps
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.throughput import work_rates
 from tracekit.job.warm_up import LeftOut, dropped
@@ -31,6 +31,9 @@ MAX_ROWS = 200
 """Most rows of one table: those with the largest means."""
 
 LEVEL = 0.95
+
+STEP_TIMES: Key = (STEP_TIME, None, None)
+"""The times of steps of the whole job."""
 
 TYPES = dict.fromkeys(COLUMNS, "object") | {"rank": "Int64", "step": "Int64", "value": "Float64"}
 """What values recorded and values of the job have in common."""
@@ -53,23 +56,58 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
     Ranks are reduced within a step first. What is repeated is the run where there are several, else the step.
     """
-    if _is_of_one_step(measured):
+    if not (_are_repeated(measured) or _is_anything_repeated(measured)):
         return ANALYSIS.skipped(NOT_REPEATED)
-    kept, left_out, omitted = kept_samples(measured)
-    if not any(len(values.runs) > 1 or len(values.values[0]) > 1 for values in kept.values()):
-        return ANALYSIS.skipped(NOT_REPEATED)
-    step = kept.get((STEP_TIME, None, None))
-    several = step is not None and len(step.runs) > 1
-    caveats = (
-        *(["runs are taken for repeats of one and the same setting"] if several else []),
-        *([f"{omitted:,} stages that take less time are left out"] if omitted else []),
-        *_unmeasured(measured),
-    )
     return ANALYSIS.answered(
-        metrics=lambda: _metrics(step),
-        sheets=lambda: with_rows(*_sheets(_rows(kept)), _dropped(left_out)),
-        caveats=caveats,
+        metrics=lambda: _metrics(_step(measured)),
+        sheets=lambda: _all_sheets(measured),
+        caveats=lambda: _caveats(measured),
     )
+
+
+def _are_repeated(measured: Measurements) -> bool:
+    """Whether several steps count: of what the times of steps tell alone nothing else needs to be known."""
+    values = measured.derived(timed_steps).reindex(columns=[*COLUMNS])
+    values["run"] = values["run"].where(values["run"].notna(), "")
+    all_samples = samples(values)
+    step = all_samples.get(STEP_TIMES)
+    return step is not None and _are_several(dropped(all_samples, values, None).kept(step))
+
+
+def _is_anything_repeated(measured: Measurements) -> bool:
+    """Whether there are several values of anything."""
+    if _is_of_one_step(measured):
+        return False
+    kept, _, _ = measured.derived(kept_samples)
+    return any(map(_are_several, kept.values()))
+
+
+def _are_several(values: Samples) -> bool:
+    """Whether these are several values."""
+    return len(values.runs) > 1 or any(len(of_run) > 1 for of_run in values.values[:1])
+
+
+def _step(measured: Measurements) -> Samples | None:
+    """The times of the steps that count."""
+    kept, _, _ = measured.derived(kept_samples)
+    return kept.get(STEP_TIMES)
+
+
+def _all_sheets(measured: Measurements) -> tuple[Sheet, ...]:
+    """The values that repeat, and the steps that do not count."""
+    kept, left_out, _ = measured.derived(kept_samples)
+    return with_rows(*_sheets(_rows(kept)), _dropped(left_out))
+
+
+def _caveats(measured: Measurements) -> Iterator[str]:
+    """What is taken for granted, and what is left out."""
+    step = _step(measured)
+    _, _, omitted = measured.derived(kept_samples)
+    if step is not None and len(step.runs) > 1:
+        yield "runs are taken for repeats of one and the same setting"
+    if omitted:
+        yield f"{omitted:,} stages that take less time are left out"
+    yield from _unmeasured(measured)
 
 
 NOT_REPEATED = "a single step counts: nothing was repeated"
