@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -34,8 +33,8 @@ from tracekit.model.sources import (
     Want,
 )
 from tracekit.model.tables import KEYS, TABLES, Table
-from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Nullable, all_at_rows, bare
-from tracekit.model.tables.table import FEW_ROWS, Dtype, unit_of
+from tracekit.model.tables.arrays import Array, Coded, Columns, Frames, Keyed, Nullable, bare
+from tracekit.model.tables.table import unit_of
 
 __all__ = [
     "KEPT_ROWS",
@@ -229,12 +228,11 @@ def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Column
 
 
 class Labels:
-    """The key columns of one source, made once for all of its tables that have as many rows."""
+    """The values of the key columns of one source, which all of its tables have."""
 
     def __init__(self, source: Source) -> None:
-        self._values = dict(zip(KEYS, _KEYS_OF(source), strict=True))
-        self._few = {n: _few_filled(c.dtype, self._values[n]) for n, c in KEYS.items()}
-        self._of_length: dict[int, Mapping[str, Array]] = {}
+        values: tuple[str | int | None, ...] = _KEYS_OF(source)
+        self.values = values
 
     def before(self, table: Table, columns: Mapping[str, Any]) -> Columns:
         """Measured rows: `columns` with the key columns put before them."""
@@ -243,52 +241,20 @@ class Labels:
             return table.no_rows()
         if table.name == "metrics":
             columns = described(columns)
-        return table.cast(columns, length, self.keys(length))
+        if KEYS.keys().isdisjoint(columns):
+            return self.keyed(length, table.cast_arrays(columns, length, _KEY_NAMES))
+        return table.cast({**self.keyed(length, {}).arrays, **columns}, length)
 
-    def keys(self, length: int) -> Mapping[str, Array]:
-        """The key columns of so many rows: a part of the few that most tables share, where there are no more."""
-        keys = self._of_length.get(length)
-        if keys is None and length <= FEW_ROWS:
-            keys = self._of_length[length] = all_at_rows(self._few, slice(length))
-        elif keys is None:
-            filled = {n: _filled(c.dtype, self._values[n], length) for n, c in KEYS.items()}
-            keys = self._of_length[length] = filled
-        return keys
-
-    def are_before(self, columns: Columns) -> bool:
-        """Whether the key columns of these rows are known, without a look at each, to be those of this source."""
-        return all(
-            _numbers_of(columns.arrays[name]).base is _numbers_of(few)
-            for name, few in self._few.items()
-        )
-
-
-def _numbers_of(array: Array) -> npt.NDArray[Any]:
-    """The numbers that an array of a key holds."""
-    assert isinstance(array, Coded | Nullable), "the columns of keys are of these two kinds"
-    return array.codes if isinstance(array, Coded) else array.values
+    def keyed(self, length: int, measured: dict[str, Array]) -> Columns:
+        """So many rows, at least one, of columns as they are declared."""
+        return Columns(length, Keyed(KEY_KINDS, ((self.values, length),), measured))
 
 
 _KEYS_OF = attrgetter(*("name" if key == "source" else key for key in KEYS))
+_KEY_NAMES = tuple(KEYS)
 
-
-@lru_cache(1024)
-def _few_filled(dtype: Dtype, value: str | int | None) -> Coded | Nullable:
-    """A column of a few rows with one value, not to be written to."""
-    filled = _filled(dtype, value, FEW_ROWS)
-    of_column = (filled.codes,) if isinstance(filled, Coded) else (filled.values, filled.missing)
-    for array in of_column:
-        array.setflags(write=False)
-    return filled
-
-
-def _filled(dtype: Dtype, value: str | int | None, length: int) -> Coded | Nullable:
-    """A column with one value in all rows; None is missing."""
-    if dtype == "category":
-        texts = () if value is None else (str(value),)
-        return Coded(np.full(length, len(texts) - 1, np.int8), texts)
-    return Nullable(np.full(length, value or 0, np.int64), np.full(length, value is None))
-
+KEY_KINDS: Mapping[str, str] = {name: column.dtype for name, column in KEYS.items()}
+"""The names and types of the key columns."""
 
 KEPT_ROWS = 150_000
 """The frame of a longer table is made anew for each question: its texts as objects take many times their memory."""

@@ -18,8 +18,8 @@ from tracekit.discover.selection import Holding
 from tracekit.engine import Outcome
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concat
-from tracekit.model.tables.arrays import Columns
-from tracekit.model.trace import Fault, Note, Source
+from tracekit.model.tables.arrays import Array, Columns, Keyed, Run
+from tracekit.model.trace import KEY_KINDS, Fault, Note, Source
 from tracekit.pipeline.blocks import Arrays, Blocks, form_of, long_arrays
 
 
@@ -61,8 +61,9 @@ def _sent(tables: Mapping[str, Tables]) -> Any:
         for question, of_question in tables.items():
             descriptions[question] = {}
             for name, columns in of_question.items():
-                forms = [form_of(array, arrays) for array in columns.arrays.values()]
-                descriptions[question][name] = columns.length, tuple(columns.arrays), forms
+                runs, bare = _apart(columns.arrays)
+                forms = [form_of(array, arrays) for array in bare.values()]
+                descriptions[question][name] = columns.length, runs, tuple(bare), forms
     except TypeError:
         return tables
     return descriptions, long_arrays(arrays)
@@ -77,11 +78,17 @@ def _arrived(sent: Any) -> Mapping[str, Tables]:
     blocks = Blocks(arrays)
     arrived: dict[str, Tables] = {}
     for question, of_question in descriptions.items():
-        arrived[question] = {
-            name: Columns(length, dict(zip(names, blocks.columns(forms, length), strict=True)))
-            for name, (length, names, forms) in of_question.items()
-        }
+        rows_of: dict[str, Columns] = {}
+        for name, (length, runs, names, forms) in of_question.items():
+            bare = dict(zip(names, blocks.columns(forms, length), strict=True))
+            rows_of[name] = Columns(length, bare if runs is None else Keyed(KEY_KINDS, runs, bare))
+        arrived[question] = rows_of
     return arrived
+
+
+def _apart(arrays: Mapping[str, Array]) -> tuple[tuple[Run, ...] | None, Mapping[str, Array]]:
+    """(the sources of all rows where the key columns are not made yet, the columns that are)."""
+    return (arrays.runs, arrays.measured) if isinstance(arrays, Keyed) else (None, arrays)
 
 
 Measured = Outcome[tuple[MeasuredSource, ...]]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ import numpy as np
 from tracekit.discover.selection import Holding
 from tracekit.model.codes import Data
 from tracekit.model.tables import KEYS, TABLES
-from tracekit.model.tables.arrays import Columns
-from tracekit.model.tables.table import FEW_ROWS
+from tracekit.model.tables.arrays import Array, Columns, Keyed
 from tracekit.model.trace import Labels, Note, Source
 from tracekit.pipeline.blocks import Arrays, Blocks, form_of, long_arrays
 from tracekit.pipeline.gather import MeasuredSource
@@ -34,7 +32,7 @@ try:
 except ImportError:
     import zlib as deflate
 
-_MAGIC = b"tracekit measured 4\n"
+_MAGIC = b"tracekit measured 5\n"
 _HEAD_LENGTH_BYTES = 8
 _ALIGNED_BYTES = 8
 _FASTEST = 1
@@ -170,22 +168,22 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
 
 def _columns_json(columns: Columns, arrays: Arrays, labels: Labels) -> list[Any]:
     """[rows, the form of each column]; the names of the columns are those of the table, or of all but its keys."""
-    first = len(KEYS) if columns.length <= FEW_ROWS and labels.are_before(columns) else 0
-    forms = [form_of(array, arrays) for array in islice(columns.arrays.values(), first, None)]
-    return [columns.length, forms]
+    all_arrays: Mapping[str, Array] = columns.arrays
+    if isinstance(all_arrays, Keyed) and all_arrays.runs == ((labels.values, columns.length),):
+        all_arrays = all_arrays.measured
+    return [columns.length, [form_of(array, arrays) for array in all_arrays.values()]]
 
 
 def _columns(name: str, record: Sequence[Any], blocks: Blocks, labels: Labels) -> Columns:
-    """The rows of one table. Raises `ValueError` for more of them than have their keys left out."""
+    """The rows of one table. Raises `ValueError` for keys that are left out of no rows."""
     length, forms = record
     arrays = blocks.columns(forms, length)
     names = list(TABLES[name].columns)
     if len(forms) == len(names):
         return Columns(length, dict(zip(names, arrays, strict=True)))
-    if length > FEW_ROWS:
-        raise ValueError(f"{length} rows without keys")
-    measured_arrays = dict(zip(names[len(KEYS) :], arrays, strict=True))
-    return Columns(length, {**labels.keys(length), **measured_arrays})
+    if not length:
+        raise ValueError("no rows without keys")
+    return labels.keyed(length, dict(zip(names[len(KEYS) :], arrays, strict=True)))
 
 
 def _long_arrays(content: bytearray, start: int, lengths: Mapping[str, int]) -> dict[str, Any]:

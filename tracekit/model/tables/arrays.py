@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
+from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -99,6 +100,76 @@ def holds(array: Array, value: str | int | None) -> npt.NDArray[np.bool_]:
     return np.asarray((array.values == value) & ~array.missing, np.bool_)
 
 
+Run = tuple[tuple[str | int | None, ...], int]
+"""The values of the key columns of one source, and how many rows in a row are of it."""
+
+
+class Keyed(Mapping[str, Array]):
+    """Measured columns, and before them the key columns of the sources of all rows: made where somebody looks at them.
+
+    `kinds` are the names and types of the key columns, `Int64` or `category`; `runs` have at least one row each.
+    """
+
+    __slots__ = ("_made", "kinds", "measured", "runs")
+
+    def __init__(
+        self, kinds: Mapping[str, str], runs: tuple[Run, ...], measured: dict[str, Array]
+    ) -> None:
+        """Of the sources of all rows in their order, and as long arrays."""
+        self.kinds, self.runs, self.measured = kinds, runs, measured
+        self._made: dict[str, Coded | Nullable] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        """The array of one column."""
+        if name in self.measured:
+            return self.measured[name]
+        if name not in self._made:
+            self._made[name] = self._key(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of all columns in order."""
+        return chain(self.kinds, self.measured)
+
+    def __len__(self) -> int:
+        """The number of columns."""
+        return len(self.kinds) + len(self.measured)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a column of this name; none is made to know it."""
+        return name in self.measured or name in self.kinds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without the columns that were made."""
+        return Keyed, (self.kinds, self.runs, self.measured)
+
+    def types(self) -> Iterator[tuple[str, str]]:
+        """The name and the type of every column."""
+        yield from self.kinds.items()
+        for name, array in self.measured.items():
+            yield name, dtype_of(array)
+
+    def where(self, is_kept: npt.NDArray[np.bool_]) -> Keyed:
+        """The rows for which `is_kept` holds."""
+        ends = np.cumsum(np.array([length for _, length in self.runs], np.int64))
+        kept = np.diff(np.cumsum(is_kept)[ends - 1], prepend=0).tolist()
+        runs = ((values, left) for (values, _), left in zip(self.runs, kept, strict=True) if left)
+        return Keyed(self.kinds, tuple(runs), all_at_rows(self.measured, is_kept))
+
+    def _key(self, name: str) -> Coded | Nullable:
+        """The column of one key."""
+        place = list(self.kinds).index(name)
+        values: list[Any] = [of_source[place] for of_source, _ in self.runs]
+        lengths = np.array([length for _, length in self.runs], np.int64)
+        if self.kinds[name] == "category":
+            texts = tuple(dict.fromkeys(str(value) for value in values if value is not None))
+            code_of = dict(zip(texts, range(len(texts)), strict=True))
+            codes = [-1 if value is None else code_of[str(value)] for value in values]
+            return Coded(np.repeat(np.array(codes, narrowest(len(texts))), lengths), texts)
+        numbers = numbers_or_none(values)
+        return Nullable(np.repeat(numbers.values, lengths), np.repeat(numbers.missing, lengths))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """Rows of one table: equally long arrays by the names of the columns, in the order of the table."""
@@ -121,7 +192,12 @@ class Columns:
 
     def where(self, is_kept: npt.NDArray[np.bool_]) -> Columns:
         """The rows for which `is_kept` holds."""
-        return Columns(int(np.count_nonzero(is_kept)), all_at_rows(self.arrays, is_kept))
+        arrays: Mapping[str, Array]
+        if isinstance(self.arrays, Keyed):
+            arrays = self.arrays.where(is_kept)
+        else:
+            arrays = all_at_rows(self.arrays, is_kept)
+        return Columns(int(np.count_nonzero(is_kept)), arrays)
 
     def frame(self) -> pd.DataFrame:
         """A pandas frame of these rows; it shares the arrays where pandas can. Texts are categories."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from types import NoneType
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from tracekit.model.tables.arrays import (
     Array,
     Coded,
     Columns,
+    Keyed,
     Nullable,
     bare,
     dtype_of,
@@ -66,35 +68,33 @@ class Table:
     row: str
     columns: Mapping[str, Column]
 
-    def cast(
-        self,
-        data: Mapping[str, Any] | None = None,
-        length: int | None = None,
-        first: Mapping[str, Array] | None = None,
-    ) -> Columns:
+    def cast(self, data: Mapping[str, Any] | None = None, length: int | None = None) -> Columns:
         """Columns made of equally long arrays: cast to the declared types and put in order, rows as given.
 
-        Nullable columns that are not given are all missing; no data at all gives the empty table. Those of
-        `first` are of the declared types and that length already, and stand where no others are given. Raises `SchemaError`
+        Nullable columns that are not given are all missing; no data at all gives the empty table. Raises `SchemaError`
         for other missing columns, unknown ones, and values that do not fit.
         """
-        data, first = data or {}, first or {}
+        data = data or {}
         if length is None:
             length = len(next(iter(data.values()), ()))
-        keys, columns = _keys_and_columns(self, tuple(first), tuple(data))
-        arrays: dict[str, Array] = {name: first[name] for name in keys}
+        return Columns(length, self.cast_arrays(data, length))
+
+    def cast_arrays(
+        self, data: Mapping[str, Any], length: int, but: tuple[str, ...] = ()
+    ) -> dict[str, Array]:
+        """The arrays of so many rows of `cast`, those of `but` left out. Raises `SchemaError` as that does."""
+        arrays: dict[str, Array] = {}
+        columns = _columns(self, tuple(data), but)
         try:
             for name, column in columns:
                 arrays[name] = _cast(column, data.get(name), length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
-        for name, _ in columns:
-            if len(arrays[name]) != length:
+        for array in arrays.values():
+            if len(array) != length:
                 lengths = dict(zip(arrays, map(len, arrays.values()), strict=True))
                 raise SchemaError(f"{self.name}: not {length} values: {lengths}")
-        if any(map(first.__contains__, data)):
-            arrays = {name: arrays[name] for name in self.columns}
-        return Columns(length, arrays)
+        return arrays
 
     def frame(
         self, data: Mapping[str, Any] | None = None, length: int | None = None
@@ -112,7 +112,10 @@ class Table:
 
     def fits(self, columns: Columns) -> None:
         """Raise `SchemaError` unless these are exactly its columns, in this order, of these types."""
-        self._compare([(name, dtype_of(array)) for name, array in columns.arrays.items()])
+        if isinstance(columns.arrays, Keyed):
+            self._compare(list(columns.arrays.types()))
+        else:
+            self._compare([(name, dtype_of(array)) for name, array in columns.arrays.items()])
 
     def check(self, frame: pd.DataFrame) -> None:
         """Raise `SchemaError` unless `frame` has exactly these columns, in this order, of these types."""
@@ -127,17 +130,16 @@ class Table:
 
 
 @lru_cache(1024)
-def _keys_and_columns(
-    table: Table, first: tuple[str, ...], names: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[tuple[str, Column], ...]]:
-    """(the names that are taken from `first`, the columns that are cast); raises `SchemaError` unless a table can be made of these."""
-    missing = {n for n, c in table.columns.items() if n not in (*first, *names) and not c.nullable}
-    unknown = {*first, *names} - table.columns.keys()
-    if unknown or (missing and (first or names)):
+def _columns(
+    table: Table, names: tuple[str, ...], but: tuple[str, ...]
+) -> tuple[tuple[str, Column], ...]:
+    """The columns of a table that are cast but for some; raises `SchemaError` unless they can be made of those of these names."""
+    missing = {n for n, c in table.columns.items() if n not in (*names, *but) and not c.nullable}
+    unknown = set(names) - table.columns.keys() | set(names).intersection(but)
+    if unknown or (missing and (names or but)):
         problem = f"{table.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
         raise SchemaError(problem)
-    keys = tuple(name for name in table.columns if name in first and name not in names)
-    return keys, tuple((n, c) for n, c in table.columns.items() if n not in keys)
+    return tuple((name, column) for name, column in table.columns.items() if name not in but)
 
 
 @cache
@@ -298,10 +300,22 @@ def concat(table: Table, parts: Sequence[Columns]) -> Columns:
         return table.cast()
     if len(filled) == 1:
         return filled[0]
-    return Columns(
-        sum(map(len, filled)),
-        {
-            name: joined([part[name] for part in filled], column.values)
-            for name, column in table.columns.items()
-        },
-    )
+    length = sum(map(len, filled))
+    keyed = [part.arrays for part in filled if isinstance(part.arrays, Keyed)]
+    if len(keyed) < len(filled):
+        return Columns(length, _joined([part.arrays for part in filled], table.columns))
+    runs = tuple(chain.from_iterable(arrays.runs for arrays in keyed))
+    kinds, *_ = (arrays.kinds for arrays in keyed)
+    columns = {name: column for name, column in table.columns.items() if name not in kinds}
+    measured = _joined([arrays.measured for arrays in keyed], columns)
+    return Columns(length, Keyed(kinds, runs, measured))
+
+
+def _joined(
+    parts: Sequence[Mapping[str, Array]], columns: Mapping[str, Column]
+) -> dict[str, Array]:
+    """These columns of all parts, one after the other."""
+    return {
+        name: joined([part[name] for part in parts], column.values)
+        for name, column in columns.items()
+    }
