@@ -7,14 +7,22 @@ Clocks are compared where they must agree: the ends of collectives that no rank 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import UNIT, units
-from tracekit.model.keys import first_of_each, numbered_alike, of_keys
+from tracekit.job.groups import differ, least, most, places_within
+from tracekit.model.keys import (
+    distinct,
+    first_of_each,
+    numbered,
+    numbered_alike,
+    of_arrays,
+    of_keys,
+)
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
@@ -91,128 +99,131 @@ def _solve(measured: Measurements) -> Matching:
         return _nothing()
     rows = units(measured["collectives"])
     rows["on_host"] = rows["device"].isna()
-    index, team, reason = _numbered(rows)
-    is_matched = reason == ""
-    pair = pd.DataFrame({"team": team, "index": index})[is_matched]
+    position, team, why = _numbered(rows)
+    is_matched = why == _MATCHED
     match = np.full(len(rows), -1, np.int64)
-    match[is_matched] = pair.groupby(["team", "index"], sort=True).ngroup().to_numpy()
+    match[is_matched] = _numbered_pairs(team[is_matched], position[is_matched])
     members = np.bincount(match[is_matched], minlength=1)[match]
     is_single = is_matched & (members < 2)
-    reason[is_single], is_matched = "alone", is_matched & ~is_single
-    match[is_matched] = np.unique(match[is_matched], return_inverse=True)[1]
+    why[is_single], is_matched = _WHY["alone"], is_matched & ~is_single
+    match[is_matched] = numbered(match[is_matched])[1]
     match[~is_matched] = -1
     who, ranks = _members(rows)
     start = rows["ts_ns"].to_numpy(np.int64)
     dur = rows["dur_ns"].to_numpy(np.int64)
     sync = is_matched & rows["synchronising"].to_numpy(np.bool_) & (dur > 0)
     state = _clocks(match[sync], who[sync], (start + dur)[sync], len(ranks))
-    reason[is_matched] = None
-    out = pd.DataFrame(
-        {
-            "match": pd.arrays.IntegerArray(match, ~is_matched),
-            "members": pd.arrays.IntegerArray(np.where(is_matched, members, 0), ~is_matched),
-            "reason": reason,
-        }
-    )
     transfer = np.zeros(len(rows), np.int64)
-    transfer[is_matched] = pd.Series(dur[is_matched]).groupby(match[is_matched]).transform("min")
-    out["transfer_ns"] = pd.arrays.IntegerArray(transfer, ~is_matched)
-    timed = _waits(match, who, start, dur, sync, state)
+    matched_rows = match[is_matched]
+    shortest = least(matched_rows, dur[is_matched], int(match.max(initial=-1)) + 1)
+    transfer[is_matched] = shortest[matched_rows]
+    of_rows = {
+        "match": pd.arrays.IntegerArray(match, ~is_matched),
+        "members": pd.arrays.IntegerArray(np.where(is_matched, members, 0), ~is_matched),
+        "reason": np.array([None, *REASONS], object)[why],
+        "transfer_ns": pd.arrays.IntegerArray(transfer, ~is_matched),
+        **_waits(match, who, start, dur, sync, state),
+    }
     table = pd.concat([ranks, state], axis=1)
-    return Matching(
-        pd.concat([out, timed], axis=1), table[table["count"] > 0].reset_index(drop=True)
-    )
+    return Matching(framed(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True))
+
+
+def _numbered_pairs(first: Ints, second: Ints) -> Ints:
+    """The number of each pair of numbers from 0 on, in their order."""
+    return numbered(first * (int(second.max(initial=0)) + 1) + second)[1]
 
 
 # Which rows are the same collective
 
 
-def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.object_]]:
-    """(position within its team, number of the team, why it has none) of each row.
+class _Shown(NamedTuple):
+    """What the rows show, a column each; `position` is that within their team, a number of `of_rank` is a rank of it."""
+
+    team: Ints
+    rank: Ints
+    of_rank: Ints
+    position: Ints
+    seq: Ints
+    size: Ints
+    is_even: Bools
+
+
+_MATCHED = 0
+"""In place of the number of a reason."""
+
+_WHY = {reason: number for number, reason in enumerate(REASONS, 1)}
+
+
+def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
+    """(position within its team, number of the team, the number of the reason why it has none) of each row.
 
     A team are the rows that could match: one operation of one group in one step of one run.
     """
     (team,) = numbered_alike(_TEAM, rows, in_order=True)
-    reason = np.full(len(rows), "", object)
-    reason[rows["rank"].isna().to_numpy()] = "rank"
-    frame = pd.DataFrame(
-        {
-            "team": team,
-            "rank": rows["rank"].to_numpy(np.int64, na_value=-1),
-            "process": of_keys(rows, ("host", "pid", "device"))[0],
-            "source": of_keys(rows, ["source"])[0],
-            "start": rows["ts_ns"].to_numpy(np.int64),
-            "ordinal": rows["ordinal"].to_numpy(np.int64, na_value=0),
-            "seq": rows["seq"].to_numpy(np.int64, na_value=-1),
-            "size": rows["size_bytes"].to_numpy(np.int64, na_value=-1),
-            "even": ~rows["op"].isin(UNEVEN_OPS).to_numpy(np.bool_),
-        }
+    rank, ordinal, seq, size = (
+        rows[name].to_numpy(np.int64, na_value=missing)
+        for name, missing in (("rank", -1), ("ordinal", 0), ("seq", -1), ("size_bytes", -1))
     )
-    frame["first"] = frame.groupby("source")["start"].transform("min")
-    by_rank = frame.groupby(["team", "rank"])
-    frame["index"] = (
-        frame.sort_values(["first", "ordinal", "start", "size"], kind="stable")
-        .groupby(["team", "rank"])
-        .cumcount()
-        .reindex(frame.index)
-    )
-    reason[(by_rank["process"].transform("nunique") > 1).to_numpy() & (reason == "")] = "several"
-    by_seq = ((frame["seq"] >= 0).groupby(frame["team"]).transform("all")).to_numpy()
-    _number_by_seq(frame, reason, by_seq & (reason == ""))
-    _number_by_order(frame, reason, ~by_seq & (reason == ""))
-    return frame["index"].to_numpy(np.int64), frame["team"].to_numpy(np.int64), reason
+    start = rows["ts_ns"].to_numpy(np.int64)
+    process, _ = of_keys(rows, ("host", "pid", "device"))
+    source, sources = of_keys(rows, ["source"])
+    of_rank, ranks = of_arrays([team, rank])
+    begin = least(source, start, len(sources))[source]
+    position = places_within(of_rank, np.lexsort((size, start, ordinal, begin)))
+    is_even = ~rows["op"].isin(UNEVEN_OPS).to_numpy(np.bool_)
+    shown = _Shown(team, rank, of_rank, position, seq, size, is_even)
+    why = np.full(len(rows), _MATCHED, np.int8)
+    why[differ(of_rank, process, len(ranks))[of_rank]] = _WHY["several"]
+    why[rows["rank"].isna().to_numpy(np.bool_)] = _WHY["rank"]
+    by_seq = (least(team, seq, int(team.max()) + 1) >= 0)[team]
+    _number_by_seq(shown, why, np.flatnonzero(by_seq & (why == _MATCHED)))
+    _number_by_order(shown, why, np.flatnonzero(~by_seq & (why == _MATCHED)))
+    return position, team, why
 
 
-def _tuples(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
-    return list(frame.itertuples(index=False, name=None))
-
-
-def _number_by_seq(frame: pd.DataFrame, reason: npt.NDArray[np.object_], chosen: Bools) -> None:
+def _number_by_seq(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
     """Position = sequence number; several of one number (a coalesced call) in order, if equally many."""
-    rows = frame[chosen]
+    seq, part = shown.seq[rows], np.zeros(len(rows), np.int64)
+    of_seq, calls = of_arrays([shown.of_rank[rows], seq])
+    if len(calls) < len(rows):
+        part = places_within(of_seq, np.argsort(shown.position[rows], kind="stable"))
+        count = np.bincount(of_seq)[of_seq]
+        in_team, distinct = of_arrays([shown.team[rows], seq])
+        why[rows[differ(in_team, count, len(distinct))[in_team]]] = _WHY["counts"]
+    # Pairs of numbers as one: which numbers they are does not matter, only which are equal.
+    shown.position[rows] = _numbered_pairs(numbered(seq)[1], part)
+
+
+def _number_by_order(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
+    """Position = order in the step, if all ranks show equally many or can be aligned; sizes must agree."""
     if not len(rows):
         return
-    several = rows.sort_values("index").groupby(["team", "rank", "seq"]).cumcount()
-    if several.any():
-        count = rows.groupby(["team", "seq", "rank"])["index"].transform("size")
-        of_seq = count.groupby([rows["team"], rows["seq"]])
-        odd = of_seq.transform("min") != of_seq.transform("max")
-        reason[np.flatnonzero(chosen)[odd.to_numpy()]] = "counts"
-    # Pairs of numbers as one: which numbers they are does not matter, only which are equal.
-    pairs = pd.DataFrame({"seq": rows["seq"], "part": several})
-    frame.loc[chosen, "index"] = pairs.groupby(["seq", "part"], sort=True).ngroup()
-
-
-def _number_by_order(frame: pd.DataFrame, reason: npt.NDArray[np.object_], chosen: Bools) -> None:
-    """Position = order in the step, if all ranks show equally many or can be aligned; sizes must agree."""
-    ordered = frame[chosen]
-    if not len(ordered):
-        return
-    count = ordered.groupby(["team", "rank"])["index"].transform("size")
-    by_team = count.groupby(ordered["team"])
-    uneven = by_team.transform("min") != by_team.transform("max")
-    for _, rows in ordered[uneven].groupby("team"):
-        shift = _aligned_at_end(rows)
+    team, of_rank = shown.team[rows], shown.of_rank[rows]
+    count = np.bincount(of_rank)[of_rank]
+    uneven = np.flatnonzero(differ(team, count, int(team.max()) + 1)[team])
+    uneven = uneven[np.argsort(team[uneven], kind="stable")]
+    for places in np.split(rows[uneven], np.flatnonzero(np.diff(team[uneven])) + 1):
+        shift = _aligned_at_end(shown, places)
         if shift is None:
-            reason[rows.index] = "counts"
+            why[places] = _WHY["counts"]
         else:
-            frame.loc[rows.index, "index"] += rows["rank"].map(shift)
-    ordered = frame[chosen & (reason == "") & frame["even"].to_numpy()]
-    size = ordered.groupby(["team", "index"])["size"]
-    reason[ordered.index[(size.transform("min") != size.transform("max")).to_numpy()]] = "sizes"
+            shown.position[places] += shift
+    rows = rows[(why[rows] == _MATCHED) & shown.is_even[rows]]
+    number, first = of_arrays([shown.team[rows], shown.position[rows]])
+    why[rows[differ(number, shown.size[rows], len(first))[number]]] = _WHY["sizes"]
 
 
-def _aligned_at_end(rows: pd.DataFrame) -> dict[int, int] | None:
-    """By how much each rank's rows are to be moved so that the ends align; None if that is not certain.
+def _aligned_at_end(shown: _Shown, rows: Ints) -> Ints | None:
+    """By how much each of these rows is to be moved so that the ends of all ranks align; None if that is not certain.
 
     Certain: what a shorter rank shows has the sizes of the end of the longest, and not of its beginning.
     """
-    if not rows["even"].all():
+    if not shown.is_even[rows].all():
         return None
-    rows = rows.sort_values("index")
-    rank, size = rows["rank"].to_numpy(np.int64), rows["size"].to_numpy(np.int64)
-    sizes = {int(number): size[rank == number] for number in np.unique(rank)}
-    longest = max(sizes.values(), key=len)
+    in_order = rows[np.argsort(shown.position[rows], kind="stable")]
+    rank, size = shown.rank[in_order], shown.size[in_order]
+    sizes = {number: size[rank == number] for number in distinct(rank).tolist()}
+    longest: Ints = max(sizes.values(), key=len, default=size)
     shift = {}
     for member, member_sizes in sizes.items():
         missing = len(longest) - len(member_sizes)
@@ -221,7 +232,7 @@ def _aligned_at_end(rows: pd.DataFrame) -> dict[int, int] | None:
         if missing and np.array_equal(member_sizes, longest[: len(member_sizes)]):
             return None
         shift[member] = missing
-    return shift
+    return np.array([shift[member] for member in shown.rank[rows].tolist()], np.int64)
 
 
 # Whose clock is off by how much
@@ -240,7 +251,6 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
     Each set of ranks that share collectives is a star around its lowest; the stars are joined at the
     processes they share, the most certain comparison first.
     """
-    edges = _edges(match, who, end)
     parent = list(range(count))
     offset, spread, shared = [0] * count, [0] * count, [0] * count
     links: dict[int, list[tuple[int, int, int]]] = {}
@@ -251,9 +261,7 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
             node = parent[node]
         return node
 
-    for hub, node, median, mad, number in _tuples(
-        edges.sort_values(["spread", "count", "hub", "node"], ascending=[True, False, True, True])
-    ):
+    for hub, node, median, mad, number in _edges(match, who, end):
         if root(hub) != root(node):
             low, high = sorted((root(hub), root(node)))
             parent[high] = low
@@ -282,22 +290,27 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
     )
 
 
-def _edges(match: Ints, who: Ints, end: Ints) -> pd.DataFrame:
-    """One row a (hub, node): the median of end(node) − end(hub) over what both took part in, and its spread."""
-    columns = ["hub", "node", "median", "spread", "count"]
+def _edges(match: Ints, who: Ints, end: Ints) -> list[tuple[int, int, int, int, int]]:
+    """One row a (hub, node): the median of end(node) − end(hub) over what both took part in, its spread, and how many that is.
+
+    The most certain first, and of those the one of most.
+    """
     if not len(match):
-        return pd.DataFrame(columns=columns, dtype=np.int64)
-    frame = pd.DataFrame({"match": match, "who": who, "end": end}).sort_values(["match", "who"])
-    is_later = frame["match"].duplicated().to_numpy()
-    star = np.cumsum(~is_later) - 1
-    node, ends = frame["who"].to_numpy(np.int64), frame["end"].to_numpy(np.int64)
-    later = (ends - ends[~is_later][star])[is_later]
-    key = pd.DataFrame({"hub": node[~is_later][star][is_later], "node": node[is_later]})
-    number = np.asarray(key.groupby(["hub", "node"], sort=True).ngroup(), np.int64)
-    pairs = key.groupby(["hub", "node"], sort=True).size().reset_index(name="count")
-    middle = middles(later, number, len(pairs))
-    spread = middles(np.abs(later - middle[number]), number, len(pairs))
-    return pairs.assign(median=middle, spread=spread)[columns]
+        return []
+    in_order = np.lexsort((who, match))
+    match, who, end = match[in_order], who[in_order], end[in_order]
+    is_hub = np.append(True, match[1:] != match[:-1])
+    star = np.cumsum(is_hub) - 1
+    later = (end - end[is_hub][star])[~is_hub]
+    hub, node = who[is_hub][star][~is_hub], who[~is_hub]
+    room = int(who.max()) + 1
+    pair, number = numbered(hub * room + node)
+    middle = middles(later, number, len(pair))
+    spread = middles(np.abs(later - middle[number]), number, len(pair))
+    count = np.bincount(number, minlength=len(pair))
+    surest = np.lexsort((pair, -count, spread))
+    columns = (pair // room, pair % room, middle, spread, count)
+    return list(zip(*(column[surest].tolist() for column in columns), strict=True))
 
 
 def middles(values: Ints, group: Ints, count: int) -> Ints:
@@ -316,7 +329,7 @@ def middles(values: Ints, group: Ints, count: int) -> Ints:
 
 def _waits(
     match: Ints, who: Ints, start: Ints, dur: Ints, sync: Bools, state: pd.DataFrame
-) -> pd.DataFrame:
+) -> dict[str, Any]:
     """wait_ns, skew_ns, trusted and is_last of each row; unknown where nothing is left to compare with."""
     count = len(match)
     wait, skew = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -324,27 +337,21 @@ def _waits(
     trusted, last = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     rows = np.flatnonzero(sync)
     if len(rows):
-        place = who[rows]
-        frame = pd.DataFrame(
-            {
-                "came": start[rows] - state["offset_ns"].to_numpy(np.int64)[place],
-                "spread": state["uncertainty_ns"].to_numpy(np.int64)[place],
-            }
-        )
-        by = frame.groupby(match[rows])
-        latest = by["came"].transform("max")
-        skew[rows] = latest - by["came"].transform("min")
-        wait[rows] = np.minimum(latest - frame["came"], dur[rows])
-        timed[rows] = by["came"].transform("size") > 1
-        trusted[rows] = (skew[rows] > by["spread"].transform("max")) & timed[rows]
-        at_end = (frame["came"] == latest).to_numpy()
-        is_single = pd.Series(at_end).groupby(match[rows]).transform("sum") == 1
+        place, of_match = who[rows], match[rows]
+        matches = int(of_match.max()) + 1
+        came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
+        spread = state["uncertainty_ns"].to_numpy(np.int64)[place]
+        latest = most(of_match, came, matches)[of_match]
+        skew[rows] = latest - least(of_match, came, matches)[of_match]
+        wait[rows] = np.minimum(latest - came, dur[rows])
+        timed[rows] = np.bincount(of_match)[of_match] > 1
+        trusted[rows] = (skew[rows] > most(of_match, spread, matches)[of_match]) & timed[rows]
+        at_end = came == latest
+        is_single = np.bincount(of_match[at_end], minlength=matches)[of_match] == 1
         last[rows] = at_end & is_single & trusted[rows]
-    return pd.DataFrame(
-        {
-            "wait_ns": pd.arrays.IntegerArray(wait, ~timed),
-            "skew_ns": pd.arrays.IntegerArray(skew, ~timed),
-            "trusted": trusted,
-            "is_last": last,
-        }
-    )
+    return {
+        "wait_ns": pd.arrays.IntegerArray(wait, ~timed),
+        "skew_ns": pd.arrays.IntegerArray(skew, ~timed),
+        "trusted": trusted,
+        "is_last": last,
+    }

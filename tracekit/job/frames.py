@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.job.groups import least, most
 from tracekit.model import keys as grouping
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import (
@@ -130,10 +131,6 @@ def _is_reduced_here(numbers: npt.NDArray[Any], how: str) -> bool:
     return numbers.dtype == np.int64 and how in _REDUCTIONS
 
 
-_LAST = 2**62
-"""Beyond any time."""
-
-
 def _means(number: Ints, values: Ints, count: int) -> npt.NDArray[np.float64]:
     """The mean of each group."""
     sizes = np.bincount(number, minlength=count)
@@ -141,25 +138,11 @@ def _means(number: Ints, values: Ints, count: int) -> npt.NDArray[np.float64]:
     return means
 
 
-def _most(number: Ints, values: Ints, count: int) -> Ints:
-    """The largest of each group."""
-    highest = np.full(count, values.min(initial=_LAST), values.dtype)
-    np.maximum.at(highest, number, values)
-    return highest
-
-
-def _least(number: Ints, values: Ints, count: int) -> Ints:
-    """The smallest of each group."""
-    lowest = np.full(count, values.max(initial=-_LAST), values.dtype)
-    np.minimum.at(lowest, number, values)
-    return lowest
-
-
 _REDUCTIONS: Mapping[str, Callable[[Ints, Ints, int], npt.NDArray[Any]]] = {
     "sum": grouping.summed,
     "mean": _means,
-    "max": _most,
-    "min": _least,
+    "max": most,
+    "min": least,
 }
 """How whole numbers are reduced: by the group of each, for so many groups."""
 

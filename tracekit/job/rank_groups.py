@@ -135,8 +135,10 @@ def _staged_segments(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["segments"])
     rows["canonical"] = canonical_stages(rows)
     rows = rows[rows["rank"].notna()]
-    staged = rows["canonical"].notna().groupby(pd.Series(of_keys(rows, RANK_GROUP)[0], rows.index))
-    return rows[rows["canonical"].notna() | ~staged.transform("any")]
+    rank_group, _ = of_keys(rows, RANK_GROUP)
+    is_staged = rows["canonical"].notna().to_numpy(np.bool_)
+    has_stages = np.bincount(rank_group, is_staged) > 0
+    return rows[is_staged | ~has_stages[rank_group]]
 
 
 def work_by_step(measured: Measurements) -> pd.DataFrame:

@@ -16,7 +16,7 @@ import pandas as pd
 from tracekit.job.collectives import matched, middles
 from tracekit.job.frames import canonical_stages, summed, text_or_none, units
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, of_others, staged_segments
-from tracekit.model.keys import numbered_alike, of_keys, places_of
+from tracekit.model.keys import numbered_alike, of_arrays, of_column, of_keys, places_of
 from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 
@@ -118,7 +118,7 @@ def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -
     assert (unexplained >= 0).all(), "no more than the wait may be booked"
     table = np.column_stack([parts, unexplained])
     entry, cause = np.nonzero(table)
-    out = rows.iloc[waiting[entry]][[*RANK_GROUP_STEP, "rank", "stage"]].reset_index(drop=True)
+    out = rows[[*RANK_GROUP_STEP, "rank", "stage"]].iloc[waiting[entry]].reset_index(drop=True)
     out["late_rank"] = rows["rank"].array[late[entry]]
     out["cause"] = np.array([*(name or None for name in names), None], object)[cause]
     out["lost_ns"] = table[entry, cause]
@@ -184,11 +184,12 @@ def _before(
     column = np.array(places, np.int64)[stage]
     np.add.at(table, (done + 1, column), worked["own_ns"].to_numpy(np.int64))
     table = table.cumsum(axis=0)
-    frame = pd.DataFrame({"strip": strip[: len(arrivals)], "line": came})
-    frame["group"] = arrivals["group"].astype(object)
-    earlier = frame.sort_values("line").groupby(["strip", "group"], dropna=False)["line"].shift()
-    earlier = earlier.reindex(frame.index)
-    begin = np.where(earlier.isna(), first[frame["strip"]], earlier.fillna(0) + 1).astype(np.int64)
+    of_strip = strip[: len(arrivals)]
+    group, _ = of_arrays([of_strip, of_column(arrivals["group"])[0]])
+    in_order = np.lexsort((came, group))
+    is_next = np.flatnonzero(np.diff(group[in_order]) == 0)
+    begin = first[of_strip]
+    begin[in_order[is_next + 1]] = came[in_order[is_next]] + 1
     work: npt.NDArray[np.int64] = table[came + 1] - table[begin]
     return work
 

@@ -99,7 +99,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         caveats = () if is_single else tuple(_unmatched(measured))
         return ANALYSIS.skipped(_nothing(measured), caveats=caveats, verdicts=abstained)
     return ANALYSIS.answered(
-        metrics=_metrics(measured, waited),
+        metrics=lambda: _metrics(measured, waited),
         sheets=lambda: with_rows(
             _cause_sheet(measured, waited),
             _rank_sheet(measured, waited),
@@ -107,7 +107,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             _clock_sheet(measured),
         ),
         findings=tuple(claims(measured, waited, judged, thresholds)),
-        caveats=(*_unmatched(measured), *_partly_seen(measured)),
+        caveats=lambda: (*_unmatched(measured), *_partly_seen(measured)),
         verdicts=abstained,
         charts=lambda: filter(attrgetter("marks"), [_chart(measured, waited)]),
     )

@@ -77,20 +77,20 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Weight sync and copies between device and host by stage; findings R13 and R14."""
     syncs = list(_syncs(measured))
     moved = _moved(measured)
-    sheets = with_rows(_sync_sheet(measured, syncs), _copy_sheet(measured, moved))
+    copies = moved[(moved["direction"] != "any").to_numpy(np.bool_)]
     verdicts = []
     if not syncs:
         reason = "no weight sync is annotated in the traces or timed in a log"
         verdicts.append(Verdict("weight-sync", "not applicable", reason))
     if not measured.has("transfers"):
         verdicts.append(Verdict("offload", "not applicable", "no GPU activity was recorded"))
-    if not sheets:
+    if not (syncs or len(copies)):
         reason = (
             "no weight sync and no copy of more than 64,000 bytes between GPU and host was recorded"
         )
         return ANALYSIS.skipped(reason, verdicts=tuple(verdicts))
     return ANALYSIS.answered(
-        sheets=sheets,
+        sheets=lambda: with_rows(_sync_sheet(measured, syncs), _copy_sheet(measured, copies)),
         findings=(*_slow_sync(measured, syncs, thresholds), *_offload(measured, moved, thresholds)),
         verdicts=tuple(verdicts),
     )
@@ -375,9 +375,8 @@ def _moved(measured: Measurements) -> pd.DataFrame:
     return out[columns]
 
 
-def _copy_sheet(measured: Measurements, moved: pd.DataFrame) -> Sheet:
+def _copy_sheet(measured: Measurements, copies: pd.DataFrame) -> Sheet:
     """Copies by stage and direction, the most exposed first."""
-    copies = moved[moved["direction"] != "any"]
     copies = ordered(copies, exposed_ns=False, size_bytes=False)
     copies = copies.assign(canonical=copies["canonical"].astype(object).fillna("(in no stage)"))
     for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):

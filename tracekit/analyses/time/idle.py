@@ -491,13 +491,16 @@ def _named(culprit: Culprit) -> str:
 def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
     """The longest gaps that are mostly such a pause, in the stages where it counts."""
     rows = whole(measured, "idle_gaps")
-    rows = rows.assign(canonical=canonical_stages(rows))
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+    is_collection = (rows["cause"] == "host_gc").to_numpy(np.bool_)
+    is_pause = is_collection | rows["cause"].isin(PAUSING).to_numpy(np.bool_)
+    rows, is_collection = rows[is_pause], is_collection[is_pause]
+    canonical = canonical_stages(rows)
     stages = {window.canonical for window in lost.windows}
-    counted = np.array(
-        [None in stages or text_or_none(c) in stages for c in rows["canonical"]], bool
-    )
-    rows = rows[(rows["cause"] == "host_gc") | (rows["cause"].isin(PAUSING) & counted)]
+    if None not in stages:
+        counts = np.array(list(map(stages.__contains__, canonical.tolist())), np.bool_)
+        rows, canonical = rows[is_collection | counts], canonical[is_collection | counts]
+    rows = rows.assign(canonical=canonical)
     return ordered(rows, cause_ns=False, source=True, ts_ns=True)
 
 

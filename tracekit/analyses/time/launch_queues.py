@@ -76,10 +76,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: A
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
         return ANALYSIS.skipped(DAMAGED)
-    sheets = with_rows(_delay_sheet(measured), _queue_sheet(measured))
-    if not sheets:
+    if not (len(whole(measured, "queues")) or _delay_sheet(measured).rows):
         return ANALYSIS.skipped("no device op can be traced back to its launch")
-    return ANALYSIS.answered(sheets=sheets)
+    return ANALYSIS.answered(
+        sheets=lambda: with_rows(_delay_sheet(measured), _queue_sheet(measured))
+    )
 
 
 def _delay_sheet(measured: Measurements) -> Sheet:

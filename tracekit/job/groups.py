@@ -1,0 +1,48 @@
+"""What is known of groups of rows by their numbers: the least and the most of each, the place of each row in its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+_LAST = 2**62
+"""Beyond any time."""
+
+
+def most(number: Ints, values: Ints, count: int) -> Ints:
+    """The largest value of each group 0 … count-1."""
+    highest = np.full(count, values.min(initial=_LAST), values.dtype)
+    np.maximum.at(highest, number, values)
+    return highest
+
+
+def least(number: Ints, values: Ints, count: int) -> Ints:
+    """The smallest value of each group 0 … count-1."""
+    lowest = np.full(count, values.max(initial=-_LAST), values.dtype)
+    np.minimum.at(lowest, number, values)
+    return lowest
+
+
+def differ(number: Ints, values: Ints, count: int) -> npt.NDArray[np.bool_]:
+    """Which groups hold different values.
+
+    >>> differ(np.array([0, 1, 0]), np.array([5, 7, 6]), 2).tolist()
+    [True, False]
+    """
+    return np.asarray(least(number, values, count) != most(number, values, count), np.bool_)
+
+
+def places_within(number: Ints, order: Ints) -> Ints:
+    """For each row how many of its group stand before it in this order of all rows.
+
+    >>> places_within(np.array([0, 1, 0]), np.array([2, 1, 0])).tolist()
+    [1, 0, 0]
+    """
+    by_group = order[np.argsort(number[order], kind="stable")]
+    size = np.bincount(number)
+    begin = np.cumsum(size) - size
+    place = np.empty(len(number), np.int64)
+    place[by_group] = np.arange(len(number)) - np.repeat(begin, size)
+    return place
