@@ -65,7 +65,7 @@ def union(start: Ints, end: Ints) -> Intervals:
         if sweeps.native is not None:
             return union(start, end)
     reach = np.maximum.accumulate(end)
-    opens = np.flatnonzero(start[1:] > reach[:-1]) + 1
+    opens = (start[1:] > reach[:-1]).nonzero()[0] + 1
     first = np.concatenate(([0], opens))
     last = np.concatenate((opens - 1, [len(start) - 1]))
     return Intervals(start[first], reach[last])
@@ -137,7 +137,7 @@ def side_by_side(
     length = np.where(high >= low, high.astype(np.float64) - low + 1, 0.0)
     part = np.floor(np.cumsum(length) / (_LAST // 2)).astype(np.int64)
     for number in range(int(part.max(initial=-1)) + 1):
-        lines = np.flatnonzero((part == number) & (length > 0))
+        lines = ((part == number) & (length > 0)).nonzero()[0]
         size = high[lines] - low[lines] + 1
         shift = np.zeros(count, np.int64)
         shift[lines] = np.cumsum(size) - size - low[lines]
@@ -256,7 +256,7 @@ def shared(
     parts = [(op, window, begins.astype(np.int64), ns)]
     for number, (ts, remainder) in enumerate(sweep.rests):
         if len(ts):
-            of_class = np.flatnonzero(kind == number)
+            of_class = (kind == number).nonzero()[0]
             places = of_class
             if order is not None:
                 places = order[of_class]
@@ -299,12 +299,12 @@ def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> sweeps.
     length = np.diff(times, append=times[-1:])
     free = np.ones(len(times), np.bool_)
     for number in range(kinds):
-        of_class = np.flatnonzero(kind == number)
+        of_class = (kind == number).nonzero()[0]
         change = np.zeros(len(times), np.int8)
         change[first[of_class]], change[last[of_class]] = 1, -1
         running = np.cumsum(change, dtype=np.int64)
         each = np.where(free & (running > 0), length, 0)
-        several = np.flatnonzero((running > 1) & (each > 0))
+        several = ((running > 1) & (each > 0)).nonzero()[0]
         each[several], remainder = np.divmod(each[several], running[several])
         np.cumsum(each, out=sums[number, 1:])
         rests.append((times[several[remainder > 0]], remainder[remainder > 0]))

@@ -77,7 +77,7 @@ def numbered(keys: Ints) -> tuple[Ints, Ints]:
     offset = keys - low
     occurs = np.zeros(room, np.bool_)
     occurs[offset] = True
-    distinct = np.flatnonzero(occurs)
+    distinct = occurs.nonzero()[0]
     table = np.zeros(room, np.int64)
     table[distinct] = np.arange(len(distinct))
     return distinct + low, table.take(offset)
@@ -394,7 +394,7 @@ def _numbers_or_none(array: Nullable) -> list[Any]:
     """The numbers as Python has them; None where one is missing."""
     numbers: list[Any] = array.values.tolist()
     missing = np.isnan(array.values) if array.values.dtype.kind == "f" else array.missing
-    for row in np.flatnonzero(missing).tolist():
+    for row in missing.nonzero()[0].tolist():
         numbers[row] = None
     return numbers
 
@@ -483,7 +483,7 @@ def ordered(values: Ints, *ties: npt.NDArray[Any]) -> Ints:
     is_tied = np.zeros(len(order), np.bool_)
     is_tied[1:] = is_equal
     is_tied[:-1] |= is_equal
-    tied = np.flatnonzero(is_tied)
+    tied = is_tied.nonzero()[0]
     places = order[tied]
     keys = [tie[places] for tie in reversed(ties)]
     order[tied] = places[np.lexsort([*keys, ascending[tied]])]
@@ -550,10 +550,10 @@ def largest(values: Ints, count: int) -> Ints:
     if len(values) <= count or not count:
         return np.arange(min(len(values), count))
     least = np.partition(values, len(values) - count)[len(values) - count]
-    is_among = values > least
-    equal_places = np.flatnonzero(values == least)
+    is_among: npt.NDArray[np.bool_] = values > least
+    equal_places = (values == least).nonzero()[0]
     is_among[equal_places[: count - int(np.count_nonzero(is_among))]] = True
-    return np.flatnonzero(is_among)
+    return is_among.nonzero()[0]
 
 
 def place_of(

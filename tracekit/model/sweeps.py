@@ -312,7 +312,7 @@ def swept(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> Swept:
     place, of_class, remainder = place[:count], of_class[:count], remainder[:count]
     rests = []
     for number in range(kinds):
-        which = np.flatnonzero(of_class == number)
+        which = (of_class == number).nonzero()[0]
         rests.append((times[place[which]], remainder[which]))
     return Swept(got[:ops], got[ops:], edges[:, :-1], rests)
 

@@ -241,7 +241,7 @@ class Labels:
             return table.no_rows()
         if table.name == "metrics":
             columns = described(columns)
-        if KEYS.keys().isdisjoint(columns):
+        if _KEYS.isdisjoint(columns):
             return self.keyed(length, table.cast_arrays(columns, length, _KEY_NAMES))
         return table.cast({**self.keyed(length, {}).arrays, **columns}, length)
 
@@ -252,6 +252,7 @@ class Labels:
 
 _KEYS_OF = attrgetter(*("name" if key == "source" else key for key in KEYS))
 _KEY_NAMES = tuple(KEYS)
+_KEYS = frozenset(KEYS)
 
 KEY_KINDS: Mapping[str, str] = {name: column.dtype for name, column in KEYS.items()}
 """The names and types of the key columns."""

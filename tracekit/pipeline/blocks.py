@@ -6,8 +6,7 @@ Each array by itself takes longer to be written and read than its numbers do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache as once
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,26 +15,48 @@ from tracekit.model.tables.arrays import Array, Coded, Nullable
 Form = str | list[str]
 """What tells of a column: the name of its type, `?` before it where rows may lack it; of texts that of their codes, and they."""
 
-Arrays = dict[str, list[np.ndarray[Any, Any]]]
-"""The arrays of all tables in their order, by type."""
-
 _MISSING = "?"
-_TRUTH = np.dtype(np.bool_).str
+_TRUTH = np.dtype(np.bool_)
+
+
+class _OfType(NamedTuple):
+    """The arrays of one type, its name, and the form of columns of it of which rows may lack some."""
+
+    name: str
+    nullable: str
+    arrays: list[np.ndarray[Any, Any]]
+
+
+class Arrays(dict["np.dtype[Any]", _OfType]):
+    """The arrays of all tables in their order, by type."""
+
+    def __missing__(self, dtype: np.dtype[Any]) -> _OfType:
+        """None yet of a type; raises `TypeError` for one that is not of numbers."""
+        if dtype.kind not in "biuf":
+            raise TypeError(f"an array of {dtype} is not one of numbers")
+        none = self[dtype] = _OfType(dtype.str, _MISSING + dtype.str, [])
+        return none
 
 
 def form_of(array: Array, arrays: Arrays) -> Form:
     """The form of a column, whose arrays are added to the others. Raises `TypeError` for one that is not of numbers."""
-    if isinstance(array, Coded):
-        return [_added(array.codes, arrays), *array.texts]
     if isinstance(array, Nullable):
-        _added(array.missing, arrays)
-        return _MISSING + _added(array.values, arrays)
-    return _added(array, arrays)
+        of_type = arrays[array.values.dtype]
+        arrays[_TRUTH].arrays.append(array.missing)
+        of_type.arrays.append(array.values)
+        return of_type.nullable
+    if isinstance(array, Coded):
+        of_type = arrays[array.codes.dtype]
+        of_type.arrays.append(array.codes)
+        return [of_type.name, *array.texts]
+    of_type = arrays[array.dtype]
+    of_type.arrays.append(array)
+    return of_type.name
 
 
 def long_arrays(arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-    """All arrays of each type as one."""
-    return {dtype: np.concatenate(of_type) for dtype, of_type in arrays.items()}
+    """All arrays of each type as one, by the name of the type."""
+    return {of_type.name: np.concatenate(of_type.arrays) for of_type in arrays.values()}
 
 
 class Blocks:
@@ -54,7 +75,7 @@ class Blocks:
             dtype, *texts = form
             return Coded(self._next(dtype, length), tuple(texts))
         if form.startswith(_MISSING):
-            missing = self._next(_TRUTH, length)
+            missing = self._next(_TRUTH.str, length)
             return Nullable(self._next(form.removeprefix(_MISSING), length), missing)
         return self._next(form, length)
 
@@ -65,22 +86,3 @@ class Blocks:
         if len(array) != length:
             raise ValueError("damaged: an array behind the last one")
         return array
-
-
-def _added(array: np.ndarray[Any, Any], arrays: Arrays) -> str:
-    """The name of the type of an array, which is added to those of its type."""
-    dtype = _type_name(array.dtype)
-    of_type = arrays.get(dtype)
-    if of_type is None:
-        arrays[dtype] = [array]
-    else:
-        of_type.append(array)
-    return dtype
-
-
-@once
-def _type_name(dtype: np.dtype[Any]) -> str:
-    """The name of a type; raises `TypeError` for one that is not of numbers."""
-    if dtype.kind not in "biuf":
-        raise TypeError(f"an array of {dtype} is not one of numbers")
-    return str(dtype.str)

@@ -55,7 +55,7 @@ _OTHERS = attrgetter(*_FIELDS[1:])
 
 def _sent(tables: Mapping[str, Tables]) -> Any:
     """The tables as what tells of each, and all of their arrays by type; as they are where some are not of numbers."""
-    arrays: Arrays = {}
+    arrays = Arrays()
     descriptions: dict[str, dict[str, Any]] = {}
     try:
         for question, of_question in tables.items():

@@ -43,13 +43,14 @@ _SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
 
 def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
     """What was measured of `source`, as bytes. Raises `TypeError` for what JSON cannot hold."""
-    arrays: Arrays = {}
+    arrays = Arrays()
     records = [_part_json(part, source, arrays) for part in parts]
-    lengths = {dtype: sum(map(len, of_type)) for dtype, of_type in arrays.items()}
+    blocks = long_arrays(arrays)
+    lengths = {dtype: len(array) for dtype, array in blocks.items()}
     head = json.dumps([records, lengths]).encode("ascii")
     padded = head + b" " * (-len(head) % _ALIGNED_BYTES)
     content = [len(padded).to_bytes(_HEAD_LENGTH_BYTES, "little"), padded]
-    for array in long_arrays(arrays).values():
+    for array in blocks.values():
         data = array.tobytes()
         content += (data, bytes(-len(data) % _ALIGNED_BYTES))
     compressed: bytes = deflate.compress(b"".join(content), _FASTEST)

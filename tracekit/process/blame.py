@@ -133,7 +133,7 @@ def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int
     waits = Segments(gaps.start, ready, thread, place)
     waits = _cut_at(Segments(*(column[ready > gaps.start] for column in waits)), edges)
     parts, silence, row = _followed(trace, host, idle, waits)
-    silent = np.flatnonzero(np.append(host.frame, True)[row])
+    silent = np.append(host.frame, True)[row].nonzero()[0]
     note = _neighbours(host, waits.thread[silence.origin[silent]], silence, silent, notes)
     nothing = np.full(len(silent), HOLDER["nothing"])
     parts.append(_Leaves(silence.start, silence.end, row, silent, note, nothing))
@@ -197,7 +197,7 @@ def _followed(
     """(what pieces of the waits were spent in, the other pieces, `origin` the place in `waits`, the row of each)."""
     start, end, row, first = host.cut_and_found(waits)
     is_open = np.append(host.waits | host.frame, True)
-    places = np.flatnonzero(is_open[row])
+    places = is_open[row].nonzero()[0]
     own_row = row[places]
     origin = np.searchsorted(first, places, side="right") - 1
     part = Segments(start[places], end[places], waits.thread[origin], origin)
@@ -249,7 +249,7 @@ def _neighbours(
     place = sweeps.places(begin, host.axis.lift(thread, part.start[rows]), right=True)
     before, after = place - 1, np.where(place < len(begin), place, -1)
     if not is_all:
-        recorded = np.append(np.flatnonzero(host.recorded), -1)
+        recorded = np.append(host.recorded.nonzero()[0], -1)
         before, after = recorded[before], recorded[after]
     before = _outermost(host, before)
     both = []
@@ -278,7 +278,7 @@ def _neighbour(name: str) -> str:
 def _outermost(host: HostRows, rows: Ints) -> Ints:
     """The outermost row around each that is no step or stage and no range around others: what a person would name."""
     row = rows.copy()
-    active = np.flatnonzero(row >= 0)
+    active = (row >= 0).nonzero()[0]
     for _ in range(MAX_DEPTH):
         above = host.tree.parent[row[active]]
         goes = above >= 0
@@ -303,7 +303,7 @@ def _on_device(
             is_of_cause = np.zeros(len(idle.gaps.start), np.bool_)
             is_of_cause[idle.shares[name].gap] = True
             why[is_of_cause[late.origin]] = notes.setdefault(ON_DEVICE[name], len(notes))
-    explained, unexplained = np.flatnonzero(why >= 0), np.flatnonzero(why < 0)
+    explained, unexplained = (why >= 0).nonzero()[0], (why < 0).nonzero()[0]
     leaves_of_cause = _Leaves(
         late.start[explained],
         late.end[explained],
@@ -316,7 +316,7 @@ def _on_device(
         return [leaves_of_cause]
     start, end, row, _ = host.cut_and_found(Segments(*(column[unexplained] for column in late)))
     row[~np.append(host.holds, False)[row]] = -1
-    without_row = np.flatnonzero(row < 0)
+    without_row = (row < 0).nonzero()[0]
     note = np.full(len(without_row), notes.setdefault(ON_DEVICE[""], len(notes)))
     return [
         _Leaves(start, end, row, without_row, note, np.full(len(without_row), HOLDER["device"])),
@@ -418,10 +418,10 @@ def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
     used = used[:-1]
     if sweeps.native is not None:
         sweeps.mark_enclosing(parent, used)
-        return np.flatnonzero(used), tops
+        return used.nonzero()[0], tops
     for level in range(min(deepest, MAX_DEPTH), 0, -1):
         used[parent[used & (depth == level)]] = True
-    return np.flatnonzero(used), tops
+    return used.nonzero()[0], tops
 
 
 def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
@@ -456,7 +456,7 @@ def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
     if sweeps.native is not None and (depths := sweeps.depths(parent)) is not None:
         return depths
     depth, jump = (parent >= 0).astype(np.int64), parent.astype(np.int64)
-    while len(has := np.flatnonzero(jump >= 0)):
+    while len(has := (jump >= 0).nonzero()[0]):
         depth[has] += depth[jump[has]]
         jump[has] = jump[jump[has]]
     return depth, int(depth.max(initial=0))
@@ -474,11 +474,11 @@ def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
     is_kept &= inside >= smallest_ns
     holder = np.arange(count)
     while not is_kept[holder[holder >= 0]].all():
-        gone = np.flatnonzero((holder >= 0) & ~is_kept[holder])
+        gone = ((holder >= 0) & ~is_kept[holder]).nonzero()[0]
         holder[gone] = tree.parent[holder[gone]]
     new = np.cumsum(is_kept) - 1
-    kept_nodes = np.flatnonzero(is_kept)
-    lost = np.flatnonzero(~is_kept[node])
+    kept_nodes = is_kept.nonzero()[0]
+    lost = (~is_kept[node]).nonzero()[0]
     enclosing = np.append(holder, -1)[node[lost]]
     enclosing = np.where(enclosing >= 0, new[enclosing], -1)
     key = (enclosing + 1) * len(HOLDERS) + tree.holder[node[lost]]
@@ -517,7 +517,7 @@ def _pooled(
             count = int(node.max(initial=-1)) + 1
             first, length = sweeps.pooled(part.start, part.end, node, count, points)
         else:
-            first = np.flatnonzero(node >= 0)
+            first = (node >= 0).nonzero()[0]
             length = part.end[first] - part.start[first]
         pools.append((part.start[first], node[first].astype(np.int64), length))
     starts, places, lengths = map(np.concatenate, zip(*pools, strict=True))

@@ -39,9 +39,9 @@ def rows_by_device(
     recorded = is_sound & ~device.missing
     numbers = distinct(device.values[recorded]).tolist()
     rows: list[tuple[int | None, Ints]] = [
-        (number, np.flatnonzero(recorded & (device.values == number))) for number in numbers
+        (number, (recorded & (device.values == number)).nonzero()[0]) for number in numbers
     ]
-    unknown = np.flatnonzero(is_sound & device.missing)
+    unknown = (is_sound & device.missing).nonzero()[0]
     return [*rows, (None, unknown)] if len(unknown) else rows
 
 

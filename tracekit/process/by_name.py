@@ -91,7 +91,7 @@ def numbered_codes(codes: Rows, count: int) -> tuple[Ints, Rows]:
     """
     occurs = np.zeros(count + 1, np.bool_)
     occurs[codes] = True  # -1 marks the last place
-    present = np.concatenate((np.flatnonzero(occurs[-1:]) - 1, np.flatnonzero(occurs[:-1])))
+    present = np.concatenate((occurs[-1:].nonzero()[0] - 1, occurs[:-1].nonzero()[0]))
     place = np.zeros(count + 1, sweeps.row_type(len(codes)))
     place[present] = np.arange(len(present))
     of_rows: Rows = place[codes]

@@ -197,7 +197,7 @@ def _argument(
     if column is None or not len(column.rows):
         return np.empty(0, np.int64), None, np.empty(0, np.int64)
     place, is_recorded = place_of(column.rows, ids)
-    return column.values[place[is_recorded]], column.categories, np.flatnonzero(is_recorded)
+    return column.values[place[is_recorded]], column.categories, is_recorded.nonzero()[0]
 
 
 def first_known(*columns: Objects) -> Objects:

@@ -25,9 +25,9 @@ def per_step(recorded: Collectives) -> Mapping[str, Any]:
     inside = np.ones(len(step), np.bool_) if step.missing.all() else ~step.missing
     in_stage = inside & (stage.codes >= 0)
     no_stage = Coded(np.full(len(step), -1), ())
-    parts = [_summed(recorded, np.flatnonzero(inside), no_stage)]
+    parts = [_summed(recorded, inside.nonzero()[0], no_stage)]
     if in_stage.any():
-        parts.append(_summed(recorded, np.flatnonzero(in_stage), stage))
+        parts.append(_summed(recorded, in_stage.nonzero()[0], stage))
     return {name: joined([part[name] for part in parts]) for name in parts[0]}
 
 

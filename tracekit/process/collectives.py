@@ -91,7 +91,7 @@ class Collectives:
 def collectives(trace: Trace) -> Collectives:
     """The collectives of a trace; sizes after definition M12, steps and stages as of all device work."""
     is_collective = of_kind(trace, "device_ops", "collective")
-    rows = np.flatnonzero(is_collective & ~trace.derived(overlong))
+    rows = (is_collective & ~trace.derived(overlong)).nonzero()[0]
     on_device = len(rows) > 0
     if not on_device:
         rows = _host_rows(trace)
@@ -210,7 +210,7 @@ def _first_of(array: Array, number: Ints, first: Ints) -> Array:
 
 def _first_known(is_known: Bools, number: Ints, first: Ints) -> Ints:
     """Of each group of rows the first that is known, else the first."""
-    row, with_value = first.copy(), np.flatnonzero(is_known)[::-1]
+    row, with_value = first.copy(), is_known.nonzero()[0][::-1]
     row[number[with_value]] = with_value
     return row
 
@@ -218,7 +218,7 @@ def _first_known(is_known: Bools, number: Ints, first: Ints) -> Ints:
 def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
     """For each collective, how much of it no compute kernel of its device runs beside (M5)."""
     is_compute = of_kind(trace, "device_ops", "kernel") & ~trace.derived(overlong)
-    of_compute = at_rows(trace.nullable("device_ops", "device"), np.flatnonzero(is_compute))
+    of_compute = at_rows(trace.nullable("device_ops", "device"), is_compute.nonzero()[0])
     both = joined([device, of_compute])
     own_device, compute_device = np.split(of_arrays([both])[0], [len(start)])
     from_ = trace.numbers("device_ops", "ts_ns")[is_compute]
@@ -234,7 +234,7 @@ def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
 def _host_rows(trace: Trace) -> Ints:
     """The outermost ranges of `host_ops` that are a collective which the host itself carries out."""
     wanted = _is_range(trace, _ON_HOST)
-    rows = np.flatnonzero(wanted)
+    rows = wanted.nonzero()[0]
     return rows[trace.derived(nesting).nearest(wanted, rows) < 0] if len(rows) else rows
 
 
@@ -262,12 +262,12 @@ def _issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> 
     Calls are served in the order in which they come: the k-th of an op is that of the k-th call, if there
     are equally many and none is served before it comes.
     """
-    calls = np.flatnonzero(outermost)
+    calls = outermost.nonzero()[0]
     call_op = _op_by_name(trace, "host_ops", calls)
     call_start = trace.numbers("host_ops", "ts_ns")[calls]
     issuing = np.full(len(start), -1, np.int64)
     for name in set(op.tolist()):
-        rows_of_op, calls_of_op = np.flatnonzero(op == name), np.flatnonzero(call_op == name)
+        rows_of_op, calls_of_op = (op == name).nonzero()[0], (call_op == name).nonzero()[0]
         calls_of_op = calls_of_op[np.argsort(call_start[calls_of_op], kind="stable")]
         if (
             len(rows_of_op) == len(calls_of_op)
@@ -282,7 +282,7 @@ def _outermost_calls(trace: Trace) -> Bools:
     names = trace.texts("host_ops", "name")
     is_call = is_named(names, _is_call)
     is_call &= of_kind(trace, "host_ops", "op")
-    rows = np.flatnonzero(is_call)
+    rows = is_call.nonzero()[0]
     is_call[rows[trace.derived(nesting).nearest(is_call, rows) >= 0]] = False
     return is_call
 
@@ -296,14 +296,14 @@ def _is_call(name: str) -> bool:
 def _comms_rows(trace: Trace) -> Bools:
     """Which rows of `host_ops` are a record or a call that tells of a collective."""
     is_teller = is_named(trace.texts("host_ops", "name"), _may_tell)
-    rows = np.flatnonzero(is_teller)
+    rows = is_teller.nonzero()[0]
     is_teller[rows] = has(trace, "Collective name", trace.numbers("host_ops", "id")[rows])
     return is_teller
 
 
 def _comms_in(trace: Trace, outermost: Bools, call: Ints) -> Ints:
     """For each call (-1: none) the id of the last `record_param_comms` that it made; -1 without one."""
-    comms = np.flatnonzero(_comms_rows(trace))
+    comms = _comms_rows(trace).nonzero()[0]
     if not len(comms):
         return np.full(len(call), -1, np.int64)
     by = trace.derived(nesting).nearest(outermost, comms)
@@ -345,7 +345,7 @@ def _count_before(group: Ints) -> Ints:
 def _enclosing(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
     """For each row of `host_ops` (-1: none) itself if it is wanted, else the nearest such around it; else -1."""
     enclosing = np.full(len(rows), -1, np.int64)
-    launched = np.flatnonzero(rows >= 0)
+    launched = (rows >= 0).nonzero()[0]
     around = trace.derived(nesting).nearest(wanted, rows[launched])
     enclosing[launched] = np.where(wanted[rows[launched]], rows[launched], around)
     return enclosing

@@ -140,9 +140,9 @@ def _windows_within(recorded: Windows, chosen: Intervals, steps: frozenset[int] 
     """The chosen steps at their whole length, and the ranges that start in the chosen time."""
     steps_inside, ranges = recorded.step_rows, recorded.stage_rows
     if steps is not None:
-        steps_inside = steps_inside.at(np.flatnonzero(_are_in(steps_inside.step, steps)))
+        steps_inside = steps_inside.at(_are_in(steps_inside.step, steps).nonzero()[0])
     is_inside = covered(chosen, ranges.ts_ns, ranges.ts_ns + 1) > 0
-    return Windows(steps_inside, ranges.at(np.flatnonzero(is_inside)), recorded.dropped)
+    return Windows(steps_inside, ranges.at(is_inside.nonzero()[0]), recorded.dropped)
 
 
 def _chosen(
@@ -156,9 +156,9 @@ def _chosen(
         ranges, role = recorded.stage_rows, trace.source.role
         wanted = [*(stage(name, role) for name in ranges.stage.texts), False]
         is_wanted = np.array(wanted, np.bool_)[ranges.stage.codes] & (ranges.parent.codes < 0)
-        rows = ranges.at(np.flatnonzero(is_wanted))
+        rows = ranges.at(is_wanted.nonzero()[0])
     if steps is not None:
-        rows = rows.at(np.flatnonzero(_are_in(rows.step, steps)))
+        rows = rows.at(_are_in(rows.step, steps).nonzero()[0])
     return union(rows.ts_ns, rows.ts_ns + np.maximum(rows.dur_ns, 1))
 
 

@@ -42,7 +42,7 @@ def device_slots(
         rows = idle.rows
         start = trace.numbers("device_ops", "ts_ns")[rows]
         end = start + trace.numbers("device_ops", "dur_ns")[rows]
-        shared_windows = np.flatnonzero(affordable(start, end, low, high))
+        shared_windows = affordable(start, end, low, high).nonzero()[0]
         ops = start, end, keys[1][key[rows]]
         ties = partial(_ties, trace, rows)
         got = shared(ops, low[shared_windows], high[shared_windows], ties)
@@ -88,7 +88,7 @@ def _idle(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> 
         part = idle.causes[name]
         ns = covered(part, cuts, until)
         count = np.searchsorted(part.start, until) - np.searchsorted(part.start, cuts)
-        used = np.flatnonzero((ns[cell] > 0) | (count[cell] > 0))
+        used = ((ns[cell] > 0) | (count[cell] > 0)).nonzero()[0]
         used_cell = cell[used]
         entries.append(
             (

@@ -112,13 +112,13 @@ def sync_calls(trace: Trace) -> SyncCalls:
     runtime = of_kind(trace, "host_ops", "runtime")
     chosen = is_named(trace.texts("host_ops", "name"), _synchronises) & runtime
     chosen[_waited_copies(trace)] = True
-    rows = np.flatnonzero(chosen)
+    rows = chosen.nonzero()[0]
     rows = rows[np.lexsort((rows, _ends(trace, "host_ops", rows)))]
     is_op = of_kind(trace, "host_ops", "op")
     tree = trace.derived(nesting)
     inner = tree.nearest(is_op, rows)
     outer = inner.copy()
-    climbing = np.flatnonzero(outer >= 0)
+    climbing = (outer >= 0).nonzero()[0]
     while len(climbing):
         above = tree.nearest(is_op, outer[climbing])
         climbing, above = climbing[above >= 0], above[above >= 0]
@@ -140,7 +140,7 @@ def _waited_copies(trace: Trace) -> Ints:
         return np.empty(0, np.int64)
     links: Launches = trace.derived(launches)
     pageable = is_named(names, lambda name: "pageable" in name.lower())
-    rows = np.flatnonzero(pageable & of_kind(trace, "device_ops", "memcpy") & (links.call >= 0))
+    rows = (pageable & of_kind(trace, "device_ops", "memcpy") & (links.call >= 0)).nonzero()[0]
     call: Ints = links.call[rows]
     returned = _ends(trace, "host_ops", call)
     ended = _ends(trace, "device_ops", rows)
@@ -174,6 +174,6 @@ def _union(trace: Trace, chosen: Mask, table: str = "host_ops") -> Intervals:
     if sweeps.native is not None:
         low, high, is_whole = sweeps.joined_rows(chosen, start, dur)
         return Intervals(low, high) if is_whole else union(low, high)
-    rows = np.flatnonzero(chosen)
+    rows = chosen.nonzero()[0]
     start = start[rows]
     return union(start, start + dur[rows])

@@ -201,7 +201,7 @@ def _edges(axis: Axis, thread: Ints, begin: Ints, end: Ints, within: Intervals |
         for times in (axis.times(thread[part], begin[part]), end[part]):
             inside = np.arange(len(times))
             if within is not None:
-                inside = np.flatnonzero(window_at(within.start, within.end, times) >= 0)
+                inside = (window_at(within.start, within.end, times) >= 0).nonzero()[0]
             parts.append(axis.lift(thread[part][inside], times[inside]))
     edges = np.concatenate(parts)
     del parts
@@ -237,7 +237,7 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
     part = host.cut(pieces.segments)
     row, off = host.at(part.thread, part.start), pieces.off[part.origin]
     taken_in = host.at(part.thread, pieces.at_ns[part.origin])
-    chosen = np.flatnonzero(off | (row == taken_in))
+    chosen = (off | (row == taken_in)).nonzero()[0]
     part = Segments(*(column[chosen] for column in part))
     row, off, ready = row[chosen], off[chosen], pieces.ready[part.origin]
     only_frame = np.append(host.frame, True)[row]
@@ -284,7 +284,7 @@ def _only_frame(frame: npt.NDArray[np.int8], parent: Rows, holder: npt.NDArray[n
     """Which rows only say which step or stage it is: steps, and outermost ranges with an op, a call or a Python function just inside."""
     only_frame = frame > 1
     is_range = np.append(frame == 1, False)  # the last place is that of no row
-    only_frame[parent[np.flatnonzero(is_range[parent] & _RUNS_INSIDE[holder])]] = True
+    only_frame[parent[(is_range[parent] & _RUNS_INSIDE[holder]).nonzero()[0]]] = True
     return only_frame
 
 
@@ -320,16 +320,16 @@ def _first_calls(trace: Trace) -> Ints:
     """Rows of `host_ops`: calls far longer than others of their name, the first of that name or to launch that kernel."""
     dur, names = trace.numbers("host_ops", "dur_ns"), trace.texts("host_ops", "name").codes
     is_call = of_kind(trace, "host_ops", "runtime")
-    long = np.flatnonzero(is_call & (dur >= FIRST_CALL_NS))
+    long = (is_call & (dur >= FIRST_CALL_NS)).nonzero()[0]
     if not len(long):
         return long
     is_first, start = np.zeros(len(dur), np.bool_), trace.numbers("host_ops", "ts_ns")
     calls_of = {}
     for name in distinct(names[long]).tolist():
-        calls_of[name] = np.flatnonzero(is_call & (names == name))
+        calls_of[name] = (is_call & (names == name)).nonzero()[0]
         is_first[calls_of[name][start[calls_of[name]].argmin()]] = True
     links: Launches = trace.derived(launches)
-    ops = np.flatnonzero(links.call >= 0)
+    ops = (links.call >= 0).nonzero()[0]
     ops = ops[np.argsort(links.ts_ns[ops], kind="stable")]
     kernels = trace.texts("device_ops", "name").codes[ops]
     is_first[links.call[ops[np.unique(kernels, return_index=True)[1]]]] = True
@@ -345,7 +345,7 @@ def _first_calls(trace: Trace) -> Ints:
 def frame_rows(trace: Trace) -> npt.NDArray[np.int8]:
     """Which rows of `host_ops` are the ranges that the steps (2) and the outermost ranges (1) were made of."""
     steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
-    rows = np.flatnonzero(of_kind(trace, "host_ops", "range"))
+    rows = of_kind(trace, "host_ops", "range").nonzero()[0]
     start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
     starts, durs = (
         np.concatenate((getattr(ranges, name), getattr(steps, name), column))

@@ -97,7 +97,7 @@ def host_side(trace: Trace) -> HostSide:
     tree: Nesting = trace.derived(nesting)
     # Profilers of 2021 record annotations as ops.
     op = of_kind(trace, "host_ops", "op") & (kinds & _ANNOTATION == 0)
-    rows = np.flatnonzero(op)
+    rows = op.nonzero()[0]
     above = tree.nearest(op, rows)
     leaf, call = op.copy(), op.copy()
     leaf[above[above >= 0]] = False
@@ -139,7 +139,7 @@ def _kinds_of(name: str) -> int:
 
 def _outermost(tree: Nesting, mask: Mask) -> Mask:
     """The rows of the mask that no other row of it encloses; in the memory of one where there are none."""
-    rows = np.flatnonzero(mask)
+    rows = mask.nonzero()[0]
     if not len(rows):
         return all_alike(np.False_, len(mask))
     if len(rows) < 2:
@@ -155,7 +155,7 @@ def step_thread(trace: Trace) -> int | None:
     starts = recorded.stage_rows.ts_ns
     if recorded.step_rows.origin in ("profiler", "range"):
         starts = np.concatenate((recorded.step_rows.ts_ns, starts))
-    ranges = np.flatnonzero(of_kind(trace, "host_ops", "range"))
+    ranges = of_kind(trace, "host_ops", "range").nonzero()[0]
     rows = ranges[is_one_of(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
     threads, counts = np.unique(trace.numbers("host_ops", "thread")[rows], return_counts=True)
     return int(threads[counts.argmax()]) if len(threads) else None
@@ -199,7 +199,7 @@ class HostWindows:
     def both(self, ts_ns: Ints) -> tuple[Ints, Ints]:
         """(positions, rows): each instant once for its step and once for its stage, as far as it has them."""
         step, stage = self.step_at(ts_ns), self.stage_at(ts_ns)
-        positions = np.concatenate((np.flatnonzero(step >= 0), np.flatnonzero(stage >= 0)))
+        positions = np.concatenate(((step >= 0).nonzero()[0], (stage >= 0).nonzero()[0]))
         return positions, np.concatenate((step[step >= 0], stage[stage >= 0]))
 
     def covered(self, busy: Intervals) -> Ints:
@@ -290,7 +290,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
     number = trace.derived(device_places)
     by_device = []
     for device in distinct(number):
-        rows = np.flatnonzero(number == device)
+        rows = (number == device).nonzero()[0]
         rows = rows[ordered(start[rows], ~single[rows])]
         before = np.concatenate((start[rows[:1]], np.maximum.accumulate(end[rows])[:-1]))
         length = start[rows] - before
@@ -331,7 +331,7 @@ def _one_by_one(trace: Trace) -> Mask:
     """Which device ops are compute kernels, copies or fills with a known launch of their own."""
     side: HostSide = trace.derived(host_side)
     links: Launches = trace.derived(launches)
-    called = np.flatnonzero(links.call >= 0)
+    called = (links.call >= 0).nonzero()[0]
     by_graph = np.zeros(len(links.linked), np.bool_)
     by_graph[called] = side.graph_launch[links.call[called]]
     works = of_kind(trace, "device_ops", "kernel", "memcpy", "memset")
@@ -340,7 +340,7 @@ def _one_by_one(trace: Trace) -> Mask:
 
 def _setting_up(trace: Trace, side: HostSide) -> Intervals:
     """When a launching thread is in a call that explains a gap by itself, loads or collects."""
-    rows = np.flatnonzero(side.allocator | side.compiling | side.graph_capture | side.loader)
+    rows = (side.allocator | side.compiling | side.graph_capture | side.loader).nonzero()[0]
     did: HostActivity = trace.derived(host_activity)
     calls = _launching_calls(trace, rows)
     return union_all([calls, did.loader, did.collection])
@@ -351,7 +351,7 @@ def _waits(trace: Trace, side: HostSide) -> Intervals:
     syncs: SyncCalls = trace.derived(sync_calls)
     waits = side.sync.copy()
     waits[syncs.row] = True
-    return _launching_calls(trace, np.flatnonzero(waits))
+    return _launching_calls(trace, waits.nonzero()[0])
 
 
 def _launching_calls(trace: Trace, rows: Ints) -> Intervals:

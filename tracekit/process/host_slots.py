@@ -44,11 +44,11 @@ def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
     cuts = _cuts(trace, [low, high], np.concatenate((*lanes, flying)))
     row = np.full(len(cuts), -1, np.int64)
     for lane in lanes:
-        free = np.flatnonzero(row < 0)
+        free = (row < 0).nonzero()[0]
         thread = np.repeat(trace.numbers("host_ops", "thread")[lane[:1]], len(free))
         row[free] = innermost_in(trace, tree_of(trace, lane), thread, cuts[free])
     ops = np.concatenate(lanes)
-    nothing = np.flatnonzero(row < 0)
+    nothing = (row < 0).nonzero()[0]
     work = ops[~collective[ops]]
     row[nothing] = _awaited(trace, flying, work, cuts[nothing])
     begins = np.diff(row, prepend=-2) != 0
@@ -62,7 +62,7 @@ def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
     row = np.concatenate((row, ops))[order]
     ns = np.concatenate((np.diff(cuts, append=cuts[-1:]), np.zeros(len(ops), np.int64)))[order]
     count = np.concatenate((begins, np.ones(len(ops), np.bool_)))[order].astype(np.int64)
-    shared_windows = np.flatnonzero(affordable(ts, ts, low, high))
+    shared_windows = affordable(ts, ts, low, high).nonzero()[0]
     window, place = beginning(ts, low[shared_windows], high[shared_windows])
     keys, key, path_rows = _keys(trace, ts, row, collective)
     return [
@@ -99,8 +99,7 @@ def _lanes(trace: Trace, collective: Bools) -> list[Ints]:
     backward_threads = backward_threads[np.argsort(-counts, kind="stable")][: MAX_THREADS - 1]
     chosen = op | (collective & of_kind(trace, "host_ops", "range"))
     return [
-        np.flatnonzero(chosen & (thread == number))
-        for number in (first, *backward_threads.tolist())
+        (chosen & (thread == number)).nonzero()[0] for number in (first, *backward_threads.tolist())
     ]
 
 
@@ -108,7 +107,7 @@ def _flying(trace: Trace) -> Ints:
     """The rows of `host_ops` that last as long as a collective, by when they end."""
     names = trace.texts("host_ops", "name")
     is_range = of_kind(trace, "host_ops", "range")
-    rows = np.flatnonzero(is_named(names, _IN_FLIGHT.match) & is_range)
+    rows = (is_named(names, _IN_FLIGHT.match) & is_range).nonzero()[0]
     if not len(rows):
         return rows
     start, length = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))

@@ -168,7 +168,7 @@ class IdleTime:
 def _shares(idle: Intervals, part: Intervals) -> Shares:
     """How much of each gap is in a part of all gaps."""
     gap = sweeps.places(idle.start, part.start, right=True) - 1
-    first = np.flatnonzero(np.concatenate((gap[:1] == gap[:1], gap[1:] != gap[:-1])))
+    first = np.concatenate((gap[:1] == gap[:1], gap[1:] != gap[:-1])).nonzero()[0]
     shares = np.add.reduceat(part.end - part.start, first)
     # In half the memory where no gap is longer than two seconds.
     narrow = shares.astype(np.int32) if int(shares.max(initial=0)) < 2**31 else shares
@@ -178,7 +178,7 @@ def _shares(idle: Intervals, part: Intervals) -> Shares:
 def top_stages(trace: Trace) -> Stages:
     """Those of the outermost ranges that can be stages: no data loading, optimizer call or mini-batch."""
     ranges = trace.derived(outer_ranges)
-    return ranges.at(np.flatnonzero(is_named(ranges.stage, may_be_stage)))
+    return ranges.at(is_named(ranges.stage, may_be_stage).nonzero()[0])
 
 
 def stage_time(trace: Trace) -> Intervals:
@@ -231,10 +231,10 @@ def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, af
     is_held = np.zeros(len(after), np.bool_)
     wait_device, wait_stream = (trace.nullable("syncs", name) for name in ("device", "stream"))
     is_wait = is_named(trace.texts("syncs", "name"), lambda name: "wait" in name.lower())
-    waits = np.flatnonzero(is_wait & ~wait_stream.missing & _may_be(wait_device, device))
+    waits = (is_wait & ~wait_stream.missing & _may_be(wait_device, device)).nonzero()[0]
     streams = trace.nullable("device_ops", "stream")
     links: Launches = trace.derived(launches)
-    asks = np.flatnonzero((after >= 0) & links.linked[after])
+    asks = ((after >= 0) & links.linked[after]).nonzero()[0]
     asks = asks[~streams.missing[after[asks]]]
     if not len(waits) or not len(asks):
         return is_held
@@ -274,7 +274,7 @@ def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
     order = np.lexsort((is_asked, times, groups))
     place = np.where(is_asked[order], np.arange(len(order)), -1)
     latest = np.maximum.accumulate(place)
-    asks = np.flatnonzero(~is_asked[order])
+    asks = (~is_asked[order]).nonzero()[0]
     source = order[latest[asks]]
     fits = (latest[asks] >= 0) & (groups[source] == groups[order[asks]])
     latest_end = np.full(count, np.iinfo(np.int64).min, np.int64)

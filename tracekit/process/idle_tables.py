@@ -88,7 +88,7 @@ def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, 
         begins, ends = idle.gaps.start[having], idle.gaps.end[having]
         before_end = np.searchsorted(begins, end, side="left")
         count = np.maximum(before_end - np.searchsorted(ends, start, side="right"), 0)
-        cells = np.flatnonzero(inside > 0)
+        cells = (inside > 0).nonzero()[0]
         parts.append((np.full(len(cells), cause), cells, count[cells], inside[cells]))
     assert (total == 0).all(), "the causes must add up to the idle time of every window"
     cause_of, place, gap_count, idle_ns = map(np.concatenate, zip(*parts, strict=True))
@@ -125,7 +125,7 @@ def histogram(idle: DeviceIdle, main: Ints) -> dict[str, Array]:
     total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
     cells = np.bincount(main[between] * len(_POWERS) + place[between], minlength=count.size)
     count += cells.reshape(count.shape)
-    cut = np.flatnonzero((start > idle.gaps.start) | (end < idle.gaps.end))
+    cut = ((start > idle.gaps.start) | (end < idle.gaps.end)).nonzero()[0]
     for number, name in _causes(idle):
         share = np.zeros(len(start), np.int64)
         share[idle.shares[name].gap] = idle.shares[name].ns
@@ -189,7 +189,7 @@ def _host(trace: Trace, after: Ints, start: Ints, end: Ints, waits: npt.NDArray[
     """
     links, names = trace.derived(launches), trace.texts("host_ops", "name")
     call = np.where(links.call[after] >= 0, links.call[after], links.op[after])
-    waiting = np.flatnonzero((after >= 0) & (call >= 0))
+    waiting = ((after >= 0) & (call >= 0)).nonzero()[0]
     launch = np.clip(links.ts_ns[after], start, end)
     low, high = np.where(waits, start, launch), np.where(waits, launch, end)
     midway = np.full(len(after), -1, np.int64)

@@ -51,7 +51,7 @@ def iterations(trace: Trace) -> Iterations | None:
     codes, thread = names.codes, trace.numbers("host_ops", "thread")
     named = np.array([*(b is not None for b in batch_of_name), False], np.bool_)[codes]
     named &= of_kind(trace, "host_ops", "range")
-    rows = np.flatnonzero(named)
+    rows = named.nonzero()[0]
     if not len(rows):
         return None
     rows = rows[trace.derived(nesting).nearest(named, rows) < 0]
@@ -92,7 +92,7 @@ def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
     if len(device):
         place: Placement = trace.derived(placement)
         row = window_at(start, end, place.ts_ns)
-        inside = np.flatnonzero(place.known & (row >= 0))
+        inside = (place.known & (row >= 0)).nonzero()[0]
         ends = device["ts_ns"].to_numpy() + trace.derived(sound_dur_ns)
         np.maximum.at(last, row[inside], ends[inside])
     return last

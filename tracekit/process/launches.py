@@ -47,7 +47,7 @@ def launches(trace: Trace) -> Launches:
     link = np.full(count, LINKS.index("unlinked"), np.int8)
     if count and len(starts):
         is_op = of_kind(trace, "host_ops", "op")
-        calls = np.flatnonzero(of_kind(trace, "host_ops", "runtime"))
+        calls = of_kind(trace, "host_ops", "runtime").nonzero()[0]
         call = _last_before(trace, np.arange(count), calls, "correlation")
         link[call >= 0] = LINKS.index("correlation")
         if is_op.any():
@@ -61,11 +61,11 @@ def launches(trace: Trace) -> Launches:
 def _launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) -> Ints:
     """For each device op the innermost op around its call, without one the op that shares its external id; -1 for none."""
     op = np.full(len(call), -1, np.int64)
-    linked = np.flatnonzero(call >= 0)
+    linked = (call >= 0).nonzero()[0]
     op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
-    without_call = np.flatnonzero(call < 0)
+    without_call = (call < 0).nonzero()[0]
     if len(without_call):
-        op[without_call] = _last_before(trace, without_call, np.flatnonzero(is_op), "external_id")
+        op[without_call] = _last_before(trace, without_call, is_op.nonzero()[0], "external_id")
     return op
 
 
@@ -101,10 +101,10 @@ def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
     keys, starts = keys[order], starts[order]
     low = np.searchsorted(keys, asked, side="left")
     high = np.searchsorted(keys, asked, side="right")
-    asked_groups = np.flatnonzero(high > low)
+    asked_groups = (high > low).nonzero()[0]
     low, high = low[asked_groups], high[asked_groups]
     pick = low.copy()
-    several = np.flatnonzero(high - low > 1)
+    several = (high - low > 1).nonzero()[0]
     if len(several):
         pick[several] = _latest_start(
             starts, low[several], high[several], limit[asked_groups[several]]

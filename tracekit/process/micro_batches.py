@@ -67,13 +67,13 @@ def _own(trace: Trace, start: Ints, end: Ints, kind: npt.NDArray[np.object_]) ->
     if not len(op_start):
         return Nullable(own_ns, np.ones(len(start), np.bool_))
     place: Placement = trace.derived(placement)
-    work = np.flatnonzero(place.known & of_kind(trace, "device_ops", "kernel"))
+    work = (place.known & of_kind(trace, "device_ops", "kernel")).nonzero()[0]
     launched, begin = place.ts_ns[work], op_start[work]
     finish = begin + trace.derived(sound_dur_ns)[work]
     of_trace = trace.derived(devices)
     number, width = of_trace.number[work], max(len(of_trace), 1)
     for name in ("mini", "micro"):
-        batches = np.flatnonzero(kind == name)
+        batches = (kind == name).nonzero()[0]
         if not len(batches):
             continue
         batch = window_at(start[batches], end[batches], launched)

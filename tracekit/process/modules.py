@@ -91,7 +91,7 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
     if not any(classes_of):
         return None
     named = np.array([*(name is not None for name in classes_of), False], np.bool_)[names.codes]
-    rows = np.flatnonzero(named & of_kind(trace, "host_ops", kind))
+    rows = (named & of_kind(trace, "host_ops", kind)).nonzero()[0]
     if not len(rows):
         return None
     codes = names.codes[rows].astype(np.int64)
@@ -100,7 +100,7 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
     of_code = np.array([*(number.get(str(name), -1) for name in classes_of), -1], np.int64)
     links: Launches = trace.derived(launches)
     thread = launch_threads(trace)
-    in_thread = np.flatnonzero(thread >= 0)
+    in_thread = (thread >= 0).nonzero()[0]
     inside = np.full(len(thread), -1, np.int64)
     tree = tree_of(trace, rows)
     spans = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
@@ -143,7 +143,7 @@ def _by_hierarchy(trace: Trace) -> Modules | None:
     place, hit = place_of(column.rows, trace.numbers("host_ops", "id"))
     codes = column.values[place].astype(np.int64)
     owner = np.where(hit & of_kind(trace, "host_ops", "op"), of_text[codes], -1)
-    rows = np.flatnonzero(owner >= 0)
+    rows = (owner >= 0).nonzero()[0]
     if not len(rows):
         return None
     links: Launches = trace.derived(launches)

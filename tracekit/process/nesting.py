@@ -46,7 +46,7 @@ class Nesting:
                 ancestors = np.where(ancestors < 0, -1, self._wanted_above(wanted)[ancestors])
             return ancestors
         ancestors = self.parent[rows].astype(np.int64)
-        active = np.flatnonzero(ancestors >= 0)
+        active = (ancestors >= 0).nonzero()[0]
         active = active[~wanted[ancestors[active]]]
         for _ in range(FEW_LEVELS):
             if not len(active):
@@ -64,7 +64,7 @@ class Nesting:
             if not further:
                 return running
         running = rows.copy()
-        ended = np.flatnonzero(running >= 0)
+        ended = (running >= 0).nonzero()[0]
         ended = ended[end[running[ended]] <= ts_ns[ended]]
         for _ in range(FEW_LEVELS):
             if not len(ended):
@@ -90,7 +90,7 @@ class Nesting:
     def _wanted_above(self, wanted: npt.NDArray[np.bool_]) -> Ints:
         """For each row itself where it is wanted, else the nearest such row that encloses it: each look goes twice as far."""
         above = np.where(wanted, np.arange(len(wanted)), self.parent)
-        while len(open_ := np.flatnonzero((above >= 0) & ~wanted[above])):
+        while len(open_ := ((above >= 0) & ~wanted[above]).nonzero()[0]):
             above[open_] = above[above[open_]]
         return above
 
@@ -196,7 +196,7 @@ def holding(
     is_span = order >= count
     # A span asks for what reaches its last instant, and reaches nothing itself.
     up = last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
-    spans = np.flatnonzero(is_span)
+    spans = is_span.nonzero()[0]
     holder[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
     return holder
 
@@ -208,7 +208,7 @@ def in_order(rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints
         if ordered is not None:
             return ordered
     if rows.dtype == np.bool_:
-        rows = np.flatnonzero(rows)
+        rows = rows.nonzero()[0]
     order = (
         rows[by_start(thread[rows], start[rows], start[rows] + dur[rows])] if len(rows) else rows
     )
@@ -224,9 +224,7 @@ def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
     tied = (starts[1:] == starts[:-1]) & (threads[1:] == threads[:-1])
     if tied.any():
         group = np.concatenate(([0], np.cumsum(~tied)))
-        tied_rows = np.flatnonzero(
-            np.concatenate((tied, [False])) | np.concatenate(([False], tied))
-        )
+        tied_rows = (np.concatenate((tied, [False])) | np.concatenate(([False], tied))).nonzero()[0]
         sub = order[tied_rows]
         order[tied_rows] = sub[np.lexsort((sub, -end[sub], group[tied_rows]))]
     return order
@@ -252,9 +250,9 @@ def last_reaching(start: Ints, end: Ints) -> Ints:
         return sweeps.last_reaching(start, end)
     count = len(start)
     reaching = np.full(count, -1, np.int64)
-    direct = np.flatnonzero(end[:-1] > start[1:]) + 1
+    direct = (end[:-1] > start[1:]).nonzero()[0] + 1
     reaching[direct] = direct - 1
-    active = np.flatnonzero(end[:-1] <= start[1:]) + 1
+    active = (end[:-1] <= start[1:]).nonzero()[0] + 1
     maxima = [end]
     position = active - 1
     hits: list[tuple[Ints, Ints]] = []
@@ -292,7 +290,7 @@ def _pairwise_max(values: Ints) -> Ints:
 def _latest_below(up: Ints, end: Ints) -> Ints:
     """The latest end of each interval and its descendants, those of 1, 2, 4 … levels below it."""
     reach, above = end.copy(), up
-    while len(below := np.flatnonzero(above >= 0)):
+    while len(below := (above >= 0).nonzero()[0]):
         np.maximum.at(reach, above[below], reach[below])
         above = np.where(above >= 0, above[above], -1)
     return reach
@@ -305,7 +303,7 @@ def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
     [start, latest end of the subtree) of siblings are disjoint and can be added.
     """
     reach = end.copy()
-    late = np.flatnonzero(up >= 0)
+    late = (up >= 0).nonzero()[0]
     late = late[reach[late] > reach[up[late]]]
     for _ in range(FEW_LEVELS):
         if not len(late):
@@ -317,7 +315,7 @@ def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
     if len(late):
         reach = _latest_below(up, end)
     covered = np.zeros(len(start), np.int64)
-    child = np.flatnonzero(up >= 0)
+    child = (up >= 0).nonzero()[0]
     inside = np.minimum(reach[child], end[up[child]]) - start[child]
     np.add.at(covered, up[child], inside)
     return covered

@@ -77,7 +77,7 @@ def segments(trace: Trace) -> Segments:
     devices = [at_rows(device, first[[number]]) for number in range(len(first))] or [none]
     arrivals, worked, cut = [], [], 0
     for number, of_device in enumerate(devices):
-        rows = np.flatnonzero(code == number)
+        rows = (code == number).nonzero()[0]
         start = recorded.numbers("ts_ns")[rows]
         end = start + recorded.numbers("dur_ns")[rows]
         if recorded.on_device:
@@ -129,7 +129,7 @@ def _blocked_host(trace: Trace, start: Ints, end: Ints) -> Intervals:
 
 def _working(trace: Trace) -> Intervals:
     """When the busiest thread, or one that runs the backward pass, is in an op that is no communication."""
-    rows = np.flatnonzero(of_kind(trace, "host_ops", "op"))
+    rows = of_kind(trace, "host_ops", "op").nonzero()[0]
     if not len(rows):
         return EMPTY
     names = trace.texts("host_ops", "name")

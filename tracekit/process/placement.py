@@ -51,7 +51,7 @@ def placement(trace: Trace) -> Placement:
     links: Launches = trace.derived(launches)
     how = np.where(links.linked, LAUNCH, TIME).astype(np.int8)
     ts = np.where(links.linked, links.ts_ns, trace.numbers("device_ops", "ts_ns"))
-    rows = np.flatnonzero(~links.linked)
+    rows = (~links.linked).nonzero()[0]
     if len(rows):
         how[rows[_launched_before(trace, links, rows)]] = BEFORE
         annotated, began = _annotated(trace, rows)
@@ -84,7 +84,7 @@ def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
     """(positions in `rows` of the ops that a range on their stream holds; when its host range began)."""
     ranges, began = _projections(trace)
     queue = [trace.nullable("device_ops", name) for name in QUEUE]
-    asks = np.flatnonzero(~(queue[0].missing | queue[1].missing)[rows])
+    asks = (~(queue[0].missing | queue[1].missing)[rows]).nonzero()[0]
     if not len(ranges) or not len(asks):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     ops = rows[asks]
@@ -118,14 +118,14 @@ def _projections(trace: Trace) -> tuple[Ints, Ints]:
     sound = (dur >= 0) & (dur <= _whole(trace))
     for name in QUEUE:
         sound &= ~trace.nullable("device_ranges", name).missing
-    ranges = np.flatnonzero(sound)
+    ranges = sound.nonzero()[0]
     chosen = of_kind(trace, "host_ops", "range") & (trace.numbers("host_ops", "thread") == thread)
     chosen &= ~is_named(trace.texts("host_ops", "name"), is_collective)
-    annotations = np.flatnonzero(chosen)
+    annotations = chosen.nonzero()[0]
     twin = _host_ranges(trace, ranges, annotations)
     start = trace.numbers("host_ops", "ts_ns")[annotations]
     host_dur = trace.numbers("host_ops", "dur_ns")[annotations]
-    twins = np.flatnonzero(twin >= 0)
+    twins = (twin >= 0).nonzero()[0]
     order = twins[np.lexsort((-host_dur[twin[twins]], start[twin[twins]]))]
     return ranges[order], start[twin[order]]
 
@@ -152,14 +152,14 @@ def _host_ranges(trace: Trace, ranges: Ints, annotations: Ints) -> Ints:
     range_id = at_rows(trace.nullable("device_ranges", "external_id"), ranges)
     code, _ = of_arrays([np.concatenate((host_id.values, range_id.values))])
     pair = code * (len(numbers) + 1) + np.concatenate((host_name, name))
-    has_id = np.flatnonzero(~host_id.missing)
-    asks = np.flatnonzero(~range_id.missing & (name >= 0))
+    has_id = (~host_id.missing).nonzero()[0]
+    asks = (~range_id.missing & (name >= 0)).nonzero()[0]
     start = trace.numbers("host_ops", "ts_ns")[annotations]
     limit = trace.numbers("device_ranges", "ts_ns")[ranges] + EARLY_NS
     rows_of_ranges = np.full(len(ranges), -1, np.int64)
     place = latest(pair[has_id], start[has_id], pair[len(annotations) + asks], limit[asks])
     rows_of_ranges[asks[place >= 0]] = has_id[place[place >= 0]]
-    asks = np.flatnonzero((rows_of_ranges < 0) & (name >= 0))
+    asks = ((rows_of_ranges < 0) & (name >= 0)).nonzero()[0]
     place = latest(host_name, start, name[asks], limit[asks])
     place[(place >= 0) & (start[place] > limit[asks])] = -1
     rows_of_ranges[asks] = place

@@ -79,7 +79,7 @@ def is_pointwise(name: str) -> bool:
 def pointwise(trace: Trace) -> Pointwise:
     """The chains of pointwise kernels of a trace, and its copies into another layout, by recorded shapes."""
     is_kernel = of_kind(trace, "device_ops", "kernel")
-    kernels = np.flatnonzero(is_kernel & is_named(trace.texts("device_ops", "name"), is_pointwise))
+    kernels = (is_kernel & is_named(trace.texts("device_ops", "name"), is_pointwise)).nonzero()[0]
     if len(kernels):
         links: Launches = trace.derived(launches)
         kernels = kernels[links.op[kernels] >= 0]
@@ -106,10 +106,10 @@ def _is_layout_copy(trace: Trace, recorded: Shapes, op: Ints, number: Ints) -> B
     """Which of some kernels copy numbers of one type for the copy's own sake."""
     names = trace.texts("host_ops", "name")
     is_copy = np.append(is_named(names, COPY.__eq__), False)[op]
-    copies = np.flatnonzero(is_copy)
+    copies = is_copy.nonzero()[0]
     keeps_type = by_value(number[copies], recorded.types, _keeps_type)
     is_copy[copies] = np.equal(keeps_type, True)  # noqa: FBT003
-    copies = np.flatnonzero(is_copy)
+    copies = is_copy.nonzero()[0]
     around = trace.derived(nesting).nearest(of_kind(trace, "host_ops", "op"), op[copies])
     is_own = np.append(is_named(names, COPIED_BY.__contains__), True)[around]
     is_copy[copies] = is_own
@@ -159,13 +159,13 @@ def _chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Ints, Ints, Bools]
     dur = trace.derived(sound_dur_ns)[kernels]
     first = np.lexsort((np.arange(len(kernels)), -dur, chain))
     longest = np.zeros(len(kernels), np.bool_)
-    longest[first[np.flatnonzero(np.diff(chain[first], prepend=-1))]] = True
+    longest[first[np.diff(chain[first], prepend=-1).nonzero()[0]]] = True
     return kernels, chain, longest
 
 
 def chain_kinds(trace: Trace, found: Pointwise) -> tuple[Ints, Ints]:
     """(for each chain the number of its kind, the chains of the same ops; for each kind the first of its chains)."""
-    first = np.flatnonzero(np.diff(found.chain, prepend=-1))
+    first = np.diff(found.chain, prepend=-1).nonzero()[0]
     links: Launches = trace.derived(launches)
     codes = trace.texts("host_ops", "name").codes[links.op[found.chained]].astype(np.uint64)
     step = (np.arange(len(codes)) - first[found.chain]).astype(np.uint64)

@@ -68,9 +68,9 @@ def around(trace: Trace, rows: Ints) -> Coded:
     middle = start + dur // 2
     functions = trace.texts("python_calls", "name")
     function = _innermost(
-        trace, "python_calls", np.flatnonzero(is_named(functions, is_program)), thread, middle
+        trace, "python_calls", is_named(functions, is_program).nonzero()[0], thread, middle
     )
-    ranges = np.flatnonzero(of_kind(trace, "host_ops", "range") & (frame_rows(trace) == 0))
+    ranges = (of_kind(trace, "host_ops", "range") & (frame_rows(trace) == 0)).nonzero()[0]
     in_range = _innermost(trace, "host_ops", ranges, thread, middle)
     count = len(functions.texts)
     codes = np.append(names.codes.astype(np.int64), -1)[in_range]

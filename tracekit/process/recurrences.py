@@ -55,7 +55,7 @@ def recurrences(trace: Trace) -> pd.DataFrame | None:
 def _launches(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
     """The kernels of every device that recur."""
     device, names = trace.nullable("device_ops", "device"), trace.texts("device_ops", "name")
-    rows = np.flatnonzero(of_kind(trace, "device_ops", "kernel"))
+    rows = of_kind(trace, "device_ops", "kernel").nonzero()[0]
     number = np.where(device.missing[rows], -1, device.values[rows])
     code = names.codes[rows]
     for (number_of, of_name), starts in _recurring(
@@ -71,7 +71,7 @@ def _ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
     texts = sorted({text for text in patterns if text is not None})
     code_of: dict[str | None, int] = {None: -1, **{text: code for code, text in enumerate(texts)}}
     codes = np.array([*map(code_of.__getitem__, patterns), -1], np.int64)
-    rows = np.flatnonzero(of_kind(trace, "host_ops", "range"))
+    rows = of_kind(trace, "host_ops", "range").nonzero()[0]
     code = codes[names.codes[rows]]
     rows, code = rows[code >= 0], code[code >= 0]
     thread = trace.numbers("host_ops", "thread")[rows]
@@ -92,7 +92,7 @@ def _recurring(
     times, ns = np.bincount(pair, minlength=len(pairs)), summed(pair, dur, len(pairs))
     first, last = np.empty((2, len(pairs)), np.int64)
     first[pair[::-1]], last[pair] = start[::-1], start
-    recurring = np.flatnonzero((times >= LEAST_TIMES) & (last - first >= least_span))
+    recurring = ((times >= LEAST_TIMES) & (last - first >= least_span)).nonzero()[0]
     shown = np.zeros(len(places), np.int64)
     for number in recurring[np.argsort(-ns[recurring], kind="stable")].tolist():
         of_place, of_name = divmod(int(pairs[number]), width)

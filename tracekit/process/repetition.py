@@ -125,7 +125,7 @@ def work_begin(trace: Trace, start: int) -> int:
     work. `start` where the device waited for the host, or nothing was launched.
     """
     links: Launches = trace.derived(launches)
-    rows = np.flatnonzero(links.linked)
+    rows = links.linked.nonzero()[0]
     if not len(rows):
         return start
     begins = trace.numbers("device_ops", "ts_ns")
@@ -153,7 +153,7 @@ def _iterations(trace: Trace) -> Repetition | None:
     """The iterations of an engine, of the thread that has most; of ranges within their like the outermost."""
     names = trace.texts("host_ops", "name")
     is_iteration = of_kind(trace, "host_ops", "range") & is_named(names, names_iteration)
-    rows = np.flatnonzero(is_iteration)
+    rows = is_iteration.nonzero()[0]
     if len(rows) < 2:
         return None
     rows = rows[trace.derived(nesting).nearest(is_iteration, rows) < 0]
@@ -181,7 +181,7 @@ def _device_ranges(trace: Trace) -> _Ranges:
     names = trace.texts("device_ranges", "name")
     queue, _ = of_arrays([trace.nullable("device_ranges", name) for name in QUEUE])
     chosen = is_named(names, _may_repeat) & (dur >= 0)
-    rows = np.flatnonzero(chosen)
+    rows = chosen.nonzero()[0]
     if len(rows):
         totals = np.bincount(queue[rows], dur[rows])
         rows = rows[queue[rows] == totals.argmax()]
@@ -240,7 +240,7 @@ def _of_ranges(trace: Trace, ranges: _Ranges) -> Repetition | None:
         leading = int(covered.argmax()) if covered.max() > 0 else None
         if leading is None or not _covers(ranges, code == leading):
             return None
-    begins = ranges.at(np.flatnonzero(code == leading))
+    begins = ranges.at((code == leading).nonzero()[0])
     divided = _windows(trace, begins, "repeat")
     # What takes turns are the stages of its windows; a single range is the window itself.
     return replace(divided, rows=_NO_ROWS) if divided is not None and takes_turns else divided
@@ -265,7 +265,7 @@ def _graphs(trace: Trace) -> Repetition | None:
     """Launches of a graph that repeat: in every window as many, of graphs of the same sizes."""
     names = trace.texts("host_ops", "name")
     is_graph = of_kind(trace, "host_ops", "runtime") & is_named(names, _launches_graph)
-    calls = np.flatnonzero(is_graph)
+    calls = is_graph.nonzero()[0]
     if len(calls) < LEAST_TIMES:
         return None
     calls = calls[np.argsort(trace.numbers("host_ops", "ts_ns")[calls], kind="stable")]

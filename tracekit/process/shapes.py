@@ -43,7 +43,7 @@ def shapes(trace: Trace) -> Shapes:
         return Shapes(_none(len(dims)), [], [])
     types, types_texts = _codes(trace, TYPES)
     width = len(types_texts) + 1
-    with_dims = np.flatnonzero(dims >= 0)
+    with_dims = (dims >= 0).nonzero()[0]
     pairs, pair_number = numbered(dims[with_dims] * width + types[with_dims] + 1)
     number = np.full(len(dims), -1, np.int64)
     number[with_dims] = pair_number
@@ -92,7 +92,7 @@ def products(trace: Trace) -> Products:
     recorded: Shapes = trace.derived(shapes)
     names = trace.texts("host_ops", "name")
     is_op = of_kind(trace, "host_ops", "op") & is_named(names, OPS.__contains__)
-    rows = np.flatnonzero(is_op & (recorded.number >= 0))
+    rows = (is_op & (recorded.number >= 0)).nonzero()[0]
     codes = names.codes[rows].astype(np.int64)
     width = max(len(recorded.dims), 1)
     keys, group = numbered(codes * width + recorded.number[rows])
@@ -108,7 +108,7 @@ def products(trace: Trace) -> Products:
         return Products(_none(len(names)), priced, _none(len(trace.numbers("device_ops", "ts_ns"))))
     per_row = np.full(len(names), -1, np.int64)
     per_row[rows] = number[group]
-    with_product = np.flatnonzero(per_row >= 0)
+    with_product = (per_row >= 0).nonzero()[0]
     around = trace.derived(nesting).nearest(per_row >= 0, with_product)
     per_row[around[around >= 0]] = -1
     return Products(per_row, priced, owners(trace, per_row >= 0))
@@ -124,7 +124,7 @@ def owners(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Ints:
 def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> Ints:
     """For each host row the nearest chosen row that is or encloses it; -1 for none, and for row -1."""
     out = rows.copy()
-    above = np.flatnonzero(rows >= 0)
+    above = (rows >= 0).nonzero()[0]
     above = above[~chosen[rows[above]]]
     out[above] = trace.derived(nesting).nearest(chosen, rows[above])
     return out
@@ -132,7 +132,7 @@ def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> 
 
 def device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints]:
     """(launches, Σ duration, busy) of each group of device ops; busy is a union per device, Σ over devices."""
-    rows, of_trace = np.flatnonzero(group >= 0), trace.derived(devices)
+    rows, of_trace = (group >= 0).nonzero()[0], trace.derived(devices)
     start = trace.numbers("device_ops", "ts_ns")[rows]
     dur = trace.derived(sound_dur_ns)[rows]
     width = max(len(of_trace), 1)
@@ -230,7 +230,7 @@ CALLS_AT_ONCE = 2**17
 
 def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
     """For each group the sums of `values` over the instants (thread, ts_ns) that lie in its calls; thread -1 is nowhere."""
-    in_thread = np.flatnonzero(thread >= 0)
+    in_thread = (thread >= 0).nonzero()[0]
     lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
     points, width = _points(lanes, ts_ns[in_thread], made.start, made.end)
     place = _places(points, ts_ns[in_thread]) + thread[in_thread] * width

@@ -91,7 +91,7 @@ def _labelled(trace: Trace, parts: Parts, steps: Steps, path_rows: Ints) -> dict
     order = np.lexsort(by_text[::-1])
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    entries = np.flatnonzero((parts.ns > 0) | (parts.count > 0))
+    entries = ((parts.ns > 0) | (parts.count > 0)).nonzero()[0]
     rows = entries[np.lexsort((rank[parts.key[entries]], parts.window[entries]))]
     keys, window = parts.key[rows], parts.window[rows]
     return {

@@ -32,7 +32,7 @@ def overlong(trace: Trace) -> npt.NDArray[np.bool_]:
     start, end = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
     python = of_kind(trace, "host_ops", "python")
     if python.any():
-        rows = np.flatnonzero(~python)
+        rows = (~python).nonzero()[0]
         start, end = start[rows], end[rows]
     if not len(start) or not len(dur):
         return np.zeros(len(dur), np.bool_)

@@ -24,7 +24,7 @@ MAX_NAMES = 64
 def outer_ranges(trace: Trace) -> Stages:
     """The annotated ranges of the step thread that lie in no other, in order of start."""
     ranges = trace.derived(windows).stage_rows
-    return ranges.at(np.flatnonzero(ranges.parent.codes < 0))
+    return ranges.at((ranges.parent.codes < 0).nonzero()[0])
 
 
 def outer_stages(trace: Trace) -> Stages:
@@ -36,7 +36,7 @@ def outer_stages(trace: Trace) -> Stages:
     may_be = is_named(ranges.stage, may_be_stage)
     if len(distinct(ranges.stage.codes[~may_be])) <= MAX_NAMES:
         return ranges
-    return ranges.at(np.flatnonzero(may_be))
+    return ranges.at(may_be.nonzero()[0])
 
 
 def outermost_ranges(trace: Trace) -> pd.DataFrame:

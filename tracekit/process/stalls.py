@@ -74,7 +74,7 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
     collection, profiler overhead and long silence in it have causes of their own, and are left out.
     """
     calls: SyncCalls = trace.derived(sync_calls)
-    chosen = np.flatnonzero(on_launching(trace, idle.rows, calls.row))
+    chosen = on_launching(trace, idle.rows, calls.row).nonzero()[0]
     length = trace.numbers("host_ops", "dur_ns")[calls.row[chosen]]
     end = trace.numbers("host_ops", "ts_ns")[calls.row[chosen]] + length
     gap = np.searchsorted(idle.gaps.start, end, side="right") - 1
@@ -202,7 +202,8 @@ def _followed(trace: Trace, start: Ints) -> Ints:
     """Of stages that begin at these times, in order, those that another one of the same step follows."""
     steps = trace.derived(windows).step_rows.ts_ns
     step = np.searchsorted(steps, start, side="right")
-    return np.flatnonzero((step[1:] == step[:-1]) & (step[1:] > 0))
+    is_followed: npt.NDArray[np.bool_] = (step[1:] == step[:-1]) & (step[1:] > 0)
+    return is_followed.nonzero()[0]
 
 
 def opening_ns(trace: Trace, rows: Ints) -> Ints:
@@ -221,7 +222,7 @@ def _first_op(trace: Trace, rows: Ints, start: Ints, end: Ints) -> Ints:
     low = np.searchsorted(links.ts_ns[rows], start, side="left")
     high = np.searchsorted(links.ts_ns[rows], end, side="left")
     first = start.copy()
-    with_ops = np.flatnonzero(high > low)
+    with_ops = (high > low).nonzero()[0]
     if len(with_ops):
         begins = np.append(trace.numbers("device_ops", "ts_ns")[rows], _NEVER)
         bounds = np.stack((low[with_ops], high[with_ops]), axis=1).ravel()

@@ -196,7 +196,7 @@ def windows(trace: Trace) -> Windows:
     thread = _busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
     on_thread = host.is_range & False if thread is None else host.thread == thread
     is_stage = named & on_thread
-    steps = _annotated_steps(trace, host, np.flatnonzero(is_step & on_thread), number_of, origin)
+    steps = _annotated_steps(trace, host, (is_step & on_thread).nonzero()[0], number_of, origin)
     if not len(steps) and _is_unmarked(trace):
         whole = _wholes(trace, plausible & on_thread)
         is_stage[whole], plausible[whole] = False, False
@@ -204,10 +204,10 @@ def windows(trace: Trace) -> Windows:
         if repeated is not None:
             is_stage[repeated.rows] = False
             steps = _repeated_steps(repeated)
-    stage_rows = np.flatnonzero(is_stage)
+    stage_rows = is_stage.nonzero()[0]
     is_stage[stage_rows[_around_steps(host, steps, stage_rows)]] = False
     if not len(steps):
-        steps = _file_steps(trace, host, np.flatnonzero(plausible & on_thread))
+        steps = _file_steps(trace, host, (plausible & on_thread).nonzero()[0])
     if len(steps) and any(account.captures for account in trace.source.accounts):
         # A process that was recorded all the time went through other steps too: nobody captured those.
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
@@ -218,7 +218,7 @@ def windows(trace: Trace) -> Windows:
 
 def _around_steps(host: _Host, steps: Steps, rows: Ints) -> Mask:
     """Which of these ranges hold a whole step, and more: none is a stage of a step, but those that are known as stages."""
-    long = np.flatnonzero(steps.dur_ns > 0)
+    long = (steps.dur_ns > 0).nonzero()[0]
     start = host.ts_ns[rows]
     end = start + host.dur_ns[rows]
     step = np.searchsorted(steps.ts_ns[long], start)
@@ -259,7 +259,7 @@ def _wholes(trace: Trace, plausible: Mask) -> Ints:
 
 def _outermost(trace: Trace, chosen: Mask) -> Ints:
     """Which of the chosen rows lie in no other of them."""
-    rows = np.flatnonzero(chosen)
+    rows = chosen.nonzero()[0]
     return rows[trace.derived(nesting).nearest(chosen, rows) < 0]
 
 
@@ -286,7 +286,7 @@ def _is_numbered_step(name: str) -> bool:
 
 def _busiest_thread(host: _Host, mask: Mask) -> int | None:
     """The thread on which the chosen rows cover most time; the lowest of equals, None without rows."""
-    rows = np.flatnonzero(mask)
+    rows = mask.nonzero()[0]
     if not len(rows):
         return None
     thread, start = host.thread[rows], host.ts_ns[rows]
@@ -308,7 +308,7 @@ def _numbered_ranges(trace: Trace, host: _Host) -> Mask:
     if is_capture or scope_stage(source.scope, source.role) is not None:
         return np.zeros(len(host.ts_ns), np.bool_)
     is_numbered = host.ranges(_is_numbered_step)
-    rows = np.flatnonzero(is_numbered)
+    rows = is_numbered.nonzero()[0]
     if len(rows):
         above = is_numbered | host.ranges(is_known_stage)
         is_numbered[rows[trace.derived(nesting).nearest(above, rows) >= 0]] = False
@@ -320,7 +320,7 @@ def _unnumbered_steps(trace: Trace, host: _Host) -> Mask:
     around = host.ranges(is_whole_step)
     is_whole = np.zeros(len(around), np.bool_)
     if around.any():
-        stages = np.flatnonzero(host.ranges(is_known_stage))
+        stages = host.ranges(is_known_stage).nonzero()[0]
         outer = trace.derived(nesting).nearest(around, stages)
         is_whole[outer[outer >= 0]] = True
     return is_whole
@@ -468,7 +468,7 @@ def _divisions(trace: Trace, host: _Host, plausible: Ints) -> list[int]:
 
 def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[Stages, int]:
     """(one row a range that is a stage, how many were beyond the cap); of ranges within their like, the outermost."""
-    rows = np.flatnonzero(is_stage)
+    rows = is_stage.nonzero()[0]
     parent = trace.derived(nesting).nearest(is_stage, rows)
     codes, texts = stage_codes(trace, rows, parent)
     nested_like = (parent >= 0) & (codes[parent] == codes[rows])

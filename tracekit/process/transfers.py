@@ -65,14 +65,14 @@ def transfers(trace: Trace) -> Mapping[str, Any]:
     size = trace.nullable("device_ops", "size_bytes")
     sound = ~trace.derived(overlong)
     is_large = ~size.missing & (size.values > SMALL_BYTES)
-    rows = np.flatnonzero(of_kind(trace, "device_ops", "memcpy") & is_large & sound)
+    rows = (of_kind(trace, "device_ops", "memcpy") & is_large & sound).nonzero()[0]
     if not len(rows):
         return {}
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.numbers("device_ops", "dur_ns")
     names, places = trace.texts("device_ops", "name"), _places(trace)
     kinds = [way_of(name) for name in names.texts]
-    works = np.flatnonzero(of_kind(trace, "device_ops", "kernel", "collective") & sound)
+    works = (of_kind(trace, "device_ops", "kernel", "collective") & sound).nonzero()[0]
     parts = []
     for ordinal, of_copies, of_work in _by_device(trace, rows, works):
         busy = union(start[of_work], end[of_work])
@@ -119,7 +119,7 @@ def _ways(
 
 def _rows_of(code: Ints, is_chosen: list[bool]) -> Ints:
     """The rows whose name is chosen."""
-    return np.flatnonzero(np.array([*is_chosen, False], np.bool_)[code])
+    return np.array([*is_chosen, False], np.bool_)[code].nonzero()[0]
 
 
 def _places(trace: Trace) -> Places:
@@ -164,7 +164,7 @@ def _by_place(copies: Copies, busy: Intervals, places: Places) -> dict[str, Any]
     place = window_at(begin, end, copies.start)
     count = np.bincount(place[place >= 0], minlength=len(begin))
     moved = summed(place, copies.size_bytes, len(begin))
-    touched = np.flatnonzero((busy_ns > 0) | (count > 0))
+    touched = ((busy_ns > 0) | (count > 0)).nonzero()[0]
     step, stage = at_rows(places.step, touched), places.stage[touched]
     group, first = of_arrays([step, stage])
     sums = {"count": count, "size_bytes": moved, "busy_ns": busy_ns, "exposed_ns": exposed_ns}

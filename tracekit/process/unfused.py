@@ -56,7 +56,7 @@ def unfused(trace: Trace) -> Unfused:
     is_op = of_kind(trace, "host_ops", "op") & (recorded.number >= 0)
 
     def rows_of(wanted: tuple[str, ...]) -> Ints:
-        return np.flatnonzero(is_op & is_named(names, wanted.__contains__))
+        return (is_op & is_named(names, wanted.__contains__)).nonzero()[0]
 
     first, softmax, last = _attention(trace, recorded, rows_of(PRODUCTS), rows_of(SOFTMAX))
     losses, copies = rows_of(LOSS), rows_of((COPY,))
@@ -90,13 +90,13 @@ def _attention(
     order = by_start(thread, start, start + dur)
     rows, is_softmax, thread = rows[order], is_softmax[order], thread[order]
     middle = (
-        np.flatnonzero(
+        (
             is_softmax[1:-1]
             & ~is_softmax[:-2]
             & ~is_softmax[2:]
             & (thread[1:-1] == thread[:-2])
             & (thread[1:-1] == thread[2:])
-        )
+        ).nonzero()[0]
         + 1
         if len(rows) > 2
         else np.empty(0, np.int64)
@@ -160,7 +160,7 @@ def score_passes(
 ) -> npt.NDArray[np.bool_]:
     """Per device op, whether it is the shortest between the products of its attention that passes over all scores."""
     recorded: Shapes = trace.derived(shapes)
-    rows = np.flatnonzero(extra)
+    rows = extra.nonzero()[0]
     softmax = recorded_attention.softmax[np.lexsort(_by_thread(trace, recorded_attention.first))]
     attention = _latest_product(trace, recorded_attention)[rows]
     size, scores = (
@@ -172,7 +172,7 @@ def score_passes(
     dur = trace.derived(sound_dur_ns)[rows]
     order = np.lexsort((dur, attention))
     shortest = np.zeros(len(extra), np.bool_)
-    shortest[rows[order[np.flatnonzero(np.diff(attention[order], prepend=-1))]]] = True
+    shortest[rows[order[np.diff(attention[order], prepend=-1).nonzero()[0]]]] = True
     return shortest
 
 

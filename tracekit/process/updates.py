@@ -33,7 +33,7 @@ def stage_codes(trace: Trace, rows: Ints, parent: Ints) -> tuple[Ints, tuple[str
         return codes, texts
     is_range = of_kind(trace, "host_ops", "range")
     updates = is_range & is_named(names, lambda name: canonical(name) == "update_actor")
-    batches = np.flatnonzero(codes[rows] == texts.index(BATCH))
+    batches = (codes[rows] == texts.index(BATCH)).nonzero()[0]
     batches = batches[trace.derived(nesting).nearest(updates, rows[batches]) < 0]
     if not len(batches):
         return codes, texts

@@ -31,7 +31,7 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
         unknown = Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
         return {"launch_count": unknown, "work_ns": unknown, "work_busy_ns": unknown}
     place: Placement = trace.derived(placement)
-    rows = np.flatnonzero(place.known)
+    rows = place.known.nonzero()[0]
     rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
     issued_ns = place.ts_ns[rows]
     low = np.searchsorted(issued_ns, start, side="left")
@@ -55,7 +55,7 @@ def _busy_by_window(trace: Trace, of_place: Ints, dur: Ints, low: Ints, high: In
     bound = np.cumsum(size)
     totals = np.zeros(len(low), np.int64)
     affordable = bound <= MAX_WINDOW_ROWS
-    for chosen in np.array_split(np.flatnonzero(affordable), 1 + int(bound[-1:].sum()) // 2**21):
+    for chosen in np.array_split(affordable.nonzero()[0], 1 + int(bound[-1:].sum()) // 2**21):
         window = np.repeat(np.arange(len(chosen)), size[chosen])
         first = np.repeat(low[chosen] - np.cumsum(size[chosen]) + size[chosen], size[chosen])
         rows = first + np.arange(len(first))

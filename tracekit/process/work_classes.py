@@ -34,7 +34,7 @@ def work_stages(trace: Trace) -> Ints:
 def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
     """Columns stage, class, device, count, busy_ns, top, capability; a device op may be of several classes."""
     stage, of_trace = trace.derived(work_stages), trace.derived(devices)
-    rows = [np.flatnonzero(mask) for mask in classes.values()]
+    rows = [mask.nonzero()[0] for mask in classes.values()]
     ops = np.concatenate(rows) if rows else np.empty(0, np.int64)
     kind = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
     start = trace.numbers("device_ops", "ts_ns")[ops]
@@ -117,11 +117,9 @@ def top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names
     sums = summed(pair, dur, len(pairs))
     order = np.lexsort((pairs, -sums, pairs // width))
     group_of_pair = pairs[order] // width
-    first = np.flatnonzero(
-        np.concatenate(
-            (group_of_pair[:1] == group_of_pair[:1], group_of_pair[1:] != group_of_pair[:-1])
-        )
-    )
+    first = np.concatenate(
+        (group_of_pair[:1] == group_of_pair[:1], group_of_pair[1:] != group_of_pair[:-1])
+    ).nonzero()[0]
     out = np.full(count, None, object)
     out[group_of_pair[first]] = np.array([*names, None], object)[pairs[order][first] % width - 1]
     return out

@@ -86,8 +86,14 @@ class Table:
         arrays: dict[str, Array] = {}
         columns = _columns(self, tuple(data), but)
         try:
-            for name, column in columns:
-                arrays[name] = _cast(column, data.get(name), length)
+            for name, column, as_declared in columns:
+                given: Any = data.get(name)
+                kind = type(given)
+                # Seen here, as most are as they are declared: a call for each takes longer than that.
+                if kind is as_declared or (kind is np.ndarray and given.dtype is as_declared):
+                    arrays[name] = given
+                else:
+                    arrays[name] = _cast(column, given, length)
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"{self.name}: {error}") from error
         for array in arrays.values():
@@ -132,14 +138,25 @@ class Table:
 @lru_cache(1024)
 def _columns(
     table: Table, names: tuple[str, ...], but: tuple[str, ...]
-) -> tuple[tuple[str, Column], ...]:
-    """The columns of a table that are cast but for some; raises `SchemaError` unless they can be made of those of these names."""
+) -> tuple[tuple[str, Column, object], ...]:
+    """The columns of a table that are cast but for some, each with what is as declared: a type of numpy, or of ours.
+
+    Raises `SchemaError` unless they can be made of those of these names.
+    """
     missing = {n for n, c in table.columns.items() if n not in (*names, *but) and not c.nullable}
     unknown = set(names) - table.columns.keys() | set(names).intersection(but)
     if unknown or (missing and (names or but)):
         problem = f"{table.name}: missing {sorted(missing)}, unknown {sorted(unknown)}"
         raise SchemaError(problem)
-    return tuple((name, column) for name, column in table.columns.items() if name not in but)
+    columns = ((name, column) for name, column in table.columns.items() if name not in but)
+    return tuple((name, column, _as_declared(column)) for name, column in columns)
+
+
+def _as_declared(column: Column) -> object:
+    """The type of arrays that are a column without a change; None where each value is looked at."""
+    if column.dtype == "category":
+        return None if column.values else Coded
+    return Nullable if column.dtype in _MAYBE else _NUMBERS[column.dtype]
 
 
 @cache

@@ -143,7 +143,7 @@ def tree(
     key = used["stack"].to_numpy()
     texts, text = _numbered_texts(used)
     begins = np.append(True, key[1:] != key[:-1])[: len(key)]
-    heads = np.flatnonzero(begins)
+    heads = begins.nonzero()[0]
     level = np.arange(len(key)) - np.repeat(heads, np.diff(np.append(heads, len(key))))
     sizes = pd.Series(weight).groupby(stack).sum()
     own_bytes = sizes.reindex(key[heads]).to_numpy(np.int64, na_value=0)  # bytes of each stack
@@ -154,7 +154,7 @@ def tree(
     count, parents = 0, np.zeros(1, np.int64)
     alive = own_bytes > 0
     for depth in range(min(int(level.max(initial=-1)) + 1, MAX_DEPTH)):
-        at_depth = np.flatnonzero((level == depth) & alive[number])
+        at_depth = ((level == depth) & alive[number]).nonzero()[0]
         if not len(at_depth):
             break
         code = number[at_depth]

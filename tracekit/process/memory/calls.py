@@ -72,7 +72,7 @@ def retries(trace: Trace, replay: Replay) -> Ints:
     """The segments got right after the cache was given back by the same request: one stack asked for both."""
     back = np.isin(replay.action, [CODE["segment_free"]])
     next_got = np.append(replay.action[1:] == CODE["segment_alloc"], False)[: len(back)]
-    first_of_retry = np.flatnonzero(back & next_got)
+    first_of_retry = (back & next_got).nonzero()[0]
     column = trace.get("allocations")["stack"]
     before, after = (
         column.iloc[replay.rows[first_of_retry]],
@@ -118,7 +118,7 @@ def _groups(trace: Trace, replay: Replay, of: Segments, asked: Ints) -> tuple[In
     entries = trace.get("allocations")
     row = np.where(pieces.row >= 0, pieces.row, pieces.freed)
     by_entry = _keys(entries, row, pieces.size)
-    ghost = np.flatnonzero(row < 0)
+    ghost = (row < 0).nonzero()[0]
     if len(ghost):
         parts = trace["memory_segments"].iloc[trace["blocks"]["segment"].iloc[pieces.block[ghost]]]
         by_entry.iloc[ghost, 0] = parts["pool"].to_numpy(object)
@@ -238,7 +238,7 @@ def cause(of: dict[str, int | None]) -> str:
 def _given_back(replay: Replay, at: int) -> int:
     """What was given back to the driver right before this entry."""
     back = np.isin(replay.action[:at], list(map(CODE.__getitem__, _BACK)))
-    forward = np.flatnonzero(~back)
+    forward = (~back).nonzero()[0]
     first = int(forward.max(initial=-1)) + 1
     return int(replay.size[first:at].sum())
 
@@ -266,7 +266,7 @@ def entry_sites(trace: Trace, rows: Ints) -> Any:
 def lifetimes(replay: Replay) -> pd.DataFrame:
     """The rows of `lifetimes` of one device, but for whose: by powers of ten, what was not freed last."""
     pieces = replay.pieces
-    born_inside = np.flatnonzero(pieces.born >= 0)
+    born_inside = (pieces.born >= 0).nonzero()[0]
     done = born_inside[pieces.died[born_inside] < NEVER]
     parts = []
     if replay.timed and len(done):

@@ -35,7 +35,7 @@ def moments(trace: Trace) -> Moments:
     rows = trace["memory_categories"]
     ts = rows["ts_ns"].to_numpy(np.int64, na_value=-1)
     total = np.cumsum(rows["change_bytes"].to_numpy())
-    last = np.flatnonzero(np.append(ts[1:] != ts[:-1], True)[: len(ts)])
+    last = np.append(ts[1:] != ts[:-1], True)[: len(ts)].nonzero()[0]
     if ts[0] >= 0:
         last = np.append(-1, last)
     when = ts[last]
@@ -49,7 +49,7 @@ def levels_at(rows: pd.DataFrame, at: Ints) -> Ints:
     level = rows["level_bytes"].to_numpy()
     by_category = np.zeros((len(at), len(CATEGORIES)), np.int64)
     for category in range(len(CATEGORIES)):
-        of_category = np.flatnonzero(code == category)
+        of_category = (code == category).nonzero()[0]
         seen = np.searchsorted(of_category, at, side="right")
         by_category[:, category] = np.append(0, level[of_category])[seen]
     return by_category
@@ -68,7 +68,7 @@ def highest(of: Moments, points: int) -> tuple[Ints, Ints, Ints]:
     start = begin + width * np.arange(-(-span // width), dtype=np.int64)
     number = (of.ts_ns[1:] - begin) // width
     order = np.lexsort((np.arange(len(number)), -of.total[1:], number))
-    first = np.flatnonzero(np.diff(number[order], prepend=-1))
+    first = np.diff(number[order], prepend=-1).nonzero()[0]
     # The moment before a stretch lasts until the first of its own.
     chosen = np.searchsorted(of.ts_ns[1:], start, side="left")
     own_row = order[first] + 1

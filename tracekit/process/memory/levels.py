@@ -77,7 +77,7 @@ class Levels:
         span = int(self.ts_ns[-1] - self.ts_ns[0]) + 1
         width = -(-span // points)
         number = (self.ts_ns - self.ts_ns[0]) // width
-        first = np.flatnonzero(np.diff(number, prepend=-1))
+        first = np.diff(number, prepend=-1).nonzero()[0]
         last = np.append(first[1:], len(number))
         is_known = np.ones(len(first), np.bool_)
         return {
@@ -204,7 +204,7 @@ def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], lis
     thread = trace.numbers("memory_ops", "thread")[rows]
     inside = innermost(trace, thread, level.ts_ns[at])
     is_op = of_kind(trace, "host_ops", "op")
-    above = np.flatnonzero(inside >= 0)
+    above = (inside >= 0).nonzero()[0]
     above = above[~is_op[inside[above]]]
     inside[above] = trace.derived(nesting).nearest(is_op, inside[above])
     ops = named(trace.texts("host_ops", "name"), inside)

@@ -149,7 +149,7 @@ def stacks_of(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[n
         present = rows_there >= 0
         values = column.iloc[rows_there[present]]
         is_known = values.notna().to_numpy()
-        rows = np.flatnonzero(present)[is_known]
+        rows = present.nonzero()[0][is_known]
         stack[rows] = values.to_numpy(np.int64, na_value=0)[is_known]
         missing[rows] = False
     return stack, missing

@@ -71,7 +71,7 @@ def _allocated(trace: Trace, replay: Replay) -> Ints:
     pieces = replay.pieces
     rounded = np.maximum(-(-pieces.size // ROUNDED_TO), 1) * ROUNDED_TO
     blocks = trace.get("blocks")["size_bytes"].to_numpy(np.int64, na_value=0)
-    pieces_held = np.flatnonzero(pieces.block >= 0)
+    pieces_held = (pieces.block >= 0).nonzero()[0]
     size = blocks[pieces.block[pieces_held]]
     sound = (size >= pieces.size[pieces_held]) & (size < MAX_BYTES)
     rounded[pieces_held[sound]] = size[sound]

@@ -54,7 +54,7 @@ class Pieces:
 
     def live(self, at: int) -> Ints:
         """The pieces in use after this entry of the history."""
-        return np.flatnonzero((self.born <= at) & (self.died > at))
+        return ((self.born <= at) & (self.died > at)).nonzero()[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Replay:
         """The positions of the entries with one of these actions."""
         wanted = np.zeros(len(ACTIONS), np.bool_)
         wanted[list(map(CODE.__getitem__, actions))] = True
-        return np.flatnonzero(wanted[self.action])
+        return wanted[self.action].nonzero()[0]
 
     def peak(self) -> int:
         """The first entry after which most was requested; -1 if that was before the history."""
@@ -130,7 +130,7 @@ def _devices(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]
     parts = np.split(number, np.cumsum(list(map(len, frames)))[:-1])
     for place in np.sort(np.argsort(-counts, kind="stable")[:MAX_DEVICES]).tolist():
         memory, device = divmod(int(distinct_owners[place]), _NO_DEVICE + 1)
-        rows = [np.flatnonzero(part == place) for part in parts]
+        rows = [(part == place).nonzero()[0] for part in parts]
         known = None if device == _NO_DEVICE else device
         yield MEMORIES[memory], known, rows[0], rows[1], rows[2]
 
@@ -158,7 +158,7 @@ def _replay(
     placed = history["address"].notna().to_numpy()
     moves = np.isin(action, [CODE["alloc"], CODE["free_completed"]])
     sound = sized & placed
-    usable = np.flatnonzero(moves & sound)
+    usable = (moves & sound).nonzero()[0]
     active = _active(trace, blocks)
     block_size = _bounded(trace.get("blocks")["requested_bytes"].iloc[active])[0]
     if float(size.sum(dtype=np.float64)) + float(block_size.sum(dtype=np.float64)) > 2.0**62:
@@ -246,7 +246,7 @@ def paired(address: Ints, begins: Mask) -> tuple[Ints, Ints, Ints, Ints]:
     follows = np.append(False, where[1:] == where[:-1])[: len(order)]
     closes = follows & ~opened & np.append(False, opened[:-1])[: len(order)]
     partner = np.full(len(order), -1, np.int64)
-    partner[np.flatnonzero(closes) - 1] = order[closes]
+    partner[closes.nonzero()[0] - 1] = order[closes]
     is_last = np.append(~follows[1:], True)[: len(order)]
     return order[opened], partner[opened], order[~opened & ~closes], order[opened & is_last]
 

@@ -70,7 +70,7 @@ def segments(trace: Trace, replay: Replay) -> Segments | None:
     is_alloc = replay.action[moved] == CODE["segment_alloc"]
     starts, ends, orphan, last = paired(replay.address[moved], is_alloc)
     at_end = ints(rows["address"])
-    ghost = np.flatnonzero(~np.isin(at_end, replay.address[moved[last]]))
+    ghost = (~np.isin(at_end, replay.address[moved[last]])).nonzero()[0]
     moves = np.concatenate((moved[starts], moved[orphan]))
     entries = (
         trace["allocations"].iloc[replay.rows[moves]]
@@ -108,7 +108,7 @@ def _text(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
 
 def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame:
     """The rows of `free_space` after an entry, by addresses, but for whose and when: one a pool, stream and kind."""
-    alive = np.flatnonzero((of.born <= at) & (of.died > at))
+    alive = ((of.born <= at) & (of.died > at)).nonzero()[0]
     alive = alive[np.argsort(of.address[alive], kind="stable")]
     start, size = of.address[alive], of.size[alive]
     live = replay.pieces.live(at)

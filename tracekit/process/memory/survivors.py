@@ -73,7 +73,7 @@ def survivors(trace: Trace) -> Survivors:
     # Blocks one by one only of stacks that gained some, those that gained most first.
     chosen = np.zeros(count, np.bool_)
     chosen[largest] = fresh[1][largest] > 0
-    rows = np.flatnonzero(chosen[code] & active["address"].notna().to_numpy())
+    rows = (chosen[code] & active["address"].notna().to_numpy()).nonzero()[0]
     chosen_rows = rows[_largest(device[rows], fresh[0][code[rows]], MAX_BLOCKS)]
     columns = ["device", "stack", "address", "size_bytes", "born", "born_ns"]
     blocks = active[columns].iloc[chosen_rows].reset_index(drop=True)

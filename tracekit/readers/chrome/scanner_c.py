@@ -99,7 +99,7 @@ class NativeScanner:
         if not any(unwanted):
             return None
         codes = _label_codes(cat)
-        rows = np.flatnonzero(np.array([*unwanted, False])[codes])
+        rows = np.array([*unwanted, False])[codes].nonzero()[0]
         rows = rows[~self._has_kept_name(name, rows)]
         if not len(rows):
             return None
@@ -316,7 +316,7 @@ def _pooled(
     is_float = pairs[:, 8] == FLOAT
     categories = numbers.astype(object)
     categories[is_float] = numbers[is_float].view(np.float64)
-    for place in np.flatnonzero(pairs[:, 8] == TEXT).tolist():
+    for place in (pairs[:, 8] == TEXT).nonzero()[0].tolist():
         categories[place] = decoded[categories[place]]
     return _array(numbered, np.int32), categories.tolist()
 

@@ -44,7 +44,7 @@ class Rows:
 
     def of(self, *classes: str) -> Ints:
         """The rows of these classes, in file order."""
-        return np.flatnonzero(self.is_of(*classes))
+        return self.is_of(*classes).nonzero()[0]
 
     def is_of(self, *classes: str) -> npt.NDArray[np.bool_]:
         """Which rows are of these classes."""
@@ -316,7 +316,7 @@ def number_threads(
     else:
         occurs = np.zeros(room, np.bool_)
         occurs[pair] = True
-        used = np.flatnonzero(occurs)
+        used = occurs.nonzero()[0]
         table = np.zeros(room, np.int32)
         table[used] = np.arange(len(used), dtype=np.int32)
         thread = table.astype(pair.dtype)[pair]
