@@ -1,13 +1,19 @@
 """The values of the whole job that a comparison rests on, worked by hand from small traces."""
 
+import os
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from chrome_builder import BASE_NS, annotation, op, step, write
 
-from tracekit.job.step_values import NAMES, job_values
+from tracekit.job.step_values import NAMES, job_values, timed_steps
+from tracekit.model.metrics import STEP_TIME, WINDOW, WORK_MARKS
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import appendix
 from tracekit.pipeline import run as pipeline
+
+REAL = os.environ.get("TRACEKIT_REAL_DATA")
 
 
 def values_of(path):
@@ -126,3 +132,30 @@ def test_a_report_that_cannot_hold_all_values_holds_those_of_the_job(two_ranks, 
 
 def test_what_was_not_measured_has_no_values():
     assert appendix.values(Measurements({}, (), (), (), {})) is None
+
+
+def test_what_tells_which_steps_count_are_rows_of_all_values(two_ranks):
+    assert_rows_of_all_values(*two_ranks)
+
+
+@pytest.mark.skipif(REAL is None, reason="real profiles are not here")
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "chrome/verl_cpu/v091_e2e_all_ranks/outputs/profile",
+        "chrome/verl_cpu/v091_discrete/outputs/profile",
+        "chrome/hta/ns_resolution_trace",
+        "chrome/hta/trace_diff",
+    ],
+)
+def test_what_tells_which_steps_of_real_runs_count_are_rows_of_all_values(folder):
+    assert_rows_of_all_values(*values_of(Path(REAL) / folder))
+
+
+def assert_rows_of_all_values(measured, values):
+    """Of times and marks of steps the same rows are told alone as among all values."""
+    names = {STEP_TIME, WINDOW, *WORK_MARKS, "first_of_window", "compilations"}
+    among_all = values[values["name"].isin(names)].reset_index(drop=True)
+    alone = timed_steps(measured)
+    columns = ["run", "step", "part", "name", "value"]
+    assert alone[columns].astype(str).equals(among_all[columns].astype(str))
