@@ -18,7 +18,7 @@ from tracekit.discover.selection import Holding
 from tracekit.engine import Outcome
 from tracekit.model.records import dataclass
 from tracekit.model.tables import TABLES, concat
-from tracekit.model.tables.arrays import Array, Columns, Keyed, Run
+from tracekit.model.tables.arrays import Array, Columns, Keyed, SourceRows
 from tracekit.model.trace import KEY_KINDS, Fault, Note, Source
 from tracekit.pipeline.blocks import Arrays, Blocks, form_of, long_arrays
 
@@ -61,9 +61,9 @@ def _sent(tables: Mapping[str, Tables]) -> Any:
         for question, of_question in tables.items():
             descriptions[question] = {}
             for name, columns in of_question.items():
-                runs, bare = _apart(columns.arrays)
+                sources, bare = _apart(columns.arrays)
                 forms = [form_of(array, arrays) for array in bare.values()]
-                descriptions[question][name] = columns.length, runs, tuple(bare), forms
+                descriptions[question][name] = columns.length, sources, tuple(bare), forms
     except TypeError:
         return tables
     return descriptions, long_arrays(arrays)
@@ -74,21 +74,24 @@ def _arrived(sent: Any) -> Mapping[str, Tables]:
     if not isinstance(sent, tuple):
         tables: Mapping[str, Tables] = sent
         return tables
-    descriptions, arrays = sent
-    blocks = Blocks(arrays)
+    descriptions, long = sent
+    blocks = Blocks(long)
     arrived: dict[str, Tables] = {}
     for question, of_question in descriptions.items():
         rows_of: dict[str, Columns] = {}
-        for name, (length, runs, names, forms) in of_question.items():
+        for name, (length, sources, names, forms) in of_question.items():
             bare = dict(zip(names, blocks.columns(forms, length), strict=True))
-            rows_of[name] = Columns(length, bare if runs is None else Keyed(KEY_KINDS, runs, bare))
+            arrays = bare if sources is None else Keyed(KEY_KINDS, sources, bare)
+            rows_of[name] = Columns(length, arrays)
         arrived[question] = rows_of
     return arrived
 
 
-def _apart(arrays: Mapping[str, Array]) -> tuple[tuple[Run, ...] | None, Mapping[str, Array]]:
+def _apart(
+    arrays: Mapping[str, Array],
+) -> tuple[tuple[SourceRows, ...] | None, Mapping[str, Array]]:
     """(the sources of all rows where the key columns are not made yet, the columns that are)."""
-    return (arrays.runs, arrays.measured) if isinstance(arrays, Keyed) else (None, arrays)
+    return (arrays.sources, arrays.measured) if isinstance(arrays, Keyed) else (None, arrays)
 
 
 Measured = Outcome[tuple[MeasuredSource, ...]]

@@ -170,7 +170,7 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
 def _columns_json(columns: Columns, arrays: Arrays, labels: Labels) -> list[Any]:
     """[rows, the form of each column]; the names of the columns are those of the table, or of all but its keys."""
     all_arrays: Mapping[str, Array] = columns.arrays
-    if isinstance(all_arrays, Keyed) and all_arrays.runs == ((labels.values, columns.length),):
+    if isinstance(all_arrays, Keyed) and all_arrays.sources == ((labels.values, columns.length),):
         all_arrays = all_arrays.measured
     return [columns.length, [form_of(array, arrays) for array in all_arrays.values()]]
 

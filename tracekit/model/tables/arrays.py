@@ -100,23 +100,23 @@ def holds(array: Array, value: str | int | None) -> npt.NDArray[np.bool_]:
     return np.asarray((array.values == value) & ~array.missing, np.bool_)
 
 
-Run = tuple[tuple[str | int | None, ...], int]
-"""The values of the key columns of one source, and how many rows in a row are of it."""
+SourceRows = tuple[tuple[str | int | None, ...], int]
+"""The values of the key columns of one source, and how many rows that follow each other are of it."""
 
 
 class Keyed(Mapping[str, Array]):
     """Measured columns, and before them the key columns of the sources of all rows: made where somebody looks at them.
 
-    `kinds` are the names and types of the key columns, `Int64` or `category`; `runs` have at least one row each.
+    `kinds` are the names and types of the key columns, `Int64` or `category`; `sources` have at least one row each.
     """
 
-    __slots__ = ("_made", "kinds", "measured", "runs")
+    __slots__ = ("_made", "kinds", "measured", "sources")
 
     def __init__(
-        self, kinds: Mapping[str, str], runs: tuple[Run, ...], measured: dict[str, Array]
+        self, kinds: Mapping[str, str], sources: tuple[SourceRows, ...], measured: dict[str, Array]
     ) -> None:
         """Of the sources of all rows in their order, and as long arrays."""
-        self.kinds, self.runs, self.measured = kinds, runs, measured
+        self.kinds, self.sources, self.measured = kinds, sources, measured
         self._made: dict[str, Coded | Nullable] = {}
 
     def __getitem__(self, name: str) -> Array:
@@ -141,7 +141,7 @@ class Keyed(Mapping[str, Array]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without the columns that were made."""
-        return Keyed, (self.kinds, self.runs, self.measured)
+        return Keyed, (self.kinds, self.sources, self.measured)
 
     def types(self) -> Iterator[tuple[str, str]]:
         """The name and the type of every column."""
@@ -151,16 +151,17 @@ class Keyed(Mapping[str, Array]):
 
     def where(self, is_kept: npt.NDArray[np.bool_]) -> Keyed:
         """The rows for which `is_kept` holds."""
-        ends = np.cumsum(np.array([length for _, length in self.runs], np.int64))
+        ends = np.cumsum(np.array([length for _, length in self.sources], np.int64))
         kept = np.diff(np.cumsum(is_kept)[ends - 1], prepend=0).tolist()
-        runs = ((values, left) for (values, _), left in zip(self.runs, kept, strict=True) if left)
-        return Keyed(self.kinds, tuple(runs), all_at_rows(self.measured, is_kept))
+        pairs = zip(self.sources, kept, strict=True)
+        sources = tuple((values, left) for (values, _), left in pairs if left)
+        return Keyed(self.kinds, sources, all_at_rows(self.measured, is_kept))
 
     def _key(self, name: str) -> Coded | Nullable:
         """The column of one key."""
         place = list(self.kinds).index(name)
-        values: list[Any] = [of_source[place] for of_source, _ in self.runs]
-        lengths = np.array([length for _, length in self.runs], np.int64)
+        values: list[Any] = [of_source[place] for of_source, _ in self.sources]
+        lengths = np.array([length for _, length in self.sources], np.int64)
         if self.kinds[name] == "category":
             texts = tuple(dict.fromkeys(str(value) for value in values if value is not None))
             code_of = dict(zip(texts, range(len(texts)), strict=True))

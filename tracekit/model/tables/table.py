@@ -321,11 +321,11 @@ def concat(table: Table, parts: Sequence[Columns]) -> Columns:
     keyed = [part.arrays for part in filled if isinstance(part.arrays, Keyed)]
     if len(keyed) < len(filled):
         return Columns(length, _joined([part.arrays for part in filled], table.columns))
-    runs = tuple(chain.from_iterable(arrays.runs for arrays in keyed))
+    sources = tuple(chain.from_iterable(arrays.sources for arrays in keyed))
     kinds, *_ = (arrays.kinds for arrays in keyed)
     columns = {name: column for name, column in table.columns.items() if name not in kinds}
     measured = _joined([arrays.measured for arrays in keyed], columns)
-    return Columns(length, Keyed(kinds, runs, measured))
+    return Columns(length, Keyed(kinds, sources, measured))
 
 
 def _joined(
