@@ -188,8 +188,8 @@ def _number_by_seq(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None
     if len(calls) < len(rows):
         part = places_within(of_seq, np.argsort(shown.position[rows], kind="stable"))
         count = np.bincount(of_seq)[of_seq]
-        in_team, distinct = of_arrays([shown.team[rows], seq])
-        why[rows[differ(in_team, count, len(distinct))[in_team]]] = _WHY["counts"]
+        in_team, first = of_arrays([shown.team[rows], seq])
+        why[rows[differ(in_team, count, len(first))[in_team]]] = _WHY["counts"]
     # Pairs of numbers as one: which numbers they are does not matter, only which are equal.
     shown.position[rows] = _numbered_pairs(numbered(seq)[1], part)
 
