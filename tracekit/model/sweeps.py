@@ -59,15 +59,15 @@ def values_at(
     rows: npt.NDArray[np.int32], values: Ints, asked: Ints
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """(the values of the asked rows, 0 where `rows` do not hold one; which these are); all rows ascend."""
-    found, missing = np.zeros(len(asked), np.int64), np.ones(len(asked), np.bool_)
+    column_values, missing = np.zeros(len(asked), np.int64), np.ones(len(asked), np.bool_)
     if native is not None:
         of_rows = np.ascontiguousarray(rows, np.int32), plain(values), plain(asked)
-        native.values_at(*of_rows, found, missing)
+        native.values_at(*of_rows, column_values, missing)
     elif len(rows):
         place = np.minimum(np.searchsorted(rows, asked), len(rows) - 1)
         missing = rows[place] != asked
-        found[~missing] = values[place[~missing]]
-    return found, missing
+        column_values[~missing] = values[place[~missing]]
+    return column_values, missing
 
 
 def windows(start: Ints, end: Ints, points: Ints) -> Ints:
@@ -260,10 +260,10 @@ def nested(rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length
 
 def own_times(rows: Rows, parent: Rows, start: Ints, length: Ints) -> Ints:
     """The time of each row that none in it takes; `rows` are in the order of `nested`, `parent` is what that gives."""
-    own = plain(length).copy()
+    own_ns = plain(length).copy()
     in_order = np.ascontiguousarray(rows, parent.dtype)
-    native.own_times(in_order, plain(start), plain(length), _narrow(parent), own)
-    return own
+    native.own_times(in_order, plain(start), plain(length), _narrow(parent), own_ns)
+    return own_ns
 
 
 def innermost(
@@ -325,8 +325,8 @@ def _narrow(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any
 def depths(parent: Rows) -> tuple[npt.NDArray[np.int32], int] | None:
     """(how many rows enclose each, the most of them); None where a row stands before what encloses it."""
     depth = np.empty(len(parent), np.int32)
-    most = native.depths(_narrow(parent), depth)
-    return None if most < 0 else (depth, most)
+    deepest = native.depths(_narrow(parent), depth)
+    return None if deepest < 0 else (depth, deepest)
 
 
 def mark_enclosing(parent: Rows, marked: npt.NDArray[np.bool_]) -> None:
@@ -395,9 +395,9 @@ def in_windows(
     """
     columns, seen = list(map(plain, (*pieces, low, high))), np.empty(3 * count, np.int64)
     room = native.in_windows(*columns, seen, *(seen[:0] for _ in range(4)))
-    found = InWindows(*(np.empty(room, np.int64) for _ in range(4)))
-    native.in_windows(*columns, seen, *found)
-    return found
+    nodes = InWindows(*(np.empty(room, np.int64) for _ in range(4)))
+    native.in_windows(*columns, seen, *nodes)
+    return nodes
 
 
 def lanes(
