@@ -8,9 +8,6 @@ from house import ROOT, code_lines, complexity, count_house
 
 AIM = {
     "in_cycles": 0,
-    "empty_percent": 1,
-    "comprehensions_per_1000": 35,
-    "conditionals_per_1000": 22,
     "long_functions": 0,
     "complex_functions": 0,
     "fmt_skips": 0,
