@@ -15,7 +15,7 @@ DOCTOR, INSPECT = "tracekit.doctor/1", "tracekit.inspect/1"
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What went wrong in a capture; `files` are how many were `read`, `refused`, `unreadable` and `duplicate`, `held` what was recorded, in words."""
+    """What went wrong in a capture; `files` are how many were `read`, `refused`, `unreadable` and `duplicate`, `held` what was recorded, in words, `recordings` of which kinds the files are."""
 
     title: str
     file_count: int
@@ -24,6 +24,7 @@ class Examination:
     files: Mapping[str, int]
     held: tuple[str, ...]
     diagnoses: tuple[Diagnosis, ...]
+    recordings: tuple[report.Recording, ...] = ()
     schema: str = DOCTOR
 
 

@@ -82,6 +82,7 @@ def _as_json(examination: Examination) -> str:
         "files": dict(examination.file_counts),
         "held": held(examination),
         "diagnoses": list(map(asdict, examination.diagnoses)),
+        "recordings": list(map(asdict, examination.recordings)),
         "schema": DOCTOR,
     }
     return json.dumps(value, indent=1)

@@ -51,9 +51,10 @@ from tracekit.discover.surveys import (
     survey,
     with_contents,
 )
-from tracekit.model.codes import MISSED, UNREADABLE, Data, Reason
+from tracekit.model.codes import MISSED, RECOGNIZED, UNREADABLE, Data, Reason
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
+from tracekit.model.recording_kinds import summarize
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Account, Note, NoteSeverity, Recorded, Source
 
@@ -340,6 +341,9 @@ def _pass_over(
     elif isinstance(verdict, Unreadable):
         findings.notes.append(_note_on("error", UNREADABLE, verdict.reason, name))
         _ignore(findings, looked, verdict.reason, "unreadable")
+    elif verdict.data.text("kind"):
+        findings.notes.append(_note_on("info", RECOGNIZED, verdict, name))
+        _ignore(findings, looked, verdict, "no profile")
     elif _looks_like_profile(looked.found.path.name, verdict):
         findings.notes.append(_note_on("data_loss", MISSED, verdict, name))
         _ignore(findings, looked, verdict, "refused")
@@ -560,6 +564,11 @@ def _may_be_one_host(first: object, second: object) -> bool:
 
 def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitError:
     """The error for arguments without a single source, with what was found instead."""
+    known = summarize((), findings.notes)
+    if known:
+        recording = known[0]
+        problem = f"no profile found in {_title(arguments)}: {recording.sentence.rstrip('.')}"
+        return TracekitError(problem, f"{recording.advice}: {recording.command}")
     hint = "there is no file in it"
     if findings.ignored:
         counts = islice(_reason_counts(findings.ignored).items(), 4)

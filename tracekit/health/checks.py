@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracekit.health.problems import PROBLEMS
+from tracekit.health.recordings import recordings_of, symptoms_of
 from tracekit.health.signs import Symptom, signs
 from tracekit.health.symptoms import Capture, symptoms
 from tracekit.model.labels import natural
@@ -46,11 +47,14 @@ def diagnose(
     `notes` hold what was passed over too (`codes.IGNORED`); `seen` is what else shows; where the captures are
     not `complete` somebody chose a part of them, and absent ranks and steps are no fault.
     """
-    nsys = {capture.source.name for capture in captures if capture.source.tool == "nsys"}
+    nsys = frozenset(
+        capture.source.name for capture in captures if capture.source.tool == "nsys"
+    )
     by_kind: dict[tuple[str, str], list[Symptom]] = {}
     for symptom in (
         *signs(notes, failures, nsys),
         *seen,
+        *symptoms_of(recordings_of(captures, notes), nsys),
         *symptoms(captures, complete=complete),
     ):
         by_kind.setdefault((symptom.code, symptom.what), []).append(symptom)

@@ -150,10 +150,16 @@ PROBLEMS: Mapping[str, Problem] = {
     ),
     "no-times": Problem(
         "data_loss",
-        "",
+        "{files} of which no event can be used",
         "written by another program, or changed after it was recorded: an event needs a phase (ph), a start (ts) "
         "and, where its phase is X, a duration (dur)",
         "export it again from the profiler that recorded it",
+    ),
+    "interleaved-processes": Problem(
+        "data_loss",
+        "{files}: two processes wrote one file",
+        "several ranks were given the same file name, and wrote it at the same time",
+        "give each rank a file name of its own",
     ),
     "lost-rows": Problem(
         "data_loss",
@@ -203,10 +209,35 @@ PROBLEMS: Mapping[str, Problem] = {
     "no-kernels": Problem(
         "warning",
         "{files}: CUDA was traced, or a GPU listed, but no kernel was recorded",
-        "the capture range lay outside the work, the work ran in a forked child, CUDA_VISIBLE_DEVICES hid the "
-        "GPU, a CUDA graph hid its kernels, or CUPTI dropped the rows",
+        "the capture lay outside the work, activities held only CPU, another profiler held CUPTI, the work ran in a "
+        "forked child, CUDA_VISIBLE_DEVICES hid the GPU, a CUDA graph hid its kernels, or CUPTI dropped the rows",
         "put the range around real steps; --trace-fork-before-exec=true; --cuda-graph-trace=node; in nsys's "
         "configuration CuptiUseRawGpuTimestamps=false",
+    ),
+    "unread-rows": Problem(
+        "warning",
+        "{files} with rows of categories that are not read",
+        "an accelerator or a profiler extension that tracekit does not support wrote those rows; only the CPU side is "
+        "analyzed",
+        "see which they are, and use the vendor's own tool for the device side",
+    ),
+    "not-pytorch": Problem(
+        "warning",
+        "{files}: Chrome JSON that PyTorch's profiler did not write",
+        "another program writes the same format with rows of its own meaning",
+        "record the program with nsys or torch.profiler",
+    ),
+    "ran-on-cpu": Problem(
+        "warning",
+        "{files}: the model ran on the CPU although a GPU is listed",
+        "the model or its inputs were never moved to the GPU, or a build of PyTorch without CUDA is installed",
+        "move the model and its inputs to the GPU, and check torch.cuda.is_available()",
+    ),
+    "no-history": Problem(
+        "warning",
+        "{files}: memory snapshots without a history of allocations",
+        "_record_memory_history was not called before the snapshot, or had been switched off",
+        "switch the history on before the work; without it peaks, leaks and call sites cannot be told",
     ),
     "empty-trace": Problem(
         "warning",
@@ -352,6 +383,36 @@ PROBLEMS: Mapping[str, Problem] = {
         "a driver's log and no profile",
         "the profiler was not switched on for these steps, or wrote elsewhere",
         "check the profiler's steps and save path in the configuration of the run",
+    ),
+    "cpu-only": Problem(
+        "info",
+        "{files} with CPU activity only",
+        "no GPU took part, or GPU activity was not asked for",
+        "for a GPU program record GPU activity as well",
+    ),
+    "front-end": Problem(
+        "info",
+        "{files}: front ends of inference engines, without GPU work by design",
+        "the engine's front end schedules requests; its workers run the model and write traces of their own",
+        "analyze the traces of the workers",
+    ),
+    "merged-ranks": Problem(
+        "info",
+        "{files}: several ranks merged into one file",
+        "SGLang merges the traces of its ranks (merge_profiles)",
+        "nothing: each rank is analyzed as a process of its own",
+    ),
+    "flight-recorder": Problem(
+        "info",
+        "{files}: NCCL flight-recorder dumps",
+        "torch.distributed dumps its last collectives on a timeout or on request",
+        "read them with torchfrtrace",
+    ),
+    "ray-timeline": Problem(
+        "info",
+        "{files}: timelines of Ray's tasks",
+        "ray timeline writes when tasks ran, in the format of Chrome traces",
+        "open them in Perfetto",
     ),
     "ray-check": Problem(
         "info",

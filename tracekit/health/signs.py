@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from tracekit.model.codes import (
     IGNORED,
     MISSED,
-    NO_EVENTS,
-    NO_TIMES,
     OF_ERRORS,
     OPENED,
     UNREADABLE,
@@ -73,6 +71,9 @@ _BY_REFUSAL: Mapping[str, str] = {
 _OF_VERSIONS = frozenset({"newer-report", "refused-report"})
 """Problems of which the data of the reason say what it is, with the versions."""
 
+INTERLEAVED = "interleaved-processes"
+"""The code of notes on files that two processes wrote: what else is damaged there comes from that."""
+
 _BY_STATE: Mapping[str, str] = {
     "no-log": "wal-missing",
     "cut": "truncated-database",
@@ -89,9 +90,6 @@ _OF_TRACE = frozenset(
 """Codes of notes on what a trace lost because it is cut off or damaged."""
 
 _BY_NOTE: Mapping[str, str] = {
-    "no-gpu-rows": "no-kernels",
-    NO_EVENTS: "empty-trace",
-    NO_TIMES: "no-times",
     "no-time": "odd-times",
     "no-duration": "odd-times",
     "bad-duration": "odd-times",
@@ -107,7 +105,7 @@ _BY_NOTE: Mapping[str, str] = {
     "no-effect": "no-effect",
 }
 _IN_OWN_WORDS = frozenset(
-    {"other-loss", "same-content", "no-times", "capture-problem", "no-effect"}
+    {"other-loss", "same-content", "capture-problem", "no-effect"}
 )
 _COUNTED = frozenset({"open-ranges", "missing-files", "odd-times"})
 
@@ -117,7 +115,10 @@ def signs(
 ) -> Iterator[Symptom]:
     """What notes and failures tell, at most one symptom each; `nsys` are the names of sources that nsys recorded."""
     ignored = {note.source for note in notes if note.code == IGNORED}
+    mixed = {note.source for note in notes if note.code == INTERLEAVED}
     for note in notes:
+        if note.source in mixed and note.severity == "data_loss":
+            continue
         if note.code == IGNORED:
             yield from _passed_over(note)
         elif note.code == UNREADABLE or (note.code == MISSED and note.source not in ignored):
@@ -158,8 +159,6 @@ def _problem(note: Note, of_nsys: bool) -> str | None:
 
 def _softened(note: Note) -> NoteSeverity | None:
     """The severity of a symptom where a note is less sure than the table; None leaves it to the table."""
-    if note.code == "no-gpu-rows" and note.severity == "info":
-        return "info"
     # nsys says so of most captures that begin or end while the program runs.
     if note.code == "lost-rows" and note.data.get("certain") is False:
         return "warning"

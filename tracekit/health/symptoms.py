@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tracekit.health.signs import Symptom
 from tracekit.model.labels import words
+from tracekit.model.recording_kinds import FOREIGN, Classified
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Source, Tool
 from tracekit.model.units import numbers
@@ -26,7 +27,7 @@ class Capture:
     """One process in one source: when something happened in it, and how much. None is not known.
 
     `recorded` are what one profiles for: NVTX ranges, ops, CUDA calls (`call_count`) and GPU work (of it
-    `kernel_count` kernels). `session` is one start of nsys.
+    `kernel_count` kernels). `session` is one start of nsys, `recording` the kind of recording.
     """
 
     source: Source
@@ -41,7 +42,16 @@ class Capture:
     has_collectives: bool = False
     steps: frozenset[int] = frozenset()
     session: str | None = None
+    recording: Classified | None = None
 
+    @property
+    def kind(self) -> str | None:
+        """The code of the kind of recording."""
+        return None if self.recording is None else self.recording.kind
+
+
+NOT_COMPARED = frozenset({"front-end", "empty", *FOREIGN})
+"""Kinds of recordings that are no ranks of a job: they are compared with nothing."""
 
 Check = Callable[[Sequence[Capture]], Iterator[Symptom]]
 """A function that gives what is wrong among the captures of one run."""
@@ -49,27 +59,19 @@ Check = Callable[[Sequence[Capture]], Iterator[Symptom]]
 
 def symptoms(captures: Sequence[Capture], *, complete: bool = True) -> Iterator[Symptom]:
     """Everything that is wrong among the captures; unless they are `complete`, what is absent was not asked for."""
-    profiles = [capture for capture in captures if capture.source.tool != "log"]
-    if captures and not profiles:
-        yield Symptom("log-only", _places(captures))
-    empty = [capture for capture in profiles if capture.recorded == 0]
-    yield from _named("empty-capture", empty)
-    yield from _named("no-kernels", filter(_lacks_kernels, profiles))
-    with_content = [capture for capture in profiles if capture.recorded != 0]
-    runs = _groups(with_content, lambda capture: capture.source.run)
+    compared = [
+        capture
+        for capture in captures
+        if capture.source.tool != "log"
+        and capture.recorded != 0
+        and capture.kind not in NOT_COMPARED
+    ]
+    runs = _groups(compared, lambda capture: capture.source.run)
     for run in runs:
         name = f"{run[0].source.run}: " if len(runs) > 1 else ""
         for check in (*_CHECKS, *(_CHECKS_OF_ABSENCE if complete else ())):
             for symptom in check(run):
                 yield replace(symptom, what=name + symptom.what)
-
-
-def _lacks_kernels(capture: Capture) -> bool:
-    """Whether CUDA was called and no kernel recorded.
-
-    Without any GPU work its reader says so; a lone fill or copy hides that the kernels are missing.
-    """
-    return bool(capture.call_count) and capture.kernel_count == 0
 
 
 def _groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
@@ -83,12 +85,6 @@ def _groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 def _places(captures: Iterable[Capture]) -> tuple[str, ...]:
     """The files of these captures, each once."""
     return tuple(dict.fromkeys(capture.source.name for capture in captures))
-
-
-def _named(code: str, captures: Iterable[Capture]) -> Iterator[Symptom]:
-    """A symptom for each file, which the table of problems words."""
-    for place in _places(captures):
-        yield Symptom(code, (place,))
 
 
 def _team(capture: Capture) -> Hashable:

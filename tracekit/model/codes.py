@@ -56,6 +56,9 @@ NO_EVENTS, NO_TIMES = "no-events", "no-usable-events"
 IGNORED, MISSED = "ignored", "not-read"
 """Codes of notes on files that were passed over, and on those of them that are missed; their data say why."""
 
+RECOGNIZED = "recognized"
+"""The code of notes on files that are known and not read; their data hold the `kind` of recording."""
+
 OPENED = "opened"
 """The code of what a reader notes about the state in which it found a database."""
 
@@ -93,7 +96,7 @@ CODES: Mapping[str, str] = {
     "no-export": "nsys made no export; says: nsys's words",
     "no-format": "no reader takes it; suffix",
     "no-nsys": "a report, and no nsys here that could export it; wrote: the version that did",
-    "no-profile": "in a format that is read, and no profile of training; what",
+    "no-profile": "in a known format, and no profile of training; what, kind: of recording, form",
     "no-report": "named like a report of nsys, and holds none",
     "no-snapshot": "no memory snapshot, or no timeline of memory; offset",
     "no-text": "it could be opened and holds no text",
@@ -113,6 +116,7 @@ CODES: Mapping[str, str] = {
     "unfit": "saved measurements, noise or a report of tracekit that cannot be used",
     # Notes on what was passed over, and on what was chosen.
     IGNORED: "a file that was passed over; why: a code of above, and that code's data",
+    RECOGNIZED: "a file that is known and not read; kind: of recording, form, why, and that code's data",
     "left-out": "sources that are none of what was asked for; by: rank, step or stage",
     MISSED: "a file that looks like a profile and that no reader takes; why, and that code's data",
     "apart": "files that share nothing are shown as several runs; runs",

@@ -251,6 +251,23 @@ class Remark:
     count: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What kind of recording some sources are, with advice and one command to type where there is something to do.
+
+    `kind` is a code of `recording_kinds.KINDS`. `sources` names at most 50 of the `source_count` sources. `data` holds
+    the counts behind the sentence by name, those of single categories, devices and ops as `name label`.
+    """
+
+    kind: str
+    sentence: str
+    advice: str = ""
+    command: str = ""
+    sources: tuple[str, ...] = ()
+    source_count: int = 0
+    data: tuple[tuple[str, int], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Shown):
     """Everything that was concluded about a set of sources.
@@ -278,6 +295,7 @@ class Report(Shown):
     cautions: tuple[str, ...] = ()
     contents: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, int], ...] = ()
+    recordings: tuple[Recording, ...] = ()
     schema: str = SCHEMA
 
     @property

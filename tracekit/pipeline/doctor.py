@@ -22,21 +22,20 @@ from tracekit.engine import Advance, local
 from tracekit.engine.progress import progress_line
 from tracekit.health.checks import Capture, Diagnosis, diagnose
 from tracekit.health.ray_sessions import session_symptoms
+from tracekit.health.recordings import recordings_of
 from tracekit.health.signs import NAMED, Symptom, signs
 from tracekit.model.codes import IGNORED
 from tracekit.model.labels import first_few, natural, plural, shown
 from tracekit.model.records import dataclass
+from tracekit.model.report import Recording
 from tracekit.model.trace import Failure, Note, Source, Trace, Want
 from tracekit.model.units import numbers
 from tracekit.pipeline import run as pipeline
+from tracekit.process import recording_kind
 from tracekit.process.steps import Windows, windows
 from tracekit.readers.loading import sniff
 
-WANT = Want(
-    frozenset({"host_ops", "device_ops", "open_ranges", "memory_ops", "counters"}),
-    args=(),
-    modules=False,
-)
+WANT = Want(frozenset(recording_kind.READS), args=(), modules=False)
 """As little as tells when something happened, how much, and in which step."""
 
 
@@ -62,6 +61,8 @@ class Examination:
     captures: tuple[Capture, ...]
     diagnoses: tuple[Diagnosis, ...]
     file_counts: FileCounts = ()
+    recordings: tuple[Recording, ...] = ()
+    """What kinds of recordings the files are, as `analyze` says it."""
     profilers: tuple[str, ...] = ()
     """Who profiled, where processes left a manifest, each with how many did: `capture in the place of verl 0.9.1`."""
 
@@ -86,7 +87,8 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
     ignored = discovery.ignored
     notes = [*read_notes, *source_notes, *discovery.notes, *_ignored(ignored, paths)]
     symptoms = [*session_symptoms(_given(paths), _reports(discovery))]
-    if not sources and not any(sign.code in NAMED for sign in signs(notes)):
+    recordings = recordings_of(captures, notes)
+    if not (sources or recordings or any(sign.code in NAMED for sign in signs(notes))):
         count = len(ignored)
         message = f"no profile among {count:,} {plural(count, 'file')}"
         symptoms.append(Symptom("no-profile", (), message))
@@ -100,6 +102,7 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
         captures=tuple(captures),
         diagnoses=diagnose(captures, notes, failures, symptoms, complete=not excluded),
         file_counts=counted(read_count, len(failures), discovery.state_counts()),
+        recordings=recordings,
         profilers=tuple(_profilers(discovery.manifests)),
     )
 
@@ -145,6 +148,7 @@ def capture_of(trace: Trace) -> Capture:
         has_collectives=bool((device["kind"] == "collective").any()),
         steps=frozenset(steps.steps["step"].dropna().astype("int64").tolist()),
         session=session if isinstance(session, str) else None,
+        recording=recording_kind.classify(trace),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tracekit.analyses import Analysis
 from tracekit.analyses.own import described
 from tracekit.job import counted_steps as counting
+from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.model import faults
 from tracekit.model.report import MADE_LATER, Metric, Remark, Report, Section, Sheet
 from tracekit.model.thresholds import Thresholds
@@ -58,6 +59,7 @@ def with_first_screen(
     where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
     values = first_screen(_values, None) if details else None
+    recordings = first_screen(summarize_recordings, ())
     of_windows = first_screen(disagreements, nothing, of_steps)
     of_idle_time = first_screen(unexplained_time, nothing, of_steps)
     of_errors = [faults.caution(error.message, error.source) for error in errors]
@@ -74,6 +76,7 @@ def with_first_screen(
         values=values,
         contents=appendix.contents(measured),
         files=overview.file_counts(measured),
+        recordings=recordings,
         cautions=(
             *faults.cautions(measured),
             *of_errors,

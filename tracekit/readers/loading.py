@@ -157,7 +157,7 @@ def sniff(path: Path) -> Sniffed:
         return Sniffed(None, "torch", refusal, certain=True)
     aside = no_profile(start)
     if aside is not None:
-        return Sniffed(None, "torch", aside)
+        return Sniffed(None, "torch", aside, certain="kind" in aside.data)
     for reader in READERS:
         if not reader.claims(start):
             continue

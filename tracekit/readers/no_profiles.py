@@ -8,7 +8,9 @@ import re
 from tracekit.model.codes import Data, Reason
 
 RAY_TASKS = Reason(
-    "no-profile", "a timeline of Ray's tasks, no profile", Data(what="a timeline of Ray's tasks")
+    "no-profile",
+    "a timeline of Ray's tasks, no profile",
+    Data(what="a timeline of Ray's tasks", kind="ray-timeline"),
 )
 PICTURE = Reason(
     "no-profile",
@@ -19,6 +21,10 @@ PICTURE = Reason(
 _PICTURE = re.compile(
     rb"\s*<html>\s*<head>.{0,100}<title>GPU Memory Timeline HTML</title>", re.DOTALL
 )
+_FLIGHT_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_FLIGHT_KEYS = (b"entries", b"pg_config", b"pg_status", b"collective_seq_id", b"record_id")
+_ENOUGH_KEYS = 2
+_OF_OTHERS = re.compile(rb"traceEvents|device_traces|segment_type")
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]{0,200})"')
 
 
@@ -34,6 +40,8 @@ def no_profile(head: bytes) -> Reason | None:
     """
     if _PICTURE.match(head):
         return PICTURE
+    if _is_flight_recorder(head):
+        return _flight_recorder("pickle" if _FLIGHT_PICKLE.match(head) else "json")
     if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         return None
     from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
@@ -44,3 +52,22 @@ def no_profile(head: bytes) -> Reason | None:
         CLASS_OF_CATEGORY
     )
     return RAY_TASKS if of_tasks and not profiled else None
+
+
+def _is_flight_recorder(head: bytes) -> bool:
+    """Whether text begins like a dump of the flight recorder of torch.distributed, as pickle or JSON.
+
+    The rings of other backends than NCCL have the same form. In JSON the entries may come before everything else.
+    """
+    is_object = head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
+    if not (is_object or _FLIGHT_PICKLE.match(head)) or _OF_OTHERS.search(head):
+        return False
+    quoted = b'"%b"' if is_object else b"%b"
+    return sum(quoted % key in head for key in _FLIGHT_KEYS) >= _ENOUGH_KEYS
+
+
+def _flight_recorder(form: str) -> Reason:
+    """Name a dump of the flight recorder in this form."""
+    what = "an NCCL flight-recorder dump"
+    data = Data(what=what, kind="flight-recorder", form=form)
+    return Reason("no-profile", f"{what}, no profile", data)

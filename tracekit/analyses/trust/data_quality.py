@@ -13,6 +13,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, whole_or_none
+from tracekit.job.recording_kinds import classified
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import running_max, union_totals
 from tracekit.model.keys import (
@@ -24,6 +25,7 @@ from tracekit.model.keys import (
     of_arrays,
     row_dicts,
 )
+from tracekit.model.recording_kinds import FOREIGN, Count
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import numbers_or_none
@@ -33,6 +35,7 @@ from tracekit.model.trace import Measurements, Source, Trace
 from tracekit.model.units import show
 from tracekit.process.by_name import of_kind
 from tracekit.process.launches import Launches, launches
+from tracekit.process.recording_kind import classify
 from tracekit.process.sound import overlong, sound_dur_ns
 from tracekit.process.steps import Windows, windows
 
@@ -53,6 +56,20 @@ CAPTURES = Table(
     },
 )
 
+
+RECORDINGS = Table(
+    "recordings",
+    "one thing counted to tell what kind of recording one process in one source is",
+    {
+        **KEYS,
+        "kind": Column("category", "Kind of recording."),
+        "name": Column(
+            "category", "What was counted: rows, launches, kernels, unread rows, devices …"
+        ),
+        "label": Column("category", "Which category, device or operator, where several are counted."),
+        "count": Column("int64", "How many; ns or bytes where the name ends so."),
+    },
+)
 
 _OF_PROGRAM = ("op", "range", "runtime")
 _OF_NSYS = ("recorded", "cuda_calls", "kernels")
@@ -92,7 +109,19 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "count": numbers_or_none(list(map(itemgetter(0), checks.values()))),
         "dur_ns": numbers_or_none(list(map(itemgetter(1), checks.values()))),
     }
-    return {"captures": captures, "quality": quality}
+    return {"captures": captures, "quality": quality, "recordings": _recording(trace)}
+
+
+def _recording(trace: Trace) -> Mapping[str, Any]:
+    """The kind of the recording, a row for each count that it rests on."""
+    recorded = classify(trace)
+    counts = recorded.counts or (Count("rows", int(trace.meta.get("element_count", 0))),)
+    return {
+        "kind": [recorded.kind] * len(counts),
+        "name": [counted.name for counted in counts],
+        "label": [counted.label for counted in counts],
+        "count": np.array([counted.count for counted in counts]),
+    }
 
 
 def _host_spans(trace: Trace) -> tuple[Ints, Ints]:
@@ -295,11 +324,15 @@ def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source
     }
     rows = {_process(row["source"], row["pid"]): row for row in row_dicts(captures)}
     keys = [(source, _process(source.name, source.pid)) for source in measured.sources]
+    kinds = classified(measured)
     return [
         (
             source,
             {str(k): v for k, v in rows[key].items()}
-            | {"steps": steps_by_process.get(key, frozenset())},
+            | {
+                "steps": steps_by_process.get(key, frozenset()),
+                "recording": kinds[key].classified if key in kinds else None,
+            },
         )
         for source, key in keys
         if key in rows
@@ -328,6 +361,7 @@ def _capture(source: Source, row: Mapping[str, Any]) -> Capture:
         call_count=_count(row["cuda_calls"]),
         kernel_count=_count(row["kernels"]),
         steps=row["steps"],
+        recording=row["recording"],
     )
 
 
@@ -336,7 +370,14 @@ def _artefacts(
 ) -> list[Finding]:
     """R32: what makes other numbers unreliable; one finding a kind, naming its sources."""
     limit = thresholds.of("profiling-artefact")
-    lossy = sorted({n.source for n in measured.notes if n.severity == "data_loss"})
+    kinds = {recorded.source: recorded.classified.kind for recorded in classified(measured).values()}
+    lossy = sorted(
+        {
+            note.source
+            for note in measured.notes
+            if note.severity == "data_loss" and kinds.get(note.source) not in OWN_LOSSES
+        }
+    )
     failed = sorted(failure.source for failure in measured.failures)
     unlinked = shown[(shown["unlinked_ratio"] > limit["unlinked_ratio"]).fillna(value=False)]
     doubled = shown[
@@ -348,6 +389,7 @@ def _artefacts(
         if (shown["device_op_count"] > 0).any()
         else shown.iloc[:0]
     )
+    mixed = mixed[~mixed["source"].map(kinds).isin(WITHOUT_GPU_BY_DESIGN)]
     without_launch = f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
     kinds: tuple[tuple[list[str], Severity, str, str], ...] = (
         (failed, "high", *FAILED),
@@ -370,6 +412,12 @@ def _artefacts(
         if sources
     ]
 
+
+OWN_LOSSES = frozenset({"interleaved-processes", "unusable"})
+"""Kinds of recordings that say themselves what was lost."""
+
+WITHOUT_GPU_BY_DESIGN = frozenset({"front-end", *FOREIGN})
+"""Kinds of recordings of which nobody expects GPU rows."""
 
 FAILED = ("could not be read", "copy the files again, or leave them out with --exclude")
 LOSSY = (
@@ -402,9 +450,11 @@ ANALYSIS = Analysis(
         "open_ranges",
         "counters",
         "windows",
+        "memory_segments",
+        "log_values",
     ),
     args=("In msg nelems",),
-    writes=(CAPTURES, "quality"),
+    writes=(CAPTURES, RECORDINGS, "quality"),
     rests_on=("quality",),
     rules=("profiling-artefact",),
     thresholds={

@@ -24,6 +24,7 @@ from tracekit.readers import unpack
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import tables as chrome_tables
 from tracekit.readers.chrome.classes import CLASS_CODE, classify
+from tracekit.readers.chrome.producers import recorded_rows
 from tracekit.readers.chrome.scan import Keep, Scan
 from tracekit.readers.chrome.tables import PLANS, Rows, planned, whole
 from tracekit.readers.loss import Loss
@@ -92,6 +93,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         "element_count": len(scan.ts_ns) + sum(scan.skipped.values()),
         "skipped_count": dict(scan.skipped),
         "text_bytes": scan.size_bytes,
+        **recorded_rows(scan, rows),
     }
     facts, args = _facts(scan, rows), scan.args
     if want.args is not None and want.columns is not None:

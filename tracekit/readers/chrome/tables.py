@@ -6,7 +6,7 @@ and a large trace is never held twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -273,27 +273,36 @@ def threads(rows: Rows) -> Columns:
     """Every (pid, tid) that occurs, with the names that metadata rows give; the last name counts."""
     count = len(rows.thread_process)
     thread_names: list[str | None] = [None] * count
-    process_names: dict[int, str] = {}
-    labels = rows.args.get("name")
-    label_of: dict[int, str] = {}
-    if labels:
-        label_of = dict(zip(labels.rows.tolist(), _labels(labels), strict=True))
-    for row in rows.of("meta").tolist():
-        kind, label = _value(rows.labels["name"], row), label_of.get(row)
-        if kind == "thread_name" and label is not None:
-            thread_names[rows.thread[row]] = label
-        elif kind == "process_name" and label is not None:
-            process_names[int(rows.thread_process[rows.thread[row]])] = label
+    for row, label in _names_in_metadata(rows, "thread_name"):
+        thread_names[rows.thread[row]] = label
     return TABLES["threads"].cast(
         {
             "thread": np.arange(count, dtype=np.int32),
             "pid": rows.thread_pid,
             "tid": rows.thread_tid,
             "name": thread_names,
-            "process_name": list(map(process_names.get, rows.thread_process.tolist())),
+            "process_name": list(map(process_names(rows).get, rows.thread_process.tolist())),
         },
         count,
     )
+
+
+def process_names(rows: Rows) -> dict[int, str]:
+    """Process names in metadata rows, by the number of the process (`Rows.thread_process`); the last name counts."""
+    named = _names_in_metadata(rows, "process_name")
+    return {int(rows.thread_process[rows.thread[row]]): label for row, label in named}
+
+
+def _names_in_metadata(rows: Rows, kind: str) -> Iterator[tuple[int, str]]:
+    """Each metadata row of this kind that gives a name, and the name."""
+    labels = rows.args.get("name")
+    label_of: dict[int, str] = {}
+    if labels:
+        label_of = dict(zip(labels.rows.tolist(), _labels(labels), strict=True))
+    for row in rows.of("meta").tolist():
+        label = label_of.get(row)
+        if label is not None and _value(rows.labels["name"], row) == kind:
+            yield row, label
 
 
 def number_threads(

@@ -1,0 +1,209 @@
+"""Which kind of recording one trace is: `model.recording_kinds` lists the kinds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.codes import NO_EVENTS, NO_TIMES
+from tracekit.model.recording_kinds import FOREIGN, Classified, Count
+from tracekit.model.trace import Trace
+from tracekit.process.by_name import is_named, of_kind
+from tracekit.process.nesting import own_times
+
+READS = (
+    *("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"),
+    "log_values",
+)
+"""Raw tables that the classification rests on."""
+
+UNREAD_RATIO = 0.01
+"""From this share of its rows on, rows that are not read are worth saying."""
+
+FEW_OPS = 10
+"""With fewer operators, and a GPU listed or CUDA called, nothing but start-up was recorded."""
+
+CPU_OP_NS = 1_000_000
+"""An operator that takes this long each time computed on the CPU: to launch a kernel takes some µs."""
+
+_LAUNCH = re.compile(r"(?!\w*LaunchHostFunc)\w*Launch")
+_FRONT_END = re.compile(r"(?:\A|[._-])async_llm(?=[._-])")
+_LAYOUTS = ("interleaved-processes", "merged-ranks")
+"""Codes of notes of the reader that are kinds of their own."""
+
+Counts = dict[str, int]
+
+
+def classify(trace: Trace) -> Classified:
+    """Classify one process in one source."""
+    if trace.source.tool == "log":
+        return _log(trace)
+    if trace.source.tool == "torch_memory":
+        return _memory(trace)
+    return _timeline(trace)
+
+
+def _timeline(trace: Trace) -> Classified:
+    """Classify a trace of PyTorch's profiler or of nsys."""
+    counts = _row_counts(trace)
+    unread = _unread(trace)
+    labelled = [Count("unread", count, label) for label, count in unread.items()]
+    labelled += _devices(trace.meta)
+    kind = _kind(trace, counts, sum(unread.values()), bool(_devices(trace.meta)))
+    if kind == "ran-on-cpu":
+        labelled += _top_op(trace)
+    labelled += _of_notes(trace, kind)
+    return Classified(kind, (*(Count(name, count) for name, count in counts.items()), *labelled))
+
+
+def _of_notes(trace: Trace, kind: str) -> list[Count]:
+    """The counts that the reader's notes give for this kind."""
+    names = {"merged-ranks": ("ranks",), "unusable": ("no_start", "no_phase")}.get(kind, ())
+    counts: list[Count] = []
+    for note in trace.notes:
+        for name in names:
+            value = note.data.get(name)
+            if isinstance(value, int):
+                counts.append(Count(name, value))
+    return counts
+
+
+def _row_counts(trace: Trace) -> Counts:
+    """Rows of all, operators, CUDA calls, launches among them, device rows, kernels among them."""
+    is_call = of_kind(trace, "host_ops", "runtime")
+    launch = is_named(trace.texts("host_ops", "name"), _LAUNCH.match)
+    rows = trace.meta.get("complete_count", trace.meta.get("element_count", 0))
+    return {
+        "rows": int(rows),
+        "ops": int(of_kind(trace, "host_ops", "op").sum()),
+        "calls": int(is_call.sum()),
+        "launches": int((is_call & launch).sum()),
+        "device_ops": len(trace.numbers("device_ops", "ts_ns")),
+        "kernels": int(of_kind(trace, "device_ops", "kernel", "collective").sum()),
+    }
+
+
+def _kind(trace: Trace, counts: Counts, unread_count: int, has_gpu: bool) -> str:
+    """The kind of a timeline, by what was recorded in it."""
+    producer = trace.meta.get("producer")
+    if producer in FOREIGN:
+        return str(producer)
+    if counts["kernels"]:
+        return next((code for code in _LAYOUTS if _is_noted(trace, code)), "gpu")
+    if _is_noted(trace, _LAYOUTS[0]):
+        return _LAYOUTS[0]
+    if unread_count and unread_count >= UNREAD_RATIO * counts["rows"]:
+        return "unread-accelerator"
+    if counts["launches"]:
+        return "launches-only"
+    return _without_launches(trace, counts, has_gpu)
+
+
+def _without_launches(trace: Trace, counts: Counts, has_gpu: bool) -> str:
+    """The kind of a timeline without a kernel and without a launch."""
+    if _is_noted(trace, NO_TIMES):
+        return "unusable"
+    if _is_noted(trace, NO_EVENTS) or not _anything(trace):
+        return "empty"
+    if _FRONT_END.search(trace.source.name.rpartition("/")[2]):
+        return "front-end"
+    has_ranges = of_kind(trace, "host_ops", "range").any()
+    if counts["device_ops"] >= FEW_OPS:
+        return "gpu"
+    if counts["calls"] and counts["ops"] < FEW_OPS:
+        return "start-up"
+    if counts["device_ops"]:
+        return "gpu"
+    if has_gpu and counts["ops"] < FEW_OPS and not has_ranges:
+        return "start-up" if counts["ops"] else "cpu-only"
+    if has_gpu and _computed_on_cpu(trace):
+        return "ran-on-cpu"
+    return "cpu-only"
+
+
+def _is_noted(trace: Trace, code: str) -> bool:
+    """Whether a note of that code was made on the trace."""
+    return any(note.code == code for note in trace.notes)
+
+
+def _anything(trace: Trace) -> bool:
+    """Whether anything of the program was recorded; what the system or the profiler did does not count."""
+    if of_kind(trace, "host_ops", "op", "range", "runtime", "python").any():
+        return True
+    if any(len(trace.get(name)) for name in ("open_ranges", "memory_ops", "counters")):
+        return True
+    if trace.source.tool == "nsys":
+        return bool(len(trace.numbers("device_ops", "ts_ns")))
+    return bool(trace.meta.get("complete_count") or len(trace.numbers("device_ops", "ts_ns")))
+
+
+def _unread(trace: Trace) -> Mapping[str, int]:
+    """The rows that are not read, by category."""
+    counts = trace.meta.get("unread_counts", {})
+    return counts if isinstance(counts, Mapping) else {}
+
+
+def _devices(meta: Mapping[str, Any]) -> list[Count]:
+    """The devices that the recording lists, by their names; none without a name."""
+    properties = meta.get("deviceProperties")
+    counts: Counts = {}
+    for device in properties if isinstance(properties, list) else ():
+        name = device.get("name") if isinstance(device, dict) else None
+        if isinstance(name, str) and name:
+            counts[name] = counts.get(name, 0) + 1
+    return [Count("devices", count, name) for name, count in counts.items()]
+
+
+def _by_op(trace: Trace) -> tuple[str | None, npt.NDArray[np.int64], int]:
+    """Find the operator with most self time: its name, its self times, and the self time of all operators."""
+    rows = np.flatnonzero(of_kind(trace, "host_ops", "op"))
+    names = trace.texts("host_ops", "name")
+    own_ns = trace.derived(own_times)[rows]
+    codes = names.codes[rows].astype(np.int64)
+    own_ns, codes = own_ns[codes >= 0], codes[codes >= 0]
+    if not len(own_ns):
+        return None, own_ns, 0
+    total = np.zeros(len(names.texts), np.int64)
+    np.add.at(total, codes, own_ns)
+    top = int(total.argmax())
+    return names.texts[top], own_ns[codes == top], int(own_ns.sum())
+
+
+def _computed_on_cpu(trace: Trace) -> bool:
+    """Whether the operator that takes longest takes as long each time as only computing does."""
+    _, own_ns, _ = _by_op(trace)
+    return bool(len(own_ns) >= FEW_OPS and np.median(own_ns) >= CPU_OP_NS)
+
+
+def _top_op(trace: Trace) -> list[Count]:
+    """The operator that takes longest, and the time of all."""
+    name, own_ns, total = _by_op(trace)
+    return [Count("top_op_ns", int(own_ns.sum()), name), Count("ops_ns", total)]
+
+
+def _memory(trace: Trace) -> Classified:
+    """Classify a memory snapshot or timeline."""
+    if trace.source.reader == "memory_timeline":
+        return Classified("memory-timeline")
+    columns = ("size_bytes", "active_bytes")
+    reserved, active = (_total(trace, name) for name in columns)
+    counts = (Count("reserved_bytes", reserved), Count("active_bytes", active))
+    kind = "snapshot-without-history" if _is_noted(trace, "no-history") else "snapshot"
+    return Classified(kind, counts)
+
+
+def _total(trace: Trace, column: str) -> int:
+    """Sum of one column over the segments of devices."""
+    frame = trace.get("memory_segments")
+    return int(frame.loc[frame["memory"] == "device", column].sum())
+
+
+def _log(trace: Trace) -> Classified:
+    """Classify a log by step."""
+    if trace.source.reader == "memory_log":
+        return Classified("memory-log")
+    return Classified("driver-log", (Count("steps", trace.get("log_values")["step"].nunique()),))

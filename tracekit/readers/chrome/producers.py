@@ -1,0 +1,102 @@
+"""Who wrote a Chrome trace, and which of its rows tracekit does not read: counts for `process.recording_kind`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
+from tracekit.readers.chrome.scan import Codes, Scan
+from tracekit.readers.chrome.tables import Rows, process_names
+
+_OWN_KEYS = frozenset(
+    {"schemaVersion", "deviceProperties", "distributedInfo", "trace_id", "traceName"}
+)
+"""Keys outside the events by which a trace is one of PyTorch's profiler."""
+
+_EBPF = re.compile(r"(?<![a-z])e?bpf", re.IGNORECASE)
+_TENSORFLOW = re.compile(r"/job:\w+/replica:\d+|/(?:device:)?(?:GPU|CPU):\d+ (?:Compute|Tensors)")
+_JAX = re.compile(r"\A/(?:device:|host:)|\bXLA\b")
+_MAX_LABELS = 1_000
+
+NO_CATEGORY = "no category"
+"""The label of rows without a category, in a process without a name."""
+
+
+def recorded_rows(scan: Scan, rows: Rows) -> dict[str, Any]:
+    """Count the rows of a trace for `Trace.meta`.
+
+    `complete_count` counts rows with a duration but for the profiler's own span, `unread_counts` those of categories that are not read, by category.
+    `producer` is there only where another program than PyTorch's profiler wrote the trace.
+    """
+    complete = _complete(scan)
+    unread = rows.is_of("other") & complete
+    count = int((complete & ~rows.is_of("window")).sum()) + sum(scan.skipped.values())
+    facts: dict[str, Any] = {"complete_count": count}
+    if unread.any():
+        facts["unread_counts"] = _by_label(scan, rows, unread)
+    is_event = ~rows.is_of("meta")
+    if is_event.any() and not (scan.skipped or _OWN_KEYS & scan.meta.keys() or _has_category(scan)):
+        facts["producer"] = _producer(scan, rows)
+    return facts
+
+
+def _complete(scan: Scan) -> npt.NDArray[np.bool_]:
+    """Which rows are complete events."""
+    if "X" not in scan.ph.values:
+        return np.zeros(len(scan.ph.codes), np.bool_)
+    complete: npt.NDArray[np.bool_] = scan.ph.codes == scan.ph.values.index("X")
+    return complete
+
+
+def _has_category(scan: Scan) -> bool:
+    """Whether any row has a category of PyTorch's profiler."""
+    return any(str(value).lower() in CLASS_OF_CATEGORY for value in scan.cat.values)
+
+
+def _by_label(scan: Scan, rows: Rows, unread: npt.NDArray[np.bool_]) -> dict[str, int]:
+    """The count of unread rows per category; rows without a category are counted by the name of their process."""
+    counts: Counter[str] = Counter()
+    codes, number = np.unique(scan.cat.codes[unread], return_counts=True)
+    for code, count in zip(codes.tolist(), number.tolist(), strict=True):
+        if code >= 0:
+            counts[str(scan.cat.values[code])] += count
+    bare = unread & (scan.cat.codes < 0)
+    if bare.any():
+        names = process_names(rows)
+        of_process, number = np.unique(
+            rows.thread_process[rows.thread[bare]], return_counts=True
+        )
+        for process, count in zip(of_process.tolist(), number.tolist(), strict=True):
+            counts[names.get(process, NO_CATEGORY)] += count
+    return dict(counts.most_common(_MAX_LABELS))
+
+
+def _producer(scan: Scan, rows: Rows) -> str:
+    """Which other program wrote the trace, as a kind of recording."""
+    processes = list(process_names(rows).values())
+    told = [*processes, *_texts(scan.cat), *_texts_of(scan.meta)]
+    if any(map(_EBPF.search, told)):
+        return "ebpf"
+    if any(map(_TENSORFLOW.search, processes)):
+        return "tensorflow"
+    if any(map(_JAX.search, processes)):
+        return "jax"
+    return "chrome-json"
+
+
+def _texts(column: Codes) -> list[str]:
+    return [value for value in column.values if isinstance(value, str)]
+
+
+def _texts_of(meta: dict[str, Any]) -> list[str]:
+    """The texts of the metadata outside the events, one level deep."""
+    texts = []
+    for key, value in meta.items():
+        values = value.values() if isinstance(value, dict) else (value,)
+        texts += [key, *(text for text in values if isinstance(text, str))]
+    return texts
