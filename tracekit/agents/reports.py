@@ -18,7 +18,7 @@ from tracekit.agents.roots import Roots, inside
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural
 from tracekit.model.records import dataclass
-from tracekit.model.report import Cell, Finding, Metric, Report, Severity, Sheet
+from tracekit.model.report import Cell, Finding, Metric, Recording, Report, Severity, Sheet
 from tracekit.model.sources import Failure
 from tracekit.pipeline import again
 from tracekit.pipeline.options import Options, options_of
@@ -115,6 +115,10 @@ class AnalyzeAnswer:
     overview: Annotated[Grid | None, "Where the step goes, by stage; or where memory is held."]
     findings: tuple[Brief, ...]
     findings_total: int
+    recordings: Annotated[
+        tuple[Recording, ...],
+        "What kinds of recordings the files are; those with a command limit the answer and come first.",
+    ]
     cautions: Annotated[tuple[str, ...], "What to keep in mind, the gravest first."]
     not_analysed: Annotated[
         tuple[str, ...], "What could not be told from this recording, and why: unknown, not zero."
@@ -180,6 +184,10 @@ def analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeAnswer]:
         overview=None if report.overview is None else grid_of(report.overview, asked.top),
         findings=briefs,
         findings_total=len(findings),
+        recordings=tuple(
+            replace(recording, sources=recording.sources[:LISTED])
+            for recording in report.recordings[:LISTED]
+        ),
         cautions=report.cautions,
         not_analysed=sentences_within(phrases.not_analysed(report)),
         unread=unread,

@@ -47,9 +47,7 @@ def diagnose(
     `notes` hold what was passed over too (`codes.IGNORED`); `seen` is what else shows; where the captures are
     not `complete` somebody chose a part of them, and absent ranks and steps are no fault.
     """
-    nsys = frozenset(
-        capture.source.name for capture in captures if capture.source.tool == "nsys"
-    )
+    nsys = frozenset(capture.source.name for capture in captures if capture.source.tool == "nsys")
     by_kind: dict[tuple[str, str], list[Symptom]] = {}
     for symptom in (
         *signs(notes, failures, nsys),

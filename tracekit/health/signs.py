@@ -104,9 +104,7 @@ _BY_NOTE: Mapping[str, str] = {
     "capture": "capture-problem",
     "no-effect": "no-effect",
 }
-_IN_OWN_WORDS = frozenset(
-    {"other-loss", "same-content", "capture-problem", "no-effect"}
-)
+_IN_OWN_WORDS = frozenset({"other-loss", "same-content", "capture-problem", "no-effect"})
 _COUNTED = frozenset({"open-ranges", "missing-files", "odd-times"})
 
 

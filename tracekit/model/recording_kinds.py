@@ -19,7 +19,7 @@ MAX_LABELS, MAX_LABEL_LENGTH = 4, 40
 """Most labels of a trace in one sentence, and their longest text."""
 
 MAX_SOURCES = 50
-"""Most sources named in one `Recording`."""
+"""Most sources named in one `Recording`, and most labels of one name among its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,15 @@ def _cpu_only(group: Group) -> str:
 
 
 def _cpu_remedy(group: Group) -> Remedy:
-    return _NSYS_CUDA if group.is_nsys else _TORCH_GPU
+    if group.is_nsys:
+        return _NSYS_CUDA
+    return Remedy("for a GPU program, record GPU activity as well", _TORCH_GPU.command)
 
 
 def _ran_on_cpu(group: Group) -> str:
     devices = group.listed("devices", with_counts=False) or "a GPU"
-    op, of_ops = group.listed("top_op_ns", with_counts=False), group.count("ops_ns")
-    share = show(group.count("top_op_ns") / of_ops, "ratio") if of_ops else ""
+    op, whole_ns = group.listed("top_op_ns", with_counts=False), group.count("whole_ns")
+    share = show(group.count("top_op_ns") / whole_ns, "ratio") if whole_ns else ""
     detail = f": {op} takes {share} of the time" if op and share else ""
     return f"The model ran on the CPU although {devices} is listed{detail}{group.share}."
 
@@ -247,7 +249,9 @@ def _is_ascend(label: str) -> bool:
 def _merged_ranks(group: Group) -> str:
     ranks = group.count("ranks")
     parts = f"{ranks:,} ranks" if ranks else "Several ranks"
-    return f"{parts} were merged into one file: each is analyzed as a process of its own{group.share}."
+    return (
+        f"{parts} were merged into one file: each is analyzed as a process of its own{group.share}."
+    )
 
 
 def _merged_remedy(_: Group) -> Remedy:
@@ -324,14 +328,22 @@ def _memory_log(group: Group) -> str:
 
 def _flight_recorder(group: Group) -> str:
     count = len(group.sources)
-    noun = plural(count, "NCCL flight-recorder dump")
+    backend = "gloo" if _is_gloo(group) else "NCCL"
+    noun = plural(count, f"{backend} flight-recorder dump")
     return f"{count:,} {noun}: collectives for finding a hang, not profiles, and not analyzed here."
 
 
+def _is_gloo(group: Group) -> bool:
+    """Whether all dumps are those of gloo, whose states torchfrtrace does not know."""
+    return group.labels.get("backend", {}).keys() == {"gloo"}
+
+
 def _flight_recorder_remedy(group: Group) -> Remedy:
+    if _is_gloo(group):
+        return Remedy("gloo records no states: look at the stacks", "py-spy dump --pid PID")
     if group.labels.get("form", {}).keys() == {"json"}:
         return Remedy(
-            "torchfrtrace reads pickles only: let NCCL write them",
+            "torchfrtrace reads pickles; have NCCL write them with",
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=DIR/nccl_trace_rank_",
         )
     return Remedy("find the collective that some rank did not join", "torchfrtrace DIR")
@@ -412,8 +424,13 @@ KINDS: Mapping[str, Kind] = {
         ),
         *(
             Kind(
-                code, title, "recognized, not read", _foreign(name), _always(_NSYS_ANY),
-                "warning", "not-pytorch",
+                code,
+                title,
+                "recognized, not read",
+                _foreign(name),
+                _always(_NSYS_ANY),
+                "warning",
+                "not-pytorch",
             )
             for code, (name, title) in _NOT_PYTORCH.items()
         ),
@@ -454,7 +471,9 @@ KINDS: Mapping[str, Kind] = {
             "data_loss",
             "no-times",
         ),
-        Kind("empty", "Empty recording", "nothing", _empty, _record_later, "warning", "empty-trace"),
+        Kind(
+            "empty", "Empty recording", "nothing", _empty, _record_later, "warning", "empty-trace"
+        ),
         Kind("snapshot", "Memory snapshot", "all", _snapshot),
         Kind(
             "snapshot-without-history",
@@ -542,8 +561,8 @@ def _by_source(recorded: Iterable[Recorded]) -> dict[str, list[Recorded]]:
 
 def _of_note(note: Note) -> Classified:
     """The kind of a file that no reader takes."""
-    form = note.data.text("form")
-    counts = (Count("form", 1, form),) if form else ()
+    labels = ((name, note.data.text(name)) for name in ("form", "backend"))
+    counts = tuple(Count(name, 1, label) for name, label in labels if label)
     return Classified(note.data.text("kind"), counts)
 
 
@@ -567,7 +586,8 @@ def _recording(kind: Kind, parts: Sequence[Recorded], total: int) -> Recording:
     remedy = kind.remedy(group) if kind.remedy else Remedy("", "")
     data = [*counts.items()]
     for name, of_name in labels.items():
-        data += [(f"{name} {label}", count) for label, count in of_name.items()]
+        most = sorted(of_name.items(), key=_by_count)[:MAX_SOURCES]
+        data += [(f"{name} {_short(label)}", count) for label, count in most]
     return Recording(
         kind=kind.code,
         sentence=kind.sentence(group),

@@ -37,6 +37,7 @@ from tracekit.model import faults
 from tracekit.model.codes import NO_EVENTS, NO_TIMES
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import called, plural
+from tracekit.model.recording_kinds import FOREIGN
 from tracekit.model.report import Better, Heading, Metric, Sheet
 from tracekit.model.trace import Measurements
 from tracekit.model.units import numbers, show
@@ -155,7 +156,7 @@ def _hardware(measured: Measurements) -> str:
     captures = measured["captures"]
     if not (captures["device_op_count"] > 0).any():
         only = set(captures["tool"].dropna()) == {"torch_memory"}
-        return "only memory was recorded" if only else "no GPU activity recorded"
+        return "only memory was recorded" if only else _without_gpu(measured)
     seen = measured["gpu_time"]
     count = f"{devices_of(seen)}"
     if _is_apart(measured):
@@ -164,6 +165,16 @@ def _hardware(measured: Measurements) -> str:
     names = captures["device_name"].dropna().unique().tolist() or ["GPU"]
     model = "mixed GPUs" if len(names) > 1 else names[0]
     return f"{count} × {model}"
+
+
+def _without_gpu(measured: Measurements) -> str:
+    """Why there is no GPU, where all sources are of one kind that says it; else that none was recorded."""
+    kinds = set(measured["recordings"]["kind"].dropna())
+    if kinds == {"unread-accelerator"}:
+        return "accelerator rows not read"
+    if kinds and kinds <= FOREIGN:
+        return "not a PyTorch trace"
+    return "no GPU activity recorded"
 
 
 def _files(measured: Measurements) -> str:

@@ -14,7 +14,7 @@ from tracekit.analyses.own import described
 from tracekit.job import counted_steps as counting
 from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.model import faults
-from tracekit.model.report import MADE_LATER, Metric, Remark, Report, Section, Sheet
+from tracekit.model.report import MADE_LATER, Metric, Recording, Remark, Report, Section, Sheet
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
@@ -59,7 +59,7 @@ def with_first_screen(
     where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
     values = first_screen(_values, None) if details else None
-    recordings = first_screen(summarize_recordings, ())
+    recordings: tuple[Recording, ...] = first_screen(_recordings, ())
     of_windows = first_screen(disagreements, nothing, of_steps)
     of_idle_time = first_screen(unexplained_time, nothing, of_steps)
     of_errors = [faults.caution(error.message, error.source) for error in errors]
@@ -100,6 +100,15 @@ def _made(
         what = f"{part.__name__} could not be made: {described(error)}"
         errors.append(faults.remark("overview", what))
         return otherwise
+
+
+def _recordings(measured: Measurements) -> tuple[Recording, ...]:
+    """Summarize the kinds of recordings, of the processes of which they could be measured."""
+    nothing: tuple[Recording, ...] = ()
+    of_sound = faults.judged(
+        measured, lambda whom: faults.asked(whom, summarize_recordings, nothing)
+    )
+    return of_sound.value or nothing
 
 
 def _values(measured: Measurements) -> Sheet | None:

@@ -55,7 +55,7 @@ def _timeline(trace: Trace) -> Classified:
     labelled += _devices(trace.meta)
     kind = _kind(trace, counts, sum(unread.values()), bool(_devices(trace.meta)))
     if kind == "ran-on-cpu":
-        labelled += _top_op(trace)
+        labelled += _cpu_time(trace)
     labelled += _of_notes(trace, kind)
     return Classified(kind, (*(Count(name, count) for name, count in counts.items()), *labelled))
 
@@ -76,9 +76,9 @@ def _row_counts(trace: Trace) -> Counts:
     """Rows of all, operators, CUDA calls, launches among them, device rows, kernels among them."""
     is_call = of_kind(trace, "host_ops", "runtime")
     launch = is_named(trace.texts("host_ops", "name"), _LAUNCH.match)
-    rows = trace.meta.get("complete_count", trace.meta.get("element_count", 0))
+    rows = trace.meta.get("complete_count")
     return {
-        "rows": int(rows),
+        **({} if rows is None else {"rows": int(rows)}),
         "ops": int(of_kind(trace, "host_ops", "op").sum()),
         "calls": int(is_call.sum()),
         "launches": int((is_call & launch).sum()),
@@ -96,7 +96,7 @@ def _kind(trace: Trace, counts: Counts, unread_count: int, has_gpu: bool) -> str
         return next((code for code in _LAYOUTS if _is_noted(trace, code)), "gpu")
     if _is_noted(trace, _LAYOUTS[0]):
         return _LAYOUTS[0]
-    if unread_count and unread_count >= UNREAD_RATIO * counts["rows"]:
+    if unread_count and unread_count >= UNREAD_RATIO * counts.get("rows", 0):
         return "unread-accelerator"
     if counts["launches"]:
         return "launches-only"
@@ -111,18 +111,20 @@ def _without_launches(trace: Trace, counts: Counts, has_gpu: bool) -> str:
         return "empty"
     if _FRONT_END.search(trace.source.name.rpartition("/")[2]):
         return "front-end"
-    has_ranges = of_kind(trace, "host_ops", "range").any()
-    if counts["device_ops"] >= FEW_OPS:
-        return "gpu"
-    if counts["calls"] and counts["ops"] < FEW_OPS:
+    return _of_host(trace, counts, has_gpu)
+
+
+def _of_host(trace: Trace, counts: Counts, has_gpu: bool) -> str:
+    """The kind of a timeline with something on the host, and on the device at most copies and fills."""
+    few_ops, few_copies = counts["ops"] < FEW_OPS, counts["device_ops"] < FEW_OPS
+    if counts["calls"] and few_ops and few_copies:
         return "start-up"
     if counts["device_ops"]:
         return "gpu"
-    if has_gpu and counts["ops"] < FEW_OPS and not has_ranges:
-        return "start-up" if counts["ops"] else "cpu-only"
-    if has_gpu and _computed_on_cpu(trace):
-        return "ran-on-cpu"
-    return "cpu-only"
+    has_ranges = of_kind(trace, "host_ops", "range").any()
+    if has_gpu and counts["ops"] and few_ops and not has_ranges:
+        return "start-up"
+    return "ran-on-cpu" if has_gpu and _computed_on_cpu(trace) else "cpu-only"
 
 
 def _is_noted(trace: Trace, code: str) -> bool:
@@ -158,42 +160,55 @@ def _devices(meta: Mapping[str, Any]) -> list[Count]:
     return [Count("devices", count, name) for name, count in counts.items()]
 
 
-def _by_op(trace: Trace) -> tuple[str | None, npt.NDArray[np.int64], int]:
-    """Find the operator with most self time: its name, its self times, and the self time of all operators."""
+def _top_op(trace: Trace) -> tuple[str, npt.NDArray[np.int64]] | None:
+    """Find the operator with most self time, and its self times; None without operators."""
     rows = np.flatnonzero(of_kind(trace, "host_ops", "op"))
     names = trace.texts("host_ops", "name")
     own_ns = trace.derived(own_times)[rows]
     codes = names.codes[rows].astype(np.int64)
     own_ns, codes = own_ns[codes >= 0], codes[codes >= 0]
     if not len(own_ns):
-        return None, own_ns, 0
+        return None
     total = np.zeros(len(names.texts), np.int64)
     np.add.at(total, codes, own_ns)
     top = int(total.argmax())
-    return names.texts[top], own_ns[codes == top], int(own_ns.sum())
+    return names.texts[top], own_ns[codes == top]
 
 
 def _computed_on_cpu(trace: Trace) -> bool:
-    """Whether the operator that takes longest takes as long each time as only computing does."""
-    _, own_ns, _ = _by_op(trace)
-    return bool(len(own_ns) >= FEW_OPS and np.median(own_ns) >= CPU_OP_NS)
+    """Whether the operator with most self time takes as long each time as only computing does."""
+    top = _top_op(trace)
+    return top is not None and len(top[1]) >= FEW_OPS and float(np.median(top[1])) >= CPU_OP_NS
 
 
-def _top_op(trace: Trace) -> list[Count]:
-    """The operator that takes longest, and the time of all."""
-    name, own_ns, total = _by_op(trace)
-    return [Count("top_op_ns", int(own_ns.sum()), name), Count("ops_ns", total)]
+def _cpu_time(trace: Trace) -> list[Count]:
+    """The self time of the operator that takes longest, and the time that it is a part of."""
+    top = _top_op(trace)
+    if top is None:
+        return []
+    name, own_ns = top[0], int(top[1].sum())
+    start = trace.numbers("host_ops", "ts_ns")
+    end = start + trace.numbers("host_ops", "dur_ns")
+    span_ns = int(end.max() - start.min())
+    # Several threads compute for longer than the recording lasts.
+    whole_ns = span_ns if own_ns <= span_ns else int(trace.derived(own_times).sum())
+    return [Count("top_op_ns", own_ns, name), Count("whole_ns", whole_ns)]
 
 
 def _memory(trace: Trace) -> Classified:
     """Classify a memory snapshot or timeline."""
     if trace.source.reader == "memory_timeline":
-        return Classified("memory-timeline")
+        return Classified("memory-timeline", (_elements(trace),))
     columns = ("size_bytes", "active_bytes")
     reserved, active = (_total(trace, name) for name in columns)
     counts = (Count("reserved_bytes", reserved), Count("active_bytes", active))
     kind = "snapshot-without-history" if _is_noted(trace, "no-history") else "snapshot"
     return Classified(kind, counts)
+
+
+def _elements(trace: Trace) -> Count:
+    """The elements of the file, where nothing else is counted."""
+    return Count("elements", int(trace.meta.get("element_count", 0)))
 
 
 def _total(trace: Trace, column: str) -> int:
@@ -205,5 +220,5 @@ def _total(trace: Trace, column: str) -> int:
 def _log(trace: Trace) -> Classified:
     """Classify a log by step."""
     if trace.source.reader == "memory_log":
-        return Classified("memory-log")
+        return Classified("memory-log", (_elements(trace),))
     return Classified("driver-log", (Count("steps", trace.get("log_values")["step"].nunique()),))

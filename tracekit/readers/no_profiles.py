@@ -41,7 +41,7 @@ def no_profile(head: bytes) -> Reason | None:
     if _PICTURE.match(head):
         return PICTURE
     if _is_flight_recorder(head):
-        return _flight_recorder("pickle" if _FLIGHT_PICKLE.match(head) else "json")
+        return _flight_recorder(head)
     if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         return None
     from tracekit.readers.chrome.classes import CLASS_OF_CATEGORY
@@ -66,8 +66,10 @@ def _is_flight_recorder(head: bytes) -> bool:
     return sum(quoted % key in head for key in _FLIGHT_KEYS) >= _ENOUGH_KEYS
 
 
-def _flight_recorder(form: str) -> Reason:
-    """Name a dump of the flight recorder in this form."""
-    what = "an NCCL flight-recorder dump"
-    data = Data(what=what, kind="flight-recorder", form=form)
+def _flight_recorder(head: bytes) -> Reason:
+    """Name a dump of the flight recorder, with its form and backend."""
+    backend = "gloo" if b"gloo:" in head and b"nccl:" not in head else "NCCL"
+    form = "pickle" if _FLIGHT_PICKLE.match(head) else "json"
+    what = f"{'a' if backend == 'gloo' else 'an'} {backend} flight-recorder dump"
+    data = Data(what=what, kind="flight-recorder", form=form, backend=backend)
     return Reason("no-profile", f"{what}, no profile", data)

@@ -31,6 +31,7 @@ def render_markdown(report: Report, options: Options) -> str:
     blocks: list[tuple[str, list[str]]] = [("identity", [line_start(_join_identity(report))])]
     if report.answer or report.headline:
         blocks.append(("headline", [_headline(report)]))
+    blocks.append(("recordings", [_recordings(report)]))
     if report.overview:
         blocks.append(("overview", [sheet_block(report.overview, options.overview_rows)]))
     blocks.append(careful_block(report))
@@ -39,6 +40,14 @@ def render_markdown(report: Report, options: Options) -> str:
     blocks += [(section.title, section_choices(section, options)) for section in report.sections]
     blocks.append(("data quality", [_remarks(report)]))
     return within_limit(blocks)
+
+
+def _recordings(report: Report) -> str:
+    """What was recorded where that limits the answer, each with what to do."""
+    return "\n".join(
+        f"- Recorded: {sentence(recorded)} → {sentence(remedy)}"
+        for recorded, remedy in phrases.recordings(report)
+    )
 
 
 def careful_block(report: Report) -> tuple[str, list[str]]:

@@ -166,6 +166,22 @@ def remark_phrase(remark: Remark) -> str:
     return f"{source}{printable(remark.message, SENTENCE)}{times}"
 
 
+FIRST_RECORDINGS = 3
+"""Most kinds of recordings on the first screen."""
+
+
+def recordings(report: Report) -> list[tuple[str, str]]:
+    """Kinds of recordings that limit the answer: what was recorded, and what to do with a command to type."""
+    limiting = [recording for recording in report.recordings if recording.command]
+    return [
+        (
+            printable(recording.sentence, SENTENCE),
+            printable(f"{recording.advice}: {recording.command}", SENTENCE),
+        )
+        for recording in limiting[:FIRST_RECORDINGS]
+    ]
+
+
 def rows_left(shown: int, more: int, omitted: int, where: str) -> str:
     """The line under a table of which rows are missing and who has them, or nothing."""
     parts = []

@@ -54,6 +54,7 @@ def render_text(report: Report, options: Options) -> str:
         lines += [*_pack(phrased, "  ", width), []]
     elif report.headline:
         lines += [*_headline(report, width), []]
+    lines += _recordings(report, min(width, WIDEST))
     if report.overview:
         lines += [*_sheet(grid(report.overview, options.overview_rows), width, titled=False), []]
     lines += _cautions(report, min(width, WIDEST))
@@ -180,6 +181,21 @@ def _shrink(
 def _total(widths: Iterable[int]) -> int:
     """The width of a line of columns."""
     return sum(size + _GAP for size in widths) - _GAP
+
+
+def _recordings(report: Report, width: int) -> list[Line]:
+    """What was recorded where that limits the answer, each with what to do."""
+    lines: list[Line] = []
+    label = "Recorded: "
+    for sentence, remedy in phrases.recordings(report):
+        first, *further = _wrap(sentence, width - len(label)) or [[]]
+        lines += [[(label, "bold"), *first], *_indented(further, len(label))]
+        first, *further = _wrap(remedy, width - len(label) - 2) or [[]]
+        lines += _indented([[("→ ", ""), *first], *_indented(further, 2)], len(label))
+        label = " " * len(label)
+    if lines:
+        lines.append([])
+    return lines
 
 
 def _cautions(report: Report, width: int) -> list[Line]:

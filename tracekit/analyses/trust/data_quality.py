@@ -25,7 +25,7 @@ from tracekit.model.keys import (
     of_arrays,
     row_dicts,
 )
-from tracekit.model.recording_kinds import FOREIGN, Count
+from tracekit.model.recording_kinds import FOREIGN
 from tracekit.model.report import Finding, Heading, Metric, Place, Ranked, Section, Severity, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import numbers_or_none
@@ -66,7 +66,9 @@ RECORDINGS = Table(
         "name": Column(
             "category", "What was counted: rows, launches, kernels, unread rows, devices …"
         ),
-        "label": Column("category", "Which category, device or operator, where several are counted."),
+        "label": Column(
+            "category", "Which category, device or operator, where several are counted."
+        ),
         "count": Column("int64", "How many; ns or bytes where the name ends so."),
     },
 )
@@ -115,7 +117,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def _recording(trace: Trace) -> Mapping[str, Any]:
     """The kind of the recording, a row for each count that it rests on."""
     recorded = classify(trace)
-    counts = recorded.counts or (Count("rows", int(trace.meta.get("element_count", 0))),)
+    counts = recorded.counts
     return {
         "kind": [recorded.kind] * len(counts),
         "name": [counted.name for counted in counts],
@@ -370,7 +372,9 @@ def _artefacts(
 ) -> list[Finding]:
     """R32: what makes other numbers unreliable; one finding a kind, naming its sources."""
     limit = thresholds.of("profiling-artefact")
-    kinds = {recorded.source: recorded.classified.kind for recorded in classified(measured).values()}
+    kinds = {
+        recorded.source: recorded.classified.kind for recorded in classified(measured).values()
+    }
     lossy = sorted(
         {
             note.source

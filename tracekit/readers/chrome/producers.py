@@ -68,9 +68,7 @@ def _by_label(scan: Scan, rows: Rows, unread: npt.NDArray[np.bool_]) -> dict[str
     bare = unread & (scan.cat.codes < 0)
     if bare.any():
         names = process_names(rows)
-        of_process, number = np.unique(
-            rows.thread_process[rows.thread[bare]], return_counts=True
-        )
+        of_process, number = np.unique(rows.thread_process[rows.thread[bare]], return_counts=True)
         for process, count in zip(of_process.tolist(), number.tolist(), strict=True):
             counts[names.get(process, NO_CATEGORY)] += count
     return dict(counts.most_common(_MAX_LABELS))
