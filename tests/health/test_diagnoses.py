@@ -65,8 +65,8 @@ def test_it_is_found_where_it_is_and_not_where_it_only_seems_so(tmp_path, code):
 
 
 def test_nothing_is_wrong_with_healthy_examples():
-    for example in ("verl_cpu", "simulated_gpu"):
-        assert diagnoses(ROOT / "examples" / example / "outputs" / "profile") == {}
+    for example, codes in (("verl_cpu", {"cpu-only"}), ("simulated_gpu", set())):
+        assert set(diagnoses(ROOT / "examples" / example / "outputs" / "profile")) == codes
 
 
 def test_a_newer_report_and_one_that_is_still_written_are_told_apart(tmp_path, monkeypatch):
@@ -103,9 +103,9 @@ def test_a_report_of_another_version_is_named_with_both_and_never_called_cut_off
 @pytest.mark.parametrize(
     ("rows", "code", "said"),
     [
-        ([], "empty-trace", "1 file: empty captures, traces without a single event"),
-        (without("ts"), "no-times", "none of its 3 events can be used: 3 have no start (ts)"),
-        (without("ph"), "no-times", "none of its 3 events can be used: 3 have no phase (ph)"),
+        ([], "empty-trace", "The recording is empty: it holds no event"),
+        (without("ts"), "no-times", "No event can be used: 3 have no start (ts)"),
+        (without("ph"), "no-times", "No event can be used: 3 have no phase (ph)"),
         (
             [chrome.op("a", at, -5) for at in (1, 10, 20)],
             "odd-times",
@@ -116,9 +116,10 @@ def test_a_report_of_another_version_is_named_with_both_and_never_called_cut_off
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_a_trace_of_nothing_is_never_called_sound(tmp_path, rows, code, said, pack):
     put(tmp_path / "rank0.json", pack(chrome.text(rows, rank=0, world_size=1)))
-    (only,) = examine([tmp_path], Options(jobs=1)).diagnoses
-    assert (only.code, only.what) == (code, said)
-    assert only.places == ("rank0.json",)
+    first, *others = examine([tmp_path], Options(jobs=1)).diagnoses
+    assert (first.code, first.what) == (code, said)
+    assert first.places == ("rank0.json",)
+    assert [other.code for other in others] == ["cpu-only"] * (code == "odd-times")
 
 
 @pytest.mark.parametrize("key", ["ts", "ph", None])
@@ -176,7 +177,7 @@ def test_reports_elsewhere_in_the_session_given_are_pointed_to_first(tmp_path):
 def test_a_link_to_the_latest_session_that_leads_nowhere_is_no_trouble(tmp_path):
     session(tmp_path, "session_2026-01-01_1", "worker_process_7")
     (tmp_path / "session_latest").symlink_to("session_latest")
-    assert set(diagnoses(tmp_path)) == {"latest-session"}
+    assert set(diagnoses(tmp_path)) == {"latest-session", "cpu-only"}
 
 
 def test_a_directory_outside_of_ray_has_no_wrong_session(tmp_path):
@@ -280,7 +281,8 @@ def test_a_file_that_is_missed_and_passed_over_counts_once():
 
 
 def test_every_problem_has_a_cause_and_a_remedy_and_is_tried_here():
-    text = Path(__file__).read_text() + (ROOT / "tests" / "support" / "sick_runs.py").read_text()
+    files = ("tests/support/sick_runs.py", "tests/cases/test_kinds.py")
+    text = Path(__file__).read_text() + "".join((ROOT / file).read_text() for file in files)
     for code, problem in PROBLEMS.items():
         assert problem.cause
         assert problem.remedy
@@ -289,7 +291,7 @@ def test_every_problem_has_a_cause_and_a_remedy_and_is_tried_here():
 
 def test_a_listed_gpu_without_calls_is_worth_a_note_and_calls_without_work_a_warning(tmp_path):
     export(tmp_path / "listed" / "a.sqlite", more=[nsys.gpu()])
-    assert diagnoses(tmp_path / "listed")["no-kernels"].severity == "info"
+    assert diagnoses(tmp_path / "listed")["cpu-only"].severity == "info"
     export(tmp_path / "called" / "a.sqlite", more=CALLS)
     assert diagnoses(tmp_path / "called")["no-kernels"].severity == "warning"
 

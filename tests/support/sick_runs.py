@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 
 import chrome_builder as chrome
+import memory_builder as memory
 import nsys_builder as nsys
 import nsys_programs
 
@@ -133,6 +134,21 @@ def without(key):
     return [{name: value for name, value in row.items() if name != key} for row in rows]
 
 
+NPU = [{"ph": "X", "cat": "npu_kernel", "name": "a", "ts": 1, "dur": 2, "pid": 0, "tid": 7}]
+FOREIGN = b'{"traceEvents": [{"ph": "X", "cat": "build", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}'
+SLOW_OPS = [chrome.op("aten::mm", 3_000 * n, 2_000) for n in range(20)]
+
+
+def _snapshot(*, with_history):
+    allocator = memory.Allocator()
+    allocator.alloc(2**20)
+    made = memory.snapshot(allocator)
+    return made if with_history else made | {"device_traces": []}
+
+
+NO_HISTORY, HISTORY = _snapshot(with_history=False), _snapshot(with_history=True)
+
+
 TORCH = {
     # code: (sick, well)
     "no-profile": (lambda f: put(f / "README.md", b"text"), healthy),
@@ -203,6 +219,38 @@ TORCH = {
     "no-common-clock": (
         lambda f: two(f, {}, {"base_ns": None}),
         lambda f: trace(f / "rank0.json", 0, 1, base_ns=None),
+    ),
+    "unread-rows": (
+        lambda f: chrome.write(f / "rank0.json", [*NPU, chrome.op("aten::mm", 1, 50)]),
+        lambda f: trace(f / "rank0.json", 0, 1),
+    ),
+    "not-pytorch": (
+        lambda f: put(f / "trace.json", FOREIGN),
+        lambda f: put(f / "trace.json", FOREIGN.replace(b"build", b"cpu_op")),
+    ),
+    "ran-on-cpu": (
+        lambda f: chrome.write(f / "rank0.json", SLOW_OPS, deviceProperties=[{"name": "H100"}]),
+        lambda f: chrome.write(f / "rank0.json", SLOW_OPS),
+    ),
+    "cpu-only": (
+        lambda f: trace(f / "rank0.json", 0, 1, gpu=False),
+        lambda f: trace(f / "rank0.json", 0, 1),
+    ),
+    "front-end": (
+        lambda f: (healthy(f), trace(f / "host_7.async_llm.pt.trace.json", gpu=False)),
+        lambda f: (healthy(f), trace(f / "host_7.async_llm.pt.trace.json")),
+    ),
+    "no-history": (
+        lambda f: put(f / "a.pickle", memory.pickled(NO_HISTORY)),
+        lambda f: put(f / "a.pickle", memory.pickled(HISTORY)),
+    ),
+    "flight-recorder": (
+        beside("nccl_trace_rank_0.json", b'{"entries": [{"collective_seq_id": 1}]}'),
+        beside("nccl_trace_rank_0.json", b'{"entries": []}'),
+    ),
+    "ray-timeline": (
+        beside("timeline.json", b'[{"cat": "task:execute", "ph": "X"}]'),
+        beside("timeline.json", b"[1, 2]"),
     ),
     "log-only": (lambda f: put(f / "metrics.jsonl", LOG), beside("metrics.jsonl", LOG)),
     "unreadable": (

@@ -221,8 +221,8 @@ def _unusable(group: Group) -> str:
 
 def _foreign(name: str) -> Callable[[Group], str]:
     def sentence(group: Group) -> str:
-        rows = _counted(group.count("rows"), "row")
-        return f"Not a PyTorch trace but one of {name}: its {rows} are not analyzed{group.share}."
+        rows = group.count("rows")
+        return f"Not a PyTorch trace but one of {name}: its rows ({rows:,}) are not analyzed{group.share}."
 
     return sentence
 
@@ -530,13 +530,17 @@ def summarize(recorded: Iterable[Recorded], notes: Iterable[Note] = ()) -> tuple
     A file has one kind: the first of `KINDS` among its processes.
     """
     of_source = _by_source(recorded)
+    if any(parts[0].classified.kind != "driver-log" for parts in of_source.values()):
+        # Beside a profile a log is what it should be.
+        of_source = {
+            source: parts
+            for source, parts in of_source.items()
+            if parts[0].classified.kind != "driver-log"
+        }
     by_kind: dict[tuple[str, bool], list[Recorded]] = {}
     for parts in of_source.values():
         for part in parts:
             by_kind.setdefault((part.classified.kind, part.tool == "nsys"), []).append(part)
-    if any(code != "driver-log" for code, _ in by_kind):
-        # Beside a profile a log is what it should be.
-        by_kind.pop(("driver-log", False), None)
     for note in notes:
         if note.code == RECOGNIZED and note.data.text("kind") in KINDS:
             part = Recorded(note.source, "", _of_note(note))
