@@ -19,7 +19,9 @@ from tracekit import analyses
 from tracekit.analyses import ANALYSES, rules
 from tracekit.cli import main as commands
 from tracekit.health.problems import PROBLEMS
+from tracekit.model.recording_kinds import KINDS
 from tracekit.model.tables import ARGS, KEYS, RAW
+from tracekit.readers.chrome.classes import ACCELERATORS, is_read
 from tracekit.render.words import MEANINGS
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +96,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The text of a page with the generated parts in place, and links that lead out of docs/ to what lies there."""
     markdown = markdown.replace("<!-- problems -->", _problems())
     markdown = markdown.replace("<!-- words -->", _words())
+    markdown = markdown.replace("<!-- accelerators -->", _accelerators())
+    markdown = markdown.replace("<!-- recordings -->", _recordings())
     uri = page.file.src_uri
     return _LINK.sub(lambda link: _relinked(link, uri), spaced(markdown))
 
@@ -300,6 +304,25 @@ def _problems() -> str:
         what = problem.what.format(files="N files", count="N") or "(what was found)"
         cells = map(_cell, (what, problem.cause, problem.remedy))
         lines.append(f"| `{code}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _accelerators() -> str:
+    """The accelerators in traces of PyTorch's profiler, and which of their rows are read."""
+    lines = ["| accelerator | host rows | device rows |", "|---|---|---|"]
+    for name, categories in ACCELERATORS.items():
+        cells = (
+            f"{'read' if is_read(of_side) else 'not read'} (`{'`, `'.join(of_side)}`)"
+            for of_side in categories
+        )
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _recordings() -> str:
+    """The kinds of recordings, and what is read of each."""
+    lines = ["| code | recording | what tracekit reads |", "|---|---|---|"]
+    lines += [f"| `{kind.code}` | {kind.title} | {kind.read} |" for kind in KINDS.values()]
     return "\n".join(lines)
 
 

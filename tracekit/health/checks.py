@@ -48,11 +48,14 @@ def diagnose(
     not `complete` somebody chose a part of them, and absent ranks and steps are no fault.
     """
     nsys = frozenset(capture.source.name for capture in captures if capture.source.tool == "nsys")
+    of_recordings = list(symptoms_of(recordings_of(captures, notes), nsys))
+    # A kind says in one sentence what notes on the same say in several.
+    said = {symptom.code for symptom in of_recordings}
     by_kind: dict[tuple[str, str], list[Symptom]] = {}
     for symptom in (
-        *signs(notes, failures, nsys),
+        *(sign for sign in signs(notes, failures, nsys) if sign.code not in said),
         *seen,
-        *symptoms_of(recordings_of(captures, notes), nsys),
+        *of_recordings,
         *symptoms(captures, complete=complete),
     ):
         by_kind.setdefault((symptom.code, symptom.what), []).append(symptom)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tracekit.model.codes import (
     IGNORED,
+    INTERLEAVED,
     MISSED,
     OF_ERRORS,
     OPENED,
@@ -70,9 +71,6 @@ _BY_REFUSAL: Mapping[str, str] = {
 
 _OF_VERSIONS = frozenset({"newer-report", "refused-report"})
 """Problems of which the data of the reason say what it is, with the versions."""
-
-INTERLEAVED = "interleaved-processes"
-"""The code of notes on files that two processes wrote: what else is damaged there comes from that."""
 
 _BY_STATE: Mapping[str, str] = {
     "no-log": "wal-missing",

@@ -56,6 +56,9 @@ NO_EVENTS, NO_TIMES = "no-events", "no-usable-events"
 IGNORED, MISSED = "ignored", "not-read"
 """Codes of notes on files that were passed over, and on those of them that are missed; their data say why."""
 
+INTERLEAVED, MERGED_RANKS = "interleaved-processes", "merged-ranks"
+"""Codes of notes on files that hold more than one process: by accident, or merged on purpose."""
+
 RECOGNIZED = "recognized"
 """The code of notes on files that are known and not read; their data hold the `kind` of recording."""
 
@@ -145,6 +148,8 @@ CODES: Mapping[str, str] = {
     "negative-time": "rows from before the recording began",
     "not-understood": "what is not understood, and left aside",
     "unlinked-left-out": "device work of which the launch was not recorded, where steps were chosen",
+    INTERLEAVED: "two processes wrote one file at the same time; repeated: launch ids that occur twice",
+    MERGED_RANKS: "a file of several ranks, read as one process per rank; ranks: their labels",
     # What a text or its packing lost.
     "damaged": "damage that was passed over; size_bytes, or of a database table, rows, says",
     "gzip-crc": "a gzip stream with another checksum",

@@ -248,7 +248,10 @@ def _is_ascend(label: str) -> bool:
 
 def _merged_ranks(group: Group) -> str:
     ranks = group.count("ranks")
+    labels = group.listed("ranks", with_counts=False)
     parts = f"{ranks:,} ranks" if ranks else "Several ranks"
+    if labels:
+        parts += f" ({labels})"
     return (
         f"{parts} were merged into one file: each is analyzed as a process of its own{group.share}."
     )
@@ -385,16 +388,6 @@ FOREIGN = frozenset(_NOT_PYTORCH)
 KINDS: Mapping[str, Kind] = {
     kind.code: kind
     for kind in (
-        Kind("gpu", "GPU rows", "all", _gpu),
-        Kind(
-            "merged-ranks",
-            "Merged ranks in one file",
-            "each rank as its own process",
-            _merged_ranks,
-            _merged_remedy,
-            "info",
-            "merged-ranks",
-        ),
         Kind(
             "interleaved-processes",
             "Two processes in one file",
@@ -404,6 +397,16 @@ KINDS: Mapping[str, Kind] = {
             "data_loss",
             "interleaved-processes",
         ),
+        Kind(
+            "merged-ranks",
+            "Merged ranks in one file",
+            "each rank as its own process",
+            _merged_ranks,
+            _merged_remedy,
+            "info",
+            "merged-ranks",
+        ),
+        Kind("gpu", "GPU rows", "all", _gpu),
         Kind(
             "launches-only",
             "Launches without kernels",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import NO_EVENTS, NO_TIMES
+from tracekit.model.codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording_kinds import FOREIGN, Classified, Count
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
@@ -32,7 +32,7 @@ CPU_OP_NS = 1_000_000
 
 _LAUNCH = re.compile(r"(?!\w*LaunchHostFunc)\w*Launch")
 _FRONT_END = re.compile(r"(?:\A|[._-])async_llm(?=[._-])")
-_LAYOUTS = ("interleaved-processes", "merged-ranks")
+_LAYOUTS = (INTERLEAVED, MERGED_RANKS)
 """Codes of notes of the reader that are kinds of their own."""
 
 Counts = dict[str, int]
@@ -62,13 +62,15 @@ def _timeline(trace: Trace) -> Classified:
 
 def _of_notes(trace: Trace, kind: str) -> list[Count]:
     """The counts that the reader's notes give for this kind."""
-    names = {"merged-ranks": ("ranks",), "unusable": ("no_start", "no_phase")}.get(kind, ())
+    names = {MERGED_RANKS: ("ranks",), "unusable": ("no_start", "no_phase")}.get(kind, ())
     counts: list[Count] = []
     for note in trace.notes:
         for name in names:
             value = note.data.get(name)
             if isinstance(value, int):
                 counts.append(Count(name, value))
+            elif isinstance(value, tuple):
+                counts += [Count(name, 1, label) for label in value]
     return counts
 
 
@@ -94,8 +96,8 @@ def _kind(trace: Trace, counts: Counts, unread_count: int, has_gpu: bool) -> str
         return str(producer)
     if counts["kernels"]:
         return next((code for code in _LAYOUTS if _is_noted(trace, code)), "gpu")
-    if _is_noted(trace, _LAYOUTS[0]):
-        return _LAYOUTS[0]
+    if _is_noted(trace, INTERLEAVED):
+        return INTERLEAVED
     if unread_count and unread_count >= UNREAD_RATIO * counts.get("rows", 0):
         return "unread-accelerator"
     if counts["launches"]:

@@ -74,6 +74,29 @@ CLASS_OF_CATEGORY: Mapping[str, str] = {
 """Recorded category, in lower case. One that is not here stays in `host_ops` as `other`."""
 
 
+_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+ACCELERATORS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "NVIDIA (CUDA)": (("cuda_runtime", "cuda_driver"), _DEVICE),
+    "AMD (ROCm)": (("cuda_runtime", "runtime"), _DEVICE),
+    "Intel (XPU)": (("xpu_runtime", "xpu_driver"), _DEVICE),
+    "Intel Gaudi (HPU)": (("hpu_op",), _DEVICE),
+    "Meta (MTIA)": (("mtia_runtime",), ("mtia_ccp_events",)),
+    "Ascend (NPU, trace_view.json)": (("npu_runtime",), ("npu_kernel",)),
+    "Other (PrivateUse1)": (("privateuse1_runtime", "privateuse1_driver"), _DEVICE),
+}
+"""Categories of host and device rows by accelerator: those in `CLASS_OF_CATEGORY` are read."""
+
+
+def is_read(categories: Iterable[str]) -> bool:
+    """Whether rows of all these categories are read.
+
+    >>> is_read(("kernel", "gpu_memcpy")), is_read(("npu_kernel",))
+    (True, False)
+    """
+    return all(category in CLASS_OF_CATEGORY for category in categories)
+
+
 def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
     """(class code, index into PHASES) of every row; phase -1 is one that is not read."""
     phases = list(map(_phase, scan.ph.values))

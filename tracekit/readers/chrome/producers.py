@@ -46,11 +46,9 @@ def recorded_rows(scan: Scan, rows: Rows) -> dict[str, Any]:
 
 
 def _complete(scan: Scan) -> npt.NDArray[np.bool_]:
-    """Which rows are complete events."""
-    if "X" not in scan.ph.values:
-        return np.zeros(len(scan.ph.codes), np.bool_)
-    complete: npt.NDArray[np.bool_] = scan.ph.codes == scan.ph.values.index("X")
-    return complete
+    """Which rows are complete events, or begin one."""
+    codes = [code for code, phase in enumerate(scan.ph.values) if phase in ("X", "B")]
+    return np.isin(scan.ph.codes, codes)
 
 
 def _has_category(scan: Scan) -> bool:
