@@ -372,14 +372,14 @@ def _artefacts(
 ) -> list[Finding]:
     """R32: what makes other numbers unreliable; one finding a kind, naming its sources."""
     limit = thresholds.of("profiling-artefact")
-    kinds = {
+    kind_of = {
         recorded.source: recorded.classified.kind for recorded in classified(measured).values()
     }
     lossy = sorted(
         {
             note.source
             for note in measured.notes
-            if note.severity == "data_loss" and kinds.get(note.source) not in OWN_LOSSES
+            if note.severity == "data_loss" and kind_of.get(note.source) not in OWN_LOSSES
         }
     )
     failed = sorted(failure.source for failure in measured.failures)
@@ -393,7 +393,7 @@ def _artefacts(
         if (shown["device_op_count"] > 0).any()
         else shown.iloc[:0]
     )
-    mixed = mixed[~mixed["source"].map(kinds).isin(WITHOUT_GPU_BY_DESIGN)]
+    mixed = mixed[~mixed["source"].map(kind_of).isin(WITHOUT_GPU_BY_DESIGN)]
     without_launch = f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
     kinds: tuple[tuple[list[str], Severity, str, str], ...] = (
         (failed, "high", *FAILED),
