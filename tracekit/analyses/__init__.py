@@ -142,6 +142,7 @@ QUESTIONS = (
     "time.data_loading",
     "ops.optimizer",
     "time.interruptions",
+    "time.start_up",
     "ops.kernels",
     "ops.matmuls",
     "ops.unfused",

@@ -19,6 +19,7 @@ from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.replay import replays
 from tracekit.process.placement import Placement, placement
 from tracekit.process.stage_at import outer_ranges
+from tracekit.process.start_up import among, start_up
 from tracekit.process.steps import Stages, Steps, Windows, windows
 
 READS = frozenset(
@@ -66,6 +67,7 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
     notes = trace.notes
     if trace.has("host_ops"):
         tables["host_ops"] = host[inside].reset_index(drop=True)
+        first_calls = among(trace.derived(start_up), inside)
     if trace.has("device_ops"):
         place: Placement = trace.derived(placement)
         keep = place.known & (covered(chosen, place.ts_ns, place.ts_ns + 1) > 0)
@@ -79,6 +81,9 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
             tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
     part = replace(trace, tables=tables, notes=notes)
     part.keep(windows, _windows_within(steps_and_stages, chosen, steps))
+    if trace.has("host_ops"):
+        # Which calls come first is known of the whole alone.
+        part.keep(start_up, first_calls)
     if trace.has("device_ops"):
         # What is left may no longer tell where it belongs: annotations and earlier calls are cut away.
         part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
@@ -105,12 +110,15 @@ def after_start_up(trace: Trace) -> Trace:
         is_left = host_start + host_dur > begin
         is_left[links.call[keep & (links.call >= 0)]] = True
         tables["host_ops"] = trace["host_ops"][is_left].reset_index(drop=True)
+        first_calls = among(trace.derived(start_up), is_left)
     for name in ("syncs", "device_ranges"):
         if trace.has(name):
             end = trace[name]["ts_ns"].to_numpy() + trace[name]["dur_ns"].to_numpy()
             tables[name] = trace[name][end > begin].reset_index(drop=True)
     part = replace(trace, tables=tables)
     part.keep(windows, recorded)
+    if trace.has("host_ops"):
+        part.keep(start_up, first_calls)
     return part
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +75,9 @@ _CREATES_CONTEXT = re.compile(
 _CREATES_HANDLE = re.compile(
     r"(cu|cuda|hip)(StreamCreate|EventCreate|StreamGetPriority)|(cudnn|cublas\w*|hipblas\w*|rocblas|miopen|nccl)_?\w*(Create|CommInit)"
 )
-_ALLOCATES = re.compile(r"(cu|cuda|hip)(Mem)?(Malloc|Alloc|Create|HostAlloc|HostMalloc|HostRegister)")
+_ALLOCATES = re.compile(
+    r"(cu|cuda|hip)(Mem)?(Malloc|Alloc|Create|HostAlloc|HostMalloc|HostRegister)"
+)
 _LAUNCHES = re.compile(r"(cu|cuda|hip)\w*(Launch|Memset)")
 _DRIVER_LAUNCH = re.compile(r"cuLaunchKernel|hipModuleLaunchKernel|hipExtModuleLaunchKernel")
 _COPIES_OR_WAITS = re.compile(r"memcpy|synchronize|wait|query|peer|prefetch", re.IGNORECASE)
@@ -199,7 +202,9 @@ def _before_any_work(trace: Trace, plain: Mask) -> Ints:
     system = of_kind(trace, "host_ops", "other")
     asks = system & early & is_named(trace.texts("host_ops", "name"), _DRIVER_CALL.match)
     issued = links.call[links.call >= 0]
-    asks &= np.isin(trace.numbers("host_ops", "thread"), trace.numbers("host_ops", "thread")[issued])
+    asks &= np.isin(
+        trace.numbers("host_ops", "thread"), trace.numbers("host_ops", "thread")[issued]
+    )
     is_much = int(dur[asks].sum()) >= FIRST_CALL_NS
     return np.concatenate((calls, asks.nonzero()[0])) if is_much else calls
 
@@ -280,6 +285,12 @@ def _compiles_inside(trace: Trace, ops: Ints) -> Mask:
     around = np.isin(ops, tree.nearest(mask, rows))
     is_made: Mask = is_long & around & (2 * trace.derived(own_times)[ops] >= dur[ops])
     return is_made
+
+
+def among(calls: StartUp, is_left: Mask) -> StartUp:
+    """The same calls for a trace with only some of the rows of `host_ops`: -1 is the row of one that is gone."""
+    place = np.append(np.where(is_left, np.cumsum(is_left) - 1, -1), -1)
+    return replace(calls, row=place[calls.row])
 
 
 def _with_frames(trace: Trace, calls: StartUp) -> StartUp:
