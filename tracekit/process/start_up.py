@@ -28,7 +28,7 @@ from tracekit.process.sound import sound_dur_ns
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-KINDS = ("context", "code", "library", "compile", "graph", "memory")
+KINDS = ("context", "code", "library", "compile", "graph", "memory", "other")
 """What a call of start-up does."""
 
 KIND_TITLES = {
@@ -38,10 +38,11 @@ KIND_TITLES = {
     "compile": "JIT compilation",
     "graph": "graph capture",
     "memory": "first allocations",
+    "other": "other first calls",
 }
 """What people read for each kind."""
 
-CONTEXT, CODE, LIBRARY, COMPILE, GRAPH, MEMORY = range(len(KINDS))
+CONTEXT, CODE, LIBRARY, COMPILE, GRAPH, MEMORY, OTHER = range(len(KINDS))
 
 NAMED_NS = 100_000
 """A shorter call is no start-up, whatever its name: handles and attributes are asked for in every step."""
@@ -175,7 +176,7 @@ def _recognized(trace: Trace) -> Iterator[tuple[Ints, Ints, Ints]]:
     yield ops[is_jit], np.full(int(is_jit.sum()), COMPILE), usual[is_jit]
     rows, usual = _rare(trace, plain)
     idle = _idle_during(trace, rows)
-    yield rows[idle], _kind_of_plain(trace, rows[idle], MEMORY), usual[idle]
+    yield rows[idle], _kind_of_plain(trace, rows[idle], OTHER), usual[idle]
 
 
 def _kind_of_plain(trace: Trace, rows: Ints, otherwise: int) -> Ints:

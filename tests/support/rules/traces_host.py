@@ -116,9 +116,9 @@ FIRES: dict[str, Firing] = {
         {"compilations": 0.5, "dur_ns": 10_000},
     ),
     # Step 1 is the first after the profiler began: 100 µs there of steps of 1000.
-    "warm-up": Firing(
+    "start-up": Firing(
         warming_up(100, 0, 0), "first calls take 100 µs of step 1, which does not count: warm-up, in cuLibraryLoadData",
-        "info", None, None, {"warm_up_ns": 100_000},
+        "info", None, None, {"start_up_ns": 100_000},
     ),
     # After two steps, 20 µs in one of two steps of 1000: 10 µs a step.
     "graph-capture": Firing(
@@ -139,7 +139,7 @@ NEAR_MISSES: dict[str, Sources] = {
     # 19 µs in two steps: 0.95 %.
     "recompilation": compiling(500, 300, 19, 0),
     # 9.9 % of a step.
-    "warm-up": warming_up(99, 0, 0),
+    "start-up": warming_up(99, 0, 0),
     # As long.
     "graph-capture": capturing(500, 300, 19, 0),
 }

@@ -535,7 +535,6 @@ ANALYSIS = Analysis(
         "idle_blame",
         "idle_frames",
         "loader_waits",
-        "start_up",
         "stage_edges",
         "sync_stalls",
     ),
@@ -550,4 +549,5 @@ ANALYSIS = Analysis(
     },
     measure=measure,
     judge=judge,
+    whole_recording=True,
 )

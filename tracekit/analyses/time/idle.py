@@ -558,4 +558,5 @@ ANALYSIS = Analysis(
     rules=("host-silence",),
     measure=measure,
     judge=judge,
+    whole_recording=True,
 )

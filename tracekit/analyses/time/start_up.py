@@ -74,7 +74,7 @@ START_UP = Table(
         ),
         "kind": Column(
             "category",
-            "context | code | library | compile | graph | memory: what a call does; wait: a call for work launched before the"
+            "context | code | library | compile | graph | memory | other: what a call does; wait: a call for work launched before the"
             " recording; skew: a collective for a rank whose recording had not begun.",
             (*KINDS, WAIT, SKEW),
         ),
