@@ -143,6 +143,7 @@ QUESTIONS = (
     "ops.optimizer",
     "time.interruptions",
     "time.start_up",
+    "time.garbage_collection",
     "ops.kernels",
     "ops.matmuls",
     "ops.unfused",

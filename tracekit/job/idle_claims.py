@@ -14,6 +14,7 @@ import numpy as np
 from tracekit.job.frames import summed, text_or_none
 from tracekit.job.host_syncs import sync_bound, sync_bound_stages
 from tracekit.job.idle import (
+    collection_idle,
     edge_rows,
     idle_at_edges,
     idle_by_cause,
@@ -59,6 +60,7 @@ def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
         ("data-loader-wait", _loading(measured, thresholds)),
         ("stage-edge-idle", _at_edges(measured, thresholds)),
         ("host-silence", _pausing(measured, thresholds)),
+        ("garbage-collection", _collecting(measured, thresholds)),
     ):
         for key, idle_ns in parts.items():
             if idle_ns:
@@ -153,9 +155,18 @@ def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     for of_owner in lost.values():
         for key, idle_ns in of_owner.stages.items():
             pausing[key] += idle_ns
-    for key, idle_ns in _caused(measured, "host_gc", set(lost)).items():
-        pausing[key] += idle_ns
     return pausing
+
+
+def _collecting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """What garbage collection leaves idle in every stage of the runs and roles of which R42 says so."""
+    limit, existing = thresholds.of("garbage-collection")["time_ratio"], gpu_steps(measured)
+    owners = {
+        owner
+        for owner, idle_ns in collection_idle(measured).items()
+        if idle_ns and (existing.get(owner, NO_STEPS).per_step(idle_ns)[1] or 0.0) >= limit
+    }
+    return _caused(measured, "host_gc", owners)
 
 
 def _caused(measured: Measurements, cause: str, owners: set[tuple[object, ...]]) -> dict[Key, int]:

@@ -22,7 +22,8 @@ from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.cpu_rows import CpuPieces, cpu_pieces
-from tracekit.process.host_activity import COLLECTION, SyncCalls, sync_calls
+from tracekit.process.garbage import COLLECTION, COLLECTION_ROW
+from tracekit.process.host_activity import SyncCalls, sync_calls
 from tracekit.process.nesting import Nesting, by_start, in_order, last_reaching, nesting
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.start_up import start_up
@@ -47,7 +48,7 @@ _HOLDER_OF_KIND = {
 _MAY_COLLECT = np.isin(HOLDERS, ("range", "op", "system", "profiler"))
 _RUNS_INSIDE = np.isin(HOLDERS, ("op", "call", "sync", "python"))
 
-_COLLECTS = re.compile(r"<built-in (?:function|method) collect\b.*|(?:.*/)?gc\.py\(\d+\)")
+_COLLECTS = re.compile(rf"<built-in (?:function|method) collect\b|{COLLECTION_ROW}$")
 
 _WAITS = re.compile(
     r"(?:.*/)?threading\.py\(\d+\): (?:wait|join|acquire|_wait_for_tstate_lock)$"
