@@ -14,6 +14,7 @@ QUESTIONS = (
     "gpu-time",
     "idle",
     "start-up",
+    "garbage-collection",
     "syncs",
     "stage-edges",
     "host",
@@ -140,6 +141,8 @@ def test_a_place_off_the_cpu_keeps_its_name_and_a_first_call_too(tmp_path):
     assert not found(report, "low-gpu-utilization")
     (finding,) = found(report, "start-up")
     assert finding.claim.endswith("(cudaFree)")
+    assert finding.advice.startswith("record later: nsys profile --capture-range=cudaProfilerApi")
+    assert "torch.profiler.schedule" not in finding.advice
 
 
 def ranks_in_a_host_s_collective(*late, unit=100, calls=10):
@@ -190,7 +193,7 @@ def test_idle_time_elsewhere_is_no_wait_for_a_rank(tmp_path):
 
 def test_recorded_collection_is_named(tmp_path):
     host = [annotation("gc", 30 * MS, 40 * MS)]
-    (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "host-silence")
+    (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "garbage-collection")
     assert "collects garbage" in finding.claim
     assert "gc.freeze()" in finding.advice
 

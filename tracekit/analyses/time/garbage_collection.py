@@ -23,6 +23,7 @@ from tracekit.job.stage_windows import NO_STEPS, gpu_steps, owners_of, steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import subtract, union_all
 from tracekit.model.keys import row_dicts
+from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Metric, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, trimmed_all
@@ -110,8 +111,8 @@ def _findings(
         yield Finding(
             "garbage-collection",
             thresholds.severity(ratio),
-            f"{who} {show(lost, 'ns')} of {show(steps.step_ns or 0.0, 'ns')} per step {doing}, {count:,} times in all"
-            + in_run(measured, owner[0]),
+            f"{who} {show(lost, 'ns')} of {show(steps.step_ns or 0.0, 'ns')} per step {doing}"
+            f" ({count:,} {plural(count, 'collection')})" + in_run(measured, owner[0]),
             "gc.freeze() after set-up; gc.disable() in the loop and gc.collect() between steps, on all ranks at once",
             (
                 evidence(
