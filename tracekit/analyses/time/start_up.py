@@ -243,10 +243,10 @@ def _gpu_time(trace: Trace, steps: Steps) -> Mapping[str, Any]:
 # Judged
 
 
-def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     """Start-up before the work, in steps that count and in those that do not; finding R38."""
     if not measured.has("start_up"):
-        return ANALYSIS.skipped("no host activity was recorded")
+        return None
     recorded = measured.recorded or measured
     rows = units(recorded["start_up"])
     rows["canonical"] = canonical_stages(rows)
@@ -296,19 +296,22 @@ def _before(
         if not len(calls) or prefix.ratio < limit["capture_ratio"]:
             continue
         after_ns = prefix.whole_ns - prefix.start_up_ns
+        lost_ns = int(calls["idle_ns"].fillna(0).sum())
+        lost_ratio = lost_ns / prefix.whole_ns
         yield Finding(
             "start-up",
-            thresholds.severity(prefix.ratio),
-            f"the first {show(prefix.start_up_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are start-up: {_described(calls)}"
+            thresholds.severity(lost_ratio),
+            f"the first {show(prefix.start_up_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are start-up,"
+            f" {show(int(calls['dur_ns'].sum()), 'ns')} of it in first calls: {_described(calls)}"
             + in_run(measured, prefix.run),
             _advice(measured, prefix.run),
             (
                 evidence("start_up_ns", prefix.start_up_ns, "before the work begins"),
-                evidence("first_calls_ns", int(calls["dur_ns"].sum()), "in first calls"),
+                evidence("idle_ns", lost_ns, "GPUs idle during first calls"),
             ),
             _places(calls),
-            prefix.start_up_ns,
-            prefix.ratio,
+            lost_ns,
+            lost_ratio,
             (f"all other findings are about the {show(after_ns, 'ns')} after it",),
         )
 
