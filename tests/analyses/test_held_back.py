@@ -13,6 +13,8 @@ QUESTIONS = (
     "steps",
     "gpu-time",
     "idle",
+    "start-up",
+    "garbage-collection",
     "syncs",
     "stage-edges",
     "host",
@@ -136,8 +138,11 @@ def test_a_place_off_the_cpu_keeps_its_name_and_a_first_call_too(tmp_path):
     idle = next(section for section in report.sections if section.id == "idle")
     rows = [(row["frame"], row["idle_ns"]) for row in rows_of(idle, "idle_blame")]
     assert rows[1:3] == [("· cudaFree", 39_000_000), ("· · (off the CPU: waiting)", 38_000_000)]
-    (finding,) = found(report, "low-gpu-utilization")
-    assert "cudaFree 39.0 ms" in finding.claim
+    assert not found(report, "low-gpu-utilization")
+    (finding,) = found(report, "start-up")
+    assert finding.claim.endswith("(cudaFree)")
+    assert finding.advice.startswith("record later: nsys profile --capture-range=cudaProfilerApi")
+    assert "torch.profiler.schedule" not in finding.advice
 
 
 def ranks_in_a_host_s_collective(*late, unit=100, calls=10):
@@ -188,7 +193,7 @@ def test_idle_time_elsewhere_is_no_wait_for_a_rank(tmp_path):
 
 def test_recorded_collection_is_named(tmp_path):
     host = [annotation("gc", 30 * MS, 40 * MS)]
-    (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "host-silence")
+    (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "garbage-collection")
     assert "collects garbage" in finding.claim
     assert "gc.freeze()" in finding.advice
 
@@ -258,19 +263,22 @@ def test_no_length_of_a_pause_is_lost_between_the_rules(tmp_path):
         assert claimed == gap * (10_000 // gap) * 1_000
 
 
-def test_first_calls_are_named_as_warm_up(tmp_path):
+def test_first_calls_are_start_up_and_no_cause_of_idle_time(tmp_path):
     """60 of 100 ms in the first call of the runtime, 10 in the first launch."""
     rows = [
         step(1, 0, 100 * MS), annotation("update_actor", 0, 100 * MS), *launched("a", 0, 0, 10, 1),
         launch(10, 2, 60 * MS, name="cudaFree"), launch(62 * MS, 3, 10 * MS),
         kernel("b", 72 * MS, 28 * MS, 3),
     ]  # fmt: skip
-    (finding,) = found(asked(tmp_path, rows), "low-gpu-utilization")
-    assert (
-        "70.0 ms of 100 ms in first calls (cudaFree 60.0 ms, cudaLaunchKernel 10.0 ms)"
-        in finding.claim
+    report = asked(tmp_path, rows)
+    assert not found(report, "low-gpu-utilization")
+    (finding,) = found(report, "start-up")
+    assert finding.claim == (
+        "GPUs wait 70.0 ms of 100 ms per step for first calls:"
+        " other first calls 60.0 ms (cudaFree), loading code 10.0 ms (cudaLaunchKernel)"
     )
-    assert "should not be profiled" in finding.advice
+    assert finding.advice.startswith("record later: torch.profiler.schedule(wait=")
+    assert finding.recoverable_ns == 70 * MS * 1_000
 
 
 def test_idle_time_of_a_busy_stage_has_a_reason(tmp_path):

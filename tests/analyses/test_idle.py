@@ -47,7 +47,7 @@ def test_causes_add_up_to_the_idle_share_of_every_row(tmp_path):
     }
     bars = next(chart for chart in shown.charts if chart.id == "idle-causes")
     assert [(bars.rows[r], bars.series[s], v) for r, s, v in bars.marks] == [
-        ("gen", "host op", 10_000), ("gen", "between ops", 20_000), ("gen", "start-up", 20_000),
+        ("gen", "host op", 10_000), ("gen", "between ops", 20_000), ("gen", "launch latency", 20_000),
     ]  # fmt: skip
     gaps = next(chart for chart in shown.charts if chart.id == "idle-gaps")
     assert sum(mark[-1] for mark in gaps.marks) == 50_000

@@ -222,14 +222,19 @@ def test_recorded_garbage_collection_counts_however_short(tmp_path):
         step(1, 0, 1_000_000), annotation("update_actor", 0, 1_000_000), annotation("gc", 500_000, 10_000),
         *launched("gemm", 0, 0, 500_000, 1), *launched("gemm", 510_000, 510_000, 490_000, 2),
     ]  # fmt: skip
-    (found,) = findings(tmp_path, rows)
-    assert found.claim == "GPUs wait 10.0 ms of 1,000 ms per step while the host collects garbage"
+    assert findings(tmp_path, rows) == []
+    path = write(tmp_path / "again" / "rank0.json", rows)
+    (found,) = result(path, ("steps", "gpu-time", "idle", "garbage-collection")).report.findings
+    assert (found.rule, found.claim) == (
+        "garbage-collection",
+        "GPUs wait 10.0 ms of 1,000 ms per step while Python collects garbage (1 collection)",
+    )
     assert evidence(found) == {
-        "silent_ns": 0,
         "collection_ns": 10_000_000,
+        "collections": 1,
         "longest_ns": 10_000_000,
     }
-    assert found.places[0].start_ns is not None
+    assert found.places[0].stage == "update_actor"
 
 
 def test_the_end_of_a_recording_is_no_pause(tmp_path):

@@ -69,7 +69,7 @@ EXPECTED = {
     "late_loader_worker": Expectation(("data-loader-wait",), LATE, ("@rank",)),
     "python_preprocessing": Expectation((), (), ("@place",)),
     "recompilation": Expectation(("recompilation",), ("step-variance",), ()),
-    "first_calls": Expectation(("warm-up",), (), ("cuLibraryLoadData", "@step"), estimated=False),
+    "first_calls": Expectation(("start-up",), (), ("cuLibraryLoadData", "@step"), estimated=False),
     "tiny_kernels": Expectation(("launch-bound",), ("low-gpu-utilization",), ("@stage",)),
     "eager_decode": Expectation(("launch-bound",), ("low-gpu-utilization",), ("@stage",)),
     "silent_pause": Expectation(("host-silence",), ("low-gpu-utilization", "host-sync-stalls"), ("@stage",)),
@@ -159,7 +159,7 @@ def score(kind: str, truth: dict[str, Any], findings: list[dict[str, Any]]) -> d
     loud = [each for each in findings if each["severity"] != "info"]
     if fault.get("warm_up"):
         # Steps that do not count give nothing back: to say so is information, and right where nothing else is said.
-        loud = loud or [each for each in findings if each["rule"] == "warm-up"]
+        loud = loud or [each for each in findings if each["rule"] == "start-up"]
 
     def by_rule(finding: dict[str, Any], rules: tuple[str, ...]) -> bool:
         return not expected.rules or finding["rule"] in rules

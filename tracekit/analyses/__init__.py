@@ -51,6 +51,8 @@ class Analysis:
     fold: Callable[[Tables], Tables] | None = None
     every_step: bool = False
     """Whether it judges all recorded steps, also those that do not count (`job/counted_steps.py`)."""
+    whole_recording: bool = False
+    """Whether it measures what was recorded before the work began too: start-up (`process/recording_start.py`)."""
     any_source: bool = False
     """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
     file: str = ""
@@ -140,6 +142,8 @@ QUESTIONS = (
     "time.data_loading",
     "ops.optimizer",
     "time.interruptions",
+    "time.start_up",
+    "time.garbage_collection",
     "ops.kernels",
     "ops.matmuls",
     "ops.unfused",

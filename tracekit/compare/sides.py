@@ -13,6 +13,7 @@ import pandas as pd
 
 from tracekit.job.frames import text_or_none
 from tracekit.job.samples import COLUMNS, Key, Samples, samples
+from tracekit.job.start_up import prefixes
 from tracekit.job.step_values import NAMES
 from tracekit.job.throughput import work_rates
 from tracekit.job.warm_up import Dropped, LeftOut, dropped
@@ -24,6 +25,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.stats.estimate import RANGE
 from tracekit.model.trace import Measurements
+from tracekit.model.units import show
 
 _HINT = "write it again: tracekit analyze … -o report.json"
 
@@ -127,6 +129,16 @@ def _input_notes(name: str, inputs: Iterable[Input]) -> Iterator[str]:
     for part in inputs:
         yield from _lost(name, part)
         yield from _cut(name, part)
+        yield from _begun(name, part)
+
+
+def _begun(name: str, part: Input) -> Iterator[str]:
+    """How long the start-up is that a side is compared without."""
+    if part.measured is None or not part.measured.has("steps"):
+        return
+    for prefix in prefixes(part.measured):
+        length = show(prefix.start_up_ns, "ns")
+        yield f"{name}: {length} of start-up before the work are left out"
 
 
 def _errors(part: Input) -> tuple[str, ...]:

@@ -289,6 +289,9 @@ def _longest(
     # The steps of each process, or all that one host did where the clocks of a unit can be compared.
     by_process = np.isin(best, list(map(STEP_ORIGINS.index, ("profiler", "range", *REPEATING))))
     by_process |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
+    # Where ranks began to record one after the other, their common time is not one capture.
+    is_skewed = (rows["skew_ns"] > 0).to_numpy(np.bool_)
+    by_process |= np.bincount(unit_of[is_skewed], minlength=count) > 0
     occurrence = rows["occurrence"].to_numpy(np.int64)
     host = numbered_alike(["host"], rows)[0]
     is_by_process = by_process[unit_of]

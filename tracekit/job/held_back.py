@@ -150,6 +150,8 @@ def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bo
 def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
     """The place that most of the idle time of one stage, or of the step, was spent in; None if none stands out."""
     blamed, chosen = blame(measured), _of_window(measured, window)
+    # First calls have a rule of their own.
+    chosen &= blamed.holder != HOLDERS.index("first_call")
     stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
     return _culprit(blamed, chosen, HOLDERS, stages)
 
@@ -219,24 +221,6 @@ def _culprit(
     text, holder = _described(blamed.tree, node)
     names = tuple(map(blamed.tree.frame.__getitem__, _path(blamed.tree, node)))
     return Culprit(text, holder, int(sums[node]), total, names)
-
-
-def first_calls(measured: Measurements, window: StageWindow) -> tuple[tuple[str, int], ...]:
-    """(name, idle time) of the first calls in one stage, the longest first."""
-    blamed = blame(measured)
-    first_call = HOLDERS.index("first_call")
-    rows = _of_window(measured, window) & (blamed.holder == first_call) & (blamed.node >= 0)
-    calls: dict[str, int] = {}
-    for node, idle_ns in zip(
-        blamed.node[rows].tolist(), blamed.idle_ns[rows].tolist(), strict=True
-    ):
-        # What CPUs tell of such a call is of its kind.
-        path = [
-            place for place in _path(blamed.tree, node) if blamed.tree.holder[place] == first_call
-        ]
-        name = blamed.tree.frame[path[0]]
-        calls[name] = calls.get(name, 0) + idle_ns
-    return tuple(sorted(calls.items(), key=lambda call: (-call[1], call[0])))
 
 
 def _walked(tree: Tree, sums: Ints, node: int, total: int) -> int:

@@ -47,22 +47,21 @@ PAUSING = ("host_silent", "host_code")
 
 
 class Pauses(NamedTuple):
-    """What a (run, role) loses to silence, to other code and to garbage collection: sums over the steps of its GPUs.
+    """What a (run, role) loses to silence and to other code: sums over the steps of its GPUs.
 
-    `short_ns` are pauses too short for either, where there are many; `stages` is what each stage loses but for collection.
+    `short_ns` are pauses too short for either, where there are many; `stages` is what each stage loses.
     """
 
     silent_ns: int
     code_ns: int
     short_ns: int
-    collection_ns: int
     windows: list[StageWindow]
     stages: dict[tuple[object, ...], int]
 
     @property
     def total_ns(self) -> int:
         """All of it."""
-        return self.silent_ns + self.code_ns + self.short_ns + self.collection_ns
+        return self.silent_ns + self.code_ns + self.short_ns
 
 
 def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
@@ -90,8 +89,8 @@ def is_silence(window: StageWindow) -> bool:
 def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses]:
     """The (run, role) of which rule R29 says that pauses of the host cost GPU time, and what they lose.
 
-    Silence and code where `is_silence`, with all that is between ops where that is much and no launches one by one;
-    recorded collection anywhere in a step. Not to be changed in place.
+    Silence and code where `is_silence`, with all that is between ops where that is much and no launches one by one.
+    Not to be changed in place.
     """
     return measured.derived(_Pausing(thresholds))
 
@@ -114,7 +113,7 @@ def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pause
     paused: dict[Owner, Pauses] = {}
     caused = idle_by_cause(measured)
     for window in stage_windows(measured):
-        before = paused.setdefault(window.owner, Pauses(0, 0, 0, 0, [], {}))
+        before = paused.setdefault(window.owner, Pauses(0, 0, 0, [], {}))
         silent, code, short = (
             caused.get((*window.key, cause), 0) for cause in (*PAUSING, "host_none")
         )
@@ -129,10 +128,6 @@ def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pause
                 windows=[*before.windows, window],
                 stages={**before.stages, window.key: silent + code + short},
             )
-    idle = whole(measured, "idle")
-    for owner, idle_ns in step_sums(measured, idle[idle["cause"] == "host_gc"], "idle_ns").items():
-        before = paused.get(owner, Pauses(0, 0, 0, 0, [], {}))
-        paused[owner] = before._replace(collection_ns=idle_ns)
     existing = gpu_steps(measured)
     costly = {}
     for owner, lost in paused.items():
@@ -141,6 +136,14 @@ def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pause
         if total and ratio is not None and ratio >= limit["step_ratio"]:
             costly[owner] = lost
     return costly
+
+
+def collection_idle(measured: Measurements) -> dict[Owner, int]:
+    """What GPUs idle during recorded garbage collection: sums over the steps of those of every run and role."""
+    if not measured.has("idle"):
+        return {}
+    idle = whole(measured, "idle")
+    return step_sums(measured, idle[idle["cause"] == "host_gc"], "idle_ns")
 
 
 def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int:

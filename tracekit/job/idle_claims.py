@@ -1,7 +1,7 @@
 """Which idle time of each stage has a finding that knows its cause: no second one may count it again.
 
 The findings of R02 (after synchronising calls), R03 (waiting for launches), R04 (data loading), R15 (at the
-edges of stages), R29 (a host that pauses), and of R21, R28 and R34 (what interrupts steady steps) are about parts of a stage's idle time that share nothing.
+edges of stages), R29 (a host that pauses), R38 (start-up), and of R21, R28 and R34 (what interrupts steady steps) are about parts of a stage's idle time that share nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from tracekit.job.frames import summed
+import numpy as np
+
+from tracekit.job.frames import summed, text_or_none
 from tracekit.job.host_syncs import sync_bound, sync_bound_stages
 from tracekit.job.idle import (
+    collection_idle,
     edge_rows,
     idle_at_edges,
     idle_by_cause,
@@ -20,13 +23,25 @@ from tracekit.job.idle import (
 from tracekit.job.interruptions import interrupting
 from tracekit.job.launching import bound_stages
 from tracekit.job.loader_waits import by_rank, long_waits
-from tracekit.job.stage_windows import WHERE, keyed, placed
+from tracekit.job.stage_windows import (
+    NO_STEPS,
+    WHERE,
+    Owner,
+    gpu_steps,
+    keyed,
+    placed,
+    step_sums,
+    whole,
+)
 from tracekit.model.keys import row_dicts
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
 Key = tuple[object, ...]
 """Run, role and canonical stage (None: the step) as of `stage_windows.keyed`."""
+
+START_UP = "host_start_up"
+"""The cause of idle time during first calls."""
 
 Claims = Mapping[Key, Mapping[str, int]]
 
@@ -39,11 +54,13 @@ def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
     claimed: defaultdict[Key, dict[str, int]] = defaultdict(dict)
     for rule, parts in (
         *_interrupting(measured, thresholds),
+        ("start-up", _starting(measured, thresholds)),
         ("host-sync-stalls", _after_syncs(measured, thresholds)),
         ("launch-bound", _before_launches(measured, thresholds)),
         ("data-loader-wait", _loading(measured, thresholds)),
         ("stage-edge-idle", _at_edges(measured, thresholds)),
         ("host-silence", _pausing(measured, thresholds)),
+        ("garbage-collection", _collecting(measured, thresholds)),
     ):
         for key, idle_ns in parts.items():
             if idle_ns:
@@ -63,6 +80,35 @@ def _interrupting(
             if key[2] is not None:
                 parts[(*key[:2], None)] += lost_ns
         yield found.rule, parts
+
+
+def start_up_idle(measured: Measurements, thresholds: Thresholds) -> dict[Owner, int]:
+    """What first calls leave idle in the steps of the GPUs of every run and role, beyond what interrupts steady steps."""
+    if not measured.has("idle"):
+        return {}
+    rows = whole(measured, "idle")
+    rows = rows[(rows["cause"] == START_UP).to_numpy(np.bool_)]
+    interrupted: defaultdict[Owner, int] = defaultdict(int)
+    for _, parts in _interrupting(measured, thresholds):
+        for key, lost_ns in parts.items():
+            if key[2] is None:
+                interrupted[key[0], text_or_none(key[1])] += lost_ns
+    sums = step_sums(measured, rows, "idle_ns").items()
+    return {owner: max(idle_ns - interrupted[owner], 0) for owner, idle_ns in sums}
+
+
+def _starting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """What first calls leave idle in every stage of the runs and roles of which R38 says so."""
+    limit, existing = thresholds.of("start-up")["step_ratio"], gpu_steps(measured)
+    idle = start_up_idle(measured, thresholds)
+    steps = {owner: existing.get(owner, NO_STEPS) for owner in idle}
+    owners = {o for o, ns in idle.items() if ns and (steps[o].per_step(ns)[1] or 0.0) >= limit}
+    starting = _caused(measured, START_UP, owners)
+    for _, parts in _interrupting(measured, thresholds):
+        for key, lost_ns in parts.items():
+            if key in starting:
+                starting[key] = max(starting[key] - lost_ns, 0)
+    return starting
 
 
 def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
@@ -109,9 +155,18 @@ def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
     for of_owner in lost.values():
         for key, idle_ns in of_owner.stages.items():
             pausing[key] += idle_ns
-    for key, idle_ns in _caused(measured, "host_gc", set(lost)).items():
-        pausing[key] += idle_ns
     return pausing
+
+
+def _collecting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """What garbage collection leaves idle in every stage of the runs and roles of which R42 says so."""
+    limit, existing = thresholds.of("garbage-collection")["time_ratio"], gpu_steps(measured)
+    owners = {
+        owner
+        for owner, idle_ns in collection_idle(measured).items()
+        if idle_ns and (existing.get(owner, NO_STEPS).per_step(idle_ns)[1] or 0.0) >= limit
+    }
+    return _caused(measured, "host_gc", owners)
 
 
 def _caused(measured: Measurements, cause: str, owners: set[tuple[object, ...]]) -> dict[Key, int]:

@@ -27,6 +27,7 @@ from tracekit.job.frames import (
     units,
 )
 from tracekit.job.gpu_shares import SUMMED, shares
+from tracekit.job.start_up import prefixes
 from tracekit.model import keys as grouping
 from tracekit.model.keys import (
     CAPTURE,
@@ -395,6 +396,7 @@ def _stage_windows(measured: Measurements) -> list[StageWindow]:
     sums["origin"] = origins["origin"]
     existing = gpu_steps(measured)
     launched = summed(stage_rows(measured), WHERE, ("launch_count",)).dropna(subset="launch_count")
+    started = {prefix.run for prefix in prefixes(measured)}
     idle_by_design = {keyed(r) for r in row_dicts(launched) if r["launch_count"] == 0}
     windows = []
     for row in row_dicts(sums.sort_values("window_ns", ascending=False, kind="stable")):
@@ -404,8 +406,7 @@ def _stage_windows(measured: Measurements) -> list[StageWindow]:
                 row["run"],
                 role,
                 stage,
-                (stage or ("the capture" if row["origin"] == "file" else "the step"))
-                + in_run(measured, row["run"]),
+                (stage or _unit_name(row, started)) + in_run(measured, row["run"]),
                 existing.get((row["run"], role), NO_STEPS),
                 int(row["window_ns"]),
                 text_or_none(row["origin"]),
@@ -414,3 +415,10 @@ def _stage_windows(measured: Measurements) -> list[StageWindow]:
             )
         )
     return windows
+
+
+def _unit_name(row: Mapping[Any, Any], started: set[object]) -> str:
+    """What a window without a stage is called; the capture of a run in `started` begins after its start-up."""
+    if row["origin"] != "file":
+        return "the step"
+    return "the time after start-up" if row["run"] in started else "the capture"

@@ -16,6 +16,7 @@ COUNTED_BY: tuple[tuple[str, str], ...] = (
     ("replica-imbalance", "data-loader-wait"),
     ("replica-imbalance", "straggler"),
     ("host-silence", "straggler"),
+    ("garbage-collection", "straggler"),
     ("host-sync-stalls", "weight-sync"),
     ("host-silence", "weight-sync"),
     ("exposed-communication", "weight-sync"),

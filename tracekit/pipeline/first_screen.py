@@ -25,12 +25,14 @@ from tracekit.job.frames import (
     job,
     label_headings,
     of_step,
+    stacked,
     stage_walls,
     summed,
     text_or_none,
 )
 from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
 from tracekit.job.stage_windows import WHERE, shares_by_stage, whole
+from tracekit.job.start_up import prefixes
 from tracekit.job.tables import sheet
 from tracekit.job.warm_up import Dropped
 from tracekit.model import faults
@@ -230,7 +232,25 @@ def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
     name = _unit_name(steps)
     if runs > 1:
         name = f"{name}, mean of {runs} runs"
+    before_ns, of_start = _start_up(measured)
+    if before_ns:
+        # The capture as it was recorded; rules judge what follows its start-up.
+        wall_ns, low, high = steps.step_ns + before_ns, None, None
+        return (Metric("step_wall", wall_ns, "ns", "lower", label=name), *of_start)
     return (Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name, STEP_BOUNDS),)
+
+
+def _start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]]:
+    """(the mean length of what comes before the work of captures without marks, the same as a number of the headline)."""
+    of_runs = prefixes(measured)
+    if not of_runs or not (measured.has("start_up_gpu") and measured.row_count("start_up_gpu")):
+        return 0.0, ()
+    runs = job(measured).walls["run"].nunique(dropna=False)
+    before_ns = sum(prefix.start_up_ns for prefix in of_runs) / max(runs, 1)
+    calls = measured["start_up"]
+    is_wait = (calls["window"] == "before") & (calls["kind"] == "wait")
+    label = "start of recording" if is_wait.any() else "start-up"
+    return before_ns, (Metric("start_up", before_ns, "ns", "lower", label=label),)
 
 
 def _unattributed(measured: Measurements) -> tuple[Metric, ...]:
@@ -334,6 +354,10 @@ def _gpu_shares(measured: Measurements) -> list[Metric]:
     if not (rows["window"] == window).any():
         window = "capture"
     window_rows = rows[rows["window"] == window]
+    if window == "step" and _start_up(measured)[0]:
+        before = whole(measured, "start_up_gpu").assign(window=window)
+        columns = ["window", *gpu_shares.SUMMED]
+        window_rows = stacked([window_rows[columns], before[columns]])
     total = gpu_shares.shares(summed(window_rows, ["window"], gpu_shares.SUMMED)).iloc[0]
     shares: dict[Any, Any] = total.to_dict()
     shares["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]

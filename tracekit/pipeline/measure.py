@@ -31,7 +31,7 @@ from tracekit.pipeline.gather import (
     light_text,
     put_together,
 )
-from tracekit.process.cut import cut, stages_of, steps_of
+from tracekit.process.cut import after_start_up, cut, stages_of, steps_of
 from tracekit.readers import reader_named
 
 RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
@@ -177,9 +177,11 @@ def measured(
     tables: dict[str, Tables] = {}
     faults: list[Fault] = []
     labels = Labels(trace.source)
+    work = after_start_up(trace)
     for analysis in analyses:
+        part = trace if analysis.whole_recording else work
         try:
-            columns_of = analysis.measure(trace) if analysis.concerns(trace) else {}
+            columns_of = analysis.measure(part) if analysis.concerns(part) else {}
             tables[analysis.id] = {
                 name: labels.before(TABLES[name], columns) for name, columns in columns_of.items()
             }

@@ -13,6 +13,7 @@ import pandas as pd
 from tracekit.analyses import ANALYSES, QUESTIONS
 from tracekit.job.frames import grouped, job, summed
 from tracekit.job.stage_windows import whole
+from tracekit.job.start_up import prefixes
 from tracekit.job.step_marks import DISAGREE, device_steps
 from tracekit.model import faults
 from tracekit.model.keys import CAPTURE, looked_up
@@ -64,6 +65,8 @@ def _of_some(measured: Measurements, part: Any) -> tuple[str, ...]:
 def _unit(measured: Measurements) -> str:
     """What the windows are called in a sentence."""
     walls = job(measured).walls
+    if prefixes(measured):
+        return "time after start-up"
     is_capture = (walls["origin"] == "file").all() and walls["step"].isna().all()
     return "capture" if is_capture else "step"
 

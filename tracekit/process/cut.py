@@ -14,10 +14,12 @@ from tracekit.model.stages import may_be_stage, numbered_step, profiler_step, sc
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Note, Trace
 from tracekit.process.by_name import is_named
+from tracekit.process.launches import Launches, launches
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.replay import replays
 from tracekit.process.placement import Placement, placement
 from tracekit.process.stage_at import outer_ranges
+from tracekit.process.start_up import among, start_up
 from tracekit.process.steps import Stages, Steps, Windows, windows
 
 READS = frozenset(
@@ -65,6 +67,7 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
     notes = trace.notes
     if trace.has("host_ops"):
         tables["host_ops"] = host[inside].reset_index(drop=True)
+        first_calls = among(trace.derived(start_up), inside)
     if trace.has("device_ops"):
         place: Placement = trace.derived(placement)
         keep = place.known & (covered(chosen, place.ts_ns, place.ts_ns + 1) > 0)
@@ -78,9 +81,44 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
             tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
     part = replace(trace, tables=tables, notes=notes)
     part.keep(windows, _windows_within(steps_and_stages, chosen, steps))
+    if trace.has("host_ops"):
+        # Which calls come first is known of the whole alone.
+        part.keep(start_up, first_calls)
     if trace.has("device_ops"):
         # What is left may no longer tell where it belongs: annotations and earlier calls are cut away.
         part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
+    return part
+
+
+def after_start_up(trace: Trace) -> Trace:
+    """The rows from where the work of a recording without marks begins; the trace itself where nothing comes before it.
+
+    What runs across that instant stays whole, and so do the launches of what is left.
+    """
+    if trace.source.tool in ("log", "torch_memory") or not trace.has("device_ops"):
+        return trace
+    recorded: Windows = trace.derived(windows)
+    if recorded.step_rows.start_up_ns is None:
+        return trace
+    begin = int(recorded.step_rows.ts_ns[0])
+    start, dur = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
+    keep = start + dur >= begin
+    tables = {**trace.tables, "device_ops": trace["device_ops"][keep].reset_index(drop=True)}
+    if trace.has("host_ops"):
+        links: Launches = trace.derived(launches)
+        host_start, host_dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+        is_left = host_start + host_dur > begin
+        is_left[links.call[keep & (links.call >= 0)]] = True
+        tables["host_ops"] = trace["host_ops"][is_left].reset_index(drop=True)
+        first_calls = among(trace.derived(start_up), is_left)
+    for name in ("syncs", "device_ranges"):
+        if trace.has(name):
+            end = trace[name]["ts_ns"].to_numpy() + trace[name]["dur_ns"].to_numpy()
+            tables[name] = trace[name][end > begin].reset_index(drop=True)
+    part = replace(trace, tables=tables)
+    part.keep(windows, recorded)
+    if trace.has("host_ops"):
+        part.keep(start_up, first_calls)
     return part
 
 

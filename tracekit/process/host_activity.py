@@ -13,6 +13,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.stages import STAGES, canonical, is_collective, numbered_step, profiler_step
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
+from tracekit.process.garbage import collection_spans
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
 
@@ -27,7 +28,6 @@ def is_loading(name: str) -> bool:
     return _LOADER.match(name) is not None
 
 
-COLLECTION = re.compile(r"\bgc\b|garbage.?collect", re.IGNORECASE)
 _WAITS_FOR_DEVICE = re.compile(
     r"(stream|device|event|context|ctx|thread)_?synchronize", re.IGNORECASE
 )
@@ -53,13 +53,11 @@ class HostActivity:
 def host_activity(trace: Trace) -> HostActivity:
     """What all host threads together did, as unions."""
     names = trace.texts("host_ops", "name")
-    collection = is_named(names, COLLECTION.search)
-    collection &= of_kind(trace, "host_ops", "range", "op", "other")
     collective = is_named(names, is_collective) & of_kind(trace, "host_ops", "range")
     busy = of_kind(trace, "host_ops", "op", "runtime") | collective
     return HostActivity(
         _union(trace, is_named(names, is_loading)),
-        _union(trace, collection),
+        trace.derived(collection_spans),
         _union(trace, of_kind(trace, "host_ops", "overhead")),
         _union(trace, busy),
         union_all([_union(trace, _leaf_ranges(trace, busy)), _python(trace)]),

@@ -22,10 +22,11 @@ from tracekit.model.tables.slots import HOLDERS
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.cpu_rows import CpuPieces, cpu_pieces
-from tracekit.process.host_activity import COLLECTION, SyncCalls, sync_calls
-from tracekit.process.launches import Launches, launches
+from tracekit.process.garbage import COLLECTION, COLLECTION_ROW
+from tracekit.process.host_activity import SyncCalls, sync_calls
 from tracekit.process.nesting import Nesting, by_start, in_order, last_reaching, nesting
 from tracekit.process.stage_at import outer_ranges
+from tracekit.process.start_up import start_up
 from tracekit.process.steps import windows
 from tracekit.process.thread_axis import Axis, Segments
 
@@ -47,7 +48,7 @@ _HOLDER_OF_KIND = {
 _MAY_COLLECT = np.isin(HOLDERS, ("range", "op", "system", "profiler"))
 _RUNS_INSIDE = np.isin(HOLDERS, ("op", "call", "sync", "python"))
 
-_COLLECTS = re.compile(r"<built-in (?:function|method) collect\b.*|(?:.*/)?gc\.py\(\d+\)")
+_COLLECTS = re.compile(rf"<built-in (?:function|method) collect\b|{COLLECTION_ROW}$")
 
 _WAITS = re.compile(
     r"(?:.*/)?threading\.py\(\d+\): (?:wait|join|acquire|_wait_for_tstate_lock)$"
@@ -67,12 +68,6 @@ _HOLDS = re.compile(
     r"(?:cuda|cu|hip)(?:Memcpy(?!\w*Async)|Malloc|Free|Host(?:Alloc|Malloc|Free|Register)|Mem(?:Alloc|Free|Create|Map|HostAlloc)"
     r"|Module|Library|DeviceReset|CtxCreate)(?!\w*Async)"
 )
-
-FIRST_CALL_NS, FIRST_CALL_TIMES = 1_000_000, 20
-"""A first call takes at least so long, and so many times as long as calls of its name do as a rule."""
-
-MAX_FIRST_CALLS = 100
-"""So many long calls are looked at one by one."""
 
 JITTER_NS = 1_000
 """By so much the end of a row may lie after that of what encloses it."""
@@ -311,35 +306,9 @@ def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDA
     waits = is_named(names, _WAITS.match)
     frame = np.zeros(len(names), np.int8)
     frame[first:] = frame_rows(trace)
-    first_calls = first + _first_calls(trace)
-    holder[first_calls[holder[first_calls] == HOLDER["call"]]] = HOLDER["first_call"]
+    calls_once = trace.derived(start_up).row
+    holder[first + calls_once[calls_once >= 0]] = HOLDER["first_call"]
     return names, waits, frame, holder
-
-
-def _first_calls(trace: Trace) -> Ints:
-    """Rows of `host_ops`: calls far longer than others of their name, the first of that name or to launch that kernel."""
-    dur, names = trace.numbers("host_ops", "dur_ns"), trace.texts("host_ops", "name").codes
-    is_call = of_kind(trace, "host_ops", "runtime")
-    long = (is_call & (dur >= FIRST_CALL_NS)).nonzero()[0]
-    if not len(long):
-        return long
-    is_first, start = np.zeros(len(dur), np.bool_), trace.numbers("host_ops", "ts_ns")
-    calls_of = {}
-    for name in distinct(names[long]).tolist():
-        calls_of[name] = (is_call & (names == name)).nonzero()[0]
-        is_first[calls_of[name][start[calls_of[name]].argmin()]] = True
-    links: Launches = trace.derived(launches)
-    ops = (links.call >= 0).nonzero()[0]
-    ops = ops[np.argsort(links.ts_ns[ops], kind="stable")]
-    kernels = trace.texts("device_ops", "name").codes[ops]
-    is_first[links.call[ops[np.unique(kernels, return_index=True)[1]]]] = True
-    chosen = []
-    for row in long[is_first[long]][:MAX_FIRST_CALLS].tolist():
-        calls = calls_of[int(names[row])]
-        other_durations = dur[calls[calls != row]]
-        if not len(other_durations) or dur[row] >= FIRST_CALL_TIMES * np.median(other_durations):
-            chosen.append(row)
-    return np.array(chosen, np.int64)
 
 
 def frame_rows(trace: Trace) -> npt.NDArray[np.int8]:

@@ -28,6 +28,7 @@ from tracekit.process.nesting import Nesting, nesting
 from tracekit.process.sound import sound_dur_ns
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.stalls import opening_ns
+from tracekit.process.start_up import CAPTURING_GRAPH, COMPILING
 from tracekit.process.steps import Stages, Steps, windows
 
 Ints = npt.NDArray[np.int64]
@@ -55,13 +56,8 @@ _PATTERNS = {
         r"(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|HostFree)(?!\w*Async)"
         r"|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap|HostAlloc)(?!\w*Async)"
     ),
-    _COMPILING: re.compile(
-        r".*(\(dynamo_timed\)|compile_fx|compile_inner|TorchInductor|async_compile|CachingAutotuner"
-        r"|[Tt]riton\S{0,80}[ .:]+(compile|jit)|JITFunction|(nv|hip)rtc"
-        r"|(cu|cuda|hip)(Module|Library)Load|cuLink(Create|Add|Complete)|Lazy Function Loading)",
-        re.DOTALL,
-    ),
-    _GRAPH: re.compile(r"(cuda|cu|hip)(GraphInstantiate|StreamBeginCapture|StreamEndCapture)"),
+    _COMPILING: COMPILING,
+    _GRAPH: CAPTURING_GRAPH,
     _LOADER: re.compile(r"enumerate\(DataLoader\)#"),
     _OPTIMIZER: re.compile(r"Optimizer\.step#"),
     _ANNOTATION: re.compile(r"Optimizer\.|enumerate\(DataLoader\)|ProfilerStep"),

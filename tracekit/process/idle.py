@@ -43,6 +43,7 @@ from tracekit.process.host_activity import (
 from tracekit.process.launches import Launches, launches
 from tracekit.process.sound import overlong
 from tracekit.process.stage_at import outer_ranges
+from tracekit.process.start_up import start_up
 from tracekit.process.steps import Stages, Windows, windows
 
 Ints = npt.NDArray[np.int64]
@@ -108,7 +109,8 @@ class IdleTime:
         links: Launches = trace.derived(launches)
         ended = after >= 0
         is_linked = ended & links.linked[after]
-        ready = np.where(is_linked, np.clip(links.ts_ns[after], idle.start, idle.end), idle.start)
+        issued = links.ts_ns[after] + _loading_ns(trace, links.call[after])
+        ready = np.where(is_linked, np.clip(issued, idle.start, idle.end), idle.start)
         is_held = is_linked & _held_back(trace, number, rows, idle, after)
         after_ready = idle.end - ready
         soon = is_linked & ~is_held & (after_ready < self.kernel_wait_ns)
@@ -137,6 +139,7 @@ class IdleTime:
         inside = [
             intersect(waiting, part)
             for part in (
+                trace.derived(start_up).time,
                 did.loader,
                 did.collection,
                 _synchronising(trace, rows),
@@ -144,7 +147,7 @@ class IdleTime:
                 did.op,
             )
         ]
-        loader, collection, sync, overhead, op = exclusive(inside)
+        starting, loader, collection, sync, overhead, op = exclusive(inside)
         # Python between two launches is part of launching; where the device waits for long it is what it waits for.
         code = intersect(subtract(waiting, union_all(inside)), _at_least(idle, self.silence_ns))
         code = intersect(code, did.code)
@@ -154,6 +157,7 @@ class IdleTime:
         pauses = (intersect(nothing, frame), subtract(nothing, frame))
         silent = union_all([_at_least(pause, self.silence_ns) for pause in pauses])
         return {
+            "host_start_up": starting,
             "host_loader": loader,
             "host_gc": collection,
             "host_sync": sync,
@@ -163,6 +167,17 @@ class IdleTime:
             "host_none": subtract(nothing, silent),
             "host_silent": silent,
         }
+
+
+def _loading_ns(trace: Trace, calls: Ints) -> Ints:
+    """How long each of these launching calls loads code before it launches: all of it for a first call, else 0."""
+    first_calls = trace.derived(start_up).row
+    first_calls = first_calls[first_calls >= 0]
+    if not len(first_calls):
+        return np.zeros(len(calls), np.int64)
+    length = np.zeros(len(trace.numbers("host_ops", "dur_ns")) + 1, np.int64)
+    length[first_calls] = trace.numbers("host_ops", "dur_ns")[first_calls]
+    return length[calls]
 
 
 def _shares(idle: Intervals, part: Intervals) -> Shares:

@@ -130,7 +130,10 @@ def work_begin(trace: Trace, start: int) -> int:
         return start
     begins = trace.numbers("device_ops", "ts_ns")
     first = rows[begins[rows].argmin()]
-    begin, launched = int(begins[first]), int(links.ts_ns[first])
+    begin, launched, call = int(begins[first]), int(links.ts_ns[first]), int(links.call[first])
+    if call >= 0:
+        # A launch that loads code lasts until its work begins: the device waited for it.
+        launched += int(trace.numbers("host_ops", "dur_ns")[call])
     return begin if begin - launched > max(launched - start, MIN_BACKLOG_NS) else start
 
 

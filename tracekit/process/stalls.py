@@ -144,7 +144,10 @@ def _later(
 
 def _elsewhere(idle: DeviceIdle) -> Intervals:
     """Idle time with a cause of its own, wherever it lies."""
-    names = ("host_loader", "host_gc", "host_overhead", "host_silent", "host_code")
+    names = (
+        *("host_start_up", "host_loader", "host_gc"),
+        *("host_overhead", "host_silent", "host_code"),
+    )
     return union_all([idle.causes[name] for name in names])
 
 
@@ -173,7 +176,8 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[s
     pauses = union_all([causes["host_silent"], causes["host_code"]])
     inside_stages = intersect(pauses, trace.derived(stage_time))
     # What was launched already does not wait for the next stage to be prepared.
-    elsewhere = (causes[name] for name in ("host_loader", "host_gc", "sync", "other"))
+    names = ("host_start_up", "host_loader", "host_gc", "sync", "other")
+    elsewhere = (causes[name] for name in names)
     explained = union_all([*elsewhere, inside_stages])
     unexplained = subtract(idle.gaps, explained)
     did: HostActivity = trace.derived(host_activity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +27,15 @@ from tracekit.model.tables.arrays import Coded, Columns, Nullable, all_alike, at
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, narrow, of_kind
 from tracekit.process.nesting import nesting
-from tracekit.process.repetition import Repetition, launch_times, repetition, work_begin, work_end
+from tracekit.process.recording_start import early_collective, recording_begin
+from tracekit.process.repetition import (
+    LEAST_TIMES,
+    Repetition,
+    launch_times,
+    repetition,
+    work_begin,
+    work_end,
+)
 from tracekit.process.updates import stage_codes
 
 Ints = npt.NDArray[np.int64]
@@ -68,12 +77,18 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps(Spans):
-    """Steps in order of start, the columns of the measured table `steps`; `origin` and `name` are those of all."""
+    """Steps in order of start, the columns of the measured table `steps`; `origin` and `name` are those of all.
+
+    Recorded before each, and no part of it, None where there is none: `start_up_ns` is the length of start-up, `skew_ns` that
+    of a wait for a rank whose recording had not begun.
+    """
 
     step: Nullable
     occurrence: npt.NDArray[np.int32]
     origin: str
     name: str | None = None
+    start_up_ns: Ints | None = None
+    skew_ns: Ints | None = None
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -86,6 +101,15 @@ class Steps(Spans):
             "dur_ns": self.dur_ns,
         }
 
+    @property
+    def before(self) -> dict[str, Ints]:
+        """What was recorded before each and is no part of it, as columns of `steps`."""
+        none = np.zeros(len(self), np.int64)
+        return {
+            "start_up_ns": none if self.start_up_ns is None else self.start_up_ns,
+            "skew_ns": none if self.skew_ns is None else self.skew_ns,
+        }
+
     def at(self, rows: npt.NDArray[Any]) -> Steps:
         """Those of some rows."""
         return Steps(
@@ -95,6 +119,8 @@ class Steps(Spans):
             self.occurrence[rows],
             self.origin,
             self.name,
+            None if self.start_up_ns is None else self.start_up_ns[rows],
+            None if self.skew_ns is None else self.skew_ns[rows],
         )
 
     def numbers(self, rows: Ints) -> Nullable:
@@ -203,17 +229,54 @@ def windows(trace: Trace) -> Windows:
         repeated = repetition(trace, _outermost(trace, plausible & on_thread))
         if repeated is not None:
             is_stage[repeated.rows] = False
-            steps = _repeated_steps(repeated)
+            steps = _after_start_up(trace, _repeated_steps(repeated))
     stage_rows = is_stage.nonzero()[0]
     is_stage[stage_rows[_around_steps(host, steps, stage_rows)]] = False
     if not len(steps):
-        steps = _file_steps(trace, host, (plausible & on_thread).nonzero()[0])
+        steps = _begun(trace, _file_steps(trace, host, (plausible & on_thread).nonzero()[0]))
     if len(steps) and any(account.captures for account in trace.source.accounts):
         # A process that was recorded all the time went through other steps too: nobody captured those.
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
     stages, dropped = _stages(trace, host, is_stage, steps)
+    if steps.start_up_ns is not None:
+        stages = _clipped(stages, int(steps.ts_ns[0]))
     trace.forget(launch_times)
     return Windows(steps, stages, dropped)
+
+
+def _begun(trace: Trace, steps: Steps) -> Steps:
+    """The one step that a recording without marks is, from where its work begins: start-up comes before it.
+
+    What a collective waits for a rank whose recording had not begun is no part of the recording at all.
+    """
+    if len(steps) != 1 or not steps.step.missing.all() or not _is_unmarked(trace):
+        return steps
+    host_begin, end = int(steps.ts_ns[0]), int(steps.end_ns[0])
+    skew = trace.derived(early_collective)
+    begin = host_begin if skew is None else min(max(host_begin, skew.end_ns), end)
+    start = min(recording_begin(trace, begin), end)
+    if start == host_begin:
+        return steps
+    return replace(
+        steps,
+        ts_ns=np.array([start]),
+        dur_ns=np.array([end - start]),
+        start_up_ns=np.array([start - begin]),
+        skew_ns=np.array([begin - host_begin]),
+    )
+
+
+def _after_start_up(trace: Trace, steps: Steps) -> Steps:
+    """The windows of what repeats that begin once start-up is over, where enough are left."""
+    rows = (steps.ts_ns >= recording_begin(trace, int(steps.ts_ns[0]))).nonzero()[0]
+    return steps.at(rows) if LEAST_TIMES <= len(rows) < len(steps) else steps
+
+
+def _clipped(stages: Stages, begin_ns: int) -> Stages:
+    """The stages from this instant on, without those of which most lies before it."""
+    stages = stages.at((stages.ts_ns + stages.dur_ns // 2 >= begin_ns).nonzero()[0])
+    start = np.maximum(stages.ts_ns, begin_ns)
+    return replace(stages, ts_ns=start, dur_ns=stages.end_ns - start)
 
 
 def _around_steps(host: _Host, steps: Steps, rows: Ints) -> Mask:

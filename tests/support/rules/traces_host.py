@@ -89,6 +89,14 @@ def warming_up(*loading, whole=1000):
     return rows
 
 
+def collecting(*spans, whole=1000):
+    """A step of `whole` on a host alone, with garbage collected at (start, duration), one row inside another's range."""
+    rows = [step(1, 0, whole)]
+    for start, dur in spans:
+        rows += [annotation("gc gen2", start, dur), annotation("python_gc", start + 1, dur - 1)]
+    return rows
+
+
 FIRES: dict[str, Firing] = {
     # 9 kernels of 8 and one of 9 µs, nine gaps of 1 µs: 9 of 90 µs; the median of ten is 8 µs.
     "launch-bound": Firing(
@@ -116,9 +124,14 @@ FIRES: dict[str, Firing] = {
         {"compilations": 0.5, "dur_ns": 10_000},
     ),
     # Step 1 is the first after the profiler began: 100 µs there of steps of 1000.
-    "warm-up": Firing(
+    "start-up": Firing(
         warming_up(100, 0, 0), "first calls take 100 µs of step 1, which does not count: warm-up, in cuLibraryLoadData",
-        "info", None, None, {"warm_up_ns": 100_000},
+        "info", None, None, {"start_up_ns": 100_000},
+    ),
+    # 6 and 4 µs of 1000, each told twice.
+    "garbage-collection": Firing(
+        collecting((100, 6), (500, 4)), "the host spends 10.0 µs of 1,000 µs per step on garbage collection (2 collections)",
+        "low", 10_000, 0.01, {"collection_ns": 10_000, "collections": 2, "longest_ns": 6_000},
     ),
     # After two steps, 20 µs in one of two steps of 1000: 10 µs a step.
     "graph-capture": Firing(
@@ -139,7 +152,9 @@ NEAR_MISSES: dict[str, Sources] = {
     # 19 µs in two steps: 0.95 %.
     "recompilation": compiling(500, 300, 19, 0),
     # 9.9 % of a step.
-    "warm-up": warming_up(99, 0, 0),
+    "start-up": warming_up(99, 0, 0),
+    # 9 of 1000.
+    "garbage-collection": collecting((100, 5), (500, 4)),
     # As long.
     "graph-capture": capturing(500, 300, 19, 0),
 }

@@ -584,4 +584,5 @@ ANALYSIS = Analysis(
     },
     measure=measure,
     judge=judge,
+    whole_recording=True,
 )

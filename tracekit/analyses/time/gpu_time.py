@@ -24,7 +24,7 @@ from tracekit.job.frames import (
     text_or_none,
 )
 from tracekit.job.gpu_shares import SUMMED, shares
-from tracekit.job.held_back import Culprit, first_calls, kinds_of, of_window
+from tracekit.job.held_back import Culprit, kinds_of, of_window
 from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import idle_by_cause
 from tracekit.job.idle_claims import claims
@@ -314,11 +314,8 @@ def _by_cause(measured: Measurements, idling: list[Idling]) -> list[list[Idling]
 
 
 def _culprit(measured: Measurements, window: StageWindow) -> Culprit | None:
-    """What most of the idle time of a stage was spent in; None where that is unknown, or first calls took most of it."""
+    """What most of the idle time of a stage was spent in; None where that is unknown."""
     if not measured.has("idle_blame", "idle_frames"):
-        return None
-    starting_ns = sum(ns for _, ns in first_calls(measured, window))
-    if 2 * starting_ns >= int(window.gpu_time["idle_ns"]):
         return None
     return of_window(measured, window)
 
@@ -401,13 +398,7 @@ def _held_back(measured: Measurements, windows_: list[StageWindow]) -> tuple[str
     if not measured.has("idle_blame", "idle_frames"):
         return "", advice
     window = windows_[0]
-    idle_ns, calls = int(window.gpu_time["idle_ns"]), first_calls(measured, window)
-    if 2 * (starting_ns := sum(ns for _, ns in calls)) >= idle_ns:
-        named = ", ".join(f"{name} {show(window.per_step(ns)[0], 'ns')}" for name, ns in calls[:3])
-        return (
-            f": {_of_wall(windows_, starting_ns)} in first calls ({named})",
-            "record later steps: what starts the runtime and loads code is warm-up, and should not be profiled",
-        )
+    idle_ns = int(window.gpu_time["idle_ns"])
     culprits = [of_window(measured, each) for each in windows_]
     culprit = culprits[0]
     if culprit is None:
@@ -558,4 +549,5 @@ ANALYSIS = Analysis(
     },
     measure=measure,
     judge=judge,
+    whole_recording=True,
 )

@@ -371,7 +371,7 @@ def _gap_chart(measured: Measurements) -> Chart:
 
 
 def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
-    """R29: GPUs that wait for a host that launches nothing for long: in Python, collecting garbage, or unknown."""
+    """R29: GPUs that wait for a host that launches nothing for long: in Python, or unknown."""
     existing = gpu_steps(measured)
     findings = []
     for owner, lost in pauses(measured, thresholds).items():
@@ -428,16 +428,10 @@ def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
         yield evidence("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
     if lost.short_ns:
         yield evidence("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
-    yield evidence(
-        "collection_ns", round(steps.mean(lost.collection_ns)), "recorded collection, per step"
-    )
 
 
 def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str, tuple[str, ...]]:
     """(what the host does, what to try, caveats) of pauses, by what most of them are."""
-    if lost.collection_ns >= max(lost.silent_ns, lost.code_ns, lost.short_ns):
-        advice = "gc.freeze() after set-up, gc.collect() only between steps"
-        return "the host collects garbage", advice, ()
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
         culprit = of_owner(measured, owner, ("python", "range", "sample", "off_cpu", "nothing"))
         place = "" if culprit is None else f", most in {_named(culprit)}"
@@ -492,14 +486,12 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
     """The longest gaps that are mostly such a pause, in the stages where it counts."""
     rows = whole(measured, "idle_gaps")
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
-    is_collection = (rows["cause"] == "host_gc").to_numpy(np.bool_)
-    is_pause = is_collection | rows["cause"].isin(PAUSING).to_numpy(np.bool_)
-    rows, is_collection = rows[is_pause], is_collection[is_pause]
+    rows = rows[rows["cause"].isin(PAUSING).to_numpy(np.bool_)]
     canonical = canonical_stages(rows)
     stages = {window.canonical for window in lost.windows}
     if None not in stages:
         counts = np.array(list(map(stages.__contains__, canonical.tolist())), np.bool_)
-        rows, canonical = rows[is_collection | counts], canonical[is_collection | counts]
+        rows, canonical = rows[counts], canonical[counts]
     rows = rows.assign(canonical=canonical)
     return ordered(rows, cause_ns=False, source=True, ts_ns=True)
 
@@ -558,4 +550,5 @@ ANALYSIS = Analysis(
     rules=("host-silence",),
     measure=measure,
     judge=judge,
+    whole_recording=True,
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,9 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
-    UNIT,
-    count_distinct,
-    each_run,
     in_run,
-    job,
     ordered,
     run_heading,
-    share_of,
     summed,
     text_or_none,
     units,
@@ -34,8 +28,7 @@ from tracekit.job.interruptions import (
 )
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import covered, union_all
-from tracekit.model.keys import PROCESS, is_among, sums_of
-from tracekit.model.labels import plural
+from tracekit.model.keys import sums_of
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -49,7 +42,6 @@ from tracekit.model.tables.arrays import (
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import numbers, show
 from tracekit.process.host_side import (
     HostSide,
     HostWindows,
@@ -141,12 +133,12 @@ def _largest(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Interruptions by name, in the first steps and after; findings R21, R28, R34 and R38."""
+    """Interruptions by name, in the first steps and after; findings R21, R28 and R34."""
     if not measured.has("interruptions"):
         return ANALYSIS.skipped("no host activity was recorded")
     recorded = measured.recorded or measured
     rows = placed_interruptions(recorded)
-    findings = list(_warm_up(measured, recorded, thresholds))
+    findings: list[Finding] = []
     verdicts: list[Verdict] = []
     limits = {
         "allocator-calls": thresholds.of("allocator-calls"),
@@ -251,35 +243,6 @@ _FINDINGS = {
 }
 
 
-def _warm_up(
-    measured: Measurements, recorded: Measurements, thresholds: Thresholds
-) -> Iterator[Finding]:
-    """R38: steps that do not count and in which code is loaded, graphs are captured or memory is asked for, for long."""
-    limit, rows = thresholds.of("warm-up"), placed_interruptions(recorded)
-    is_counted = is_among(rows, units(measured["steps"]), UNIT)
-    rows = rows[rows["step"].notna().to_numpy(np.bool_) & ~is_counted]
-    for run, of_run in each_run(rows):
-        each = of_run["dur_ns"].sum() / count_distinct(of_run, [*PROCESS, *UNIT])
-        ratio = share_of(float(each), job(measured).of(run).step_ns)
-        if ratio is None or ratio < limit["step_ratio"]:
-            continue
-        places = _places(of_run)
-        steps = sorted(set(of_run["step"].astype(int)))
-        names = ", ".join(str(place.name) for place in places)
-        yield Finding(
-            "warm-up",
-            "info",
-            f"first calls take {show(each, 'ns')} of {plural(len(steps), 'step')} {numbers(set(steps))}, which"
-            f" {plural(len(steps), 'does', 'do')} not count: warm-up, in {names}{in_run(measured, run)}",
-            "let the profiler wait for the first steps (schedule(wait=…, warmup=…)); load code, capture graphs and fill caches before the loop",
-            (evidence("warm_up_ns", round(each), "per process and such step"),),
-            tuple(replace(place, step=steps[0]) for place in places),
-            None,
-            None,
-            ("no number of this report holds these steps",),
-        )
-
-
 def _steps_with(found: Interruption) -> str:
     """In how many steady steps that was, in words."""
     step = found.rows["step"]
@@ -342,7 +305,7 @@ ANALYSIS = Analysis(
     title="What interrupts steady steps?",
     reads=("host_ops",),
     writes=(INTERRUPTIONS,),
-    rules=("allocator-calls", "recompilation", "graph-capture", "warm-up"),
+    rules=("allocator-calls", "recompilation", "graph-capture"),
     thresholds={
         "recompilation": {
             # Steps that warm up: those of a number up to this one are not judged.
@@ -356,11 +319,6 @@ ANALYSIS = Analysis(
             # Captures and instantiations of graphs in steady steps, as a share of the step: the severity low. None of 169 real files
             # holds one; what looks like them takes 0.02 to 0.03 % (NCCL asks whether a capture runs) and, of 70 replays, 0.5 %.
             "time_ratio": 0.01,
-        },
-        "warm-up": {
-            # First calls in a step that does not count, as a share of the steps that do. Simulated loading of code takes 88 % of
-            # a step; in the first steps of jobs without it there is none.
-            "step_ratio": 0.10,
         },
     },
     measure=measure,

@@ -64,6 +64,14 @@ STEPS = Table(
         ),
         "ts_ns": TS,
         "dur_ns": Column("int64", "Wall time on the host, ns."),
+        "start_up_ns": Column(
+            "int64",
+            "Start-up before it, in a recording that no mark divides: recorded, and no part of it.",
+        ),
+        "skew_ns": Column(
+            "int64",
+            "Before that, a collective waited for a rank whose recording had not begun; no part of it.",
+        ),
         **WORK,
     },
 )
@@ -110,6 +118,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     tables["steps"] = {
         **tables["steps"],
         "name": repeated_text(recorded.step_rows.name, len(recorded.step_rows)),
+        **recorded.step_rows.before,
     }
     recurring = recurrences(trace)
     if recurring is not None:

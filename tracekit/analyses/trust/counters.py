@@ -311,4 +311,5 @@ ANALYSIS = Analysis(
     metrics=("sm_active", "tensor_active"),
     measure=measure,
     judge=judge,
+    whole_recording=True,
 )

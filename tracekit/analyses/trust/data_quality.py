@@ -472,4 +472,5 @@ ANALYSIS = Analysis(
     any_source=True,
     measure=measure,
     judge=judge,
+    whole_recording=True,
 )

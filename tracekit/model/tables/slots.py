@@ -8,6 +8,7 @@ from tracekit.model.tables.columns import DEVICE, KEYS, STEP
 from tracekit.model.tables.table import Column, Table
 
 CAUSES = (
+    "host_start_up",
     "host_loader",
     "host_gc",
     "host_sync",
@@ -25,6 +26,10 @@ CAUSES = (
 """Why nothing ran. `host_*`: the next op was not launched yet, by what the host did meanwhile."""
 
 CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
+    "host_start_up": (
+        "start-up",
+        "The host created a context, loaded or compiled code, or made another first call: see rule start-up.",
+    ),
     "host_loader": (
         "data loader",
         "The host was in the data loader; the next op was not launched yet.",
@@ -59,7 +64,7 @@ CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
         "The next op was launched; its stream had been told to wait for another.",
     ),
     "kernel_wait": (
-        "start-up",
+        "launch latency",
         "The next op was launched and began soon: see the threshold idle-causes.",
     ),
     "other": (

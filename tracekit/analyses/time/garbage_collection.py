@@ -1,0 +1,175 @@
+"""How long does Python collect garbage? Recorded collections by step and stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import (
+    canonical_stages,
+    in_run,
+    label_headings,
+    ordered,
+    summed,
+    text_or_none,
+)
+from tracekit.job.idle import collection_idle
+from tracekit.job.stage_windows import NO_STEPS, gpu_steps, owners_of, steps_of
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.intervals import subtract, union_all
+from tracekit.model.keys import row_dicts
+from tracekit.model.labels import plural
+from tracekit.model.report import Finding, Metric, Place, Section
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Nullable, trimmed_all
+from tracekit.model.tables.columns import PLACE, STAGE
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.garbage import collection_spans
+from tracekit.process.host_side import HostWindows, device_busy, host_windows
+
+GARBAGE = Table(
+    "garbage_collections",
+    "recorded garbage collection in one step, or in its stages of one name",
+    {
+        **KEYS,
+        "window": Column("category", "step | stage.", ("step", "stage")),
+        **PLACE,
+        "stage": STAGE,
+        "count": Column("int64", "Collections that run in it."),
+        "dur_ns": Column("int64", "Their time in it, overlaps counted once."),
+        "idle_ns": Column(
+            "Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."
+        ),
+        "max_ns": Column("int64", "The longest single collection."),
+    },
+)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """The collections inside every step and stage."""
+    spans = trace.derived(collection_spans)
+    if not len(spans.start):
+        return {"garbage_collections": {}}
+    where: HostWindows = trace.derived(host_windows)
+    dur = where.covered(spans)
+    idle = Nullable(dur, np.ones(len(dur), np.bool_))
+    if trace.has("device_ops"):
+        busy = union_all(list(trace.derived(device_busy).values()))
+        idle = Nullable(where.covered(subtract(spans, busy)), np.zeros(len(dur), np.bool_))
+    count, longest = np.zeros(len(dur), np.int64), np.zeros(len(dur), np.int64)
+    positions, rows = where.both(spans.start)
+    np.add.at(count, rows, 1)
+    np.maximum.at(longest, rows, (spans.end - spans.start)[positions])
+    names = ("window", "step", "occurrence", "stage")
+    columns = {name: where.columns[name] for name in names}
+    values = {"count": count, "dur_ns": dur, "idle_ns": idle, "max_ns": longest}
+    return {"garbage_collections": trimmed_all({**columns, **values})}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
+    """Collections per step by run and role; finding R42."""
+    if not measured.has("garbage_collections") or not measured.row_count("garbage_collections"):
+        return None
+    rows = measured["garbage_collections"]
+    return ANALYSIS.answered(
+        sheets=lambda: (_sheet(measured, rows),),
+        findings=tuple(_findings(measured, rows, thresholds)),
+    )
+
+
+def _findings(
+    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R42: collections that cost time: what GPUs wait for them, or all of it where no GPU was recorded."""
+    limit, lost_on_gpus, existing = (
+        thresholds.of("garbage-collection"),
+        collection_idle(measured),
+        gpu_steps(measured),
+    )
+    is_step = (rows["window"] == "step").to_numpy(np.bool_)
+    owners, number = owners_of(rows)
+    for place, owner in enumerate(owners):
+        of_owner = rows[is_step & (number == place)]
+        has_gpu = bool(of_owner["idle_ns"].notna().any())
+        steps = existing.get(owner, NO_STEPS) if has_gpu else steps_of(measured, of_owner)
+        lost_ns = lost_on_gpus.get(owner, 0) if has_gpu else int(of_owner["dur_ns"].sum())
+        lost, ratio = steps.per_step(lost_ns)
+        if ratio is None or ratio < limit["time_ratio"]:
+            continue
+        count = int(of_owner["count"].sum())
+        who = "GPUs wait" if has_gpu else "the host spends"
+        doing = "while Python collects garbage" if has_gpu else "on garbage collection"
+        yield Finding(
+            "garbage-collection",
+            thresholds.severity(ratio),
+            f"{who} {show(lost, 'ns')} of {show(steps.step_ns or 0.0, 'ns')} per step {doing}"
+            f" ({count:,} {plural(count, 'collection')})" + in_run(measured, owner[0]),
+            "gc.freeze() after set-up; gc.disable() in the loop and gc.collect() between steps, on all ranks at once",
+            (
+                evidence(
+                    "collection_ns", round(steps.mean(int(of_owner["dur_ns"].sum()))), "per step"
+                ),
+                Metric("collections", steps.mean(count), "count", "lower", label="per step"),
+                evidence("longest_ns", int(of_owner["max_ns"].max()), "longest collection"),
+            ),
+            tuple(_places(rows[~is_step & (number == place)], owner[1])),
+            round(lost),
+            ratio,
+        )
+
+
+def _places(stages: pd.DataFrame, role: str | None) -> Iterator[Place]:
+    """The stages with most of it; the role where nothing is in a stage."""
+    stages = stages.assign(canonical=canonical_stages(stages))
+    stages = stages[stages["canonical"].notna() & (stages["dur_ns"] > 0)]
+    if not len(stages):
+        yield Place(role=role)
+        return
+    largest = ordered(summed(stages, ["canonical"], ["dur_ns"]), dur_ns=False).head(3)
+    for row in row_dicts(largest):
+        yield Place(role=role, stage=text_or_none(row["canonical"]))
+
+
+def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:
+    """Collections by step and stage, the most time first."""
+    rows = rows[rows["dur_ns"] > 0].assign(canonical=canonical_stages)
+    pooled = summed(
+        rows, ["run", "role", "window", "step", "canonical"], ["count", "dur_ns", "idle_ns"]
+    )
+    headings = (
+        *label_headings(measured),
+        *as_headings("""
+            step | step | id
+            canonical | stage
+            count | collections | count | Σ over processes.
+            dur_ns | time | ns | Σ over processes; overlaps counted once in each.
+            idle_ns | GPU idle | ns | Of it, nothing ran on any GPU of the process.
+        """),
+    )
+    pooled = ordered(pooled, dur_ns=False, step=True, canonical=True)
+    return sheet("garbage_collections", "Garbage collection", headings, pooled, max_rows=100)
+
+
+ANALYSIS = Analysis(
+    id="garbage-collection",
+    title="How long does Python collect garbage?",
+    reads=("host_ops", "python_calls", "device_ops"),
+    writes=(GARBAGE,),
+    rests_on=("gpu_time", "idle"),
+    rules=("garbage-collection",),
+    thresholds={
+        "garbage-collection": {
+            # What GPUs wait during recorded collections, or all of their time without a GPU, as a share of the step.
+            "time_ratio": 0.01,
+        },
+    },
+    measure=measure,
+    judge=judge,
+)

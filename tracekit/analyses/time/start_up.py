@@ -1,0 +1,509 @@
+"""How much of the recording is start-up? First calls, by what they do, before the work and inside of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.analyses import Analysis
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import (
+    UNIT,
+    canonical_stages,
+    count_distinct,
+    each_run,
+    in_run,
+    job,
+    ordered,
+    run_heading,
+    same_text,
+    share_of,
+    summed,
+    text_or_none,
+    units,
+)
+from tracekit.job.idle_claims import start_up_idle
+from tracekit.job.stage_windows import NO_STEPS, gpu_steps
+from tracekit.job.start_up import Prefix, prefixes
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.intervals import covered
+from tracekit.model.kernel_labels import short_kernel
+from tracekit.model.keys import PROCESS, is_among, row_dicts, sums_of
+from tracekit.model.labels import plural
+from tracekit.model.report import Finding, Place, Section
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    Nullable,
+    at_rows,
+    repeated_number,
+    repeated_text,
+    stacked,
+    trimmed,
+    trimmed_all,
+)
+from tracekit.model.tables.columns import DEVICE, PLACE, STAGE, TS
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import numbers, show
+from tracekit.process.busy import by_window, rows_by_device, running_of
+from tracekit.process.by_name import narrow
+from tracekit.process.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
+from tracekit.process.recording_start import EarlyWait, early_collective, early_wait
+from tracekit.process.sound import overlong
+from tracekit.process.start_up import KIND_TITLES, KINDS, StartUp, device_time, start_up
+from tracekit.process.steps import Steps, windows
+
+WAIT, SKEW = "wait", "skew"
+
+START_UP = Table(
+    "start_up",
+    "the first calls of one name and kind in one place, and what was in progress when the recording began",
+    {
+        **KEYS,
+        "window": Column(
+            "category",
+            "before (the work of a recording without marks) | within (a step, or outside all).",
+            ("before", "within"),
+        ),
+        "kind": Column(
+            "category",
+            "context | code | library | compile | graph | memory | other: what a call does; wait: a call for work launched before the"
+            " recording; skew: a collective for a rank whose recording had not begun.",
+            (*KINDS, WAIT, SKEW),
+        ),
+        **PLACE,
+        "stage": STAGE,
+        "name": Column("category", "Name as recorded; `(others)` beyond a cap."),
+        "is_rare": Column("bool", "Known for its length or place, not for its name alone."),
+        "count": Column("int64", "Calls."),
+        "dur_ns": Column("int64", "Their time, overlaps counted once."),
+        "idle_ns": Column(
+            "Int64", "Of it, time in which no device ran anything; <NA> where none was recorded."
+        ),
+        "usual_ns": Column(
+            "Int64", "Median of the other calls of the name; <NA> for a lone call, or where unused."
+        ),
+    },
+)
+
+START_UP_GPU = Table(
+    "start_up_gpu",
+    "one device in the start-up of a recording without marks, by time: the parts and idle add up to window_ns",
+    {
+        **KEYS,
+        "device": DEVICE,
+        "ts_ns": TS,
+        "window_ns": Column("int64", "Length of start-up, ns."),
+        "compute_ns": Column("int64", "Compute kernels running."),
+        "exposed_comm_ns": Column("int64", "Collectives running, no compute."),
+        "exposed_memcpy_ns": Column("int64", "Copies running, neither compute nor collectives."),
+        "exposed_memset_ns": Column("int64", "Fills running, nothing else."),
+        "idle_ns": Column("int64", "Nothing running."),
+        "comm_ns": Column("int64", "Collectives running, hidden or not."),
+        "overlap_ns": Column("int64", "Collectives and compute both running."),
+        "op_count": Column("int64", "Device ops that touch the window."),
+    },
+)
+
+MAX_NAMES = 50
+"""Most names kept apart in one source, those with most time; the rest is `(others)`."""
+
+Ints = npt.NDArray[np.int64]
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """First calls by step, stage and name; what came before the work; what the devices did meanwhile."""
+    if not trace.has("host_ops"):
+        return {}
+    parts = [_calls(trace), *_named_calls(trace), *_early_waits(trace)]
+    parts = [part for part in parts if len(part["dur_ns"])]
+    tables: dict[str, Mapping[str, Any]] = {
+        "start_up": trimmed_all(stacked(parts)) if parts else {}
+    }
+    steps = trace.derived(windows).step_rows
+    if steps.start_up_ns is not None and trace.has("device_ops"):
+        tables["start_up_gpu"] = _gpu_time(trace, steps)
+    return tables
+
+
+def _calls(trace: Trace) -> dict[str, Array]:
+    """The calls of start-up."""
+    calls: StartUp = trace.derived(start_up)
+    usual = Nullable(np.maximum(calls.usual_ns, 0), calls.usual_ns < 0)
+    kinds = Coded(calls.kind.astype(np.int8), KINDS)
+    return _placed(trace, kinds, calls.name, calls.ts_ns, calls.dur_ns, usual, is_rare=True)
+
+
+def _named_calls(trace: Trace) -> Iterator[dict[str, Array]]:
+    """The other calls that load or compile code, capture graphs or ask for memory, however short."""
+    side: HostSide = trace.derived(host_side)
+    known = np.zeros(len(side.compiling), np.bool_)
+    rows = trace.derived(start_up).row
+    known[rows[rows >= 0]] = True
+    for kind, mask in (
+        ("code", side.compiling),
+        ("memory", side.allocator),
+        ("graph", side.graph_capture),
+    ):
+        rows = (mask & ~known).nonzero()[0]
+        start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+        names = at_rows(trace.texts("host_ops", "name"), rows)
+        unused = repeated_number(None, len(rows))
+        kinds = repeated_text(kind, len(rows))
+        yield _placed(trace, kinds, names, start, dur, unused, is_rare=False)
+
+
+def _early_waits(trace: Trace) -> Iterator[dict[str, Array]]:
+    """What was in progress when the recording began."""
+    found: tuple[tuple[str, str, EarlyWait | None], ...] = (
+        (WAIT, "host_ops", trace.derived(early_wait)),
+        (SKEW, "device_ops", trace.derived(early_collective)),
+    )
+    for kind, table, wait in found:
+        if wait is not None:
+            name = at_rows(trace.texts(table, "name"), np.array([wait.row]))
+            usual = Nullable(np.array([max(wait.usual_ns, 0)]), np.array([wait.usual_ns < 0]))
+            times = np.array([wait.ts_ns]), np.array([wait.dur_ns])
+            yield _placed(trace, repeated_text(kind, 1), name, *times, usual, is_rare=True)
+
+
+def _placed(
+    trace: Trace,
+    kinds: Array,
+    names: Coded,
+    start: Ints,
+    dur: Ints,
+    usual: Array,
+    *,
+    is_rare: bool,
+) -> dict[str, Array]:
+    """Rows by kind and name and by the step and stage that they begin in."""
+    where: HostWindows = trace.derived(host_windows)
+    steps: Steps = trace.derived(windows).step_rows
+    begin = opening = np.iinfo(np.int64).min
+    if steps.start_up_ns is not None:
+        begin = int(steps.ts_ns[0])
+        opening = begin - sum(int(length[0]) for length in steps.before.values())
+    # What the system does before the capture begins is no part of it.
+    rows = (start >= opening).nonzero()[0]
+    kinds, names, usual = (at_rows(column, rows) for column in (kinds, names, usual))
+    start, dur = start[rows], dur[rows]
+    keys: dict[str, Array] = {
+        "window": narrow((start >= begin).astype(np.int64), ("before", "within")),
+        "kind": kinds,
+        **where.steps_of(where.step_at(start)),
+        "stage": Coded(np.append(where.stage.codes, -1)[where.stage_at(start)], where.stage.texts),
+        "name": _largest(names, dur),
+        "usual_ns": usual,
+    }
+    own_ns, end = uncounted(start, start + dur), start + dur
+    values = {"count": np.ones(len(start), np.int64), "dur_ns": own_ns, "idle_ns": own_ns}
+    if trace.has("device_ops"):
+        busy = trace.derived(device_time)
+        values["idle_ns"] = own_ns - covered(busy, end - own_ns, end)
+    sums: dict[str, Array] = {**sums_of(keys, values)}
+    size = len(sums["dur_ns"])
+    if not trace.has("device_ops"):
+        sums["idle_ns"] = repeated_number(None, size)
+    return {**sums, "is_rare": np.full(size, is_rare)}
+
+
+def _largest(names: Coded, dur: Ints) -> Coded:
+    """The name of each row; names beyond `MAX_NAMES` by time as `(others)`."""
+    total = np.zeros(len(names.texts) + 1, np.int64)
+    np.add.at(total, names.codes, dur)
+    largest = np.argsort(-total[:-1], kind="stable")[:MAX_NAMES]
+    code = np.full(len(names.texts) + 1, len(names.texts))
+    code[largest], code[-1] = largest, -1
+    return trimmed(Coded(code[names.codes], (*names.texts, "(others)")))
+
+
+def _gpu_time(trace: Trace, steps: Steps) -> Mapping[str, Any]:
+    """What each device did during start-up."""
+    parts = []
+    begin = steps.ts_ns - steps.before["start_up_ns"]
+    for number, rows in rows_by_device(
+        trace.nullable("device_ops", "device"), ~trace.derived(overlong)
+    ):
+        start, length = (trace.numbers("device_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+        kind = at_rows(trace.texts("device_ops", "kind"), rows)
+        state = running_of(start, length, kind)
+        times = by_window(state, begin, steps.ts_ns)
+        parts.append({"device": repeated_number(number, len(begin)), **times})
+    return stacked(parts) if parts else {}
+
+
+# Judged
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
+    """Start-up before the work, in steps that count and in those that do not; finding R38."""
+    if not measured.has("start_up"):
+        return None
+    recorded = measured.recorded or measured
+    rows = units(recorded["start_up"])
+    rows["canonical"] = canonical_stages(rows)
+    findings = [
+        *_before(measured, rows, thresholds),
+        *_in_progress(measured, rows),
+        *_skew(measured, rows),
+        *_within(measured, rows, thresholds),
+        *_not_counted(measured, rows, thresholds),
+    ]
+    return ANALYSIS.answered(sheets=lambda: (_sheet(measured, rows),), findings=tuple(findings))
+
+
+def _advice(measured: Measurements, run: object) -> str:
+    """How to record later, for the tool that recorded."""
+    captures = measured["captures"]
+    tools = set(captures["tool"][same_text(captures["run"], run)].dropna())
+    if tools == {"nsys"}:
+        return (
+            "record later: nsys profile --capture-range=cudaProfilerApi and torch.cuda.profiler.start() after the first"
+            " steps, or --delay=SECONDS"
+        )
+    return (
+        "record later: torch.profiler.schedule(wait=…, warmup=…) with profiler.step() after every step, so that the first"
+        " steps are not recorded"
+    )
+
+
+def _described(rows: pd.DataFrame) -> str:
+    """What calls do and which take longest: `context creation 981 ms (cudaFree), loading code 1.34 ms (cudaLaunchKernel)`."""
+    by_kind = ordered(summed(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True)
+    by_name = ordered(summed(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True)
+    texts = []
+    for kind, dur_ns in by_kind[["kind", "dur_ns"]].head(3).itertuples(index=False):
+        name = by_name[(by_name["kind"] == kind).to_numpy(np.bool_)]["name"].iloc[0]
+        texts.append(f"{KIND_TITLES.get(kind, kind)} {show(int(dur_ns), 'ns')} ({name})")
+    return ", ".join(texts)
+
+
+def _before(
+    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """Captures without marks that begin with start-up."""
+    limit = thresholds.of("start-up")
+    for prefix in prefixes(measured):
+        calls = _of(rows, prefix, "before", KINDS)
+        if not len(calls) or prefix.ratio < limit["capture_ratio"]:
+            continue
+        after_ns = prefix.whole_ns - prefix.start_up_ns
+        lost_ns = int(calls["idle_ns"].fillna(0).sum())
+        lost_ratio = lost_ns / prefix.whole_ns
+        yield Finding(
+            "start-up",
+            thresholds.severity(lost_ratio),
+            f"the first {show(prefix.start_up_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are start-up,"
+            f" {show(int(calls['dur_ns'].sum()), 'ns')} of it in first calls: {_described(calls)}"
+            + in_run(measured, prefix.run),
+            _advice(measured, prefix.run),
+            (
+                evidence("start_up_ns", prefix.start_up_ns, "before the work begins"),
+                evidence("idle_ns", lost_ns, "GPUs idle during first calls"),
+            ),
+            _places(calls),
+            lost_ns,
+            lost_ratio,
+            (f"all other findings are about the {show(after_ns, 'ns')} after it",),
+        )
+
+
+def _of(rows: pd.DataFrame, prefix: Prefix, window: str, kinds: Sequence[str]) -> pd.DataFrame:
+    """The rows of the process whose start-up is the longest of a run."""
+    chosen = same_text(rows["run"], prefix.run) & same_text(rows["source"], prefix.source)
+    chosen &= (rows["window"] == window).to_numpy(np.bool_)
+    chosen &= rows["kind"].isin(list(kinds)).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
+    return rows[chosen]
+
+
+def _in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
+    """Captures without marks that begin within a wait for work launched before them."""
+    for prefix in prefixes(measured):
+        waits = _of(rows, prefix, "before", (WAIT,))
+        if not len(waits):
+            continue
+        name, wait_ns = str(waits["name"].iloc[0]), int(waits["dur_ns"].iloc[0])
+        yield Finding(
+            "start-up",
+            "info",
+            f"the first {show(wait_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are a {name} in progress when the recording"
+            f" began: it waits for work launched before{in_run(measured, prefix.run)}",
+            "leave that time out; to see what it waits for, begin to record a step earlier",
+            (evidence("wait_ns", wait_ns, "in the call"),),
+            _places(waits),
+            None,
+            None,
+            (
+                f"all other findings are about the {show(prefix.whole_ns - prefix.start_up_ns, 'ns')} after it",
+            ),
+        )
+
+
+def _skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
+    """Ranks whose first collective waits for a rank that begins to record later."""
+    is_skew = (rows["kind"] == SKEW).to_numpy(np.bool_)
+    captures = measured["captures"]
+    for run, of_run in each_run(rows[is_skew]):
+        ranks = captures["rank"][same_text(captures["run"], run)].dropna()
+        waiting = {int(rank) for rank in of_run["rank"].dropna()}
+        late = sorted({int(rank) for rank in ranks} - waiting)
+        longest = of_run.iloc[int(of_run["dur_ns"].to_numpy(np.int64).argmax())]
+        # Without a rank that does not wait, the ranks may wait for a late one as in any step.
+        if not late or not waiting:
+            continue
+        usual, name = int(longest["usual_ns"]), short_kernel(str(longest["name"]))
+        yield Finding(
+            "start-up",
+            "info",
+            f"one call of {name} takes {show(int(longest['dur_ns']), 'ns')} on {_ranks(sorted(waiting))}, the others"
+            f" {show(usual, 'ns')}: start skew of {_ranks(late)}, not communication{in_run(measured, run)}",
+            "begin to record on all ranks behind one barrier, and leave out the first step",
+            (
+                evidence("wait_ns", int(longest["dur_ns"]), "the longest"),
+                evidence("usual_ns", usual, "as a rule"),
+            ),
+            tuple(Place(rank=rank, name=name) for rank in late[:3]),
+            None,
+            None,
+            ("no number of this report holds that call",),
+        )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{plural(len(ranks), 'rank')} {numbers(ranks)}"
+
+
+def _within(
+    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """First calls in steps that count, and in what follows the start-up of a capture: what GPUs idle meanwhile."""
+    limit, existing = thresholds.of("start-up"), gpu_steps(measured)
+    counting = is_among(rows, units(measured["steps"]), UNIT)
+    chosen = rows[
+        counting
+        & rows["is_rare"].to_numpy(np.bool_)
+        & (rows["window"] == "within").to_numpy(np.bool_)
+        & rows["kind"].isin(KINDS).to_numpy(np.bool_)
+    ]
+    for owner, idle_ns in start_up_idle(measured, thresholds).items():
+        steps = existing.get(owner, NO_STEPS)
+        lost, ratio = steps.per_step(idle_ns)
+        calls = chosen[same_text(chosen["run"], owner[0]) & same_text(chosen["role"], owner[1])]
+        if ratio is None or ratio < limit["step_ratio"] or not len(calls):
+            continue
+        yield Finding(
+            "start-up",
+            thresholds.severity(ratio),
+            f"GPUs wait {show(lost, 'ns')} of {show(steps.step_ns or 0.0, 'ns')} per step for first calls:"
+            f" {_described(calls)}{in_run(measured, owner[0])}",
+            _advice(measured, owner[0]),
+            (
+                evidence("idle_ns", round(lost), "idle per step"),
+                evidence(
+                    "first_calls_ns",
+                    round(steps.mean(int(calls["dur_ns"].sum()))),
+                    "in first calls",
+                ),
+            ),
+            _places(calls),
+            round(lost),
+            ratio,
+        )
+
+
+def _not_counted(
+    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """Steps that do not count and in which code is loaded, graphs are captured or memory is asked for, for long."""
+    limit = thresholds.of("start-up")
+    is_counted = is_among(rows, units(measured["steps"]), UNIT)
+    is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_)
+    rows = rows[rows["step"].notna().to_numpy(np.bool_) & ~is_counted & is_call]
+    for run, of_run in each_run(rows):
+        each = of_run["dur_ns"].sum() / count_distinct(of_run, [*PROCESS, *UNIT])
+        ratio = share_of(float(each), job(measured).of(run).step_ns)
+        if ratio is None or ratio < limit["uncounted_ratio"]:
+            continue
+        places = _places(of_run)
+        steps = sorted(set(of_run["step"].astype(int)))
+        names = ", ".join(str(place.name) for place in places)
+        yield Finding(
+            "start-up",
+            "info",
+            f"first calls take {show(each, 'ns')} of {plural(len(steps), 'step')} {numbers(set(steps))}, which"
+            f" {plural(len(steps), 'does', 'do')} not count: warm-up, in {names}{in_run(measured, run)}",
+            _advice(measured, run) + "; load code, capture graphs and fill caches before the loop",
+            (evidence("start_up_ns", round(each), "per process and such step"),),
+            tuple(replace(place, step=steps[0]) for place in places),
+            None,
+            None,
+            ("no number of this report holds these steps",),
+        )
+
+
+def _places(rows: pd.DataFrame) -> tuple[Place, ...]:
+    """Where most of the time is: up to three names and stages."""
+    by = ["role", "canonical", "name"]
+    longest = ordered(summed(rows, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
+    return tuple(
+        Place(
+            role=text_or_none(row["role"]),
+            stage=text_or_none(row["canonical"]),
+            name=text_or_none(row["name"]),
+        )
+        for row in row_dicts(longest)
+    )
+
+
+def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:
+    """First calls by kind and name, the longest first."""
+    rows = rows[rows["is_rare"].to_numpy(np.bool_)]
+    pooled = summed(
+        rows, ["run", "window", "kind", "canonical", "name"], ["count", "dur_ns", "idle_ns"]
+    )
+    pooled = ordered(pooled, dur_ns=False, name=True)
+    headings = (
+        *run_heading(measured),
+        *as_headings("""
+            window | where
+            kind | kind
+            name | call
+            canonical | stage
+            count | calls | count
+            dur_ns | time | ns | Σ over processes; overlaps counted once in each.
+            idle_ns | GPU idle | ns | Of it, nothing ran on any GPU of the process.
+        """),
+    )
+    return sheet("start_up", "First calls", headings, pooled, max_rows=100)
+
+
+ANALYSIS = Analysis(
+    id="start-up",
+    title="How much of the recording is start-up?",
+    reads=("host_ops", "device_ops", "python_calls"),
+    writes=(START_UP, START_UP_GPU),
+    rests_on=("captures", "gpu_time", "idle", "interruptions"),
+    rules=("start-up",),
+    thresholds={
+        "start-up": {
+            # Start-up before the work of a capture without marks, as a share of the whole capture.
+            "capture_ratio": 0.03,
+            # Idle time during first calls in steps that count, as a share of the step.
+            "step_ratio": 0.03,
+            # First calls in a step that does not count, as a share of the steps that do. Simulated loading of code takes 88 % of
+            # a step; in the first steps of jobs without it there is none.
+            "uncounted_ratio": 0.10,
+        },
+    },
+    measure=measure,
+    judge=judge,
+    whole_recording=True,
+)

@@ -1,0 +1,46 @@
+"""Start-up before the work of captures without marks, over processes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.job.frames import UNIT, apart, job, units
+from tracekit.model.records import dataclass
+from tracekit.model.trace import Measurements
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The longest start-up of a run, of the process in `source`; `whole_ns` is the capture with it."""
+
+    run: object
+    source: object
+    start_up_ns: int
+    whole_ns: int
+
+    @property
+    def ratio(self) -> float:
+        """Its share of the capture."""
+        return self.start_up_ns / max(self.whole_ns, 1)
+
+
+def prefixes(measured: Measurements) -> list[Prefix]:
+    """The start-up of every run that begins with one; of several captures the mean of the longest of each."""
+    return measured.derived(_prefixes)
+
+
+def _prefixes(measured: Measurements) -> list[Prefix]:
+    if not measured.row_count("steps"):
+        return []
+    rows = units(measured["steps"])
+    rows = rows[(rows["start_up_ns"] > 0).to_numpy(np.bool_)]
+    found = []
+    for of_run in apart(rows, ["run"]):
+        run = of_run["run"].iloc[0]
+        longest = [of_unit["start_up_ns"].max() for of_unit in apart(of_run, [*UNIT])]
+        place = int(of_run["start_up_ns"].to_numpy(np.int64).argmax())
+        walls = job(measured).of(run)
+        start_up_ns = round(sum(longest) / max(walls.count or 1, 1))
+        wall_ns = round(walls.step_ns or 0.0)
+        found.append(Prefix(run, of_run["source"].iloc[place], start_up_ns, wall_ns + start_up_ns))
+    return found
