@@ -25,10 +25,12 @@ from tracekit.job.frames import (
     job,
     label_headings,
     of_step,
+    per_step,
     stage_walls,
     summed,
     text_or_none,
 )
+from tracekit.job.periodic_stages import told
 from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
 from tracekit.job.stage_windows import WHERE, shares_by_stage, whole
 from tracekit.job.tables import sheet
@@ -348,7 +350,7 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
     steps = job(measured)
     if not len(stages) or steps.step_ns is None:
         return None
-    stages["share_ratio"] = of_step(stages, steps)
+    stages["share_ratio"] = of_step(stages)
     # A column of which a part has failed is left out: beside the others it would be of other ranks.
     busy = _sound(measured, _busy, None)
     if busy is not None:
@@ -364,14 +366,17 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
         )
         stages["slowest"] = list(map(slowest.get, keys))
         headings.append(_MOST_OWN_WORK)
-    stages = stages.sort_values("wall_ns", ascending=False, kind="stable")
-    return sheet("overview", "Where the step goes", headings, stages)
+    stages = stages.iloc[np.argsort(-per_step(stages), kind="stable")]
+    caption = told(measured)
+    return sheet("overview", "Where the step goes", headings, stages, caption=caption)
 
 
-_SHARE_DOC = "Of the mean step wall; stages of different roles may overlap."
+_SHARE_DOC = (
+    "Of all steps, those without the stage included; stages of different roles may overlap."
+)
 _STAGE_HEADINGS = (
     Heading("canonical", "stage"),
-    Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
+    Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps with it."),
     Heading("share_ratio", "share", "ratio", _SHARE_DOC),
 )
 _GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs.")
