@@ -7,8 +7,8 @@ from chrome_builder import annotation, launched, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.frames import of_step, stage_walls
 from tracekit.job.periodic_stages import period, periodic_stages
+from tracekit.job.stage_walls import of_step, stage_walls
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("steps", "rl-matrix")
@@ -153,8 +153,8 @@ def test_shares_are_of_all_steps_and_add_up(tmp_path_factory, steps):
     names = {"testing": "test"}
     for number, stages in enumerate(steps, 1):
         for name, length in stages if number in kept else []:
-            name = names.get(name, name)
-            expected[name] = expected.get(name, 0) + length / whole
+            stage = names.get(name, name)
+            expected[stage] = expected.get(stage, 0) + length / whole
     got = shares(found)
     assert got == pytest.approx(expected)
     assert sum(got.values()) == pytest.approx(1)

@@ -14,12 +14,10 @@ from tracekit.job.frames import (
     UNIT,
     grouped,
     in_run,
-    recorded_steps,
     same_text,
-    stage_steps,
-    stage_walls,
     text_or_none,
 )
+from tracekit.job.stage_walls import recorded_steps, stage_steps, stage_walls
 from tracekit.model.keys import looked_up, row_dicts
 from tracekit.model.records import dataclass
 from tracekit.model.stages import VALIDATION

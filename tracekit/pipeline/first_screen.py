@@ -24,14 +24,12 @@ from tracekit.job.frames import (
     devices_of,
     job,
     label_headings,
-    of_step,
-    per_step,
-    stage_walls,
     summed,
     text_or_none,
 )
 from tracekit.job.periodic_stages import told
 from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
+from tracekit.job.stage_walls import of_step, per_step, stage_walls
 from tracekit.job.stage_windows import WHERE, shares_by_stage, whole
 from tracekit.job.tables import sheet
 from tracekit.job.warm_up import Dropped

@@ -18,11 +18,9 @@ from tracekit.job.frames import (
     grouped,
     in_run,
     label_headings,
-    of_step,
     same_text,
     stacked,
     stage_rows,
-    stage_walls,
     text_or_none,
     whole_if_exact,
 )
@@ -33,6 +31,7 @@ from tracekit.job.periodic_stages import (
     told,
 )
 from tracekit.job.stage_matrix import by_rank, cells, timed_units
+from tracekit.job.stage_walls import of_step, stage_walls
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up, numbered_alike, of_keys
 from tracekit.model.report import Chart, Heading, Metric, Section, Sheet

@@ -14,24 +14,21 @@ from tracekit.job.counted_steps import counted, left_out_steps
 from tracekit.job.frames import (
     STEP_BOUNDS,
     STEP_ORIGINS,
-    Job,
     each_run,
     grouped,
     in_run,
     job,
     label_headings,
-    of_step,
     ordered,
-    per_step,
     run_heading,
     stage_rows,
-    stage_walls,
     summed,
     text_or_none,
     whole_if_exact,
     whole_or_none,
 )
 from tracekit.job.periodic_stages import planned_ns, told
+from tracekit.job.stage_walls import of_step, per_step, stage_walls
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.warm_up import Dropped
 from tracekit.model.faults import has_faults, sound
