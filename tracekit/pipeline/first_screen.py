@@ -27,6 +27,7 @@ from tracekit.job.frames import (
     summed,
     text_or_none,
 )
+from tracekit.job.memory_pools import has_pausable, pool_notes
 from tracekit.job.periodic_stages import told
 from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
 from tracekit.job.stage_walls import of_step, per_step, stage_walls
@@ -292,8 +293,11 @@ def _peaks(measured: Measurements) -> tuple[Metric, ...]:
     if not len(rows):
         rows = measured["category_peaks"]
         columns = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
+    counted_in = ""
+    if _sound(measured, lambda whom: bool(has_pausable(whom, rows).any()), otherwise=False):
+        counted_in = " (with pools that may be unmapped)"
     return tuple(
-        Metric(name, int(rows[column].max()), "bytes", "lower", label=label)
+        Metric(name, int(rows[column].max()), "bytes", "lower", label=f"{label}{counted_in}")
         for name, column, label in columns
         if rows[column].notna().any()
     )
@@ -438,8 +442,10 @@ def file_counts(measured: Measurements) -> FileCounts:
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
-    """What to keep in mind of all numbers: that files of one directory were taken for several runs."""
-    return tuple(note.message for note in measured.notes if note.code == APART)
+    """What to keep in mind of all numbers: files taken for several runs, memory that is counted and may be unmapped."""
+    nothing: tuple[str, ...] = ()
+    pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
+    return (*(note.message for note in measured.notes if note.code == APART), *pools)
 
 
 def unseen(measured: Measurements) -> tuple[str, ...]:
