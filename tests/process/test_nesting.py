@@ -36,10 +36,12 @@ def columns(rows):
     return thread, start, start + np.array([d for _, _, d in rows], np.int64)
 
 
-def tree(thread, start, end):
-    """The tree of rows in any order."""
+def tree(thread, start, end, jitter_ns=0):
+    """The tree of rows in any order, recorded by a clock of this resolution."""
     columns_by_name = {"ts_ns": start, "dur_ns": end - start, "thread": thread}
-    trace = SimpleNamespace(numbers=lambda _, name: columns_by_name[name])
+    trace = SimpleNamespace(
+        numbers=lambda _, name: columns_by_name[name], derived=lambda _: jitter_ns
+    )
     return tree_of(trace, np.arange(len(start)))
 
 
@@ -53,11 +55,28 @@ def test_the_parent_is_the_last_one_started_that_still_runs(rows):
         assert parent[row] == (running[-1] if running else -1)
 
 
-@given(spans, st.sampled_from([0, 2, 64]))
-def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, few_levels):
+@given(spans, st.integers(1, 3))
+def test_what_begins_in_the_last_instants_of_another_and_outlasts_it_is_beside_it(rows, jitter):
+    """Each candidate is asked, the last that began first; one that overlaps by rounding is passed over."""
+    thread, start, end = columns(rows)
+    parent = tree(thread, start, end, jitter).parent
+    order = by_start(thread, start, end).tolist()
+    for place, row in enumerate(order):
+        running = [r for r in order[:place] if thread[r] == thread[row] and end[r] > start[row]]
+        while running:
+            above = running[-1]
+            overlap, beyond = end[above] - start[row], end[row] - end[above]
+            if overlap > jitter or beyond <= jitter:
+                break
+            running.pop()
+        assert parent[row] == (running[-1] if running else -1)
+
+
+@given(spans, st.sampled_from([0, 1, 3]), st.sampled_from([0, 2, 64]))
+def test_own_time_is_what_a_clock_that_asks_who_started_last_would_count(rows, jitter, few_levels):
     thread, start, end = columns(rows)
     with patch(LEVELS, few_levels):
-        own = own_times_in(tree(thread, start, end), start, end - start)
+        own = own_times_in(tree(thread, start, end, jitter), start, end - start)
     order = by_start(thread, start, end).tolist()
     counted = np.zeros(len(rows), np.int64)
     for t in range(3):
@@ -83,13 +102,19 @@ def test_the_nearest_wanted_row_is_found_by_going_up_one_by_one(rows, chosen, fe
 
 
 @given(
-    spans, st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 40))), st.sampled_from([0, 2, 64])
+    spans,
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 40))),
+    st.sampled_from([0, 1, 3]),
+    st.sampled_from([0, 2, 64]),
 )
-def test_at_an_instant_what_started_last_and_still_runs_is_innermost(rows, instants, few_levels):
+def test_at_an_instant_what_started_last_and_still_runs_is_innermost(
+    rows, instants, jitter, few_levels
+):
     thread, start, end = columns(rows)
     order = by_start(thread, start, end)
     trace = SimpleNamespace(
-        numbers=lambda _, name: {"ts_ns": start, "dur_ns": end - start, "thread": thread}[name]
+        numbers=lambda _, name: {"ts_ns": start, "dur_ns": end - start, "thread": thread}[name],
+        derived=lambda _: jitter,
     )
     at_thread = np.array([t for t, _ in instants], np.int32)
     at = np.array([ts for _, ts in instants], np.int64)

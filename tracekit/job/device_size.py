@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tracekit.model.errors import TracekitError
@@ -14,6 +15,7 @@ from tracekit.model.labels import called
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 from tracekit.model.units import parse_size, show
+from tracekit.process.memory.pools import PAUSABLE
 
 GIVEN = "given"
 """Where a size that a person told comes from."""
@@ -42,13 +44,24 @@ class DeviceSize:
 class DeviceSizes:
     """What is known of the devices of all runs; `recorded` by run, rank and device, None where files disagree.
 
-    `ranks` are those (run, rank) that recorded any, `agreed` the size that all devices of a run have.
+    `ranks` are those (run, rank) that recorded any, `agreed` the size that all devices of a run have, `unmapped` the
+    memories (run, rank, device) that a snapshot shows with pools that may be unmapped.
     """
 
     given: int | None
     recorded: Mapping[tuple[Any, Any, Any], DeviceSize | None]
     ranks: frozenset[tuple[Any, Any]]
     agreed: Mapping[Any, DeviceSize | None]
+    unmapped: frozenset[tuple[Any, Any, Any]] = frozenset()
+
+    def limit(self, run: Any, rank: Any, device: Any) -> DeviceSize | None:
+        """The size that what PyTorch counts on a device can be held against.
+
+        None where nothing tells it, and where pools may be unmapped (`process.memory.pools`): PyTorch still counts them.
+        """
+        if (_key(run), _key(rank), _key(device)) in self.unmapped:
+            return None
+        return self.of(run, rank, device)
 
     def of(self, run: Any, rank: Any, device: Any) -> DeviceSize | None:
         """The size of one device of a process; None where nothing tells it.
@@ -85,7 +98,16 @@ def _device_sizes(measured: Measurements) -> DeviceSizes:
         by_run.setdefault(run, []).append(earlier)
     ranks = frozenset((run, rank) for run, rank, _ in recorded)
     agreed = {run: _agreed(sizes) for run, sizes in by_run.items()}
-    return DeviceSizes(_given(measured), recorded, ranks, agreed)
+    return DeviceSizes(_given(measured), recorded, ranks, agreed, _unmapped(measured))
+
+
+def _unmapped(measured: Measurements) -> frozenset[tuple[Any, Any, Any]]:
+    """The memories with pools that may be unmapped."""
+    if not measured.row_count("memory_pools"):
+        return frozenset()
+    rows = measured["memory_pools"]
+    pausable = rows[rows["class"].isin(PAUSABLE).to_numpy(np.bool_)]
+    return frozenset(records(pausable, ("run", "rank", "device")))
 
 
 def _agreed(sizes: Sequence[DeviceSize | None]) -> DeviceSize | None:
@@ -98,14 +120,14 @@ def _agreed(sizes: Sequence[DeviceSize | None]) -> DeviceSize | None:
 def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
     """Rows about memories of snapshots with `card_bytes` and `card_origin` of their devices, <NA> where nothing tells.
 
-    Pinned memory of a host has none.
+    Pinned memory of a host has none, and what may be unmapped is held against none (`DeviceSizes.limit`).
     """
     sizes = device_sizes(measured)
     size, origin = list[Any](), list[str | None]()
     for memory, *owner in records(rows, ("memory", "run", "rank", "device")):
         size.append(pd.NA)
         origin.append(None)
-        if memory == "device" and (card := sizes.of(*owner)) is not None:
+        if memory == "device" and (card := sizes.limit(*owner)) is not None:
             size[-1], origin[-1] = card.size_bytes, card.origin
     return rows.assign(
         card_bytes=pd.array(size, dtype="Int64"),

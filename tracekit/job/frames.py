@@ -17,7 +17,6 @@ from tracekit.model import keys as grouping
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import (
     CAPTURE,
-    IN_RUN,
     PROCESS,
     Ints,
     as_python,
@@ -398,53 +397,6 @@ def _all_runs(measured: Measurements) -> Job:
 
 def _job(walls: pd.DataFrame) -> Job:
     return Job(walls, number_or_none(walls["wall_ns"].mean()), len(walls))
-
-
-def stage_walls(measured: Measurements) -> pd.DataFrame:
-    """One row a (run, role, canonical stage): wall per step, as people read it.
-
-    Columns: run, role, canonical, wall_ns (mean over steps of the longest rank), low_ns and high_ns (shortest
-    and longest step), ranks, steps, rank_steps (Σ ranks over steps), instances (ranges per step on one rank,
-    mean).
-    """
-    return measured.derived(_stage_walls).copy()
-
-
-def _stage_walls(measured: Measurements) -> pd.DataFrame:
-    rows = stage_rows(measured)
-    per_rank = grouped(
-        rows,
-        [*UNIT, "canonical", *IN_RUN],
-        wall_ns=("dur_ns", "sum"),
-        instances=("dur_ns", "size"),
-    )
-    per_step = grouped(
-        per_rank,
-        [*UNIT, "role", "canonical"],
-        wall_ns=("wall_ns", "max"),
-        instances=("instances", "max"),
-        ranks=("pid", "size"),
-    )
-    return grouped(
-        per_step,
-        ["run", "role", "canonical"],
-        wall_ns=("wall_ns", "mean"),
-        low_ns=("wall_ns", "min"),
-        high_ns=("wall_ns", "max"),
-        ranks=("ranks", "max"),
-        steps=("wall_ns", "size"),
-        rank_steps=("ranks", "sum"),
-        instances=("instances", "mean"),
-    )
-
-
-def of_step(stages: pd.DataFrame, steps: Job) -> pd.Series[Any]:
-    """The wall of each stage as a share of the mean step of its own run; NA without a step."""
-    number, first = of_keys(stages, ["run"])
-    mean_walls = [steps.of(run).step_ns or None for run in stages["run"].array[first]]
-    wall: Any = pd.array(mean_walls, dtype="Float64")[number]
-    share: pd.Series[Any] = (stages["wall_ns"].astype("Float64") / wall).astype("Float64")
-    return share
 
 
 def undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:

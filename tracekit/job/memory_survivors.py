@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.frames import apart
-from tracekit.model.keys import PROCESS, joined, looked_up
+from tracekit.model.keys import PROCESS, equal, joined, looked_up
 from tracekit.model.records import dataclass
-from tracekit.model.stats.staircase import staircase
+from tracekit.model.stats.staircase import slows_down, staircase
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements
@@ -192,6 +192,30 @@ def kept(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
         if stack.basis == "snapshot" or (stack.process, stack.site) not in across
     ]
     return sorted(stacks, key=lambda stack: (-stack.growth, stack.site, str(stack.process)))
+
+
+def leaks(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
+    """The kept stacks that do not look like a cache that fills up: their growth goes on, over 4 times or more."""
+    stacks = kept(measured, limit)
+    return [s for s in stacks if s.windows > FEW_TIMES and not slows_down(s.at, s.levels)]
+
+
+FEW_TIMES = 3
+"""Of so few times no warm-up can be left out: a cache that fills up looks the same."""
+
+
+def ran_out(measured: Measurements, one: Kept) -> bool:
+    """Whether a request for memory failed in the process and on the device of a kept stack."""
+    return bool(failures_of(measured["out_of_memory"], one).any())
+
+
+def failures_of(failures: pd.DataFrame, one: Kept) -> npt.NDArray[np.bool_]:
+    """Which rows of `out_of_memory` are of the process and the device of a kept stack."""
+    is_same = (failures["memory"] == "device").to_numpy(np.bool_)
+    for name, value in zip(OWNER, one.process, strict=True):
+        if name in failures:
+            is_same = is_same & equal(failures[name], value)
+    return np.asarray(is_same, np.bool_)
 
 
 def _of_process(

@@ -200,7 +200,7 @@ def _largest(sizes: pd.Series, number: Ints, count: int) -> Ints:
 
 def _card(sizes: DeviceSizes, owner: Allocator) -> DeviceSize | None:
     """The size of the device of an allocator; None of a host."""
-    return None if owner.kind == "CPU" else sizes.of(owner.run, owner.rank, owner.device)
+    return None if owner.kind == "CPU" else sizes.limit(owner.run, owner.rank, owner.device)
 
 
 def _taken(rows: pd.DataFrame, used: str, reserved: str) -> tuple[int, bool]:
@@ -249,7 +249,7 @@ def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
                 found=evidence,
                 taken_bytes=most_taken,
                 cached=cached,
-                card=sizes.of(owner.run, owner.rank, owner.device),
+                card=sizes.limit(owner.run, owner.rank, owner.device),
                 numbered=is_numbered,
                 quantity=str(quantity),
                 logged=True,

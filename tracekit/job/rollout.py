@@ -46,6 +46,8 @@ class Generation:
     `tail_ns` is the time in which the last tenth of the tokens was generated, `low_ns` that of
     low batches without prefill; `gain_ns` is what a generation would save whose low batches, and those of its tail below
     half of the largest, were as fast as the others.
+    `context` is the mean number of tokens that a generating request attends to, `prompt_context` that of a token of an
+    iteration with prefill.
     `first_over_steady` compares the first decode iterations with later ones of equal batch, of which
     `compared_ratio` have such; `first_excess_ns` is what they take more.
     """
@@ -65,6 +67,8 @@ class Generation:
     counted: bool = True
     peak_requests: int = 0
     mean_requests: float | None = None
+    context: float | None = None
+    prompt_context: float | None = None
     tail_ns: int | None = None
     low_ns: int | None = None
     gain_ns: int = 0
@@ -222,6 +226,11 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
         "counted": bool(counted.all()),
         "peak_requests": peak,
         "mean_requests": share_of(float((running * pace).sum()), wall),
+        "context": _quotient(part["context_tokens"][decode], (running * count)[decode]),
+        "prompt_context": _quotient(
+            part["attention_pairs"][prefill],
+            part["prefill_tokens"][prefill] + part["decode_tokens"][prefill],
+        ),
         "tail_ns": tail_ns,
         "low_ns": low_ns if peak else None,
         "gain_ns": max(round(gain), 0),
@@ -231,6 +240,13 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
         "prefill_ns": int(pace[prefill].sum()),
         **_first(each[decode], count[decode], running[decode]),
     }
+
+
+def _quotient(over: pd.Series[Any], under: Any) -> float | None:
+    """Σ over / Σ under; None of nothing, and where a part of either is unknown."""
+    if not len(over) or over.isna().any() or pd.isna(under).any() or not under.sum():
+        return None
+    return float(over.sum()) / float(under.sum())
 
 
 def _median(values: npt.NDArray[np.float64]) -> float | None:

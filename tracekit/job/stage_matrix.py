@@ -10,6 +10,7 @@ import pandas as pd
 from tracekit.job.driver_log import Logged, logs, same_steps
 from tracekit.job.frames import (
     UNIT,
+    distinct,
     grouped,
     job,
     same_text,
@@ -199,15 +200,17 @@ def residuals(measured: Measurements) -> pd.DataFrame:
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
-    """One row a (run, role, canonical, rank): wall_ns per step of that rank, mean over the steps it is in (Q1).
+    """One row a (run, role, canonical, rank): wall_ns per step of that rank, mean over all its steps (Q1).
 
     What no stage covers is a row of its own per role and rank, its `canonical` missing.
     """
     by = ["run", "role", "canonical", "rank"]
-    per_step = grouped(
-        stage_rows(measured), [*by, "host", "pid", "step", "part"], wall_ns=("dur_ns", "sum")
-    )
-    walls = grouped(per_step, [*by, "host", "pid"], wall_ns=("wall_ns", "mean"))
+    process = ["run", "role", "rank", "host", "pid"]
+    walls = grouped(stage_rows(measured), [*process, "canonical"], wall_ns=("dur_ns", "sum"))
+    steps = distinct(units(measured["steps"]), [*process, "step", "part"])
+    steps = grouped(steps, process, steps=("pid", "size"))
+    count = looked_up(walls, steps, process, optional=process)["steps"].to_numpy(np.float64)
+    walls["wall_ns"] = walls["wall_ns"] / np.maximum(np.nan_to_num(count, nan=1.0), 1.0)
     outside = residuals(measured)
     if len(outside):
         means = grouped(

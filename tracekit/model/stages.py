@@ -112,7 +112,7 @@ _NOT_A_STAGE = re.compile(
     r"Optimizer\.|enumerate\(Data|ProfilerStep|<class |"
     r"DistributedDataParallel|FullyShardedDataParallel|FSDP|Call CompiledFxGraph|"
     r"Torch-Compiled|TorchDynamo|CompiledFunction|PyTorch Profiler|mini_batch|micro_batch|"
-    r"execute_(new_|context|\d)|step\[[A-Za-z_]+[ \]]|hipGraph|cudaGraph|(?:[\w-]+/)?train_microbatch\Z",
+    r"execute_(new_|context|diffusion_|\d)|step\[[A-Za-z_]+[ \]]|(eager_)?(prefill|decode|draft)\[|hipGraph|cudaGraph|(?:[\w-]+/)?train_microbatch\Z",
 )
 
 _FRAMED = re.compile(r"##\s+(\S.*?)\s+##\Z")

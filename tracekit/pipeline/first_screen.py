@@ -24,13 +24,14 @@ from tracekit.job.frames import (
     devices_of,
     job,
     label_headings,
-    of_step,
     stacked,
-    stage_walls,
     summed,
     text_or_none,
 )
+from tracekit.job.memory_pools import has_pausable, pool_notes
+from tracekit.job.periodic_stages import told
 from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
+from tracekit.job.stage_walls import of_step, per_step, stage_walls
 from tracekit.job.stage_windows import WHERE, shares_by_stage, whole
 from tracekit.job.start_up import prefixes
 from tracekit.job.tables import sheet
@@ -323,8 +324,11 @@ def _peaks(measured: Measurements) -> tuple[Metric, ...]:
     if not len(rows):
         rows = measured["category_peaks"]
         columns = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
+    counted_in = ""
+    if _sound(measured, lambda whom: bool(has_pausable(whom, rows).any()), otherwise=False):
+        counted_in = " (with pools that may be unmapped)"
     return tuple(
-        Metric(name, int(rows[column].max()), "bytes", "lower", label=label)
+        Metric(name, int(rows[column].max()), "bytes", "lower", label=f"{label}{counted_in}")
         for name, column, label in columns
         if rows[column].notna().any()
     )
@@ -383,7 +387,7 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
     steps = job(measured)
     if not len(stages) or steps.step_ns is None:
         return None
-    stages["share_ratio"] = of_step(stages, steps)
+    stages["share_ratio"] = of_step(stages)
     # A column of which a part has failed is left out: beside the others it would be of other ranks.
     busy = _sound(measured, _busy, None)
     if busy is not None:
@@ -399,14 +403,17 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
         )
         stages["slowest"] = list(map(slowest.get, keys))
         headings.append(_MOST_OWN_WORK)
-    stages = stages.sort_values("wall_ns", ascending=False, kind="stable")
-    return sheet("overview", "Where the step goes", headings, stages)
+    stages = stages.iloc[np.argsort(-per_step(stages), kind="stable")]
+    caption = told(measured)
+    return sheet("overview", "Where the step goes", headings, stages, caption=caption)
 
 
-_SHARE_DOC = "Of the mean step wall; stages of different roles may overlap."
+_SHARE_DOC = (
+    "Of all steps, those without the stage included; stages of different roles may overlap."
+)
 _STAGE_HEADINGS = (
     Heading("canonical", "stage"),
-    Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps."),
+    Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps with it."),
     Heading("share_ratio", "share", "ratio", _SHARE_DOC),
 )
 _GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs.")
@@ -470,8 +477,10 @@ def file_counts(measured: Measurements) -> FileCounts:
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
-    """What to keep in mind of all numbers: that files of one directory were taken for several runs."""
-    return tuple(note.message for note in measured.notes if note.code == APART)
+    """What to keep in mind of all numbers: files taken for several runs, memory that is counted and may be unmapped."""
+    nothing: tuple[str, ...] = ()
+    pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
+    return (*(note.message for note in measured.notes if note.code == APART), *pools)
 
 
 def unseen(measured: Measurements) -> tuple[str, ...]:

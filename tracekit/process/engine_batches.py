@@ -12,13 +12,23 @@ MAX_COUNT = 10**9
 """A batch of more requests or tokens than this is no number that an engine wrote."""
 
 
+MAX_PAIRS = 10**18
+"""The same of pairs of tokens."""
+
+
 class Batch(NamedTuple):
-    """What one iteration runs: requests whose prompt is processed, requests that generate, their tokens."""
+    """What one iteration runs: requests whose prompt is processed, requests that generate, their tokens.
+
+    `context_tokens` is Σ over requests of the tokens that they attend to, `attention_pairs` Σ of queries × these.
+    Of a diffusion engine the images of the batch count as requests that generate, and no tokens.
+    """
 
     prefill_requests: int
     prefill_tokens: int | None
     decode_requests: int
     decode_tokens: int | None
+    context_tokens: int | None = None
+    attention_pairs: int | None = None
 
 
 _CONTEXT = expression(
@@ -27,23 +37,36 @@ _CONTEXT = expression(
 _NEW = expression(r"execute_new_(\d+)_cached_(\d+)\Z", re.ASCII)
 _STEP = expression(r"step\[(\w+)((?: \w+=\d+)*)\]\Z", re.ASCII)
 _FIRST = expression(r"(?:sq)?(\d+)", re.ASCII)
+_SUMS = expression(r"sq\d+sk(\d+)sqsq\d+sqsk(\d+)\Z", re.ASCII)
+_ATOM = expression(r"(?:eager_)?(prefill|decode)\[(bs=[^\]]*(?:\[[^\]]*\][^\]]*)?)\]\Z", re.ASCII)
+_PAIR = expression(r"(?<![^ ])(\w+)=(\d+)(?:/\d+)?(?![^ ])", re.ASCII)
+_DIFFUSION = expression(r"execute_diffusion_(\d+)_\d+x\d+\Z", re.ASCII)
 
 
 @remembered
 def batch(name: str) -> Batch | None:
     """What a range of this name says of its iteration; None where it is none.
 
-    >>> batch("execute_context_1(512)_generation_63(63)")
-    Batch(prefill_requests=1, prefill_tokens=512, decode_requests=63, decode_tokens=63)
+    >>> batch("execute_context_1(512)_generation_63(63)")[:4]
+    (1, 512, 63, 63)
     >>> batch("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)")
-    Batch(prefill_requests=0, prefill_tokens=0, decode_requests=32, decode_tokens=32)
-    >>> batch("step[EXTEND bs=2 toks=1025]"), batch("step[DECODE bs=8]").decode_tokens
-    (Batch(prefill_requests=2, prefill_tokens=1025, decode_requests=0, decode_tokens=0), 8)
+    Batch(prefill_requests=0, prefill_tokens=0, decode_requests=32, decode_tokens=32, context_tokens=55086, attention_pairs=55086)
+    >>> batch("step[EXTEND bs=2 toks=1025]")[:4], batch("step[DECODE bs=8]").decode_tokens
+    ((2, 1025, 0, 0), 8)
+    >>> batch("prefill[bs=2 tok=14721 ctx=[7803, 6918]]")[:4], batch("decode[bs=117/128 tok=117 d=117]")[:4]
+    ((2, 14721, 0, 0), (0, 0, 117, 117))
+    >>> batch("execute_diffusion_2_1024x1024")[:4]
+    (0, 0, 2, 0)
     """
-    if not name.startswith(("execute_", "step[")):
+    if not name.startswith(("execute_", "step[", "prefill[", "decode[", "eager_decode[")):
         return None
     if match := _CONTEXT.match(name):
-        parsed = Batch(int(match[1]), _tokens(match[2]), int(match[3]), _tokens(match[4]))
+        requests = int(match[1]), _tokens(match[2]), int(match[3]), _tokens(match[4])
+        parsed = Batch(*requests, *_sums(match[2], match[4]))
+    elif match := _ATOM.match(name):
+        parsed = _atom(match[1], {key: int(value) for key, value in _PAIR.findall(match[2])})
+    elif match := _DIFFUSION.match(name):
+        parsed = Batch(0, 0, int(match[1]), 0)
     elif match := _NEW.match(name):
         # Requests of earlier iterations: nearly all generate, some may still be in their prompt.
         parsed = Batch(int(match[1]), None, int(match[2]), None)
@@ -55,7 +78,9 @@ def batch(name: str) -> Batch | None:
         parsed = by_step
     else:
         return None
-    return parsed if all((n or 0) <= MAX_COUNT for n in parsed) else None
+    if (parsed.attention_pairs or 0) > MAX_PAIRS:
+        return None
+    return parsed if all((n or 0) <= MAX_COUNT for n in parsed[:5]) else None
 
 
 def _tokens(text: str) -> int | None:
@@ -64,21 +89,56 @@ def _tokens(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def _sums(*texts: str) -> tuple[int | None, int | None]:
+    """(Σ sk, Σ sqsk) of the parentheses of vLLM's names; None where they hold only the tokens."""
+    sums = [_SUMS.match(text) for text in texts]
+    if any(match is None for match in sums):
+        return None, None
+    keys, pairs = (sum(int(match[n]) for match in sums if match) for n in (1, 2))
+    return keys, pairs
+
+
+def _told_sums(told: dict[str, int]) -> tuple[int | None, int | None]:
+    """The same of names that list `sk=` and `sqsk=`, alone or by kind of request (`c_sk=`, `g_sk=`)."""
+    keys, pairs = (
+        [told[name] for name in (kind, f"c_{kind}", f"g_{kind}") if name in told]
+        for kind in ("sk", "sqsk")
+    )
+    return (sum(keys) if keys else None), (sum(pairs) if pairs else None)
+
+
+def _atom(phase: str, told: dict[str, int]) -> Batch:
+    """ATOM's `prefill[bs=… tok=… …]` and `decode[bs=… tok=… p=… d=… spec=…]`: `p` of these are prompts.
+
+    With speculative tokens (`spec`) more is run than is generated.
+    """
+    size, tokens, sums = told.get("bs", 0), told.get("tok"), _told_sums(told)
+    if phase == "prefill":
+        return Batch(size, tokens, 0, 0, *sums)
+    prompts = told.get("p", 0)
+    decode = told.get("d", max(size - prompts, 0))
+    speculated = told.get("spec", 0)
+    prompt_tokens = None if tokens is None else max(tokens - decode * (1 + speculated), 0)
+    of_prompts = prompt_tokens if prompts else 0
+    return Batch(prompts, of_prompts, decode, None if speculated else decode, *sums)
+
+
 def _step(mode: str, told: dict[str, int]) -> Batch | None:
     """SGLang's `step[MODE bs=… …]`; the steps of a draft model are part of an iteration, not one."""
-    size = told.get("bs", 0)
+    size, sums = told.get("bs", 0), _told_sums(told)
     if mode == "IDLE":
-        return Batch(0, 0, 0, 0)
+        return Batch(0, 0, 0, 0, *sums)
     if mode == "DECODE":
-        return Batch(0, 0, size, told.get("g_sq", size))
+        return Batch(0, 0, size, told.get("g_sq", size), *sums)
     if mode == "TARGET_VERIFY":
-        return Batch(0, 0, size, None)
+        return Batch(0, 0, size, None, *sums)
     if mode in ("EXTEND", "PREFILL"):
-        return Batch(size, told.get("toks", told.get("c_sq")), 0, 0)
+        return Batch(size, told.get("toks", told.get("c_sq")), 0, 0, *sums)
     if mode == "MIXED":
         decode = told.get("g", told.get("dec", 0))
         prefill = told.get("c", max(size - decode, 0))
-        return Batch(prefill, told.get("ext", told.get("c_sq")), decode, told.get("g_sq", decode))
+        prompt_tokens = told.get("ext", told.get("c_sq"))
+        return Batch(prefill, prompt_tokens, decode, told.get("g_sq", decode), *sums)
     return None
 
 

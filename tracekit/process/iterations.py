@@ -6,6 +6,7 @@ vLLM and SGLang name one range an iteration after the batch that it runs; of ran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,9 @@ def iterations(trace: Trace) -> Iterations | None:
     rows = named.nonzero()[0]
     if not len(rows):
         return None
-    rows = rows[trace.derived(nesting).nearest(named, rows) < 0]
+    outer = trace.derived(nesting).nearest(named, rows)
+    inner, rows = rows[outer >= 0], rows[outer < 0]
+    told_within = _told_within(batch_of_name, codes[inner], outer[outer >= 0])
     threads, counts = np.unique(thread[rows], return_counts=True)
     on_thread = rows[thread[rows] == threads[counts.argmax()]]
     starts = trace.numbers("host_ops", "ts_ns")
@@ -67,6 +70,7 @@ def iterations(trace: Trace) -> Iterations | None:
     last = same.ne(same.shift(-1)).any(axis=1).to_numpy()
     place = np.cumsum([b is not None for b in batch_of_name]) - 1
     batch_row = place[codes[on_thread]]
+    in_row = [told_within.get(row) for row in on_thread.tolist()] if told_within else []
     columns = dict(zip(Batch._fields, zip(*batches, strict=True), strict=True))
     frame = pd.DataFrame(
         {
@@ -77,12 +81,39 @@ def iterations(trace: Trace) -> Iterations | None:
             "pace_ns": np.where(last, end - start, np.diff(start, append=end[-1])),
             "count": np.ones(len(on_thread), np.int64),
             "prefill": np.array(columns["prefill_requests"])[batch_row] > 0,
-            **{name: pd.array(columns[name], dtype="Int64")[batch_row] for name in Batch._fields},
+            **{
+                name: _filled(pd.array(columns[name], dtype="Int64")[batch_row], in_row, name)
+                for name in Batch._fields
+            },
             "busy_ns": pd.arrays.IntegerArray(busy.values, busy.missing),
             "end_ns": end,
         }
     )
     return Iterations(frame, len(rows) - len(on_thread))
+
+
+def _told_within(
+    batch_of_name: Sequence[Batch | None], codes: npt.NDArray[Any], outer: Ints
+) -> dict[int, Batch]:
+    """By the row of an iteration, what a range of the same batch in it says more: SGLang writes two, one with sums."""
+    tells = np.array([b is not None and b.context_tokens is not None for b in batch_of_name])
+    chosen = tells[codes].nonzero()[0]
+    within = {int(outer[at]): batch_of_name[codes[at]] for at in chosen.tolist()}
+    return {row: b for row, b in within.items() if b is not None}
+
+
+SUMS = ("context_tokens", "attention_pairs")
+"""What only some spellings of a batch tell."""
+
+
+def _filled(values: Any, in_row: Sequence[Batch | None], name: str) -> Any:
+    """The values of a column, where one is missing that of the range within."""
+    if name not in SUMS or not in_row:
+        return values
+    more = pd.array([None if b is None else getattr(b, name) for b in in_row], dtype="Int64")
+    is_missing = np.asarray(values.isna())
+    values[is_missing] = more[is_missing]
+    return values
 
 
 def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
@@ -126,10 +157,11 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
     grouped = frame.groupby(
         [frame["step"], frame["occurrence"], number, frame["prefill"]], dropna=False, sort=False
     )
-    sums = [n for n in frame if str(n).endswith(("_ns", "_tokens")) or n == "count"]
+    sums = [n for n in frame if str(n).endswith(("_ns", "_tokens", "_pairs")) or n == "count"]
     out = grouped[[n for n in sums if n != "ts_ns"]].sum(min_count=1)
-    counts = grouped[["prefill_tokens", "decode_tokens"]].count()
-    for name in ("prefill_tokens", "decode_tokens"):
+    partial = ["prefill_tokens", "decode_tokens", "context_tokens", "attention_pairs"]
+    counts = grouped[partial].count()
+    for name in partial:
         out[name] = out[name].where(counts[name] == out["count"])
     for name in ("prefill_requests", "decode_requests"):
         out[name] = grouped[name].mean().round().astype("Int64")

@@ -12,6 +12,7 @@ from tracekit.model.keys import distinct
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
+from tracekit.process.clock import resolution_ns
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
@@ -37,6 +38,8 @@ class Nesting:
     parent: Rows
     order: Rows
     """The rows that are in the tree, by thread, start, longest first."""
+    length: Ints | None = None
+    """How long each row lasts without the jitter by which it overlaps its neighbour; None where no row does."""
 
     def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
         """For each of `rows`, the nearest enclosing row for which `wanted` holds; -1 if there is none."""
@@ -105,7 +108,36 @@ def tree_of(trace: Trace, rows: Ints | Mask) -> Nesting:
     start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
     dur = trace.numbers("host_ops", "dur_ns")
     order = in_order(rows, thread, start, dur)
-    return Nesting(nested(order, thread, start, dur), order)
+    parent = nested(order, thread, start, dur)
+    return Nesting(*_apart(parent, order, start, dur, trace.derived(resolution_ns)))
+
+
+def _apart(
+    parent: Rows, order: Rows, start: Ints, dur: Ints, jitter_ns: int
+) -> tuple[Rows, Rows, Ints | None]:
+    """The tree in which a row that begins in the last `jitter_ns` of another one follows it, if it outlasts it by more.
+
+    A recorded end is a rounded start plus a rounded duration: it may lie behind the start of the neighbour.
+    What is as short as the jitter may as well lie in the other one, and stays there.
+    """
+    end = start + dur
+
+    def is_neighbour(rows: Ints, above: Ints) -> Mask:
+        inside = above >= 0
+        overlap = end[above] - start[rows]
+        return inside & (overlap <= jitter_ns) & (end[rows] - end[above] > jitter_ns)
+
+    rows = order[is_neighbour(order, parent[order])]
+    if not len(rows):
+        return parent, order, None
+    repaired, cut, above = parent.copy(), end.copy(), parent[rows]
+    climbing = np.arange(len(rows))
+    while len(climbing):
+        np.minimum.at(cut, above[climbing], start[rows[climbing]])
+        above[climbing] = parent[above[climbing]]
+        climbing = climbing[is_neighbour(rows[climbing], above[climbing])]
+    repaired[rows] = above
+    return repaired, order, np.maximum(cut - start, 0)
 
 
 def nested(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> Rows:
@@ -130,6 +162,8 @@ def own_times_in(tree: Nesting, start: Ints, dur: Ints) -> Ints:
 
     So it adds up to each thread's busy time even where ops overlap without nesting (recorded ends jitter by up to a microsecond).
     """
+    if tree.length is not None:
+        dur = tree.length
     if sweeps.native is not None:
         return sweeps.own_times(tree.order, tree.parent, start, dur)
     rows, own = tree.order, dur.copy()

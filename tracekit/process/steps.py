@@ -26,6 +26,7 @@ from tracekit.model.stages import (
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, all_alike, at_rows, repeated_text
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, narrow, of_kind
+from tracekit.process.clock import resolution_ns
 from tracekit.process.nesting import nesting
 from tracekit.process.recording_start import early_collective, recording_begin
 from tracekit.process.repetition import (
@@ -231,7 +232,9 @@ def windows(trace: Trace) -> Windows:
             is_stage[repeated.rows] = False
             steps = _after_start_up(trace, _repeated_steps(repeated))
     stage_rows = is_stage.nonzero()[0]
-    is_stage[stage_rows[_around_steps(host, steps, stage_rows)]] = False
+    is_stage[stage_rows[_around_steps(host, steps, stage_rows, trace.derived(resolution_ns))]] = (
+        False
+    )
     if not len(steps):
         steps = _begun(trace, _file_steps(trace, host, (plausible & on_thread).nonzero()[0]))
     if len(steps) and any(account.captures for account in trace.source.accounts):
@@ -279,14 +282,15 @@ def _clipped(stages: Stages, begin_ns: int) -> Stages:
     return replace(stages, ts_ns=start, dur_ns=stages.end_ns - start)
 
 
-def _around_steps(host: _Host, steps: Steps, rows: Ints) -> Mask:
+def _around_steps(host: _Host, steps: Steps, rows: Ints, jitter_ns: int) -> Mask:
     """Which of these ranges hold a whole step, and more: none is a stage of a step, but those that are known as stages."""
     long = (steps.dur_ns > 0).nonzero()[0]
     start = host.ts_ns[rows]
     end = start + host.dur_ns[rows]
     step = np.searchsorted(steps.ts_ns[long], start)
     step_start, step_end = (np.append(ns[long], _NEVER)[step] for ns in (steps.ts_ns, steps.end_ns))
-    holds = (step_end <= end) & ((start < step_start) | (step_end < end))
+    # A range that a step is as long as may end after it by what times are rounded to.
+    holds = (step_end <= end) & ((start < step_start) | (step_end + jitter_ns < end))
     return holds & ~is_named(at_rows(host.names, rows), is_known_stage)
 
 
@@ -542,7 +546,9 @@ def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[St
         rows, parent = rows[chosen], parent[chosen]
     order = np.lexsort((rows, host.ts_ns[rows]))
     rows, parent = rows[order], parent[order]
-    step, stage = steps.number_at(host.ts_ns[rows]), codes[rows]
+    # A step may end, as recorded, just after what follows it has begun.
+    jitter_ns = np.minimum(trace.derived(resolution_ns), host.dur_ns[rows] // 2)
+    step, stage = steps.number_at(host.ts_ns[rows] + jitter_ns), codes[rows]
     _, step_place = numbered(np.where(step.missing, -1, step.values))
     stages = Stages(
         host.ts_ns[rows],

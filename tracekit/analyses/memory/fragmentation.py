@@ -292,8 +292,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 
 
 def _totals(space: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
-    """One row a snapshot, memory and moment: the sums over pools and the largest free piece."""
+    """One row a snapshot, memory and moment, of the default pool: the sums over its parts and the largest free piece."""
     by = [*SNAPSHOT_KEYS, "moment"]
+    # What lies in private pools may be unmapped, and serves no other request: it is no waste.
+    space = space[(space["pool"] == DEFAULT_POOL).to_numpy(np.bool_)]
     grouped = space.groupby(by, dropna=False, sort=False)
     sums = grouped[[*_PARTS]].sum()
     sums["internal_bytes"] = grouped["internal_bytes"].sum(min_count=1)

@@ -281,7 +281,7 @@ def _peaks(measured: Measurements) -> pd.DataFrame:
     sizes = device_sizes(measured)
     on_card = [owner.device is not None and owner.kind != "CPU" for owner in owners]
     cards = [
-        sizes.of(owner.run, owner.rank, owner.device) if on else None
+        sizes.limit(owner.run, owner.rank, owner.device) if on else None
         for owner, on in zip(owners, on_card, strict=True)
     ]
     return top.assign(

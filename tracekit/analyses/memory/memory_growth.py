@@ -11,7 +11,7 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run
 from tracekit.job.growth_sheets import WORDS, guide_sheets, trend_sheet
-from tracekit.job.memory_survivors import Kept, kept
+from tracekit.job.memory_survivors import FEW_TIMES, Kept, kept, ran_out
 from tracekit.job.memory_trend import (
     Series,
     groups,
@@ -159,7 +159,10 @@ def _holding(
             at_site,
             (slope, label),
             ahead,
-            _severity_of(worst, soon, filling),
+            # What grew until memory ran out is the cause of that.
+            "high"
+            if not filling and worst.windows > FEW_TIMES and ran_out(measured, worst)
+            else _severity_of(worst, soon, filling),
             in_run(measured, worst.process[0]),
         )
 
@@ -191,7 +194,7 @@ def _severity_of(worst: Kept, soon: bool, filling: bool) -> Severity:
     """How grave it is that a stack keeps its blocks."""
     if filling:
         return "info"
-    if worst.windows == 3:
+    if worst.windows == FEW_TIMES:
         return "low"
     return "high" if soon else "medium"
 
@@ -447,10 +450,12 @@ ANALYSIS = Analysis(
     rests_on=(
         "device_sizes",
         "memory_peaks",
+        "memory_pools",
         "memory_stages",
         "memory_steps",
         "snapshot_levels",
         "survivors",
+        "out_of_memory",
     ),
     rules=("memory-growth",),
     thresholds={

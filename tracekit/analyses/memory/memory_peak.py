@@ -12,13 +12,14 @@ from tracekit.analyses import Analysis
 from tracekit.job.device_size import with_cards
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import canonical_stages, run_heading, text_or_none
+from tracekit.job.memory_pools import pool_notes, pools_of
 from tracekit.job.memory_snapshots import UNTOLD, of_snapshot, said, snapshot_levels
 from tracekit.job.snapshot_charts import snapshot_charts
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Metric, Ranked, Section, Sheet
 from tracekit.model.tables import Column, Table
-from tracekit.model.tables.snapshots import BASES, DEVICE_KEYS, MOMENT, ORIGINS, SITE_KINDS
+from tracekit.model.tables.snapshots import BASES, DEVICE_KEYS, MOMENT, ORIGINS, POOL, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
@@ -26,6 +27,7 @@ from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.call_sites import tree
 from tracekit.process.memory.live import by_site, live
 from tracekit.process.memory.metrics import allocated_peak, level_metrics
+from tracekit.process.memory.pools import POOL_CLASSES, pools
 from tracekit.process.memory.replay import MAX_BYTES, Replay, has_segments, replays
 from tracekit.process.memory.tables import columns, rows_of, whose
 from tracekit.process.steps import step_of
@@ -97,6 +99,25 @@ LIVE_FRAMES = Table(
 )
 
 
+MEMORY_POOLS = Table(
+    "memory_pools",
+    "a pool of the allocator at the end of a snapshot",
+    {
+        **DEVICE_KEYS,
+        "pool": POOL,
+        "class": Column(
+            "category",
+            "What it is for, by the frames of what it holds: " + " | ".join(POOL_CLASSES) + ".",
+            POOL_CLASSES,
+        ),
+        "segment_count": Column("int64", "Segments."),
+        "reserved_bytes": Column("int64", "Bytes of them, also where they are unmapped."),
+        "in_use_bytes": Column("int64", "Of blocks in use, as rounded up."),
+        "emptied_bytes": Column("int64", "Of segments without a block in use."),
+    },
+)
+
+
 MAX_FRAMES, SMALLEST_SHARE = 300, 500
 """Most frames of the tree of one snapshot, and which part of the peak the smallest of them is."""
 
@@ -112,10 +133,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "snapshot_levels": [],
         "live_sites": [],
         "live_frames": [],
+        "memory_pools": [],
     }
     for replay in trace.derived(replays):
         process = whose(replay)
         peak = replay.peak()
+        if has_segments(trace) and trace.has("blocks"):
+            tables["memory_pools"].append(pools(trace, replay).assign(**process))
         tables["snapshot_levels"].append(
             pd.DataFrame([_levels(trace, replay, peak)]).assign(**process)
         )
@@ -222,6 +246,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
             _site_sheet("peak", f"In use at the peak of {top['who']}", at_peak, top),
             _category_sheet(at_peak, top),
             _known_sheet(at_peak),
+            _pool_sheet(pools_of(measured, top), top),
             # Without an allocation in the history the end is the peak.
             *(
                 (_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),)
@@ -229,7 +254,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
                 else ()
             ),
         ),
-        caveats=lambda: _caveats(rows),
+        caveats=lambda: (*pool_notes(measured), *_caveats(rows)),
         charts=lambda: snapshot_charts(measured, top),
     )
 
@@ -326,6 +351,19 @@ def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any])
     return sheet(f"live_{name}", title, headings, site_rows, caption=caption)
 
 
+def _pool_sheet(pools: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
+    """The pools of one memory; nothing where there is only the default one."""
+    headings = as_headings("""
+        label | pool | text | By the frames of what it holds.
+        reserved_bytes | reserved | bytes | What PyTorch counts, also where an engine unmapped it.
+        in_use_bytes | in use | bytes | Blocks, as the allocator rounds them up.
+        emptied_bytes | emptied | bytes | Segments without a block in use.
+        segment_count | segments | count
+    """)
+    rows = pools if len(pools) > 1 else pools.iloc[:0]
+    return sheet("memory_pools", f"Pools of {top['who']}", headings, rows)
+
+
 def _category_sheet(sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
     """What the memory is for, as far as anything tells."""
     by = (
@@ -390,7 +428,7 @@ ANALYSIS = Analysis(
     id="memory-peak",
     title="What fills GPU memory at its peak?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
-    writes=(SNAPSHOT_LEVELS, LIVE_SITES, LIVE_FRAMES, "metrics"),
+    writes=(SNAPSHOT_LEVELS, LIVE_SITES, LIVE_FRAMES, MEMORY_POOLS, "metrics"),
     metrics=(
         "device_peak_allocated",
         "device_end_requested",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,7 +16,9 @@ from tracekit.job.frames import (
     text_or_none,
     whole_or_none,
 )
+from tracekit.job.memory_pools import has_pausable
 from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
+from tracekit.job.memory_survivors import Kept, failures_of, leaks
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up, row_dicts
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
@@ -114,7 +116,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
             else "no history of allocations was recorded"
         )
         return ANALYSIS.skipped(reason)
-    limit = thresholds.of("out-of-memory")
+    limit, growth = thresholds.of("out-of-memory"), thresholds.of("memory-growth")
     keys = [*SNAPSHOT_KEYS]
     rows = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
     rows = with_cards(measured, rows)
@@ -127,7 +129,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     caveats = [
         "free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"
     ]
-    if rows["card_bytes"].isna().any():
+    if (pausable := has_pausable(measured, rows)).any():
+        caveats.append(
+            "private pools that an engine may have unmapped count as reserved and in use: what others hold is not told"
+        )
+    if (rows["card_bytes"].isna() & ~pausable).any():
         caveats.append(
             f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use"
         )
@@ -136,7 +142,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
             Metric("failed_requests", len(rows), "count", "lower", label="requests that failed"),
         ),
         sheets=lambda: with_rows(_sheet(measured, rows), _last_sheet(measured, last)),
-        findings=tuple(_findings(measured, rows)),
+        findings=tuple(_findings(measured, rows, leaks(measured, growth))),
         caveats=tuple(caveats),
     )
 
@@ -151,21 +157,29 @@ def _cause(row: Mapping[Any, Any], share: float) -> str:
     return "outside" if fits and outside >= share * card else cause
 
 
-def _findings(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
-    """R33: one finding for each memory and cause, of the last of its failed requests."""
+def _findings(
+    measured: Measurements, rows: pd.DataFrame, leaking: Sequence[Kept]
+) -> Iterator[Finding]:
+    """R33: one finding for each memory and cause, of the last of its failed requests; behind a leak that led to it."""
     by = [*SNAPSHOT_KEYS, "cause"]
     for _, same_failures in rows.groupby(by, dropna=False, sort=False):
         row = same_failures.iloc[-1]
         cause = str(row["cause"])
+        of_memory = [leak for leak in leaking if failures_of(same_failures, leak).all()]
+        why, advice = _WHY[cause], _ADVICE[cause]
+        if of_memory and cause in ("capacity", "unknown"):
+            held = show(sum(leak.growth for leak in of_memory), "bytes")
+            why = f"{held} had been kept from step to step by {of_memory[0].site}"
+            advice = f"fix the growth first (memory-growth); then {advice}"
         times = f", {len(same_failures):,} times" if len(same_failures) > 1 else ""
         stage = text_or_none(row["stage"])
         during = "" if stage is None else f" during {stage}"
         yield Finding(
             "out-of-memory",
-            "high",
+            "medium" if of_memory and cause in ("capacity", "unknown") else "high",
             f"{row['who']} ran out of memory{during}{times}: {show(int(row['asked_bytes']), 'bytes')} were asked for, and "
-            f"{_WHY[cause]}{in_run(measured, row['run'])}",
-            _ADVICE[cause],
+            f"{why}{in_run(measured, row['run'])}",
+            advice,
             tuple(
                 Metric(name, whole_or_none(row[name]), "bytes", label=label)
                 for name, label in (
@@ -244,7 +258,7 @@ ANALYSIS = Analysis(
     title="Why did memory run out?",
     reads=("allocations", "memory_segments", "blocks", "stacks", "annotations"),
     writes=(OUT_OF_MEMORY, LAST_ACTIONS),
-    rests_on=("device_sizes", "snapshot_levels"),
+    rests_on=("device_sizes", "memory_pools", "snapshot_levels", "survivors"),
     rules=("out-of-memory",),
     thresholds={
         "out-of-memory": {

@@ -37,6 +37,7 @@ from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_CO
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
+from tracekit.process.asynchronous_ops import launches_work
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.gemm_alignment import narrow_loads
 from tracekit.process.kernel_names import is_gemm, is_plain_convolution, unit
@@ -62,7 +63,8 @@ MATRIX_PRODUCTS = Table(
         "count": CALL_COUNT,
         "flop_count": Column("Int64", "FLOPs of all calls; <NA> beyond 2^63."),
         "rated_flop_count": Column(
-            "Int64", "FLOPs of the calls whose device ops were seen: what a rate is made of."
+            "Int64",
+            "FLOPs of the calls whose device ops were seen, or that ran on the host: what a rate is made of.",
         ),
         "host_ns": Column("int64", "Σ duration of the calls on the host."),
         "launch_count": Column("Int64", "Device ops launched during the calls."),
@@ -195,6 +197,8 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
         seen[recorded.owner[recorded.owner >= 0]] = True
         has_work = seen[rows]
         out["rated_flop_count"] = _flop_sums(group[has_work], flops[fine][has_work], count)
+    elif not trace.derived(launches_work):
+        out["rated_flop_count"] = out["flop_count"]
     return out
 
 
@@ -234,7 +238,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         rows = measured["matrix_products"]
         numbers, sheets = _products(measured, rows)
         return ANALYSIS.answered(
-            metrics=numbers, sheets=sheets, findings=tuple(findings), verdicts=verdicts
+            metrics=numbers,
+            sheets=sheets,
+            findings=tuple(findings),
+            verdicts=verdicts,
+            caveats=tuple(_unrated(rows)),
         )
     reason = "input shapes were not recorded: profile with record_shapes=True"
     if measured.has("matrix_products"):
@@ -271,15 +279,30 @@ def _products(
     """(the FLOP rate of all gemms, what gives products by type and by size)."""
     on_gpu = bool(rows["device_busy_ns"].notna().any())
     rows = rows.assign(time_ns=rows["device_busy_ns" if on_gpu else "host_ns"])
-    if not on_gpu:
-        rows["rated_flop_count"] = rows["flop_count"]
+    is_timed = rows["time_ns"].notna().to_numpy(np.bool_)
+    rows["rated_flop_count"] = rows["rated_flop_count"].where(is_timed)
     time, time_doc = ON_GPU if on_gpu else ON_HOST
     of_all = _rates(rows[rows["kind"] == "gemm"].assign(all=""), ["all"])
     value = number_or_none(of_all["tflop_per_s"].iloc[0]) if len(of_all) else None
     label = f"GEMM FLOP rate from recorded shapes (TFLOP/s of {time})"
-    return (Metric("gemm_tflop_per_s", value, "", "higher", label=label),), partial(
-        _product_sheets, measured, rows, time, time_doc
-    )
+    sheets = partial(_product_sheets, measured, rows, time, time_doc)
+    if value is None and not _is_rated(rows):
+        return (), sheets
+    return (Metric("gemm_tflop_per_s", value, "", "higher", label=label),), sheets
+
+
+def _is_rated(rows: pd.DataFrame) -> bool:
+    """Whether the time that any of these products took is known."""
+    return bool(rows["rated_flop_count"].notna().any())
+
+
+def _unrated(rows: pd.DataFrame) -> Iterator[str]:
+    """Why there is no FLOP rate."""
+    if not _is_rated(rows) and rows["device_busy_ns"].isna().all():
+        yield (
+            "no FLOP rate: the host only queues these products on a GPU, and no kernel was recorded; "
+            "profile with activities=[CPU, CUDA]"
+        )
 
 
 def _product_sheets(
@@ -295,9 +318,11 @@ def _product_sheets(
         *RATE_HEADINGS,
         Heading("time_ns", time, "ns", time_doc),
         Heading("share_ratio", "share", "ratio", "Of the time of all these products."),
-        Heading("tflop_per_s", "TFLOP/s", "", rate_doc),
+        *((Heading("tflop_per_s", "TFLOP/s", "", rate_doc),) if _is_rated(rows) else ()),
     )
     title = "GEMM FLOP rate from recorded shapes, by type"
+    if not _is_rated(rows):
+        title = "Matrix products by type"
     caption = "Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."
     size_headings = (*run, *SIZE_HEADINGS, *rate)
     return (
@@ -311,8 +336,9 @@ def _product_sheets(
 def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Σ FLOPs / Σ time per group, most time first."""
     sums = summed(rows, by, ["count", "flop_count", "rated_flop_count", "time_ns"])
-    unknown = of_keys(rows, by)[0][rows["rated_flop_count"].isna().to_numpy(np.bool_)]
-    # A sum that holds an unknown part is unknown.
+    is_unknown = rows["rated_flop_count"].isna() & rows["time_ns"].notna()
+    unknown = of_keys(rows, by)[0][is_unknown.to_numpy(np.bool_)]
+    # A sum that holds an unknown part is unknown; a process without GPU rows has no part in it.
     lost = np.bincount(unknown, minlength=len(sums)) > 0
     sums["rated"] = sums["rated_flop_count"].astype("Float64").mask(lost)
     sums["gflop"] = sums["flop_count"].astype("Float64") / 1e9
@@ -534,7 +560,7 @@ def _label(row: Mapping[Any, Any]) -> str:
 ANALYSIS = Analysis(
     id="matmuls",
     title="How fast are matrix products, and on which units?",
-    reads=("host_ops", "device_ops", "device_ranges"),
+    reads=("host_ops", "device_ops", "device_ranges", "memory_ops"),
     args=(DIMS, TYPES),
     writes=(MATRIX_PRODUCTS, WORK_CLASSES),
     rests_on=("gpu_time",),

@@ -55,6 +55,12 @@ ITERATIONS = Table(
             "int64", "Requests that generate: the running batch (mean where joined)."
         ),
         "decode_tokens": Column("Int64", "Σ generated tokens, where the annotation tells."),
+        "context_tokens": Column(
+            "Int64", "Σ tokens that the requests attend to (sk), where the annotation tells."
+        ),
+        "attention_pairs": Column(
+            "Int64", "Σ over requests of queries × keys (sqsk), where the annotation tells."
+        ),
         "busy_ns": Column("Int64", "Σ GPU time of the work launched in it, overlaps counted once."),
     },
 )
@@ -435,6 +441,8 @@ def _engine_sheet(measured: Measurements, found: Sequence[Generation], compared:
             tokens_per_s | tokens/s | number | Generated tokens over the whole generation.
             peak | largest batch | count | Most requests that generate at a time.
             mean | mean batch | number | Weighted by time.
+            context | context | number | Tokens that a generating request attends to, mean over iterations that only decode.
+            prompt_context | prompt context | number | Keys per token that is run, in iterations with prefill.
             prefill_ratio | prefill of GPU | ratio | GPU time of iterations with prefill, of all iterations' GPU time.
             prefill_time | prefill of time | ratio | Time of iterations with prefill, of the generation.
             tail_ratio | last 10 % | ratio | Share of the generation in which the last 10 % of tokens are generated.
@@ -452,7 +460,7 @@ def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
     tokens_per_s = prefill_time = None
     if generation.iterations:
         prefill_time = share_of(generation.prefill_ns, wall_ns)
-        tokens_per_ns = share_of(generation.tokens, wall_ns)
+        tokens_per_ns = share_of(generation.tokens or None, wall_ns)
         tokens_per_s = None if tokens_per_ns is None else tokens_per_ns * 1e9
     return {
         "run": run,
@@ -465,6 +473,8 @@ def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
         "tokens_per_s": tokens_per_s,
         "peak": generation.peak_requests or None,
         "mean": generation.mean_requests,
+        "context": generation.context,
+        "prompt_context": generation.prompt_context,
         "prefill_ratio": share_of(generation.prefill_busy_ns or 0, generation.busy_ns),
         "prefill_time": prefill_time,
         "tail_ratio": generation.tail_ratio,

@@ -24,7 +24,14 @@ from tracekit.job.frames import (
     text_or_none,
     whole_if_exact,
 )
+from tracekit.job.periodic_stages import (
+    MOST_NAMED,
+    logged_periodic_stages,
+    periodic_stages,
+    told,
+)
 from tracekit.job.stage_matrix import by_rank, cells, timed_units
+from tracekit.job.stage_walls import of_step, stage_walls
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up, numbered_alike, of_keys
 from tracekit.model.report import Chart, Heading, Metric, Section, Sheet
@@ -108,24 +115,46 @@ def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
     matrix = _means(all_cells).assign(state=states, last=False)
     both = stacked([matrix, _means(rest_cells).assign(state=rest_states, last=True)])
     columns, caption = _columns(walls, all_cells)
+    caption = f"{caption} {_often(measured)}".strip()
     cut = pd.concat([frame[[*_STAGE, "unit", "shown_ns"]] for frame in (all_cells, rest_cells)])
     both, chosen = _spread(both, cut, "shown_ns", columns)
     mean = grouped(walls, ["run"], step=("wall_ns", "mean"))
     both = looked_up(both, mean, ["run"], optional=["run"])
     step_ns = both["step"].astype("Float64")
-    both["share_ratio"] = both["traced_ns"].astype("Float64") / step_ns.where(step_ns > 0)
+    of_mean = both["traced_ns"].astype("Float64") / step_ns.where(step_ns > 0)
+    both["share_ratio"] = of_mean.where(both["last"], _shares(measured, both))
     both["mean_ns"] = whole_if_exact(both["shown_ns"])
     headings = (
         *label_headings(measured),
         *as_headings("""
             canonical | stage
-            mean_ns | mean | ns | Over steps, of the longest rank.
-            share_ratio | of step | ratio | Of the mean step wall; roles may overlap.
+            mean_ns | mean | ns | Over the steps that have the stage, of the longest rank.
+            share_ratio | of step | ratio | Of all steps, those without the stage included; roles may overlap.
         """),
         *chosen,
         Heading("state", "known from"),
     )
     return sheet("matrix", "Stages by step", headings, _ordered(both, "shown_ns"), caption=caption)
+
+
+def _shares(measured: Measurements, rows: pd.DataFrame) -> pd.Series[Any]:
+    """The share of the step of the stage of each row; missing where no trace has it."""
+    walls = stage_walls(measured)
+    shares = walls[_STAGE].assign(share=of_step(walls))
+    share: pd.Series[Any] = looked_up(rows[_STAGE], shares, _STAGE, optional=_STAGE)["share"]
+    return share.set_axis(rows.index)
+
+
+def _often(measured: Measurements) -> str:
+    """How often the stages come that only some steps have: by the traces, else by the driver's log."""
+    stages = periodic_stages(measured)
+    in_traces = {(stage.run, stage.canonical) for stage in stages}
+    in_logs = []
+    for run, log in logs(measured).items():
+        for stage in logged_periodic_stages(log, run):
+            if (run, stage.canonical) not in in_traces:
+                in_logs.append(f"{stage.sentence(measured)} (driver's log).")
+    return " ".join((told(measured), *in_logs[:MOST_NAMED])).strip()
 
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:

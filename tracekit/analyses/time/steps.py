@@ -14,22 +14,21 @@ from tracekit.job.counted_steps import counted, left_out_steps
 from tracekit.job.frames import (
     STEP_BOUNDS,
     STEP_ORIGINS,
-    Job,
     each_run,
     grouped,
     in_run,
     job,
     label_headings,
-    of_step,
     ordered,
     run_heading,
     stage_rows,
-    stage_walls,
     summed,
     text_or_none,
     whole_if_exact,
     whole_or_none,
 )
+from tracekit.job.periodic_stages import planned_ns, told
+from tracekit.job.stage_walls import of_step, per_step, stage_walls
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.warm_up import Dropped
 from tracekit.model.faults import has_faults, sound
@@ -147,7 +146,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: with_rows(
-            _step_sheet(of_all, every_step.walls, left_out), *_stage_sheets(measured, steps)
+            _step_sheet(of_all, every_step.walls, left_out), *_stage_sheets(measured)
         ),
         findings=tuple(_variance(measured, steps.walls, thresholds)),
         caveats=(*_numbering(measured), *([] if are_drawn else [undrawn])),
@@ -156,11 +155,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _stage_sheets(measured: Measurements, steps: Job) -> Iterator[Sheet]:
+def _stage_sheets(measured: Measurements) -> Iterator[Sheet]:
     """Stages by their walls, and ranges; nothing where there are no stages."""
     stages = stage_walls(measured)
     if len(stages):
-        yield _stage_sheet(measured, stages, steps)
+        yield _stage_sheet(measured, stages)
         yield _range_sheet(measured)
 
 
@@ -229,34 +228,36 @@ ORIGINS = {
 """How the wall of a step is known, in words."""
 
 
-def _stage_sheet(measured: Measurements, stages: pd.DataFrame, steps: Job) -> Any:
+def _stage_sheet(measured: Measurements, stages: pd.DataFrame) -> Any:
     """Stages by wall, with the device work launched in them."""
     rows = stage_rows(measured)
     by = ["run", "role", "canonical"]
     work = summed(rows, by, ["launch_count", "work_ns", "work_busy_ns"])
     stage_table = looked_up(stages, work, by, optional=by)
-    stage_table["share_ratio"] = of_step(stage_table, steps)
+    stage_table["share_ratio"] = of_step(stage_table)
     per = stage_table["rank_steps"]
     for name in ("launch_count", "work_ns", "work_busy_ns"):
         stage_table[name] = whole_if_exact(stage_table[name] / per)
     stage_table["instances"] = whole_if_exact(stage_table["instances"])
-    stage_table = stage_table.sort_values("wall_ns", ascending=False, kind="stable")
+    stage_table = stage_table.iloc[np.argsort(-per_step(stage_table), kind="stable")]
     headings = (
         *label_headings(measured),
         *as_headings("""
             canonical | stage
-            wall_ns | wall | ns | Host wall per step: longest rank, mean over steps.
-            share_ratio | of step | ratio | Of the mean step wall.
+            wall_ns | wall | ns | Host wall per step: longest rank, mean over the steps that have the stage.
+            share_ratio | of step | ratio | Of all steps, those without the stage included.
             low_ns | shortest | ns | Shortest step.
             high_ns | longest | ns | Longest step.
             work_busy_ns | GPU work | ns | Device work launched in it, per step and rank; may run after it, so it may exceed the wall.
             launch_count | launches | count | Device ops launched per step and rank.
             instances | times | count | Times the stage ran per step.
             ranks | ranks | count
-            steps | steps | count
+            steps | steps | count | Steps that have the stage.
         """),
     )
-    return sheet("stages", "Stages: wall by time, GPU work by launch", headings, stage_table)
+    title = "Stages: wall by time, GPU work by launch"
+    caption = told(measured)
+    return sheet("stages", title, headings, stage_table, caption=caption)
 
 
 def _range_sheet(measured: Measurements) -> Any:
@@ -303,7 +304,8 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
     limit = thresholds.of("step-variance")
     findings = []
     for run, of_run in each_run(walls):
-        wall = of_run["wall_ns"].to_numpy(float)
+        # Validation every fifth step is a plan, no variance: `told` names it.
+        wall = of_run["wall_ns"].to_numpy(float) - planned_ns(measured, of_run)
         if len(wall) < limit["min_steps"]:
             continue
         median = float(np.median(wall))

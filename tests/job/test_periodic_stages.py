@@ -1,0 +1,185 @@
+"""Stages that only some steps have: their share of all steps, their period, and what they are no sign of."""
+
+from pathlib import Path
+
+import pytest
+from chrome_builder import annotation, launched, step, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.job.periodic_stages import period, periodic_stages
+from tracekit.job.stage_walls import of_step, stage_walls
+from tracekit.pipeline.run import Options, analyze
+
+QUESTIONS = ("steps", "rl-matrix")
+GEN, UPDATE, TEST = 60_000, 40_000, 30_000
+
+
+def rows_of(steps, *, between=False):
+    """A rank whose steps are lists of (stage, µs): one kernel a stage, steps one after the other.
+
+    With `between`, what is called `testing` lies behind its step.
+    """
+    rows, at, number = [], 0, 0
+    for index, stages in enumerate(steps, 1):
+        begin = at
+        inside = [part for part in stages if not (between and part[0] == "testing")]
+        behind = [part for part in stages if part not in inside]
+        for name, length in inside:
+            number += 1
+            rows += [annotation(name, at, length)]
+            rows += launched("gemm", at + 1, at + 2, max(length - 3, 1), number)
+            at += length
+        rows.append(step(index, begin, at - begin))
+        for name, length in behind:
+            rows.append(annotation(name, at, length))
+            at += length
+    return rows
+
+
+def result_of(folder, *ranks, **options):
+    """What analyzing these ranks gives."""
+    for rank, steps in enumerate(ranks):
+        write(
+            Path(folder) / f"rank{rank}.json",
+            rows_of(steps, **options),
+            rank=rank,
+            world_size=len(ranks),
+        )
+    return analyze(folder, Options(jobs=1, questions=QUESTIONS))
+
+
+def shares(measured):
+    """The share of the step of each stage."""
+    walls = stage_walls(measured)
+    return dict(zip(walls["canonical"], map(float, of_step(walls).fillna(-1)), strict=True))
+
+
+def with_validation(count, every, length=TEST):
+    """So many steps, of which every k-th validates."""
+    return [
+        [("gen", GEN), ("update_actor", UPDATE), *([("testing", length)] if n % every == 0 else [])]
+        for n in range(1, count + 1)
+    ]
+
+
+def test_a_stage_of_four_in_seven_steps_is_shared_out_over_all(tmp_path):
+    """7 steps, validation in 1, 3, 5, 7; the first does not count: 3 · 30 of 3 · 100 + 3 · 130 = 690."""
+    steps = [
+        [("gen", GEN), ("update_actor", UPDATE), *([("testing", TEST)] if n % 2 else [])]
+        for n in range(1, 8)
+    ]
+    measured = result_of(tmp_path, steps).report
+    table = measured.overview
+    columns = [heading.name for heading in table.headings]
+    cells = {row[0]: dict(zip(columns, row, strict=True)) for row in table.rows}
+    assert cells["test"]["wall_ns"] == 30_000_000
+    assert cells["test"]["share_ratio"] == pytest.approx(90 / 690)
+    assert cells["gen"]["share_ratio"] == pytest.approx(360 / 690)
+    assert sum(row["share_ratio"] for row in cells.values()) == pytest.approx(1)
+    assert "test: 30.0 ms every 2 steps, 13 % of the time." in table.caption
+    assert [f.rule for f in measured.findings] == []
+
+
+def test_validation_between_steps_has_no_share_of_the_step_but_of_the_time(tmp_path):
+    """20 steps of 100 ms, the first left out, 82 ms behind every fifth: 328 of 1,900 + 328."""
+    found = result_of(tmp_path, with_validation(20, 5, 82_000), between=True)
+    table = found.report.overview
+    assert [row[:3] for row in table.rows][-1] == ("test", 82_000_000, None)
+    assert "test: 82.0 ms every 5 steps, between steps, 15 % of the time." in table.caption
+
+
+def test_validation_of_one_rank_alone_is_told_as_long_as_it_takes(tmp_path):
+    """Rank 0 validates in steps 2, 4, 6, 8: 4 · 30 of 3 · 100 + 4 · 130."""
+    both = with_validation(8, 2)
+    found = result_of(tmp_path, both, [stages[:2] for stages in both])
+    columns = [heading.name for heading in found.report.overview.headings]
+    (row,) = [r for r in found.report.overview.rows if r[0] == "test"]
+    cells = dict(zip(columns, row, strict=True))
+    assert (cells["wall_ns"], cells["ranks"]) == (30_000_000, 1)
+    assert cells["share_ratio"] == pytest.approx(120 / 820)
+
+
+def test_ranks_in_different_stages_at_one_time_do_not_make_more_than_the_step(tmp_path):
+    """gen 60 and 30, old_log_prob 20 and 50 of 80: the longest add up to 110; means 45 and 35."""
+    ranks = (
+        [[("gen", 60_000), ("old_log_prob", 20_000)]] * 4,
+        [[("gen", 30_000), ("old_log_prob", 50_000)]] * 4,
+    )
+    found = shares(result_of(tmp_path, *ranks).measurements)
+    assert found == {"gen": pytest.approx(45 / 80), "old_log_prob": pytest.approx(35 / 80)}
+
+
+def test_an_irregular_stage_has_no_period(tmp_path):
+    """In steps 3 and 4 of 2–8."""
+    steps = [
+        [("gen", GEN), *([("evict", TEST)] if number in (3, 4) else [])] for number in range(1, 9)
+    ]
+    found = result_of(tmp_path, steps)
+    assert "evict: 30.0 ms in 2 of 7 steps, 12 % of the time." in found.report.overview.caption
+    # Nothing says that it was planned: the steps vary.
+    assert "step-variance" in [finding.rule for finding in found.report.findings]
+
+
+def test_stages_of_every_step_need_no_words(tmp_path):
+    assert (
+        result_of(tmp_path, [[("gen", GEN), ("update_actor", UPDATE)]] * 6).report.overview.caption
+        == ""
+    )
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["gen", "update_actor", "testing", "save"]), st.integers(20, 90)
+            ),
+            min_size=1,
+            max_size=4,
+            unique_by=lambda part: part[0],
+        ),
+        min_size=2,
+        max_size=7,
+    )
+)
+def test_shares_are_of_all_steps_and_add_up(tmp_path_factory, steps):
+    """Stages fill each step: whatever is missing where, the shares add up to 1, each its time over all time."""
+    found = result_of(tmp_path_factory.mktemp("steps"), steps).measurements
+    kept = set(found["steps"]["step"].astype(int))
+    lengths = {n: sum(length for _, length in stages) for n, stages in enumerate(steps, 1)}
+    whole = sum(length for number, length in lengths.items() if number in kept)
+    expected = {}
+    names = {"testing": "test"}
+    for number, stages in enumerate(steps, 1):
+        for name, length in stages if number in kept else []:
+            stage = names.get(name, name)
+            expected[stage] = expected.get(stage, 0) + length / whole
+    got = shares(found)
+    assert got == pytest.approx(expected)
+    assert sum(got.values()) == pytest.approx(1)
+
+
+@given(st.integers(2, 9), st.integers(0, 8), st.integers(10, 40), st.integers(0, 3))
+def test_a_period_is_found_whatever_the_first_recorded_step(every, phase, count, first):
+    recorded = range(first, first + count)
+    present = [number for number in recorded if number % every == phase % every]
+    assert period(present, recorded) == (every if len(present) > 1 else None)
+    # One of them missing, with one after it, is no schedule.
+    if len(present) > 3:
+        assert period([*present[:1], *present[2:]], recorded) is None
+
+
+def test_periodic_stages_of_a_job_that_was_captured_stage_by_stage_are_not_guessed(tmp_path):
+    """What one capture lacks may have run all the same."""
+    for number, scopes in (
+        (1, ("gen", "actor-update")),
+        (2, ("gen",)),
+        (3, ("gen", "actor-update")),
+    ):
+        for scope in scopes:
+            name = f"actor-rollout-ref_{scope}_step{number}_rank0-of-1_pid7_20260101000000000.json"
+            write(tmp_path / name, [annotation(scope, 0, 50)], rank=0, world_size=1)
+    assert (
+        periodic_stages(analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).measurements) == []
+    )

@@ -1,0 +1,148 @@
+"""What each stage takes of a step: of the steps that have it, and spread over all steps of its role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import UNIT, distinct, grouped, job, stage_rows, units
+from tracekit.model.keys import (
+    CAPTURE,
+    IN_RUN,
+    is_among,
+    joined,
+    looked_up,
+    numbered_alike,
+    of_keys,
+)
+from tracekit.model.trace import Measurements
+
+
+def stage_walls(measured: Measurements) -> pd.DataFrame:
+    """One row a (run, role, canonical stage): wall per step, as people read it.
+
+    Columns: run, role, canonical, wall_ns (mean over the steps that have it, of the longest rank), low_ns and
+    high_ns (shortest and longest step), ranks, steps (that have it), rank_steps (Σ ranks over steps), instances
+    (ranges per step on one rank, mean); inside_ns and outside_ns (Σ of the longest rank in steps, and between them)
+    and inside_mean_ns (Σ of the mean rank that has it, in steps); recorded_steps and recorded_ns (how many steps of
+    the role there are, Σ of their walls).
+    """
+    return measured.derived(_stage_walls).copy()
+
+
+def _stage_walls(measured: Measurements) -> pd.DataFrame:
+    per_step = stage_steps(measured)
+    is_inside, wall_ns = per_step["is_inside"].to_numpy(np.bool_), per_step["wall_ns"]
+    sums = {
+        "inside_ns": wall_ns.where(is_inside, 0),
+        "outside_ns": wall_ns.where(~is_inside, 0),
+        "inside_mean_ns": per_step["mean_ns"].where(is_inside, 0.0),
+    }
+    walls = grouped(
+        per_step.assign(**sums),
+        ["run", "role", "canonical"],
+        wall_ns=("wall_ns", "mean"),
+        low_ns=("wall_ns", "min"),
+        high_ns=("wall_ns", "max"),
+        ranks=("ranks", "max"),
+        steps=("wall_ns", "size"),
+        rank_steps=("ranks", "sum"),
+        instances=("instances", "mean"),
+        inside_ns=("inside_ns", "sum"),
+        outside_ns=("outside_ns", "sum"),
+        inside_mean_ns=("inside_mean_ns", "sum"),
+    )
+    recorded = grouped(
+        recorded_steps(measured),
+        ["run", "role"],
+        recorded_steps=("wall_ns", "size"),
+        recorded_ns=("wall_ns", "sum"),
+    )
+    return looked_up(walls, recorded, ["run", "role"], optional=["run", "role"])
+
+
+def recorded_steps(measured: Measurements) -> pd.DataFrame:
+    """One row a step that a process of a role recorded: run, role, the rest of its unit, origin, and its wall."""
+    rows = distinct(units(measured["steps"]), [*UNIT, "role"])[[*UNIT, "role"]]
+    walls = job(measured).walls[[*UNIT, "origin", "wall_ns"]]
+    return joined(rows, walls, UNIT, optional=UNIT)
+
+
+def stage_steps(measured: Measurements) -> pd.DataFrame:
+    """One row a step that has a stage of a role, as `stage_walls` reduces them.
+
+    Columns: run, step, part, role, canonical, is_inside, wall_ns (longest rank), mean_ns (mean rank that has it),
+    instances, ranks. A stage between two steps (validation, a checkpoint) counts with the step before it.
+    """
+    return measured.derived(_stage_steps)
+
+
+def _stage_steps(measured: Measurements) -> pd.DataFrame:
+    rows, steps = stage_rows(measured), units(measured["steps"])
+    is_inside = is_among(rows, steps, (*CAPTURE, *UNIT))
+    step = rows["step"].array.copy()
+    step[~is_inside] = _steps_before(rows[~is_inside], steps)
+    per_rank = grouped(
+        rows.assign(is_inside=is_inside, step=step),
+        [*UNIT, "is_inside", "canonical", *IN_RUN],
+        wall_ns=("dur_ns", "sum"),
+        instances=("dur_ns", "size"),
+    )
+    return grouped(
+        per_rank.assign(mean_ns=per_rank["wall_ns"]),
+        [*UNIT, "is_inside", "role", "canonical"],
+        wall_ns=("wall_ns", "max"),
+        mean_ns=("mean_ns", "mean"),
+        instances=("instances", "max"),
+        ranks=("pid", "size"),
+    )
+
+
+def _steps_before(rows: pd.DataFrame, steps: pd.DataFrame) -> Any:
+    """The number of the last step of its process that began before each row; missing where there is none."""
+    process, of_step = numbered_alike(CAPTURE, rows, steps)
+    order = np.lexsort((steps["ts_ns"].to_numpy(np.int64), of_step))
+    both = np.concatenate((of_step[order], process))
+    times = np.concatenate(
+        (steps["ts_ns"].to_numpy(np.int64)[order], rows["ts_ns"].to_numpy(np.int64))
+    )
+    is_row = np.arange(len(both)) >= len(order)
+    sequence = np.lexsort((is_row, times, both))
+    last = np.maximum.accumulate(np.where(is_row[sequence], -1, np.arange(len(both))))
+    before = np.empty(len(both), np.int64)
+    before[sequence] = np.where(last >= 0, sequence[last], -1)
+    before = before[is_row]
+    is_known = (before >= 0) & (both[before] == process)
+    return steps["step"].array.take(
+        np.where(is_known, order[np.where(is_known, before, 0)], -1), allow_fill=True
+    )
+
+
+def of_step(stages: pd.DataFrame) -> pd.Series[Any]:
+    """The time of each stage (`stage_walls`) as a share of all recorded steps of its role; NA outside all steps.
+
+    Steps without the stage count. It is the time of the longest rank; where these add up to more than the steps,
+    as ranks are in different stages at one time, that of the mean rank.
+    """
+    owner, _ = of_keys(stages, ["run", "role"])
+    inside = stages["inside_ns"].astype("Float64")
+    whole = stages["recorded_ns"].astype("Float64")
+    longest = np.bincount(owner, inside.to_numpy(np.float64), minlength=len(stages))[owner]
+    exceeds = (longest > whole).fillna(value=False)
+    share_ns = inside.mask(exceeds, stages["inside_mean_ns"].astype("Float64"))
+    share: pd.Series[Any] = (share_ns.where(share_ns > 0) / whole.where(whole > 0)).astype(
+        "Float64"
+    )
+    return share
+
+
+def per_step(stages: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """The wall of each stage (`stage_walls`) spread over all recorded steps of its role, those without it included."""
+    recorded = stages["recorded_steps"].to_numpy(np.float64, na_value=np.nan)
+    has_steps = np.nan_to_num(recorded) > 0
+    part = stages["steps"].to_numpy(np.float64) / np.where(has_steps, recorded, 1.0)
+    spread: npt.NDArray[np.float64] = stages["wall_ns"].to_numpy(np.float64)
+    return np.where(has_steps, spread * part, spread)
