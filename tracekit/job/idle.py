@@ -161,7 +161,7 @@ def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int
     stages = {key[2] for key in lost.stages}
     is_lost = idle["canonical"].isin(list(stages - {None})).to_numpy(np.bool_)
     if None in stages:
-        is_lost |= idle["canonical"].isna().to_numpy(np.bool_)
+        is_lost = is_lost | idle["canonical"].isna().to_numpy(np.bool_)
     idle = idle[is_lost & idle["cause"].isin(PAUSING).to_numpy(np.bool_)]
     paused = summed(idle, keys, ["idle_ns"])
     pairs = summed(booked, [*keys, "late_rank"], ["lost_ns"])
