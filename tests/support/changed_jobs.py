@@ -106,3 +106,12 @@ def cut_at(document: Document, step: int) -> str:
     place = next(n for n, row in enumerate(rows) if is_device[n] and row["ts"] >= start)
     text = json.dumps(_with_rows(document, rows[: place + 1]))
     return text[: text.rindex("{") + 40]
+
+
+def without_compiling(document: Document) -> Document:
+    """Without the rows that tell of compiling: its time is there, and nothing says what it is."""
+    rows = document["traceEvents"]
+    named = ("dynamo_timed", "cuModuleLoad")
+    return _with_rows(
+        document, [row for row in rows if not any(name in str(row.get("name")) for name in named)]
+    )

@@ -176,6 +176,28 @@ def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int
     return int(np.minimum(waited_ns, np.maximum(late_ns - own_ns, 0)).sum())
 
 
+NEARLY_ALL = 0.9
+"""Pauses are of a few steps if these hold at least this share of their time."""
+
+
+def pausing_steps(measured: Measurements, owner: Owner, lost: Pauses) -> set[int]:
+    """The steps that hold nearly all silence and code of these pauses, where they are less than half of the steps; else none."""
+    rows = placed(measured, "idle")
+    rows = rows[same_text(rows["run"], owner[0]) & same_text(rows["role"], owner[1])]
+    where, first = of_keys(rows, WHERE)
+    is_stage = [keyed(row) in lost.stages for row in row_dicts(rows[[*WHERE]].iloc[first])]
+    is_lost = np.array([*is_stage, False], np.bool_)[where]
+    is_lost = is_lost & rows["cause"].isin(PAUSING).to_numpy(np.bool_)
+    step, first = of_keys(rows, ["step"])
+    paused = np.bincount(step, np.where(is_lost, rows["idle_ns"], 0), len(first))
+    is_long = paused >= 0.5 * paused.max(initial=0.0)
+    steps = rows["step"].iloc[first[is_long]]
+    is_few = 2 * len(steps) < len(first) and bool(steps.notna().all())
+    if not is_few or paused[is_long].sum() < NEARLY_ALL * max(float(paused.sum()), 1.0):
+        return set()
+    return set(steps.astype(int))
+
+
 def _are_many(window: StageWindow, short_ns: int, short_ratio: float, busy_ratio: float) -> bool:
     """Whether short pauses are much of a stage that is not judged for idle GPUs as a whole."""
     is_busy = (window.gpu_time["busy_ratio"] or 0.0) >= busy_ratio

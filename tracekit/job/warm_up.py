@@ -43,6 +43,11 @@ class Dropped:
         return self.reason == _EMPTY
 
     @property
+    def ran_ahead(self) -> bool:
+        """Whether it is left out because its host ran ahead of the device."""
+        return self.reason == _AHEAD
+
+    @property
     def is_first(self) -> bool:
         """Whether it is left out for being the first, whatever it held."""
         return self.reason == _OPENING
