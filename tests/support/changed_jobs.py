@@ -98,6 +98,13 @@ def until_step(document: Document, step: int) -> Document:
     return _with_rows(document, rows)
 
 
+def from_step(document: Document, step: int) -> Document:
+    """What was recorded from a step on."""
+    start = step_starts(document)[step]
+    rows = document["traceEvents"]
+    return _with_rows(document, [row for row in rows if row["ph"] == "M" or row["ts"] >= start])
+
+
 def cut_at(document: Document, step: int) -> str:
     """The text of a file that ends in the middle of its device rows: those from a step on are lost, all host rows are there."""
     start = step_starts(document)[step]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import UNIT, same_text, staged, summed
+from tracekit.job.frames import UNIT, distinct, same_text, staged, summed
 from tracekit.job.host_syncs import sync_bound
 from tracekit.job.launching import bound_stages
 from tracekit.job.stage_windows import (
@@ -25,7 +25,7 @@ from tracekit.job.stage_windows import (
     whole,
 )
 from tracekit.job.waits import waits
-from tracekit.model.keys import looked_up, of_keys, records, row_dicts
+from tracekit.model.keys import is_among, looked_up, of_keys, records, row_dicts
 from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds, shared
 from tracekit.model.trace import Measurements
@@ -158,6 +158,8 @@ def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int
     keys = [*UNIT, "canonical", "rank"]
     idle = placed(measured, "idle")
     idle = idle[same_text(idle["run"], owner[0]) & same_text(idle["role"], owner[1])]
+    # Ranks of damaged files wait too, and are none of those whose steps the sum is divided by.
+    booked = booked[is_among(booked, distinct(idle, ["rank"]), ["rank"])]
     stages = {key[2] for key in lost.stages}
     is_lost = idle["canonical"].isin(list(stages - {None})).to_numpy(np.bool_)
     if None in stages:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.counted_steps import counted, incomplete_steps
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import UNIT, each_run, in_run, job, same_text, share_of
 from tracekit.job.late_causes import slower_since
@@ -43,6 +44,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Whether all steps from one on are longer than all before; finding R36."""
     limit = thresholds.of("drift")
+    measured = counted(measured, incomplete_steps(measured))
     findings: list[Finding] = []
     verdicts: list[Verdict] = []
     for run, units_of_run in each_run(device_walls(measured, ())):
