@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
 from tracekit.job.collectives import CLOCK, clocks
-from tracekit.model.keys import records
+from tracekit.model.keys import CAPTURE, records
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
@@ -55,3 +59,61 @@ def _corrections(measured: Measurements) -> dict[Owner, Correction]:
         used = offset if certain and not one_host else 0
         by_owner[key] = Correction(used, spread, number)
     return by_owner
+
+
+class CaptureClock(NamedTuple):
+    """How the times of a capture compare with others: subtract `fast_ns`, then compare within one `group` only."""
+
+    fast_ns: int
+    group: tuple[object, ...]
+
+
+Capture = tuple[str | None, int | None]
+"""Source and pid."""
+
+
+def capture_clocks(measured: Measurements) -> Mapping[Capture, CaptureClock]:
+    """The clock of every capture. Compare times of different processes only through it.
+
+    Captures of one group can be compared: their processes share collectives, or run on one known host that counts from the
+    epoch. A process without collectives is corrected like the others of its host.
+    """
+    return measured.derived(_capture_clocks)
+
+
+def _capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
+    captures, known = measured["captures"], corrections(measured)
+    names = (*CAPTURE, "host", "absolute_time")
+    rows = list(zip(records(captures, CLOCK), records(captures, names), strict=True))
+    aligned = _host_clocks(known, rows)
+    by_capture: dict[Capture, CaptureClock] = {}
+    for owner, (source, pid, host, absolute) in rows:
+        is_on_host = absolute and host is not None
+        if (correction := known.get(owner)) is not None:
+            clock = CaptureClock(correction.offset_ns, ("collectives", correction.set))
+        elif is_on_host and host in aligned:
+            clock = aligned[host]
+        elif is_on_host:
+            clock = CaptureClock(0, ("host", host))
+        else:
+            clock = CaptureClock(0, ("capture", source, pid))
+        by_capture[source, pid] = clock
+    return by_capture
+
+
+def _host_clocks(
+    known: Mapping[Owner, Correction], rows: Iterable[tuple[Owner, tuple[object, ...]]]
+) -> dict[object, CaptureClock]:
+    """The clock of each host of which processes were compared with others, all in one set: their median."""
+    by_host: dict[object, list[Correction]] = {}
+    for owner, (_, _, host, absolute) in rows:
+        if host is not None and absolute and owner in known:
+            by_host.setdefault(host, []).append(known[owner])
+    return {
+        host: CaptureClock(
+            round(statistics.median(each.offset_ns for each in of_host)),
+            ("collectives", of_host[0].set),
+        )
+        for host, of_host in by_host.items()
+        if len({each.set for each in of_host}) == 1
+    }

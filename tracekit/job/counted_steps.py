@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import whole_or_none
+from tracekit.job.frames import (
+    apart,
+    count_distinct,
+    distinct,
+    each_run,
+    text_or_none,
+    undamaged,
+    whole_or_none,
+)
 from tracekit.job.samples import COLUMNS, samples
 from tracekit.job.step_values import marked_steps
-from tracekit.job.warm_up import COMPARED_ONLY, Dropped, dropped
+from tracekit.job.warm_up import COMPARED_ONLY, INCOMPLETE, Dropped, dropped
 from tracekit.model import faults
 from tracekit.model.keys import CAPTURE, of_keys
 from tracekit.model.metrics import STEP_TIME
@@ -74,7 +83,65 @@ def _left_out_steps(measured: Measurements) -> Steps:
         for step in dropped(of_steps, values, None).steps
         if step.run in with_device and step.reason not in COMPARED_ONLY
     ]
-    return tuple(_unless_single(left_out, steps))
+    kept = tuple(_unless_single(left_out, steps))
+    return (*kept, *_incomplete(measured, kept))
+
+
+WHOLE = 0.98
+"""A rank whose file is damaged lacks a step in which it has less than this share of the launches that its other steps tell of."""
+
+MARKED = ("profiler", "range")
+"""Origins of steps that have the same number on every rank."""
+
+
+def incomplete_steps(measured: Measurements) -> Steps:
+    """Those of `left_out_steps` that some rank lacks: what ranks wait for is known of the steps that all of them show."""
+    return tuple(filter(attrgetter("is_incomplete"), left_out_steps(measured)))
+
+
+def _incomplete(measured: Measurements, left_out: Steps) -> Iterator[Dropped]:
+    """The steps that a rank lacks which shows others, because it stopped earlier or its file was cut; none if too few are left.
+
+    Ranks of one role are to show the same steps. Of sound files a step lacks only what has no row, or no device work at all.
+    """
+    gone = {(step.run, step.step) for step in left_out}
+    for run, steps in each_run(_marked_steps(measured)):
+        name = text_or_none(run) or ""
+        lacking: set[int] = set()
+        for of_role in apart(steps, ["role"]):
+            whole_rows = of_role[~_is_lost(measured, of_role)]
+            members = count_distinct(whole_rows, ["replica", "rank"])
+            by_step = distinct(whole_rows, ["step", "replica", "rank"])["step"].value_counts()
+            numbers = set(of_role["step"].astype(int))
+            lacking |= {number for number in numbers if by_step.get(number, 0) < members}
+        common = set(steps["step"].astype(int)) - lacking
+        counting = [number for number in common if (name, number) not in gone]
+        if lacking and len(counting) >= LEAST_COUNTED:
+            for number in sorted(lacking):
+                if (name, number) not in gone:
+                    yield Dropped(name, number, None, INCOMPLETE)
+
+
+def _marked_steps(measured: Measurements) -> pd.DataFrame:
+    """The rows of steps that can be told on every rank."""
+    steps = measured["steps"]
+    is_known = steps["step"].notna() & steps["rank"].notna() & steps["origin"].isin(MARKED)
+    return steps[is_known.to_numpy(np.bool_)]
+
+
+def _is_lost(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Of which rows device work is lost: all of it, or in a damaged file a part that the other ranks have."""
+    launches = steps["launch_count"].to_numpy(np.float64, na_value=0.0)
+    member, first = of_keys(steps, ["replica", "rank"])
+    step, _ = of_keys(steps, ["step"])
+    own = pd.Series(launches).where(launches > 0)
+    usual = own.groupby(member).median().reindex(range(len(first))).fillna(0).to_numpy(float)
+    ratio = launches / np.where(usual > 0, usual, 1.0)[member]
+    of_step = pd.Series(ratio).groupby(step).median().to_numpy(float)
+    has_work = (usual[member] > 0) & (of_step[step] > 0)
+    is_damaged = ~steps["source"].isin(undamaged(measured, steps)["source"]).to_numpy(np.bool_)
+    is_partial = is_damaged & (ratio < WHOLE * of_step[step])
+    return np.asarray(has_work & ((launches == 0) | is_partial), np.bool_)
 
 
 def _unless_single(left_out: Sequence[Dropped], steps: pd.DataFrame) -> Iterator[Dropped]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import UNIT, same_text, staged, summed
+from tracekit.job.frames import UNIT, distinct, same_text, staged, summed
 from tracekit.job.host_syncs import sync_bound
 from tracekit.job.launching import bound_stages
 from tracekit.job.stage_windows import (
@@ -25,7 +25,7 @@ from tracekit.job.stage_windows import (
     whole,
 )
 from tracekit.job.waits import waits
-from tracekit.model.keys import looked_up, of_keys, records, row_dicts
+from tracekit.model.keys import is_among, looked_up, of_keys, records, row_dicts
 from tracekit.model.records import dataclass
 from tracekit.model.thresholds import Thresholds, shared
 from tracekit.model.trace import Measurements
@@ -161,10 +161,12 @@ def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int
     keys = [*UNIT, "canonical", "rank"]
     idle = placed(measured, "idle")
     idle = idle[same_text(idle["run"], owner[0]) & same_text(idle["role"], owner[1])]
+    # Ranks of damaged files wait too, and are none of those whose steps the sum is divided by.
+    booked = booked[is_among(booked, distinct(idle, ["rank"]), ["rank"])]
     stages = {key[2] for key in lost.stages}
     is_lost = idle["canonical"].isin(list(stages - {None})).to_numpy(np.bool_)
     if None in stages:
-        is_lost |= idle["canonical"].isna().to_numpy(np.bool_)
+        is_lost = is_lost | idle["canonical"].isna().to_numpy(np.bool_)
     idle = idle[is_lost & idle["cause"].isin(PAUSING).to_numpy(np.bool_)]
     paused = summed(idle, keys, ["idle_ns"])
     pairs = summed(booked, [*keys, "late_rank"], ["lost_ns"])
@@ -177,6 +179,28 @@ def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int
     own_ns, late_ns = (part["idle_ns"].fillna(0).to_numpy(np.int64) for part in (of_rank, of_late))
     waited_ns = pairs["lost_ns"].to_numpy(np.int64)
     return int(np.minimum(waited_ns, np.maximum(late_ns - own_ns, 0)).sum())
+
+
+NEARLY_ALL = 0.9
+"""Pauses are of a few steps if these hold at least this share of their time."""
+
+
+def pausing_steps(measured: Measurements, owner: Owner, lost: Pauses) -> set[int]:
+    """The steps that hold nearly all silence and code of these pauses, where they are less than half of the steps; else none."""
+    rows = placed(measured, "idle")
+    rows = rows[same_text(rows["run"], owner[0]) & same_text(rows["role"], owner[1])]
+    where, first = of_keys(rows, WHERE)
+    is_stage = [keyed(row) in lost.stages for row in row_dicts(rows[[*WHERE]].iloc[first])]
+    is_lost = np.array([*is_stage, False], np.bool_)[where]
+    is_lost = is_lost & rows["cause"].isin(PAUSING).to_numpy(np.bool_)
+    step, first = of_keys(rows, ["step"])
+    paused = np.bincount(step, np.where(is_lost, rows["idle_ns"], 0), len(first))
+    is_long = paused >= 0.5 * paused.max(initial=0.0)
+    steps = rows["step"].iloc[first[is_long]]
+    is_few = 2 * len(steps) < len(first) and bool(steps.notna().all())
+    if not is_few or paused[is_long].sum() < NEARLY_ALL * max(float(paused.sum()), 1.0):
+        return set()
+    return set(steps.astype(int))
 
 
 def _are_many(window: StageWindow, short_ns: int, short_ratio: float, busy_ratio: float) -> bool:

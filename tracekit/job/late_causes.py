@@ -15,6 +15,7 @@ import pandas as pd
 from tracekit.job.frames import canonical_stages, same_text, text_or_none, units
 from tracekit.job.rank_groups import RankGroup
 from tracekit.model.keys import CAPTURE, equal, looked_up, numbered_alike, of_keys, summed
+from tracekit.model.labels import plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
 from tracekit.model.tables.arrays import Columns, Nullable
@@ -64,6 +65,7 @@ class Cause:
     """Why ranks are late: in words behind a colon (empty: nothing tells), what to do, and the numbers behind it.
 
     `pause_ns` is how much longer a late step idles in pieces long enough to be seen one by one; 0 where there are none.
+    `where` is the stage and the kernel, op or place of a load or a pause: late ranks of one kind and place have one cause.
     """
 
     kind: Kind
@@ -73,6 +75,7 @@ class Cause:
     pause_ns: int = 0
     is_seen: bool = False
     """Of a load: that there are more calls, or more rows."""
+    where: tuple[str, str] = ("", "")
 
 
 UNKNOWN = Cause(
@@ -260,14 +263,17 @@ def _more_work(
     in_stage = f" in {stage}" if stage else ""
     words = f"more work, most of it {_short(name)}{in_stage}"
     if abs(count - usual) > 0.02 * usual:
-        words = f"{words}, {count:,.0f} calls a step instead of {usual:,.0f}"
+        calls = plural(round(count, 1), "call")
+        words = f"{words}, {count:,.3g} {calls} a step instead of {usual:,.3g}"
+    where = stage or "", name
     rows = _row_ratio(measured, rank_group, late, others, stage)
     if rows is not None and rows >= SLOWER:
         words = f"its matrix products{in_stage} have {rows:.2f} times as many rows as those of the others"
         of_work.append(Metric("row_factor", rows, "", "lower", label="times as many rows"))
+        where = "", "rows"
     advice = "balance tokens over ranks (dynamic batch sizes, balanced sequence lengths), or find why it is given more"
     is_seen = abs(count - usual) > 0.02 * usual or len(of_work) > 1
-    return Cause("load", words, advice, tuple(of_work), is_seen=is_seen)
+    return Cause("load", words, advice, tuple(of_work), is_seen=is_seen, where=where)
 
 
 def _longer_calls(both: Beside, chosen: Bools, more: Cause) -> Cause:
@@ -290,7 +296,8 @@ def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> C
     kind = text_or_none(both.keys["cause"].iloc[place]) or ""
     stage = text_or_none(both.keys["stage"].iloc[place])
     mean = both.late_ns[place] / max(both.late_count[place], 1.0)
-    where = f" in {stage}" if stage else " outside its stages"
+    has_stages = bool(both.keys["stage"].notna().any())
+    where = f" in {stage}" if stage else " outside its stages" if has_stages else ""
     title = CAUSE_TITLES.get(kind, ("no op was recorded",))[0]
     longer_ns = float(more[place])
     if holder is not None and holder[1] >= APART * longer_ns:
@@ -311,7 +318,14 @@ def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> C
     )
     advice = "look at what its host does there: garbage collection, logging or checkpoints on one rank, data loading, locks"
     is_long = _piece_ns(both, place) >= PAUSE_NS
-    return Cause("pause", words, advice, (pause,), round(longer_ns) if is_long else 0)
+    return Cause(
+        "pause",
+        words,
+        advice,
+        (pause,),
+        round(longer_ns) if is_long else 0,
+        where=(stage or "", kind),
+    )
 
 
 def _piece_ns(both: Beside, place: int) -> float:

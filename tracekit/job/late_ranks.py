@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.job.evidence import evidence
@@ -24,6 +25,7 @@ from tracekit.job.lateness import (
     Lateness,
     LateSet,
     cost_by_group,
+    cost_by_rank,
     late_sets,
     lateness,
     stands_alone,
@@ -127,8 +129,53 @@ def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) ->
             rare = is_rare.get(id(late), False) if place == 0 else rare
             as_judged = _judged(measured, late, limit, goes_on=goes_on, rare=rare)
             goes_on &= as_judged.is_named
-            judged.append(as_judged)
+            judged += _by_cause(measured, waited, as_judged, limit)
     return judged
+
+
+def _by_cause(
+    measured: Measurements, waited: Waits, late: LateRanks, limit: Mapping[str, float]
+) -> Iterator[LateRanks]:
+    """The same, or where its ranks are late for several causes one for each: who comes last to a collective costs its wait."""
+    several = late.is_named and not late.pause_ns and 1 < late.late_set.size <= MOST_APART
+    rows = np.flatnonzero(late.late_set.is_late).tolist() if several else []
+    parts: dict[tuple[object, ...], list[int]] = {}
+    all_late = late.late_set.is_late
+
+    def cause_of_members(members: list[int]) -> Cause:
+        of_members = _subset(late, members)
+        return _cause(measured, late.rank_group, late.lateness, of_members, all_late)
+
+    causes = {row: cause_of_members([row]) for row in rows}
+    for row, cause in causes.items():
+        parts.setdefault((cause.kind, cause.where), []).append(row)
+    if len(parts) < 2:
+        yield late
+        return
+    arrivals = late.rank_group.of(waited.collectives)
+    arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
+    is_late = is_among(arrivals, late.lateness.members[all_late], MEMBER)
+    cost_ns = cost_by_rank(arrivals, is_late)
+    step_ns = job(measured).of(late.rank_group.run).step_ns
+    for members in parts.values():
+        part = replace(late, late_set=_subset(late, members))
+        of_part = sum(cost_ns.get(rank, 0) for rank in part.ranks) / late.rank_group.steps
+        is_costly = (share_of(of_part, step_ns) or 0.0) >= limit["step_ratio"]
+        cause = causes[members[0]] if len(members) == 1 else cause_of_members(members)
+        yield replace(part, cost_ns=of_part, cause=cause, is_named=is_costly)
+
+
+MOST_APART = 8
+"""Of more ranks that are late together the causes are not looked for one by one."""
+
+
+def _subset(late: LateRanks, rows: list[int]) -> LateSet:
+    """Some of the members that are late together, by row of `Lateness`, with the votes of all."""
+    is_late = np.zeros(len(late.late_set.is_late), np.bool_)
+    is_late[rows] = True
+    return replace(
+        late.late_set, is_late=is_late, late_ns=late.lateness.late_ns[is_late].mean(axis=0)
+    )
 
 
 def _judged(
@@ -195,13 +242,18 @@ def _recounted(
 
 
 def _cause(
-    measured: Measurements, rank_group: RankGroup, late: Lateness, late_set: LateSet
+    measured: Measurements,
+    rank_group: RankGroup,
+    late: Lateness,
+    late_set: LateSet,
+    all_late: npt.NDArray[np.bool_] | None = None,
 ) -> Cause:
-    """Why they are late, set beside those that are neither early nor late."""
+    """Why they are late, set beside those that are neither early nor late; `all_late` are late with them, for other causes."""
     ranks = late.members["rank"].to_numpy(np.int64)
     distance = np.abs(late.late_ns.mean(axis=1) - np.median(late.late_ns.mean(axis=1)))
-    distance[late_set.is_late] = np.inf
-    usual = np.argsort(distance, kind="stable")[: int((~late_set.is_late).sum())]
+    is_late = late_set.is_late if all_late is None else all_late
+    distance[is_late] = np.inf
+    usual = np.argsort(distance, kind="stable")[: int((~is_late).sum())]
     chosen = sorted(set(ranks[late_set.is_late].tolist()))
     usual_ranks = [rank for rank in ranks[usual].tolist() if rank not in chosen]
     return cause_of(measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps])

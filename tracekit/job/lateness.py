@@ -181,6 +181,25 @@ def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
     `arrivals` are rows of `Waits.collectives` and `is_late` says which are of late members. A collective counts where
     the last to come is a late one: the median of what the others lose in it.
     """
+    last, saved = _saved_by_last(arrivals, is_late)
+    number, first_of_group = of_keys(arrivals, ["group"])
+    sums = summed(number[last], saved, len(first_of_group))
+    table = pd.DataFrame({"group": arrivals["group"].array[first_of_group], "saved_ns": sums})
+    return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
+
+
+def cost_by_rank(arrivals: pd.DataFrame, is_late: Bools) -> dict[int, int]:
+    """What those who are not late wait for each late rank: a collective counts for the late rank that comes last to it.
+
+    `arrivals` are rows of `Waits.collectives` of one process group, as for `cost_by_group`.
+    """
+    last, saved = _saved_by_last(arrivals, is_late)
+    ranks = arrivals["rank"].to_numpy(np.int64)[last]
+    return {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
+
+
+def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
+    """(the row of the late rank that came last, the median of what the others lost) of each collective that waits for a late one."""
     match = np.unique(arrivals["match"].to_numpy(np.int64), return_inverse=True)[1]
     count = int(match.max(initial=-1)) + 1
     lost = arrivals["lost_ns"].to_numpy(np.int64)
@@ -190,9 +209,7 @@ def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
     saved = middles(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
-    first = np.zeros(count, np.int64)
-    first[match[::-1]] = np.arange(len(match) - 1, -1, -1)
-    number, first_of_group = of_keys(arrivals, ["group"])
-    sums = summed(number[first[waiting]], saved, len(first_of_group))
-    table = pd.DataFrame({"group": arrivals["group"].array[first_of_group], "saved_ns": sums})
-    return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
+    last = np.zeros(count, np.int64)
+    is_last = np.flatnonzero(is_late & (lost == lowest[1][match]))
+    last[match[is_last[::-1]]] = is_last[::-1]
+    return last[waiting], saved

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.frames import apart, from_epoch, share_of, units, whole_or_none
+from tracekit.job.alignment import Capture, CaptureClock, capture_clocks
+from tracekit.job.frames import apart, share_of, units, whole_or_none
 from tracekit.job.samples import missing_last
 from tracekit.model.keys import CAPTURE, records, row_dicts
 from tracekit.model.labels import called
@@ -81,11 +82,17 @@ class Generation:
     compared_ratio: float = 0.0
     first_excess_ns: int = 0
     first_pace_ns: float | None = None
+    clock: CaptureClock | None = None
 
     @property
     def end_ns(self) -> int:
-        """When its last work ended."""
+        """When its last work ended, on its own clock."""
         return self.ts_ns + self.dur_ns
+
+    @property
+    def begin_ns(self) -> int:
+        """When its first work began, on the clock of its group."""
+        return self.ts_ns - (self.clock.fast_ns if self.clock else 0)
 
     @property
     def tail_ratio(self) -> float | None:
@@ -110,7 +117,7 @@ def _generations(measured: Measurements) -> list[Generation]:
     if not measured.row_count("generations"):
         return []
     rows = units(measured["generations"])
-    parts = measured.derived(_parts)
+    parts, clocks = measured.derived(_parts), capture_clocks(measured)
     engines: list[Generation] = []
     for of_engine in apart(rows, [*UNIT, "replica"]):
         by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
@@ -119,7 +126,7 @@ def _generations(measured: Measurements) -> list[Generation]:
             row, part = {str(name): value for name, value in record.items()}, parts.get(key)
             by_work.setdefault(_signature(row, part), []).append((row, part))
         several = len(by_work) > 1
-        engines += [_generation(mates, several=several) for mates in by_work.values()]
+        engines += [_generation(mates, clocks, several=several) for mates in by_work.values()]
     return sorted(engines, key=_order)
 
 
@@ -159,16 +166,20 @@ def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...
 
 
 def _generation(
-    mates: Sequence[tuple[dict[str, Any], pd.DataFrame | None]], *, several: bool
+    mates: Sequence[tuple[dict[str, Any], pd.DataFrame | None]],
+    clocks: Mapping[Capture, CaptureClock],
+    *,
+    several: bool,
 ) -> Generation:
-    """One engine by its first mate; it ends when the last of them does."""
+    """One engine by its first mate; without iterations it ends when the last of them does."""
     row, part = mates[0]
-    spans = [(int(mate["ts_ns"]), int(mate["ts_ns"]) + int(mate["dur_ns"])) for mate, _ in mates]
-    (start, end), work = spans[0], {}
+    clock = clocks.get(_capture(row))
+    start, work = int(row["ts_ns"]), {}
+    end = start + int(row["dur_ns"])
     if part is not None:
         work = _work(part)
     else:
-        start, end = min(spans)[0], max(map(itemgetter(1), spans))
+        start, end = _span_of_mates([mate for mate, _ in mates], clocks)
     return Generation(
         _key(row, UNIT),
         _name(row, several=several),
@@ -180,8 +191,28 @@ def _generation(
         end - start,
         whole_or_none(row["rank"]),
         pause_ns=whole_or_none(row["longest_pause_ns"]),
+        clock=clock,
         **work,
     )
+
+
+def _capture(row: Mapping[str, Any]) -> Capture:
+    """The capture that a row is of."""
+    return str(row["source"]), whole_or_none(row["pid"])
+
+
+def _span_of_mates(
+    mates: Sequence[Mapping[str, Any]], clocks: Mapping[Capture, CaptureClock]
+) -> tuple[int, int]:
+    """(start of the first mate, end of the last) on the clock of the first row; of the longest where clocks cannot be compared."""
+    own = [clocks.get(_capture(mate)) for mate in mates]
+    starts, durs = ([int(mate[name]) for mate in mates] for name in ("ts_ns", "dur_ns"))
+    known = [clock for clock in own if clock is not None]
+    if len(known) < len(mates) or len({clock.group for clock in known}) > 1:
+        return starts[0], starts[0] + max(durs)
+    moved = [start - clock.fast_ns for start, clock in zip(starts, known, strict=True)]
+    last = max(start + dur for start, dur in zip(moved, durs, strict=True))
+    return min(moved) + known[0].fast_ns, last + known[0].fast_ns
 
 
 def _name(row: dict[str, Any], *, several: bool) -> str:
@@ -299,25 +330,38 @@ def by_role(found: Sequence[Generation]) -> dict[tuple[Any, Any], list[list[Gene
     return roles
 
 
-def ends(unit: Sequence[Generation]) -> list[int]:
-    """When each engine of a unit ended after the first began, the earliest first."""
-    start = min(map(attrgetter("ts_ns"), unit))
-    return sorted(g.end_ns - start for g in unit)
+def is_on_one_clock(unit: Sequence[Generation]) -> bool:
+    """Whether the times of all its engines can be compared."""
+    groups = {generation.clock and generation.clock.group for generation in unit}
+    return len(groups) == 1 and None not in groups
+
+
+def end_times(unit: Sequence[Generation]) -> list[int]:
+    """How long after the first engine began each one ended.
+
+    Engines begin together: where their clocks cannot be compared, each is timed from its own start.
+    """
+    if not is_on_one_clock(unit):
+        return [generation.dur_ns for generation in unit]
+    start = min(map(attrgetter("begin_ns"), unit))
+    return [g.begin_ns + g.dur_ns - start for g in unit]
+
+
+def last_engine(unit: Sequence[Generation]) -> Generation:
+    """The engine that ended last."""
+    times = end_times(unit)
+    return unit[times.index(max(times))]
 
 
 def bubble(unit: Sequence[Generation], *, without_tails: bool = False) -> tuple[float, float]:
     """(B, the time that even ends would save) of engines that began together (Q8)."""
-    start = min(map(attrgetter("ts_ns"), unit))
-    after = [g.end_ns - start - (g.gain_ns if without_tails else 0) for g in unit]
+    after = [
+        end - (g.gain_ns if without_tails else 0)
+        for g, end in zip(unit, end_times(unit), strict=True)
+    ]
     window = max(after)
     saved = window - sum(after) / len(after)
     return share_of(saved, window) or 0.0, saved
-
-
-def one_clock(measured: Measurements, found: Sequence[Generation]) -> bool:
-    """Whether all of them tell the time of the day."""
-    sources = pd.DataFrame(map(attrgetter("source", "pid"), found), columns=["source", "pid"])
-    return from_epoch(measured, sources.astype({"pid": "Int64"}))
 
 
 def unseen_replicas(found: Sequence[Generation]) -> str:

@@ -9,12 +9,18 @@ from operator import attrgetter
 import numpy as np
 
 from tracekit.job.frames import in_run
-from tracekit.job.rollout import Generation, by_role, iterations_of, one_clock
+from tracekit.job.rollout import (
+    Generation,
+    by_role,
+    end_times,
+    is_on_one_clock,
+    iterations_of,
+)
 from tracekit.model.labels import called
 from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
 
-_START, _NAME = attrgetter("ts_ns"), attrgetter("engine")
+_START, _NAME = attrgetter("begin_ns"), attrgetter("engine")
 
 MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
 """Most marks, lines and rows of one chart."""
@@ -27,12 +33,12 @@ def charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Char
     run, _, number = unit[0].unit[:3]
     step = called(", step", number)
     title = f"{step}{in_run(measured, run)}"
-    same_clock = one_clock(measured, unit)
+    same_clock = is_on_one_clock(unit)
     batches = _batches_over_time(measured, unit, title, same_clock=same_clock)
     if batches.marks:
         yield batches
-    if len(unit) > 1 and same_clock:
-        yield _ends_of_engines(unit, title)
+    if len(unit) > 1:
+        yield _ends_of_engines(unit, title, same_clock=same_clock)
 
 
 def _batches_over_time(
@@ -45,7 +51,8 @@ def _batches_over_time(
     left_out = 0
     for number, engine in enumerate(engines):
         rows = iterations_of(measured, engine)
-        since_start = rows["ts_ns"].to_numpy() - (first if same_clock else engine.ts_ns)
+        since_start = rows["ts_ns"].to_numpy() - engine.ts_ns
+        since_start = since_start + (engine.begin_ns - first if same_clock else 0)
         most = MAX_MARKS // len(engines)
         bins = np.arange(len(since_start)) * most // max(len(since_start), most)
         begin = np.flatnonzero(np.diff(bins, prepend=-1))
@@ -67,23 +74,25 @@ def _batches_over_time(
     )
 
 
-def _ends_of_engines(unit: Sequence[Generation], title: str) -> Chart:
+def _ends_of_engines(unit: Sequence[Generation], title: str, *, same_clock: bool) -> Chart:
     """A bar for each engine, the last first: how long it generated, and how long it waited then."""
-    first = min(map(_START, unit))
-    engines = sorted(unit, key=lambda g: -g.end_ns)[:MAX_ROWS]
-    end = engines[0].end_ns
+    ended = sorted(zip(end_times(unit), unit, strict=True), key=lambda pair: -pair[0])[:MAX_ROWS]
+    longest = ended[0][0]
     worked: list[tuple[int, int, int]] = []
     waited: list[tuple[int, int, int]] = []
-    for row, engine in enumerate(engines):
-        worked.append((row, 0, engine.end_ns - first))
-        if engine.end_ns < end:
-            waited.append((row, 1, end - engine.end_ns))
+    for row, (after, _) in enumerate(ended):
+        worked.append((row, 0, after))
+        if after < longest:
+            waited.append((row, 1, longest - after))
     return Chart(
         "rollout-ends",
         f"When each engine ended{title}",
         "bars",
         (*worked, *waited),
         ("until its end", "waiting for the last"),
-        tuple(map(_NAME, engines)),
-        omitted=len(unit) - len(engines),
+        tuple(engine.engine for _, engine in ended),
+        caption=""
+        if same_clock
+        else "Clocks cannot be compared: every engine begins at its own zero.",
+        omitted=len(unit) - len(ended),
     )

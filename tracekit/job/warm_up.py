@@ -23,6 +23,8 @@ _EMPTY, _AHEAD = (
     "out of step with its device work: the host ran ahead",
 )
 _OPEN = "the last that was recorded, whose end nothing tells"
+INCOMPLETE = "not recorded whole on every rank"
+"""Why a step is left out that other ranks went on to, or of which the work of one rank is lost."""
 
 COMPARED_ONLY = frozenset([_COMPILING])
 """Reasons for which a step is left out of comparisons, although its time is part of what a run costs."""
@@ -41,6 +43,16 @@ class Dropped:
     def is_without_work(self) -> bool:
         """Whether it holds no work that a sum over all steps would have from it."""
         return self.reason == _EMPTY
+
+    @property
+    def ran_ahead(self) -> bool:
+        """Whether it is left out because its host ran ahead of the device."""
+        return self.reason == _AHEAD
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether it is left out because some rank lacks it."""
+        return self.reason == INCOMPLETE
 
     @property
     def is_first(self) -> bool:

@@ -37,7 +37,7 @@ def words(label: str) -> str:
     return re.sub(r"[\W_]+", "_", label.lower()).strip("_")
 
 
-def plural(number: int, noun: str, nouns: str = "") -> str:
+def plural(number: float, noun: str, nouns: str = "") -> str:
     """The noun for so many: with an `s` for any number but 1, or the plural `nouns` where it has another.
 
     >>> plural(1, "run"), plural(2, "run"), plural(0, "other"), plural(2, "recurrence", "recurrences")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tracekit.model.report import SEVERITIES, Finding, Section
@@ -32,8 +32,30 @@ A rank is late by all that it does longer, so that a late rank is the symptom of
 does costs what the others wait, so that its pauses are the symptom of its lateness; a stage is the sum of its parts. Steps differ by what only some of them hold.
 """
 
-OF_ALL = frozenset(("step-variance", "rank-imbalance"))
+OF_ALL = frozenset(("step-variance", "rank-imbalance", "drift"))
 """Rules that count over all ranks and stages of a run: whatever their places are, a cause anywhere is one of theirs."""
+
+
+OF_PAUSES = (
+    *("host-silence", "data-loader-wait", "host-sync-stalls", "launch-bound", "stage-edge-idle"),
+    *("allocator-calls", "pageable-copies", "straggler", "rollout-tail"),
+)
+OF_LATE_RANKS = (
+    "straggler",
+    "rank-imbalance",
+    "replica-imbalance",
+    "rollout-tail",
+    "data-loader-wait",
+)
+PARTS_COUNTED_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
+    (symptom, part): causes
+    for symptom in ("step-variance", "drift")
+    for part, causes in (("pause_ns", OF_PAUSES), ("late_ns", OF_LATE_RANKS))
+}
+"""(symptom, evidence) to causes: no more than that evidence of the symptom is the time of these causes.
+
+Steps differ by pauses and by late ranks, which rules of their own find; what else they differ by stays theirs.
+"""
 
 
 def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
@@ -50,14 +72,17 @@ def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds)
     """A finding less what its causes count; itself where there are none."""
     if not symptom.recoverable_ns:
         return symptom
-    causes = []
-    for cause in findings:
-        is_cause = (symptom.rule, cause.rule) in COUNTED_BY
-        if is_cause and cause.recoverable_ns and _are_of_one_place(symptom, cause):
-            causes.append(cause)
+    whole = [
+        cause for cause in _causes(symptom, findings) if (symptom.rule, cause.rule) in COUNTED_BY
+    ]
+    taken = sum(cause.recoverable_ns or 0 for cause in whole)
+    causes = list(whole)
+    for part_ns, of_part in _parts_of_causes(symptom, findings):
+        causes += [cause for cause in of_part if cause not in causes]
+        taken += min(sum(cause.recoverable_ns or 0 for cause in of_part), part_ns)
     if not causes:
         return symptom
-    taken = min(sum(cause.recoverable_ns or 0 for cause in causes), symptom.recoverable_ns)
+    taken = min(taken, symptom.recoverable_ns)
     left = symptom.recoverable_ns - taken
     ratio = symptom.recoverable_ratio
     if ratio is not None:
@@ -72,6 +97,26 @@ def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds)
         recoverable_ratio=ratio,
         caveats=(*symptom.caveats, told),
     )
+
+
+def _causes(symptom: Finding, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with time to give back that are of the place of a symptom."""
+    return [
+        cause
+        for cause in findings
+        if cause.recoverable_ns and cause is not symptom and _are_of_one_place(symptom, cause)
+    ]
+
+
+def _parts_of_causes(
+    symptom: Finding, findings: Sequence[Finding]
+) -> Iterator[tuple[int, list[Finding]]]:
+    """(a part of a symptom, the findings that count it) of each part that its evidence names."""
+    for metric in symptom.evidence:
+        rules = PARTS_COUNTED_BY.get((symptom.rule, metric.name), ())
+        of_part = [cause for cause in _causes(symptom, findings) if cause.rule in rules]
+        if of_part and metric.value:
+            yield int(metric.value), of_part
 
 
 def _are_of_one_place(symptom: Finding, cause: Finding) -> bool:

@@ -30,16 +30,35 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
     if not trace.has("device_ops"):
         unknown = Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
         return {"launch_count": unknown, "work_ns": unknown, "work_busy_ns": unknown}
+    rows, low, high = _issued(trace, start, end)
+    dur = trace.derived(sound_dur_ns)[rows]
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
+    busy = _busy_by_window(trace, rows, dur, low, high)
+    return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}
+
+
+def work_ends(trace: Trace, start: Ints, end: Ints) -> Nullable:
+    """When the last device op placed in each window ends; missing where none is, or no device was recorded."""
+    if not trace.has("device_ops") or not len(start):
+        return Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
+    rows, low, high = _issued(trace, start, end)
+    ends = trace.numbers("device_ops", "ts_ns")[rows] + trace.derived(sound_dur_ns)[rows]
+    # A value more at the end, so that a window may end there; of every other pair of bounds nothing is asked.
+    bounds = np.stack((low, high), axis=1).ravel()
+    latest = np.maximum.reduceat(np.append(ends, np.iinfo(np.int64).min), bounds)[::2]
+    is_empty = low == high
+    return Nullable(np.where(is_empty, 0, latest), is_empty)
+
+
+def _issued(trace: Trace, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """(rows of `device_ops` in order of their place; the first and the one after the last in each window)."""
     place: Placement = trace.derived(placement)
     rows = place.known.nonzero()[0]
     rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
     issued_ns = place.ts_ns[rows]
     low = np.searchsorted(issued_ns, start, side="left")
     high = np.maximum(np.searchsorted(issued_ns, end, side="left"), low)
-    dur = trace.derived(sound_dur_ns)[rows]
-    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
-    busy = _busy_by_window(trace, rows, dur, low, high)
-    return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}
+    return rows, low, high
 
 
 def _busy_by_window(trace: Trace, of_place: Ints, dur: Ints, low: Ints, high: Ints) -> Nullable:

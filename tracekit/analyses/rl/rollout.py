@@ -16,9 +16,10 @@ from tracekit.job.rollout import (
     Generation,
     bubble,
     by_role,
-    ends,
+    end_times,
     generations,
-    one_clock,
+    is_on_one_clock,
+    last_engine,
     unseen_replicas,
 )
 from tracekit.job.rollout_charts import charts
@@ -136,7 +137,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         step_ns = job(measured).of(run).step_ns
         judged += (tail := list(_tail(units, where, step_ns, thresholds)))
         has_tail = any(isinstance(t, Finding) for t in tail)
-        judged += _replicas(measured, units, where, step_ns, thresholds, tails_found=has_tail)
+        judged += _replicas(units, where, step_ns, thresholds, tails_found=has_tail)
         judged += _slow_start(units, where, step_ns, thresholds)
     compared = thresholds.of("slow-first-iterations")["compared_ratio"]
     return ANALYSIS.answered(
@@ -260,7 +261,6 @@ def _tail_caveats(generations: Sequence[Generation]) -> Iterator[str]:
 
 
 def _replicas(
-    measured: Measurements,
     units: Sequence[Sequence[Generation]],
     where: str,
     step_ns: float | None,
@@ -273,10 +273,6 @@ def _replicas(
     several = [unit for unit in units if len(unit) > 1]
     if not several:
         yield Verdict("replica-imbalance", "not applicable", f"one engine only{where}")
-        return
-    if not one_clock(measured, list(chain.from_iterable(several))):
-        reason = f"the clocks of the replicas cannot be compared{where}"
-        yield Verdict("replica-imbalance", "insufficient data", reason)
         return
     ratio = _mean([bubble(unit)[0] for unit in several])
     if ratio < limit["bubble_ratio"]:
@@ -298,8 +294,9 @@ def _imbalance_finding(
 ) -> Finding:
     """R12 of units with several replicas."""
     saved = _mean([bubble(unit)[1] for unit in several])
-    last = [max(unit, key=lambda g: g.end_ns) for unit in several]
-    behind = _mean([ends(unit)[-1] - float(np.median(ends(unit))) for unit in several])
+    last = [last_engine(unit) for unit in several]
+    after = [end_times(unit) for unit in several]
+    behind = _mean([max(times) - float(np.median(times)) for times in after])
     names = sorted({g.engine for g in last})
     who = names[0] if len(names) == 1 else f"not always the same ({', '.join(names[:3])})"
     return Finding(
@@ -318,13 +315,17 @@ def _imbalance_finding(
         _places(last),
         round(saved),
         share_of(saved, step_ns),
-        tuple(_imbalance_caveats(list(chain.from_iterable(several)))),
+        tuple(_imbalance_caveats(several)),
     )
 
 
-def _imbalance_caveats(generations: Sequence[Generation]) -> Iterator[str]:
+def _imbalance_caveats(units: Sequence[Sequence[Generation]]) -> Iterator[str]:
     """What limits what is said of replicas that wait."""
-    yield "ends are those of the last recorded work on the clocks of the hosts"
+    generations = list(chain.from_iterable(units))
+    if all(map(is_on_one_clock, units)):
+        yield "ends are those of the last recorded work, on one clock"
+    else:
+        yield "clocks of the replicas cannot be compared: each is timed from its own start"
     if any(g.basis != "iterations" for g in generations):
         yield "without annotated iterations a replica ends with its last op, whatever that was"
     if missing := unseen_replicas(generations):
@@ -487,10 +488,10 @@ def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
     rows = []
     for (run, _), units in by_role(found).items():
         for unit in units:
-            if len(unit) < 2 or not one_clock(measured, unit):
+            if len(unit) < 2:
                 continue
-            after = ends(unit)
-            last = max(unit, key=lambda g: g.end_ns)
+            after = sorted(end_times(unit))
+            last = last_engine(unit)
             rows.append(
                 (
                     run,
@@ -509,7 +510,7 @@ def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
         *as_headings("""
             step | step | id
             engines | engines | count
-            first | first end | ns | After the first start.
+            first | first end | ns | After the first start, or after its own where clocks cannot be compared.
             median | median end | ns
             last | last end | ns
             bubble | waiting | ratio | Share of the engines' time after their own end.
@@ -525,6 +526,7 @@ ANALYSIS = Analysis(
     title="How does generation go?",
     reads=("host_ops", "device_ops", "device_ranges"),
     writes=(ITERATIONS, GENERATIONS, "metrics"),
+    rests_on=("captures", "collectives"),
     metrics=("decode_pace", "generation_wall"),
     rules=("rollout-tail", "replica-imbalance", "slow-first-iterations"),
     thresholds={

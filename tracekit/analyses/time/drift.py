@@ -11,9 +11,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.counted_steps import counted, incomplete_steps
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import UNIT, each_run, in_run, job, same_text, share_of
 from tracekit.job.late_causes import slower_since
+from tracekit.job.longer_steps import counted_elsewhere, device_walls, longer_pause
 from tracekit.job.rank_groups import rank_groups
 from tracekit.job.waits import savings
 from tracekit.model.keys import places_of, summed
@@ -42,9 +44,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     """Whether all steps from one on are longer than all before; finding R36."""
     limit = thresholds.of("drift")
+    measured = counted(measured, incomplete_steps(measured))
     findings: list[Finding] = []
     verdicts: list[Verdict] = []
-    for run, units_of_run in each_run(job(measured).walls):
+    for run, units_of_run in each_run(device_walls(measured, ())):
         walls = units_of_run[units_of_run["step"].notna()]
         places = _places(len(walls), limit["false_ratio"])
         if not places:
@@ -55,8 +58,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         without = _without_waits(measured, walls)
         rise = _rise(without, places, limit["slower_ratio"])
         if rise is not None:
-            step = int(walls["step"].iloc[rise.place])
-            findings += _findings(measured, run, rise, (step, len(walls)), thresholds)
+            findings += _findings(measured, run, rise, walls, thresholds)
     if not findings and not verdicts and not len(job(measured).walls):
         return ANALYSIS.skipped("no step was recorded")
     return ANALYSIS.answered(findings=tuple(findings), verdicts=tuple(verdicts))
@@ -117,13 +119,56 @@ def _rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
 
 
 def _findings(
-    measured: Measurements, run: Any, rise: Rise, where: tuple[int, int], thresholds: Thresholds
+    measured: Measurements, run: Any, rise: Rise, walls: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """R36 for one run: the step from which on, and what takes longer."""
-    step, count = where
+    step, count = int(walls["step"].iloc[rise.place]), len(walls)
+    late_steps = walls.iloc[rise.place :]
     gain = (rise.after_ns - rise.before_ns) * (count - rise.place) / count
     share = share_of(gain, job(measured).of(run).step_ns)
     more = rise.after_ns / rise.before_ns
+    pause = longer_pause(measured, walls, late_steps)
+    if pause is not None and pause.more_ns < HALF * (rise.after_ns - rise.before_ns):
+        pause = None
+    if pause is not None:
+        why, stage = f": {pause.words} in each", pause.stage
+    else:
+        why, stage = _slower_work(measured, run, step)
+    yield Finding(
+        "drift",
+        thresholds.severity(share),
+        f"steps are {show(more - 1, 'ratio')} slower from step {step} on than before{why}"
+        f"{in_run(measured, run)}",
+        PAUSE_ADVICE if pause else DRIFT_ADVICE,
+        (
+            Metric(
+                "before_ns", round(rise.before_ns), "ns", label=f"mean of {rise.place} steps before"
+            ),
+            Metric("after_ns", round(rise.after_ns), "ns", label="mean of those after"),
+            evidence("gain_ns", round(gain), "of the mean step"),
+            *counted_elsewhere(measured, late_steps, pause, count),
+        ),
+        (Place(step=step, stage=stage),),
+        round(gain),
+        share,
+        ("a run that was slower for a while for a reason outside looks the same",),
+    )
+
+
+HALF = 0.5
+"""A pause of the host explains slower steps if it is at least this share of what they take longer."""
+
+DRIFT_ADVICE = (
+    "look at what changed there: clocks, temperature and power limit of the GPUs; other jobs; "
+    "sequences that grow; memory near its limit"
+)
+PAUSE_ADVICE = (
+    "find what the host does there: record with with_stack=True, or mark it with ranges (NVTX)"
+)
+
+
+def _slower_work(measured: Measurements, run: Any, step: int) -> tuple[str, str | None]:
+    """(by which one factor kernels are slower from a step on, or the stage in which most time is added; that stage)."""
     factors: list[float] = []
     stages: list[str] = []
     for rank_group in rank_groups(measured):
@@ -131,36 +176,17 @@ def _findings(
             factor, stage = slower_since(measured, rank_group, step)
             factors += filter(None, [factor])
             stages += filter(None, [stage])
-    why, where_most = "", ""
+    stage = stages[0] if stages else None
     if factors:
-        why = f": the same kernels take {max(factors):.2f} times as long"
-    elif stages:
-        where_most = f", most of it in {stages[0]}"
-    yield Finding(
-        "drift",
-        thresholds.severity(share),
-        f"steps are {show(more - 1, 'ratio')} slower from step {step} on than before{where_most}{why}"
-        f"{in_run(measured, run)}",
-        "look at what changed there: clocks, temperature and power limit of the GPUs; other jobs; sequences that grow; memory near its limit",
-        (
-            Metric(
-                "before_ns", round(rise.before_ns), "ns", label=f"mean of {rise.place} steps before"
-            ),
-            Metric("after_ns", round(rise.after_ns), "ns", label="mean of those after"),
-            evidence("gain_ns", round(gain), "of the mean step"),
-        ),
-        (Place(step=step, stage=stages[0] if stages else None),),
-        round(gain),
-        share,
-        ("a run that was slower for a while for a reason outside looks the same",),
-    )
+        return f": the same kernels take {max(factors):.2f} times as long", stage
+    return f", most of it in {stage}" if stage else "", stage
 
 
 ANALYSIS = Analysis(
     id="drift",
     title="Do steps become longer while they are recorded?",
     reads=(),
-    rests_on=("arrivals", "collectives", "segments", "slots"),
+    rests_on=("arrivals", "collectives", "gpu_time", "segments", "slots"),
     rules=("drift",),
     every_step=True,
     thresholds={

@@ -35,6 +35,7 @@ from tracekit.job.idle import (
     idle_by_cause,
     idle_time,
     pauses,
+    pausing_steps,
     waited_for_pauses,
 )
 from tracekit.job.stage_windows import (
@@ -50,6 +51,7 @@ from tracekit.job.stage_windows import (
 )
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import row_dicts, sums_of
+from tracekit.model.labels import plural
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import (
@@ -65,7 +67,7 @@ from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES, HOLDERS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import numbers, show
 from tracekit.process.blame import idle_blame
 from tracekit.process.by_name import is_named
 from tracekit.process.cpu_rows import OFF_CPU
@@ -388,7 +390,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 "host-silence",
                 thresholds.severity(ratio),
                 f"GPUs wait {show(total, 'ns')} of {show(steps.step_ns, 'ns')} per step while {what}"
-                f"{others}{in_run(measured, run)}",
+                f"{others}{_in_few_steps(measured, owner, lost)}{in_run(measured, run)}",
                 advice,
                 (
                     *_pause_evidence(lost, steps),
@@ -407,6 +409,12 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
             )
         )
     return findings
+
+
+def _in_few_steps(measured: Measurements, owner: Owner, lost: Pauses) -> str:
+    """In which steps the pauses are, where these are few."""
+    steps = pausing_steps(measured, owner, lost)
+    return f", nearly all in {plural(len(steps), 'step')} {numbers(steps)}" if steps else ""
 
 
 def _waiting_evidence(waited: float) -> Iterator[Metric]:

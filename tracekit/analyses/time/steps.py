@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
@@ -27,22 +28,29 @@ from tracekit.job.frames import (
     whole_if_exact,
     whole_or_none,
 )
+from tracekit.job.longer_steps import (
+    LongerPause,
+    counted_elsewhere,
+    device_walls,
+    longer_pause,
+)
 from tracekit.job.periodic_stages import planned_ns, told
 from tracekit.job.stage_walls import of_step, per_step, stage_walls
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.job.warm_up import Dropped
 from tracekit.model.faults import has_faults, sound
 from tracekit.model.keys import looked_up
+from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import arrays_of, repeated_text
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, WORK
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
+from tracekit.model.units import numbers, show
 from tracekit.process.recurrences import recurrences
 from tracekit.process.steps import Stages, Steps, Windows, windows
-from tracekit.process.work import work_within
+from tracekit.process.work import work_ends, work_within
 
 STEPS = Table(
     "steps",
@@ -72,6 +80,9 @@ STEPS = Table(
             "Before that, a collective waited for a rank whose recording had not begun; no part of it.",
         ),
         **WORK,
+        "work_end_ns": Column(
+            "Int64", "When the last of these device ops ended; <NA> without any."
+        ),
     },
 )
 
@@ -114,8 +125,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     for name, spans in (("steps", recorded.step_rows), ("stages", recorded.stage_rows)):
         work = work_within(trace, spans.ts_ns, spans.end_ns)
         tables[name] = {**spans.arrays, **work}
+    steps = recorded.step_rows
     tables["steps"] = {
         **tables["steps"],
+        "work_end_ns": work_ends(trace, steps.ts_ns, steps.end_ns),
         "name": repeated_text(recorded.step_rows.name, len(recorded.step_rows)),
         **recorded.step_rows.before,
     }
@@ -143,14 +156,15 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         ),
         Metric("steps", steps.count, "count"),
     )
+    timed = device_walls(of_all, left_out)
     return ANALYSIS.answered(
         metrics=metrics,
         sheets=lambda: with_rows(
             _step_sheet(of_all, every_step.walls, left_out), *_stage_sheets(measured)
         ),
-        findings=tuple(_variance(measured, steps.walls, thresholds)),
+        findings=tuple(_variance(measured, timed, thresholds)),
         caveats=(*_numbering(measured), *([] if are_drawn else [undrawn])),
-        verdicts=tuple(_too_few(measured, steps.walls, thresholds)),
+        verdicts=tuple(_too_few(measured, timed, thresholds)),
         charts=lambda: (*(sound(measured, stage_gantts, None) or ()), *step_strips(measured)),
     )
 
@@ -308,33 +322,33 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
         wall = of_run["wall_ns"].to_numpy(float) - planned_ns(measured, of_run)
         if len(wall) < limit["min_steps"]:
             continue
-        median = float(np.median(wall))
+        median, mean = float(np.median(wall)), float(wall.mean())
         if not median:
             continue
-        over, first = float(wall.max()) / median, float(wall[0]) / median
-        mean = float(wall.mean())
         variation = float(wall.std(ddof=1)) / mean
-        reasons = []
-        if over > limit["max_over_median"]:
-            reasons.append(f"the longest step takes {over:.2f} times the median")
-        if variation > limit["variation"]:
-            reasons.append(
-                f"steps vary by {show(variation, 'ratio')} (standard deviation over mean)"
-            )
-        if first > limit["first_over_median"]:
-            reasons.append(f"the first step takes {first:.1f} times the median: warm-up")
+        reasons = list(_reasons(wall, median, variation, limit))
         if not reasons:
             continue
         excess = float(np.maximum(wall - median, 0).sum() / len(wall))
-        worst = of_run.iloc[int(wall.argmax())]
+        longest = of_run.iloc[int(wall.argmax())]
+        long_steps = of_run[wall > (float(wall.min()) + float(wall.max())) / 2]
+        pause = longer_pause(measured, of_run, long_steps)
+        if pause is not None and pause.more_ns < HALF * (float(wall.max()) - median):
+            pause = None
         findings.append(
             Finding(
                 "step-variance",
                 thresholds.severity(excess / mean),
-                reasons[0] + in_run(measured, run),
-                "profile after warm-up; compare the longest step with a median one (recompilation, garbage collection, longer sequences)",
+                f"{reasons[0]}{_why(pause, long_steps)}{in_run(measured, run)}",
+                PAUSE_ADVICE if pause else VARIANCE_ADVICE,
                 (
-                    Metric("max_over_median", over, "", "lower", label="longest over median"),
+                    Metric(
+                        "max_over_median",
+                        float(wall.max()) / median,
+                        "",
+                        "lower",
+                        label="longest over median",
+                    ),
                     Metric(
                         "variation",
                         variation,
@@ -342,8 +356,9 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
                         "lower",
                         label="standard deviation over mean",
                     ),
+                    *counted_elsewhere(measured, long_steps, pause, len(wall)),
                 ),
-                (Place(source=None, step=whole_or_none(worst["step"])),),
+                (Place(source=None, step=whole_or_none(longest["step"])),),
                 round(excess),
                 excess / mean,
                 tuple(reasons[1:]),
@@ -352,12 +367,47 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
     return findings
 
 
+HALF = 0.5
+"""A pause of the host explains a longer step if it is at least this share of what the step takes longer."""
+
+VARIANCE_ADVICE = (
+    "profile after warm-up; compare the longest step with a median one "
+    "(recompilation, garbage collection, longer sequences)"
+)
+PAUSE_ADVICE = (
+    "find what the host does there: record with with_stack=True; look for recompilation (TORCH_LOGS=recompiles), "
+    "garbage collection (gc.freeze), checkpoints and logging"
+)
+
+
+def _reasons(
+    wall: npt.NDArray[np.float64], median: float, variation: float, limit: Mapping[str, float]
+) -> Iterator[str]:
+    """By which of its limits the steps of a run differ."""
+    over, first = float(wall.max()) / median, float(wall[0]) / median
+    if over > limit["max_over_median"]:
+        yield f"the longest step takes {over:.2f} times the median"
+    if variation > limit["variation"]:
+        yield f"steps vary by {show(variation, 'ratio')} (standard deviation over mean)"
+    if first > limit["first_over_median"]:
+        yield f"the first step takes {first:.1f} times the median: warm-up"
+
+
+def _why(pause: LongerPause | None, long_steps: pd.DataFrame) -> str:
+    """What the host does longer in the long steps, and in which; nothing where that explains little."""
+    if pause is None:
+        return ""
+    steps = [step for step in map(whole_or_none, long_steps["step"]) if step is not None]
+    where = f" in {plural(len(steps), 'step')} {numbers(set(steps))}" if steps else ""
+    return f":{where}{',' * bool(where)} {pause.words}"
+
+
 ANALYSIS = Analysis(
     id="steps",
     title="Where does the step go?",
     reads=("host_ops", "device_ops", "device_ranges"),
     writes=(STEPS, STAGES, RECURRENCES),
-    rests_on=("collectives", "gpu_time", "segments"),
+    rests_on=("arrivals", "collectives", "gpu_time", "segments", "slots"),
     rules=("step-variance",),
     thresholds={
         "step-variance": {

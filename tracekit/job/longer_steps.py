@@ -1,0 +1,193 @@
+"""Why some steps of a run are longer: how long steps take where the host runs ahead, and what the host does longer in some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.counted_steps import Steps, counted
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import (
+    UNIT,
+    canonical_stages,
+    distinct,
+    job,
+    text_or_none,
+    units,
+)
+from tracekit.job.step_values import marked_steps
+from tracekit.job.waits import savings
+from tracekit.model.keys import CAPTURE, is_among, of_keys, places_of, summed
+from tracekit.model.metrics import RAN_AHEAD, STEP_TIME
+from tracekit.model.records import dataclass
+from tracekit.model.report import Metric
+from tracekit.model.tables.arrays import holds
+from tracekit.model.trace import Measurements
+from tracekit.model.units import show
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+AHEAD = 0.5
+"""The host of a run runs ahead if it does so in at least this share of its steps."""
+
+SHORTEST_NS = 1_000_000
+"""A shorter pause is not told from Python between ops."""
+
+DOES = {
+    "host_loader": "the host waits for its data loader for {} more",
+    "host_gc": "the host collects garbage for {} more",
+    "host_sync": "the host waits in synchronising calls for {} more, with the GPU idle",
+    "host_overhead": "the profiler or loading of code holds the host up for {} more",
+    "host_op": "the host is busy in ops and calls for {} more, with the GPU idle",
+    "host_code": "the host runs Python for {} more, with the GPU idle",
+    "host_none": "the host is between ops for {} more, with the GPU idle",
+    "host_silent": "nothing is recorded of the host for {} more",
+    None: "no op is recorded for {} more",
+}
+"""What the host does in a pause, by cause of idle time; None: there is no GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongerPause:
+    """How much longer one process pauses in some steps than in the others: `more_ns` a step, most of it in `stage`."""
+
+    more_ns: float
+    stage: str | None
+    words: str
+
+
+# How long a step takes
+
+
+def device_walls(measured: Measurements, left_out: Steps) -> pd.DataFrame:
+    """The walls of the steps that count; where the host runs ahead, from the end of one step's work to the next's.
+
+    A host that runs ahead takes long only where it waits for its device: its windows say nothing of single steps. `measured` holds all steps.
+    """
+    ahead = _ahead_runs(measured)
+    kept = tuple(step for step in left_out if not (step.ran_ahead and step.run in ahead))
+    walls = job(counted(measured, kept)).walls
+    if not ahead or not len(walls):
+        return walls
+    times = _completion_times(measured)
+    is_ahead = walls["run"].map(lambda run: (text_or_none(run) or "") in ahead).to_numpy(np.bool_)
+    place = places_of(walls, times, UNIT, optional=UNIT)
+    known = np.flatnonzero(is_ahead & (place >= 0))
+    wall_ns = walls["wall_ns"].to_numpy(np.int64, copy=True)
+    wall_ns[known] = times["wall_ns"].to_numpy(np.int64)[place[known]]
+    return walls.assign(wall_ns=wall_ns)
+
+
+def _ahead_runs(measured: Measurements) -> set[str]:
+    """The runs whose host runs ahead in most steps."""
+    marks = measured.derived(marked_steps)
+    counts = []
+    for name in (RAN_AHEAD, STEP_TIME):
+        steps = distinct(marks[(marks["name"] == name).to_numpy(np.bool_)], UNIT)
+        runs = [text_or_none(run) or "" for run in steps["run"]]
+        counts.append({run: runs.count(run) for run in set(runs)})
+    ahead, steps_of = counts
+    return {run for run, count in ahead.items() if count >= AHEAD * steps_of.get(run, 0)}
+
+
+def _completion_times(measured: Measurements) -> pd.DataFrame:
+    """One row a unit: UNIT and wall_ns, of the longest process from the end of the step before to its own end.
+
+    A step ends when its host window is over and all work that it launched is done.
+    """
+    rows = units(measured["steps"])
+    rows = rows[rows["work_end_ns"].notna().to_numpy(np.bool_)]
+    capture, _ = of_keys(rows, CAPTURE)
+    start = rows["ts_ns"].to_numpy(np.int64)
+    order = np.lexsort((start, capture))
+    rows, capture, start = rows.iloc[order], capture[order], start[order]
+    host_end = start + rows["dur_ns"].to_numpy(np.int64)
+    end = np.maximum(host_end, rows["work_end_ns"].to_numpy(np.int64))
+    begin = start.copy()
+    # Steps that follow at once: what lies between two windows is of neither.
+    follows = (capture[1:] == capture[:-1]) & (start[1:] - host_end[:-1] <= SHORTEST_NS)
+    begin[1:][follows] = end[:-1][follows]
+    unit, first = of_keys(rows, UNIT)
+    wall_ns = np.zeros(len(first), np.int64)
+    np.maximum.at(wall_ns, unit, end - begin)
+    return rows[[*UNIT]].iloc[first].reset_index(drop=True).assign(wall_ns=wall_ns)
+
+
+# What the host does longer
+
+
+def longer_pause(
+    measured: Measurements, steps: pd.DataFrame, long_steps: pd.DataFrame
+) -> LongerPause | None:
+    """What the host of one process does longer in some steps of a run than in its others, while its GPU is idle.
+
+    Of the process that pauses longest; None where no pause is long enough, or `long_steps` are all steps.
+    """
+    if not len(steps) or not measured.has("slots"):
+        return None
+    rows = _paused(measured, text_or_none(steps["run"].iloc[0]))
+    is_long = is_among(rows, long_steps, UNIT)
+    rows, is_long = _rows_of_steps(rows, is_long, steps)
+    if not len(rows) or is_long.all() or not is_long.any():
+        return None
+    count = len(long_steps), len(steps) - len(long_steps)
+    time = rows["exclusive_ns"].to_numpy(np.int64)
+    weight = np.where(is_long, time / max(count[0], 1), -time / max(count[1], 1))
+    member, _ = of_keys(rows, [*CAPTURE, "device"])
+    more = np.bincount(member, weight)
+    is_chosen = member == int(more.argmax())
+    rows, weight = rows[is_chosen], weight[is_chosen]
+    part, first = of_keys(rows, ["canonical", "cause"])
+    more_of_part = np.bincount(part, weight)
+    largest = int(more_of_part.argmax())
+    if float(more.max()) < SHORTEST_NS:
+        return None
+    stage, cause = (
+        text_or_none(rows[name].iloc[first[largest]]) for name in ("canonical", "cause")
+    )
+    where = f" in {stage}" if stage else ""
+    words = DOES[cause].format(f"{show(float(more_of_part[largest]), 'ns')}{where}")
+    return LongerPause(float(more.max()), stage, words.replace(f"{where} more", f" more{where}"))
+
+
+def _paused(measured: Measurements, run: str | None) -> pd.DataFrame:
+    """The rows of `slots` of a run in which a process idles for its host, with `canonical`."""
+    slots = measured.columns("slots")
+    chosen = holds(slots["class"], "idle") | holds(slots["class"], "no_op")
+    rows = units(slots.where(chosen & holds(slots["run"], run)).judged())
+    is_known = rows["cause"].isin([cause for cause in DOES if cause]).to_numpy(np.bool_)
+    rows = rows[is_known | (rows["class"] == "no_op").to_numpy(np.bool_)].reset_index(drop=True)
+    return rows.assign(canonical=canonical_stages(rows, in_file=True))
+
+
+def _rows_of_steps(
+    rows: pd.DataFrame, is_long: Bools, steps: pd.DataFrame
+) -> tuple[pd.DataFrame, Bools]:
+    """The rows of these steps."""
+    chosen = is_among(rows, steps, UNIT)
+    return rows[chosen].reset_index(drop=True), is_long[chosen]
+
+
+# What findings of causes may count
+
+
+def counted_elsewhere(
+    measured: Measurements, long_steps: pd.DataFrame, pause: LongerPause | None, steps: int
+) -> Iterator[Metric]:
+    """What of the longer steps is a pause, and what are waits for late ranks: findings on those count it (`claims`)."""
+    if pause is not None:
+        pause_ns = round(pause.more_ns * len(long_steps) / steps)
+        yield evidence("pause_ns", pause_ns, "of it a longer pause of the host, per step")
+    saved = savings(measured)
+    place = places_of(saved, long_steps, UNIT, optional=UNIT)
+    saved_ns = saved["saved_ns"].to_numpy(np.int64)
+    waited = summed(place, saved_ns, len(long_steps))
+    usual = float(np.median(saved_ns[place < 0])) if (place < 0).any() else 0.0
+    late_ns = round(float(np.maximum(waited - usual, 0).sum()) / steps)
+    if late_ns:
+        yield evidence("late_ns", late_ns, "of it waits for late ranks, per step")
