@@ -1,0 +1,186 @@
+"""Device ops whose times contradict their launches or their stream: left out or cut, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.codes import LATE_ENDS, LOST_KERNELS, UNUSABLE_KERNELS, Data
+from tracekit.model.keys import distinct, is_one_of
+from tracekit.model.labels import plural
+from tracekit.model.patterns import expression
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import Nullable
+from tracekit.model.trace import Note
+from tracekit.model.units import show
+from tracekit.process.impossible_times import cut_late_ends, early_ops
+from tracekit.process.launches import latest
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_KERNEL_LAUNCH = expression(r"(?:cuda|cu|hip)\w*Launch\w*Kernel\w*")
+_EXTENDED_LAUNCH = expression(r"(?:cudaLaunchKernelExC|cuLaunchKernelEx)\w*")
+"""The only calls that can launch a kernel programmatically, beside the end of the one before it."""
+_BEGIN_CAPTURE = expression(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
+_END_CAPTURE = expression(r"(?:cuda|cu|hip)StreamEndCapture\w*")
+_HIP = expression(r"hip[A-Z]\w*")
+
+MOST_AFTER_HEAD = 0.5
+"""Kernels are missing at the head only where later launches mostly have theirs; else kernels were not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Runtime and driver calls with a correlation id: when each began, and what its name says of it."""
+
+    ts_ns: Ints
+    correlation: Ints
+    pid: Ints
+    is_launch: Mask
+    is_extended: Mask
+    is_hip: bool
+    captures: tuple[Ints, Ints] = field(default_factory=lambda: (_NONE, _NONE))
+    """When captures of a stream into a graph began and ended: kernels launched meanwhile do not run."""
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether kernel launches share ids or come from several processes: then an id does not name a launch."""
+        ids = self.correlation[self.is_launch]
+        return len(distinct(ids)) < len(ids) or len(distinct(self.pid[self.is_launch])) > 1
+
+
+_NONE: Ints = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """Device ops: times, a number for each stream (-1: not recorded), and correlation ids."""
+
+    ts_ns: Ints
+    dur_ns: Ints
+    stream: Ints
+    correlation: Nullable
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What to change in a table of device ops: rows to leave out, rows with their new durations, and notes."""
+
+    left_out: Ints
+    cut: Ints
+    dur_ns: Ints
+    notes: tuple[Note, ...]
+
+
+def name_flags(names: list[str]) -> dict[str, Mask]:
+    """For each name of a call, what it does; the last place is for a missing name."""
+    patterns = {
+        "is_launch": _KERNEL_LAUNCH,
+        "is_extended": _EXTENDED_LAUNCH,
+        "begins": _BEGIN_CAPTURE,
+        "ends": _END_CAPTURE,
+        "is_hip": _HIP,
+    }
+    return {
+        flag: np.array([*(pattern.fullmatch(name) is not None for name in names), False], np.bool_)
+        for flag, pattern in patterns.items()
+    }
+
+
+def repair(ops: Ops, calls: Calls, lost: Ints, source: str) -> Repair:
+    """Check device ops against the calls that launched them and against their streams.
+
+    `lost` are the correlation ids of ops that were left out before, as their times lie nowhere in the recording.
+    """
+    if calls.is_ambiguous:
+        return Repair(_NONE, _NONE, _NONE, ())
+    call = _launching_calls(ops, calls)
+    linked = (call >= 0).nonzero()[0]
+    lag = ops.ts_ns[linked] - calls.ts_ns[call[linked]]
+    span = int(np.ptp(calls.ts_ns)) if len(calls.ts_ns) else 0
+    left_out = linked[early_ops(lag, span)]
+    is_kept = np.ones(len(ops.ts_ns), np.bool_)
+    is_kept[left_out] = False
+    cut, dur = _cut(ops, calls, call, is_kept)
+    lost = np.concatenate((lost, ops.correlation.values[left_out]))
+    kept_ids = ops.correlation.values[is_kept & ~ops.correlation.missing]
+    notes = (
+        *_missing_kernels(calls, kept_ids, lost, source),
+        *_late_ends(ops.dur_ns[cut] - dur, source),
+    )
+    return Repair(left_out, cut, dur, notes)
+
+
+def _launching_calls(ops: Ops, calls: Calls) -> Ints:
+    """For each op the call with its correlation id, -1 where there is none."""
+    call = np.full(len(ops.ts_ns), -1, np.int64)
+    known = (~ops.correlation.missing).nonzero()[0]
+    ids, limit = ops.correlation.values[known], ops.ts_ns[known]
+    call[known] = latest(calls.correlation, calls.ts_ns, ids, limit)
+    return call
+
+
+def _cut(ops: Ops, calls: Calls, call: Ints, is_kept: Mask) -> tuple[Ints, Ints]:
+    """The ops with a late end, and the durations that they can have."""
+    kept = is_kept.nonzero()[0]
+    start, end = ops.ts_ns[kept], ops.ts_ns[kept] + ops.dur_ns[kept]
+    is_extended = np.concatenate((calls.is_extended, [False]))[call[kept]]
+    rows, ends = cut_late_ends(
+        start,
+        end,
+        ops.stream[kept],
+        np.where(ops.correlation.missing, -1, ops.correlation.values)[kept],
+        may_overlap=is_extended,
+        is_in_order=calls.is_hip,
+    )
+    return kept[rows], ends - start[rows]
+
+
+def _missing_kernels(calls: Calls, kept_ids: Ints, lost: Ints, source: str) -> Iterator[Note]:
+    """Count launches whose kernel is unusable, and launches at the head of the recording that have none."""
+    launches = calls.is_launch.nonzero()[0]
+    count = len(launches)
+    if not count:
+        return
+    launches = launches[np.argsort(calls.ts_ns[launches], kind="stable")]
+    ids = calls.correlation[launches]
+    has_kernel = is_one_of(ids, kept_ids)
+    is_unusable = is_one_of(ids, lost) & ~has_kernel
+    unusable = int(is_unusable.sum())
+    data = Data(launches=count)
+    if unusable:
+        message = (
+            f"{unusable:,} of {count:,} launches have no usable kernel: its time is impossible"
+        )
+        yield Note("data_loss", UNUSABLE_KERNELS, message, source, unusable, data=data)
+    if not has_kernel.any():
+        return
+    head = int(np.argmax(has_kernel | is_unusable))
+    runs = ~_is_captured(calls, calls.ts_ns[launches[:head]])
+    missing = int(runs.sum())
+    if missing and has_kernel[head:].mean() >= MOST_AFTER_HEAD:
+        message = f"{missing:,} of {count:,} launches have no kernel: the first of the recording are missing"
+        yield Note("data_loss", LOST_KERNELS, message, source, missing, data=data)
+
+
+def _is_captured(calls: Calls, ts_ns: Ints) -> Mask:
+    """Whether a stream was being captured into a graph at each of these times."""
+    begins, ends = map(np.sort, calls.captures)
+    begun, ended = (np.searchsorted(edges, ts_ns, side="right") for edges in (begins, ends))
+    # A capture that was under way when the recording began has only its end.
+    was_open = len(ends) - ended > len(begins) - begun
+    return np.asarray((begun > ended) | was_open, np.bool_)
+
+
+def _late_ends(cut_ns: Ints, source: str) -> Iterator[Note]:
+    """The note on ops that were cut by so much each; none without any."""
+    count, total = len(cut_ns), int(cut_ns.sum())
+    if not count:
+        return
+    ops = f"{count:,} device {plural(count, 'op')} ended after the next of the same stream"
+    message = f"{ops}: cut at its start, {show(total, 'ns')} in all"
+    yield Note("warning", LATE_ENDS, message, source, count, data=Data(cut_ns=total))
