@@ -7,12 +7,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tracekit.model.codes import (
     IGNORED,
+    IMPOSSIBLE_TIMES,
+    INTERLEAVED,
+    LATE_ENDS,
+    LOST_KERNELS,
+    MERGED_RANKS,
     MISSED,
     NO_EVENTS,
     NO_TIMES,
     OF_ERRORS,
     OPENED,
     UNREADABLE,
+    UNUSABLE_KERNELS,
     Data,
 )
 from tracekit.model.records import dataclass
@@ -92,6 +98,13 @@ _BY_NOTE: Mapping[str, str] = {
     "no-gpu-rows": "no-kernels",
     NO_EVENTS: "empty-trace",
     NO_TIMES: "no-times",
+    IMPOSSIBLE_TIMES: IMPOSSIBLE_TIMES,
+    UNUSABLE_KERNELS: UNUSABLE_KERNELS,
+    LOST_KERNELS: LOST_KERNELS,
+    LATE_ENDS: LATE_ENDS,
+    INTERLEAVED: INTERLEAVED,
+    MERGED_RANKS: MERGED_RANKS,
+    "unpaired": "odd-times",
     "no-time": "odd-times",
     "no-duration": "odd-times",
     "bad-duration": "odd-times",
@@ -107,9 +120,12 @@ _BY_NOTE: Mapping[str, str] = {
     "no-effect": "no-effect",
 }
 _IN_OWN_WORDS = frozenset(
-    {"other-loss", "same-content", "no-times", "capture-problem", "no-effect"}
+    {
+        *("other-loss", "same-content", "no-times", "capture-problem", "no-effect"),
+        *(UNUSABLE_KERNELS, LOST_KERNELS, MERGED_RANKS),
+    }
 )
-_COUNTED = frozenset({"open-ranges", "missing-files", "odd-times"})
+_COUNTED = frozenset({"open-ranges", "missing-files", "odd-times", IMPOSSIBLE_TIMES, LATE_ENDS})
 
 
 def signs(
@@ -117,9 +133,12 @@ def signs(
 ) -> Iterator[Symptom]:
     """What notes and failures tell, at most one symptom each; `nsys` are the names of sources that nsys recorded."""
     ignored = {note.source for note in notes if note.code == IGNORED}
+    interleaved = {note.source for note in notes if note.code == INTERLEAVED}
     for note in notes:
         if note.code == IGNORED:
             yield from _passed_over(note)
+        elif note.source in interleaved and note.code != INTERLEAVED:
+            continue  # its damage comes from there
         elif note.code == UNREADABLE or (note.code == MISSED and note.source not in ignored):
             # Discovery notes what it misses, and lists it among what it passed over too.
             yield _refused(note.data.text("why"), note.data, note.source, note.message)

@@ -152,7 +152,7 @@ CODES: Mapping[str, str] = {
     IMPOSSIBLE_TIMES: "rows at time zero or days away from all others, left out; zero, far: how many",
     UNUSABLE_KERNELS: "launches whose kernel has an impossible time and was left out; launches: of how many",
     LOST_KERNELS: "launches at the start of the recording without a kernel row; launches: of how many",
-    LATE_ENDS: "device ops that ended after the next op of their stream, cut at its start; cut_ns",
+    LATE_ENDS: "device ops that ended after the next op of their stream, cut to end before it; cut_ns",
     INTERLEAVED: "two processes wrote one file at the same time; repeated: launch ids that occur twice",
     MERGED_RANKS: "a file of several ranks, read as one process per rank; ranks: their labels",
     NO_EVENTS: "a trace without a single event",

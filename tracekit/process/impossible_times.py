@@ -6,6 +6,7 @@ that differ by microseconds, and kernels that overlap by design, are left as rec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,19 @@ def zero_rows(start: Ints, end: Ints, is_known: Mask) -> Mask:
     distance = np.maximum(first - end, -last)
     length = np.where(end > start, ZERO_DISTANCE * (last - first), last - first)
     return at_zero & (distance > np.maximum(length, SECOND_NS))
+
+
+def overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Ints) -> Mask:
+    """Find device ops that last longer than the whole recording, as (starts, ends) of host rows and other starts bound it.
+
+    Without host rows nothing bounds it.
+    """
+    recorded = [(starts, ends) for starts, ends in recorded if len(starts)]
+    if not recorded or not len(dur_ns):
+        return np.zeros(len(dur_ns), np.bool_)
+    first = min(int(start.min()), *(int(starts.min()) for starts, _ in recorded))
+    last = max(int(start.max()), *(int(ends.max()) for _, ends in recorded))
+    return np.asarray(dur_ns > max(last - first, 1), np.bool_)
 
 
 def early_ops(lag_ns: Ints, recorded_ns: int) -> Mask:
@@ -106,6 +120,26 @@ def cut_late_ends(
         is_late |= start[place] < end - JITTER_NS
     late = (is_late & has_successor & (stream >= 0)).nonzero()[0]
     return order[late], np.maximum(start[place[late]], start[late])
+
+
+MIN_ALIKE = 3
+"""So many sound ops of one name tell how long an op of that name lasts."""
+
+
+def usual_durations(name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked: Ints) -> Ints:
+    """For each asked row the median duration of the sound ops of its name, where there are enough; else the largest int64."""
+    usual = np.full(len(asked), np.iinfo(np.int64).max, np.int64)
+    names, group = np.unique(name[asked], return_inverse=True)
+    place = np.minimum(np.searchsorted(names, name), len(names) - 1)
+    rows = ((names[place] == name) & is_sound).nonzero()[0] if len(names) else asked[:0]
+    if not len(rows):
+        return usual
+    order = np.lexsort((dur_ns[rows], place[rows]))
+    durations, of_name = dur_ns[rows][order], place[rows][order]
+    count = np.bincount(of_name, minlength=len(names))
+    middle = np.cumsum(count) - count + (count - 1) // 2
+    median = durations[np.minimum(middle, len(durations) - 1)]
+    return np.where(count >= MIN_ALIKE, median, np.iinfo(np.int64).max)[group]
 
 
 def _overlaps(start: Ints, end: Ints, stream: Ints) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Note
 from tracekit.model.units import show
-from tracekit.process.impossible_times import cut_late_ends, early_ops
+from tracekit.process.impossible_times import cut_late_ends, early_ops, usual_durations
 from tracekit.process.launches import latest
 
 Ints = npt.NDArray[np.int64]
@@ -58,10 +59,11 @@ _NONE: Ints = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """Device ops: times, a number for each stream (-1: not recorded), and correlation ids."""
+    """Device ops: times, codes of names, a number for each stream (-1: not recorded), and correlation ids."""
 
     ts_ns: Ints
     dur_ns: Ints
+    name: npt.NDArray[Any]
     stream: Ints
     correlation: Nullable
 
@@ -125,7 +127,10 @@ def _launching_calls(ops: Ops, calls: Calls) -> Ints:
 
 
 def _cut(ops: Ops, calls: Calls, call: Ints, is_kept: Mask) -> tuple[Ints, Ints]:
-    """The ops with a late end, and the durations that they can have."""
+    """The ops with a late end, and how long they lasted: up to the next op of their stream, or as long as ops of their name do.
+
+    The start of the next op is only a bound: behind the op its stream may have idled.
+    """
     kept = is_kept.nonzero()[0]
     start, end = ops.ts_ns[kept], ops.ts_ns[kept] + ops.dur_ns[kept]
     is_extended = np.concatenate((calls.is_extended, [False]))[call[kept]]
@@ -137,7 +142,10 @@ def _cut(ops: Ops, calls: Calls, call: Ints, is_kept: Mask) -> tuple[Ints, Ints]
         may_overlap=is_extended,
         is_in_order=calls.is_hip,
     )
-    return kept[rows], ends - start[rows]
+    is_sound = np.ones(len(kept), np.bool_)
+    is_sound[rows] = False
+    usual = usual_durations(ops.name[kept], ops.dur_ns[kept], is_sound, rows)
+    return kept[rows], np.minimum(ends - start[rows], usual)
 
 
 def _missing_kernels(calls: Calls, kept_ids: Ints, lost: Ints, source: str) -> Iterator[Note]:
@@ -182,5 +190,5 @@ def _late_ends(cut_ns: Ints, source: str) -> Iterator[Note]:
     if not count:
         return
     ops = f"{count:,} device {plural(count, 'op')} ended after the next of the same stream"
-    message = f"{ops}: cut at its start, {show(total, 'ns')} in all"
+    message = f"{ops}: cut to end before it, {show(total, 'ns')} in all"
     yield Note("warning", LATE_ENDS, message, source, count, data=Data(cut_ns=total))

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from tracekit.model.codes import IMPOSSIBLE_TIMES, Data
 from tracekit.model.keys import of_arrays
-from tracekit.model.tables import DEVICE_OP_KINDS
+from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
 from tracekit.model.trace import Note
-from tracekit.process.impossible_times import DAY_NS, far_rows, zero_rows
+from tracekit.process.impossible_times import DAY_NS, far_rows, overlong_ops, zero_rows
 from tracekit.readers import device_times
 from tracekit.readers.chrome.classes import CLASS_CODE
 from tracekit.readers.chrome.tables import PLANS, Rows, integers
@@ -77,6 +77,27 @@ def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
             # Durations may be those of the scan, which nobody else has.
             rows.times["dur_ns"][positions[result.cut]] = result.dur_ns
         yield from result.notes
+        yield from _without_overlong(rows, positions, source)
+
+
+_HOST = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
+
+
+def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note]:
+    """Count the duration of device ops that outlast the whole recording as 0, in place; yields a note on them."""
+    ts, dur = rows.times["ts_ns"], rows.times["dur_ns"]
+    longest = int(dur[positions].max(initial=0))
+    host = rows.of(*_HOST)
+    # Few recordings hold an op as long as the host was active: only then every row is looked at.
+    if not len(host) or longest <= int(ts[host[-1]]) - int(ts[host[0]]):
+        return
+    windows = rows.of("window")
+    recorded = [(ts[of_kind], ts[of_kind] + dur[of_kind]) for of_kind in (host, windows)]
+    wrong = positions[overlong_ops(dur[positions], recorded, ts[positions])]
+    if len(wrong):
+        dur[wrong] = 0
+        message = "device ops longer than the whole recording count as 0"
+        yield Note("warning", "bad-duration", message, source, len(wrong))
 
 
 def _ops(rows: Rows, positions: Ints) -> device_times.Ops:
@@ -89,6 +110,7 @@ def _ops(rows: Rows, positions: Ints) -> device_times.Ops:
     return device_times.Ops(
         rows.times["ts_ns"][positions],
         rows.times["dur_ns"][positions],
+        rows.labels["name"].codes[positions],
         number,
         columns["correlation"](rows, positions),
     )

@@ -272,12 +272,27 @@ def _add_device(draft: _Draft, file_contents: Contents) -> None:
         device = nsys_device.device_ops(file_contents.device, draft.pid)
         draft.notes.extend(_odd(device.odd, "rows of GPU work"))
         if len(device.columns):
+            draft.notes.extend(_without_overlong(device.columns, file_contents))
             _add(draft, "device_ops", device.columns, device.args)
     if file_contents.syncs is not None and draft.pid in file_contents.syncs.processes:
         syncs = nsys_device.syncs(file_contents.syncs, draft.pid, file_contents.contexts)
         draft.notes.extend(_odd(syncs.odd, "synchronisation records"))
         if len(syncs.columns):
             _add(draft, "syncs", syncs.columns)
+
+
+def _without_overlong(ops: Columns, file_contents: Contents) -> Iterator[Note]:
+    """Count the duration of device ops longer than the whole capture as 0, in place; yields a note on them."""
+    clock = file_contents.clock
+    dur = ops["dur_ns"]
+    assert isinstance(dur, np.ndarray), "no row lacks its duration"
+    if clock.end_ns is None or clock.end_ns <= clock.start_ns:
+        return
+    wrong = dur > clock.end_ns - clock.start_ns
+    if wrong.any():
+        dur[wrong] = 0
+        message = "device ops longer than the whole capture count as 0"
+        yield Note("warning", "bad-duration", message, count=int(wrong.sum()))
 
 
 def _add_cpu(draft: _Draft, file_contents: Contents, threads: Sequence[int]) -> None:
