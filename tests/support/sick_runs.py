@@ -195,7 +195,7 @@ TORCH = {
     ),
     "impossible-times": (
         lambda f: timed(f, host_at_zero=3),
-        lambda f: timed(f),
+        timed,
     ),
     "unusable-kernels": (
         lambda f: timed(f, early=2),
