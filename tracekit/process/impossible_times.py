@@ -81,6 +81,24 @@ def early_ops(lag_ns: Ints, recorded_ns: int) -> Mask:
     return lag_ns < skew - SKEW_NS - int(SKEW_RATIO * recorded_ns)
 
 
+def has_late_ends(start: Ints, end: Ints, stream: Ints) -> bool:
+    """Whether any op ends after the next one of its stream starts, by more than jitter: mostly none does."""
+    if len(start) < 2:
+        return False
+    # Rows of one stream mostly stand in its order; few streams are sorted in a pass or two.
+    low, high = int(stream.min()), int(stream.max())
+    order = np.argsort(
+        stream.astype(np.min_scalar_type(high)) if low >= 0 else stream, kind="stable"
+    )
+    begin, number = start[order], stream[order]
+    same = number[1:] == number[:-1]
+    if (same & (begin[1:] < begin[:-1])).any():
+        order = by_group(stream, start)
+        begin = start[order]
+    reach = end[order] - JITTER_NS
+    return bool((same & (reach[:-1] > begin[1:])).any())
+
+
 def cut_late_ends(
     start: Ints,
     end: Ints,
@@ -100,7 +118,7 @@ def cut_late_ends(
       strictly `is_in_order` (ROCm): their union is the same.
     """
     nothing = np.empty(0, np.int64)
-    if not _overlaps(start, end, stream):
+    if not has_late_ends(start, end, stream):
         return nothing, nothing
     # Of two that start together the one that ends first counts as the first.
     order = np.lexsort((end, start, stream))
@@ -140,14 +158,6 @@ def usual_durations(name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked:
     middle = np.cumsum(count) - count + (count - 1) // 2
     median = durations[np.minimum(middle, len(durations) - 1)]
     return np.where(count >= MIN_ALIKE, median, np.iinfo(np.int64).max)[group]
-
-
-def _overlaps(start: Ints, end: Ints, stream: Ints) -> bool:
-    """Whether any op ends after the next one of its stream starts, by more than jitter."""
-    order = by_group(stream, start)
-    stream, reach = stream[order], end[order] - JITTER_NS
-    same = stream[1:] == stream[:-1]
-    return bool((same & (reach[:-1] > start[order][1:])).any())
 
 
 def _next_true(mask: Mask) -> Ints:

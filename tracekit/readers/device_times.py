@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -17,7 +17,13 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Note
 from tracekit.model.units import show
-from tracekit.process.impossible_times import cut_late_ends, early_ops, usual_durations
+from tracekit.process.impossible_times import (
+    SKEW_NS,
+    cut_late_ends,
+    early_ops,
+    has_late_ends,
+    usual_durations,
+)
 from tracekit.process.launches import latest
 
 Ints = npt.NDArray[np.int64]
@@ -40,7 +46,8 @@ class Calls:
 
     ts_ns: Ints
     correlation: Ints
-    pid: Ints
+    pid: Callable[[], Ints]
+    """The process of each call, made where it is asked for: hardly ever."""
     is_launch: Mask
     is_extended: Mask
     is_hip: bool
@@ -51,7 +58,7 @@ class Calls:
     def is_ambiguous(self) -> bool:
         """Whether kernel launches share ids or come from several processes: then an id does not name a launch."""
         ids = self.correlation[self.is_launch]
-        return len(distinct(ids)) < len(ids) or len(distinct(self.pid[self.is_launch])) > 1
+        return len(distinct(ids)) < len(ids) or len(distinct(self.pid()[self.is_launch])) > 1
 
 
 _NONE: Ints = np.empty(0, np.int64)
@@ -78,7 +85,7 @@ class Repair:
     notes: tuple[Note, ...]
 
 
-def name_flags(names: list[str]) -> dict[str, Mask]:
+def name_flags(names: Sequence[str]) -> dict[str, Mask]:
     """For each name of a call, what it does; the last place is for a missing name."""
     patterns = {
         "is_launch": _KERNEL_LAUNCH,
@@ -87,38 +94,80 @@ def name_flags(names: list[str]) -> dict[str, Mask]:
         "ends": _END_CAPTURE,
         "is_hip": _HIP,
     }
-    return {
-        flag: np.array([*(pattern.fullmatch(name) is not None for name in names), False], np.bool_)
-        for flag, pattern in patterns.items()
-    }
+    flags = {flag: np.zeros(len(names) + 1, np.bool_) for flag in patterns}
+    for place, name in enumerate(names):
+        if name.startswith(("cu", "hip")):
+            for flag, pattern in patterns.items():
+                flags[flag][place] = pattern.fullmatch(name) is not None
+    return flags
 
 
 def repair(ops: Ops, calls: Calls, lost: Ints, source: str) -> Repair:
     """Check device ops against the calls that launched them and against their streams.
 
     `lost` are the correlation ids of ops that were left out before, as their times lie nowhere in the recording.
+    Nearly every recording is sound: that is found out first, with as little work as possible.
     """
-    if calls.is_ambiguous:
+    early = _early(ops, calls)
+    is_late = has_late_ends(ops.ts_ns, ops.ts_ns + ops.dur_ns, ops.stream)
+    is_sound = not len(early) and not is_late and not len(lost) and _has_first_kernel(ops, calls)
+    if is_sound or calls.is_ambiguous:
         return Repair(_NONE, _NONE, _NONE, ())
-    call = _launching_calls(ops, calls)
-    linked = (call >= 0).nonzero()[0]
-    lag = ops.ts_ns[linked] - calls.ts_ns[call[linked]]
-    span = int(np.ptp(calls.ts_ns)) if len(calls.ts_ns) else 0
-    left_out = linked[early_ops(lag, span)]
     is_kept = np.ones(len(ops.ts_ns), np.bool_)
-    is_kept[left_out] = False
-    cut, dur = _cut(ops, calls, call, is_kept)
-    lost = np.concatenate((lost, ops.correlation.values[left_out]))
+    is_kept[early] = False
+    cut, dur = _cut(ops, calls, is_kept)
+    lost = np.concatenate((lost, ops.correlation.values[early]))
     kept_ids = ops.correlation.values[is_kept & ~ops.correlation.missing]
     notes = (
         *_missing_kernels(calls, kept_ids, lost, source),
         *_late_ends(ops.dur_ns[cut] - dur, source),
     )
-    return Repair(left_out, cut, dur, notes)
+    return Repair(early, cut, dur, notes)
+
+
+def _has_first_kernel(ops: Ops, calls: Calls) -> bool:
+    """Whether the first launch of the recording has an op, or there is no launch."""
+    launches = calls.is_launch.nonzero()[0]
+    if not len(launches):
+        return True
+    first = calls.correlation[launches[calls.ts_ns[launches].argmin()]]
+    return bool(((ops.correlation.values == first) & ~ops.correlation.missing).any())
+
+
+def _early(ops: Ops, calls: Calls) -> Ints:
+    """The ops that begin before their launch."""
+    if not len(ops.ts_ns) or not len(calls.ts_ns):
+        return _NONE
+    span = int(np.ptp(calls.ts_ns))
+    if _least_lag(ops, calls) >= -SKEW_NS:
+        return _NONE
+    call = _launching_calls(ops, calls)
+    linked = (call >= 0).nonzero()[0]
+    lag = ops.ts_ns[linked] - calls.ts_ns[call[linked]]
+    return linked[early_ops(lag, span)]
+
+
+def _least_lag(ops: Ops, calls: Calls) -> int:
+    """How long after its call an op starts at least; of several calls with its correlation id the last in the file counts."""
+    low, high = int(calls.correlation.min()), int(calls.correlation.max())
+    if high - low > ROOM * len(calls.correlation):
+        return -SKEW_NS - 1  # a table would be too large: each call is looked up
+    # Ids of no call, and missing ones, find a start before all others.
+    table = np.full(high - low + 3, np.iinfo(np.int64).min // 2, np.int64)
+    table[calls.correlation - (low - 1)] = calls.ts_ns
+    ids = ops.correlation.values
+    if ops.correlation.missing.any():
+        ids = np.where(ops.correlation.missing, low - 1, ids)
+    begins = np.take(table, ids - (low - 1), mode="clip")
+    return int((ops.ts_ns - begins).min())
+
+
+ROOM = 16
+"""A table of ids may have this many places per call."""
 
 
 def _launching_calls(ops: Ops, calls: Calls) -> Ints:
-    """For each op the call with its correlation id, -1 where there is none."""
+    """For each op the call that launched it: of those with its correlation id the last before it; -1 where there is none."""
     call = np.full(len(ops.ts_ns), -1, np.int64)
     known = (~ops.correlation.missing).nonzero()[0]
     ids, limit = ops.correlation.values[known], ops.ts_ns[known]
@@ -126,12 +175,13 @@ def _launching_calls(ops: Ops, calls: Calls) -> Ints:
     return call
 
 
-def _cut(ops: Ops, calls: Calls, call: Ints, is_kept: Mask) -> tuple[Ints, Ints]:
+def _cut(ops: Ops, calls: Calls, is_kept: Mask) -> tuple[Ints, Ints]:
     """The ops with a late end, and how long they lasted: up to the next op of their stream, or as long as ops of their name do.
 
     The start of the next op is only a bound: behind the op its stream may have idled.
     """
     kept = is_kept.nonzero()[0]
+    call = _launching_calls(ops, calls)
     start, end = ops.ts_ns[kept], ops.ts_ns[kept] + ops.dur_ns[kept]
     is_extended = np.concatenate((calls.is_extended, [False]))[call[kept]]
     rows, ends = cut_late_ends(

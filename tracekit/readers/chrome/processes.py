@@ -99,6 +99,7 @@ def select(rows: Rows, is_kept: Mask) -> Rows:
         rows,
         times=dict(rows.times),
         labels=dict(rows.labels),
+        made={},
         classes=classes,
         thread=renumber[rows.thread],
         thread_pid=at_rows(rows.thread_pid, threads),
@@ -125,7 +126,7 @@ def find_interleaved(calls: Calls, source: str) -> Note | None:
 
     A process numbers its launches: two processes that write to one file leave the same ids twice, or two pids.
     """
-    ids, pids = calls.correlation[calls.is_launch], calls.pid[calls.is_launch]
+    ids, pids = calls.correlation[calls.is_launch], calls.pid()[calls.is_launch]
     repeated = len(ids) - len(distinct(ids))
     if repeated <= MOST_REPEATED * len(ids) and len(distinct(pids)) < 2:
         return None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model.codes import IMPOSSIBLE_TIMES, Data
-from tracekit.model.keys import of_arrays
+from tracekit.model.keys import is_one_of, of_arrays
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
+from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.trace import Note
 from tracekit.process.impossible_times import DAY_NS, far_rows, overlong_ops, zero_rows
 from tracekit.readers import device_times
@@ -25,25 +26,18 @@ _UNTIMED = ("meta", "ignored")
 def find_stranded(rows: Rows, base_ns: int) -> Mask:
     """Find the rows at time zero of the file (`base_ns`), or a day away from all others, where the rest is not."""
     ts = rows.times["ts_ns"]
-    is_timed = ~rows.is_of(*_UNTIMED)
     stranded = np.zeros(len(ts), np.bool_)
-    at_zero = (ts == base_ns) & is_timed
-    has_zeros = bool(at_zero.any())
-    if not has_zeros and not _spans_days(ts, is_timed):
+    if not len(ts) or (int(ts.max()) - int(ts.min()) < DAY_NS and not (ts == base_ns).any()):
         return stranded
+    # Rows without a time stand at zero too: only now they are told apart.
+    is_timed = ~rows.is_of(*_UNTIMED)
+    at_zero = (ts == base_ns) & is_timed
     timed = (is_timed & ~at_zero).nonzero()[0]
     stranded[timed] = far_rows(ts[timed])
-    if has_zeros:
+    if at_zero.any():
         start = ts - base_ns
         stranded |= zero_rows(start, start + rows.times["dur_ns"], is_timed & ~stranded)
     return stranded
-
-
-def _spans_days(ts: Ints, is_timed: Mask) -> bool:
-    """Whether rows with a time are a day or more apart."""
-    low = np.min(ts, where=is_timed, initial=np.iinfo(np.int64).max)
-    high = np.max(ts, where=is_timed, initial=np.iinfo(np.int64).min)
-    return int(high) - int(low) >= DAY_NS
 
 
 def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
@@ -51,33 +45,46 @@ def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
 
     `stranded` rows go in any case. A device op among them whose launch is sound counts with its launch.
     """
-    of_devices = stranded & rows.is_of(*DEVICE_OP_KINDS)
-    lost = of_devices.nonzero()[0]
-    at_zero = stranded & (rows.times["dur_ns"] == 0)
-    rows.classes[stranded] = CLASS_CODE["ignored"]
-    lost_ids = integers(rows.args.get("correlation"), lost)
-    result = None
     positions = rows.of(*DEVICE_OP_KINDS)
-    if len(positions) or len(lost):
-        calls = calls_of(rows)
-        result = device_times.repair(
-            _ops(rows, positions), calls, lost_ids.values[~lost_ids.missing], source
-        )
-        linked = np.isin(lost_ids.values, calls.correlation[calls.is_launch]) & ~lost_ids.missing
-        stranded[lost[linked]] = False
-    count = int(np.count_nonzero(stranded))
+    lost_ids = np.empty(0, np.int64)
+    if stranded.any():
+        lost_ids = yield from _leave_out(rows, stranded, positions, source)
+        positions = rows.of(*DEVICE_OP_KINDS)
+    if not len(positions) and not len(lost_ids):
+        return
+    ops = _ops(rows, positions)
+    result = device_times.repair(ops, calls_of(rows), lost_ids, source)
+    cut = positions[result.cut]
+    if len(result.left_out):
+        rows.classes[positions[result.left_out]] = CLASS_CODE["ignored"]
+        rows.made.clear()
+        positions = np.delete(positions, result.left_out)
+    if len(cut):
+        # Nobody else has these durations.
+        rows.times["dur_ns"][cut] = result.dur_ns
+    yield from result.notes
+    yield from _without_overlong(rows, positions, source)
+
+
+def _leave_out(
+    rows: Rows, stranded: Mask, positions: Ints, source: str
+) -> Generator[Note, None, Ints]:
+    """Leave out these rows, in place; yields a note, and returns the ids of sound launches whose kernels are among them."""
+    lost = positions[stranded[positions]]
+    at_zero = rows.times["dur_ns"] == 0
+    rows.classes[stranded] = CLASS_CODE["ignored"]
+    ids = integers(rows.args.get("correlation"), lost)
+    calls = calls_of(rows)
+    linked = ~ids.missing & is_one_of(ids.values, calls.correlation[calls.is_launch])
+    is_counted = stranded.copy()
+    is_counted[lost[linked]] = False
+    count = int(np.count_nonzero(is_counted))
     if count:
         message = f"{count:,} rows at time zero or days from all others were left out"
-        zeros = int(np.count_nonzero(stranded & at_zero))
+        zeros = int(np.count_nonzero(is_counted & at_zero))
         data = Data(zero=zeros, far=count - zeros)
         yield Note("data_loss", IMPOSSIBLE_TIMES, message, source, count, data=data)
-    if result is not None:
-        rows.classes[positions[result.left_out]] = CLASS_CODE["ignored"]
-        if len(result.cut):
-            # Durations may be those of the scan, which nobody else has.
-            rows.times["dur_ns"][positions[result.cut]] = result.dur_ns
-        yield from result.notes
-        yield from _without_overlong(rows, positions, source)
+    return ids.values[linked]
 
 
 _HOST = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
@@ -86,34 +93,55 @@ _HOST = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
 def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note]:
     """Count the duration of device ops that outlast the whole recording as 0, in place; yields a note on them."""
     ts, dur = rows.times["ts_ns"], rows.times["dur_ns"]
-    longest = int(dur[positions].max(initial=0))
-    host = rows.of(*_HOST)
-    # Few recordings hold an op as long as the host was active: only then every row is looked at.
-    if not len(host) or longest <= int(ts[host[-1]]) - int(ts[host[0]]):
+    start, length = ts[positions], dur[positions]
+    # The recording lasts at least from the first start to the last: hardly ever every row is looked at.
+    if not len(start) or int(length.max()) <= int(np.ptp(start)):
         return
-    windows = rows.of("window")
-    recorded = [(ts[of_kind], ts[of_kind] + dur[of_kind]) for of_kind in (host, windows)]
-    wrong = positions[overlong_ops(dur[positions], recorded, ts[positions])]
-    if len(wrong):
-        dur[wrong] = 0
+    bounds = [rows.of(*kinds) for kinds in (_HOST, ("window",))]
+    if not len(bounds[0]):
+        return
+    wrong = overlong_ops(length, [(ts[own], ts[own] + dur[own]) for own in bounds], start)
+    if wrong.any():
+        dur[positions[wrong]] = 0
         message = "device ops longer than the whole recording count as 0"
-        yield Note("warning", "bad-duration", message, source, len(wrong))
+        yield Note("warning", "bad-duration", message, source, int(wrong.sum()))
+
+
+_OF_OPS = ("device", "stream", "correlation")
 
 
 def _ops(rows: Rows, positions: Ints) -> device_times.Ops:
-    """The device ops at these rows."""
+    """The device ops at these rows; columns that their table needs too are kept for it."""
     columns = PLANS["device_ops"].columns
-    device, stream = (columns[name](rows, positions) for name in ("device", "stream"))
-    number, _ = of_arrays([device, stream])
-    if stream.missing.any():
-        number = np.where(stream.missing, -1, number)
+    made = {name: columns[name](rows, positions) for name in _OF_OPS}
+    rows.made.update({("device_ops", name): column for name, column in made.items()})
     return device_times.Ops(
         rows.times["ts_ns"][positions],
         rows.times["dur_ns"][positions],
         rows.labels["name"].codes[positions],
-        number,
-        columns["correlation"](rows, positions),
+        _stream_number(made["device"], made["stream"]),
+        made["correlation"],
     )
+
+
+def _stream_number(device: Nullable, stream: Nullable) -> Ints:
+    """A number for each stream of each device, -1 where the stream is not recorded."""
+    count = int(stream.values.max(initial=0)) + 1
+    is_small = int(stream.values.min(initial=0)) >= 0 and count < _MOST_NUMBERS
+    if (
+        is_small
+        and not device.missing.any()
+        and np.all((device.values >= 0) & (device.values < 64))
+    ):
+        number = device.values * count + stream.values
+    else:
+        number, _ = of_arrays([device, stream])
+    if stream.missing.any():
+        number = np.where(stream.missing, -1, number)
+    return number
+
+
+_MOST_NUMBERS = 2**40
 
 
 def calls_of(rows: Rows) -> device_times.Calls:
@@ -122,17 +150,20 @@ def calls_of(rows: Rows) -> device_times.Calls:
     names = rows.labels["name"]
     flags = device_times.name_flags(list(map(str, names.values)))
     codes, ts = names.codes[positions], rows.times["ts_ns"][positions]
-    begins = ts[flags["begins"][codes]]
-    ends = ts[flags["ends"][codes]]
+    captures = tuple(
+        ts[flags[flag][codes]] if flags[flag].any() else ts[:0] for flag in ("begins", "ends")
+    )
     correlation = integers(rows.args.get("correlation"), positions)
-    known = ~correlation.missing
-    codes = codes[known]
+    if correlation.missing.any():
+        known = (~correlation.missing).nonzero()[0]
+        positions, codes, ts = positions[known], codes[known], ts[known]
+        correlation = at_rows(correlation, known)
     return device_times.Calls(
-        ts[known],
-        correlation.values[known],
-        rows.thread_process[rows.thread[positions[known]]].astype(np.int64),
+        ts,
+        correlation.values,
+        lambda: rows.thread_process[rows.thread[positions]].astype(np.int64),
         flags["is_launch"][codes],
         flags["is_extended"][codes],
-        is_hip=bool(flags["is_hip"][codes].any()),
-        captures=(begins, ends),
+        is_hip=bool(flags["is_hip"].any()),
+        captures=captures,
     )
