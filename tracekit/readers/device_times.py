@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,11 @@ from tracekit.process.launches import latest
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_KERNEL_LAUNCH = expression(r"(?:cuda|cu|hip)\w*Launch\w*Kernel\w*")
+KERNEL_LAUNCH = expression(r"(?:cuda|cu|hip)\w*Launch\w*Kernel\w*")
 _EXTENDED_LAUNCH = expression(r"(?:cudaLaunchKernelExC|cuLaunchKernelEx)\w*")
 """The only calls that can launch a kernel programmatically, beside the end of the one before it."""
-_BEGIN_CAPTURE = expression(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
-_END_CAPTURE = expression(r"(?:cuda|cu|hip)StreamEndCapture\w*")
+BEGIN_CAPTURE = expression(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
+END_CAPTURE = expression(r"(?:cuda|cu|hip)StreamEndCapture\w*")
 _HIP = expression(r"hip[A-Z]\w*")
 
 MOST_AFTER_HEAD = 0.5
@@ -48,20 +48,30 @@ class Calls:
     correlation: Ints
     pid: Callable[[], Ints]
     """The process of each call, made where it is asked for: hardly ever."""
-    is_launch: Mask
-    is_extended: Mask
-    is_hip: bool
-    captures: tuple[Ints, Ints] = field(default_factory=lambda: (_NONE, _NONE))
+    name: npt.NDArray[Any]
+    names: tuple[str, ...]
+    captures: tuple[Ints, Ints]
     """When captures of a stream into a graph began and ended: kernels launched meanwhile do not run."""
+
+    def named(self, pattern: re.Pattern[str]) -> Mask:
+        """Which calls have a name of this pattern."""
+        return has_name(self.names, pattern)[self.name]
 
     @property
     def is_ambiguous(self) -> bool:
         """Whether kernel launches share ids or come from several processes: then an id does not name a launch."""
-        ids = self.correlation[self.is_launch]
-        return len(distinct(ids)) < len(ids) or len(distinct(self.pid()[self.is_launch])) > 1
+        is_launch = self.named(KERNEL_LAUNCH)
+        ids = self.correlation[is_launch]
+        return len(distinct(ids)) < len(ids) or len(distinct(self.pid()[is_launch])) > 1
 
 
 _NONE: Ints = np.empty(0, np.int64)
+
+
+def has_name(names: Sequence[str], pattern: re.Pattern[str]) -> Mask:
+    """Which of these names of calls match; the last place is for a missing name."""
+    matches = [name.startswith(("cu", "hip")) and bool(pattern.fullmatch(name)) for name in names]
+    return np.array([*matches, False], np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +93,6 @@ class Repair:
     cut: Ints
     dur_ns: Ints
     notes: tuple[Note, ...]
-
-
-def name_flags(names: Sequence[str]) -> dict[str, Mask]:
-    """For each name of a call, what it does; the last place is for a missing name."""
-    patterns = {
-        "is_launch": _KERNEL_LAUNCH,
-        "is_extended": _EXTENDED_LAUNCH,
-        "begins": _BEGIN_CAPTURE,
-        "ends": _END_CAPTURE,
-        "is_hip": _HIP,
-    }
-    flags = {flag: np.zeros(len(names) + 1, np.bool_) for flag in patterns}
-    for place, name in enumerate(names):
-        if name.startswith(("cu", "hip")):
-            for flag, pattern in patterns.items():
-                flags[flag][place] = pattern.fullmatch(name) is not None
-    return flags
 
 
 def repair(ops: Ops, calls: Calls, lost: Ints, source: str) -> Repair:
@@ -127,7 +120,7 @@ def repair(ops: Ops, calls: Calls, lost: Ints, source: str) -> Repair:
 
 def _has_first_kernel(ops: Ops, calls: Calls) -> bool:
     """Whether the first launch of the recording has an op, or there is no launch."""
-    launches = calls.is_launch.nonzero()[0]
+    launches = calls.named(KERNEL_LAUNCH).nonzero()[0]
     if not len(launches):
         return True
     first = calls.correlation[launches[calls.ts_ns[launches].argmin()]]
@@ -183,14 +176,14 @@ def _cut(ops: Ops, calls: Calls, is_kept: Mask) -> tuple[Ints, Ints]:
     kept = is_kept.nonzero()[0]
     call = _launching_calls(ops, calls)
     start, end = ops.ts_ns[kept], ops.ts_ns[kept] + ops.dur_ns[kept]
-    is_extended = np.concatenate((calls.is_extended, [False]))[call[kept]]
+    is_extended = np.append(calls.named(_EXTENDED_LAUNCH), False)[call[kept]]
     rows, ends = cut_late_ends(
         start,
         end,
         ops.stream[kept],
         np.where(ops.correlation.missing, -1, ops.correlation.values)[kept],
         may_overlap=is_extended,
-        is_in_order=calls.is_hip,
+        is_in_order=bool(calls.named(_HIP).any()),
     )
     is_sound = np.ones(len(kept), np.bool_)
     is_sound[rows] = False
@@ -200,7 +193,7 @@ def _cut(ops: Ops, calls: Calls, is_kept: Mask) -> tuple[Ints, Ints]:
 
 def _missing_kernels(calls: Calls, kept_ids: Ints, lost: Ints, source: str) -> Iterator[Note]:
     """Count launches whose kernel is unusable, and launches at the head of the recording that have none."""
-    launches = calls.is_launch.nonzero()[0]
+    launches = calls.named(KERNEL_LAUNCH).nonzero()[0]
     count = len(launches)
     if not count:
         return

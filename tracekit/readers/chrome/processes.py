@@ -24,7 +24,7 @@ from tracekit.model.trace import Note
 from tracekit.readers.chrome.classes import CLASS_CODE
 from tracekit.readers.chrome.scan import Codes, Sparse
 from tracekit.readers.chrome.tables import Rows
-from tracekit.readers.device_times import Calls
+from tracekit.readers.device_times import KERNEL_LAUNCH, Calls
 
 Mask = npt.NDArray[np.bool_]
 
@@ -126,7 +126,8 @@ def find_interleaved(calls: Calls, source: str) -> Note | None:
 
     A process numbers its launches: two processes that write to one file leave the same ids twice, or two pids.
     """
-    ids, pids = calls.correlation[calls.is_launch], calls.pid()[calls.is_launch]
+    is_launch = calls.named(KERNEL_LAUNCH)
+    ids, pids = calls.correlation[is_launch], calls.pid()[is_launch]
     repeated = len(ids) - len(distinct(ids))
     if repeated <= MOST_REPEATED * len(ids) and len(distinct(pids)) < 2:
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import re
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from tracekit.process.impossible_times import DAY_NS, far_rows, overlong_ops, ze
 from tracekit.readers import device_times
 from tracekit.readers.chrome.classes import CLASS_CODE
 from tracekit.readers.chrome.tables import PLANS, Rows, integers
+from tracekit.readers.device_times import BEGIN_CAPTURE, END_CAPTURE, KERNEL_LAUNCH
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -75,7 +77,7 @@ def _leave_out(
     rows.classes[stranded] = CLASS_CODE["ignored"]
     ids = integers(rows.args.get("correlation"), lost)
     calls = calls_of(rows)
-    linked = ~ids.missing & is_one_of(ids.values, calls.correlation[calls.is_launch])
+    linked = ~ids.missing & is_one_of(ids.values, calls.correlation[calls.named(KERNEL_LAUNCH)])
     is_counted = stranded.copy()
     is_counted[lost[linked]] = False
     count = int(np.count_nonzero(is_counted))
@@ -147,12 +149,10 @@ _MOST_NUMBERS = 2**40
 def calls_of(rows: Rows) -> device_times.Calls:
     """The runtime calls with a correlation id, and the captures into graphs."""
     positions = rows.of("runtime")
-    names = rows.labels["name"]
-    flags = device_times.name_flags(list(map(str, names.values)))
-    codes, ts = names.codes[positions], rows.times["ts_ns"][positions]
-    captures = tuple(
-        ts[flags[flag][codes]] if flags[flag].any() else ts[:0] for flag in ("begins", "ends")
-    )
+    labels = rows.labels["name"]
+    names = tuple(map(str, labels.values))
+    codes, ts = labels.codes[positions], rows.times["ts_ns"][positions]
+    captures = tuple(_times_of(ts, codes, names, edge) for edge in (BEGIN_CAPTURE, END_CAPTURE))
     correlation = integers(rows.args.get("correlation"), positions)
     if correlation.missing.any():
         known = (~correlation.missing).nonzero()[0]
@@ -162,8 +162,13 @@ def calls_of(rows: Rows) -> device_times.Calls:
         ts,
         correlation.values,
         lambda: rows.thread_process[rows.thread[positions]].astype(np.int64),
-        flags["is_launch"][codes],
-        flags["is_extended"][codes],
-        is_hip=bool(flags["is_hip"].any()),
-        captures=captures,
+        codes,
+        names,
+        (captures[0], captures[1]),
     )
+
+
+def _times_of(ts_ns: Ints, codes: Ints, names: Sequence[str], pattern: re.Pattern[str]) -> Ints:
+    """When calls with a name of this pattern began."""
+    matches = device_times.has_name(names, pattern)
+    return ts_ns[matches[codes]] if matches.any() else ts_ns[:0]
