@@ -64,7 +64,7 @@ def test_a_capture_spans_from_the_first_start_to_the_last_end_of_anything(tmp_pa
 def test_an_op_that_cannot_be_true_does_not_stretch_the_capture(tmp_path):
     rows = [op("a", 0, 100), *launched("k", 1, 10, 5, 1), kernel("corrupt", 20, 2_500_000)]
     assert capture(tmp_path, rows)["dur_ns"] == 100_000
-    assert checks(tmp_path, rows)["device_zero_duration"] == (1, None)
+    assert checks(tmp_path, rows)["device_ops"] == (1, 5_000)
 
 
 def test_what_is_not_recorded_is_unknown(tmp_path):

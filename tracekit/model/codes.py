@@ -63,6 +63,9 @@ IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS = (
 )
 """Codes of notes on rows whose times cannot be true, and on launches whose kernels are therefore missing."""
 
+OVERLONG = "overlong-ops"
+"""The code of notes on device ops that last longer than the whole recording."""
+
 LATE_ENDS = "late-ends"
 """The code of notes on device ops whose recorded end was moved forward to the start of the next op."""
 
@@ -153,6 +156,7 @@ CODES: Mapping[str, str] = {
     UNUSABLE_KERNELS: "launches whose kernel has an impossible time and was left out; launches: of how many",
     LOST_KERNELS: "launches at the start of the recording without a kernel row; launches: of how many",
     LATE_ENDS: "device ops that ended after the next op of their stream, cut to end before it; cut_ns",
+    OVERLONG: "device ops longer than the whole recording, left out",
     INTERLEAVED: "two processes wrote one file at the same time; repeated: launch ids that occur twice",
     MERGED_RANKS: "a file of several ranks, read as one process per rank; ranks: their labels",
     NO_EVENTS: "a trace without a single event",

@@ -54,7 +54,7 @@ def zero_rows(start: Ints, end: Ints, is_known: Mask) -> Mask:
     first, last = int(start[rest].min()), int(end[rest].max())
     distance = np.maximum(first - end, -last)
     length = np.where(end > start, ZERO_DISTANCE * (last - first), last - first)
-    return at_zero & (distance > np.maximum(length, SECOND_NS))
+    return np.asarray(at_zero & (distance > np.maximum(length, SECOND_NS)), np.bool_)
 
 
 def overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Ints) -> Mask:

@@ -13,7 +13,6 @@ from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Trace
 from tracekit.process.devices import devices
 from tracekit.process.placement import Placement, placement
-from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 
@@ -36,7 +35,7 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
     issued_ns = place.ts_ns[rows]
     low = np.searchsorted(issued_ns, start, side="left")
     high = np.maximum(np.searchsorted(issued_ns, end, side="left"), low)
-    dur = trace.derived(sound_dur_ns)[rows]
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
     busy = _busy_by_window(trace, rows, dur, low, high)
     return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}

@@ -55,7 +55,7 @@ class Calls:
 
     def named(self, pattern: re.Pattern[str]) -> Mask:
         """Which calls have a name of this pattern."""
-        return has_name(self.names, pattern)[self.name]
+        return np.asarray(has_name(self.names, pattern)[self.name], np.bool_)
 
     @property
     def is_ambiguous(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.codes import IMPOSSIBLE_TIMES, Data
+from tracekit.model.codes import IMPOSSIBLE_TIMES, OVERLONG, Data
 from tracekit.model.keys import is_one_of, of_arrays
 from tracekit.model.tables import DEVICE_OP_KINDS, HOST_OP_KINDS
 from tracekit.model.tables.arrays import Nullable, at_rows
@@ -93,7 +93,7 @@ _HOST = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
 
 
 def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note]:
-    """Count the duration of device ops that outlast the whole recording as 0, in place; yields a note on them."""
+    """Leave out device ops that outlast the whole recording, in place; yields a note on them."""
     ts, dur = rows.times["ts_ns"], rows.times["dur_ns"]
     start, length = ts[positions], dur[positions]
     # The recording lasts at least from the first start to the last: hardly ever every row is looked at.
@@ -104,9 +104,10 @@ def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note
         return
     wrong = overlong_ops(length, [(ts[own], ts[own] + dur[own]) for own in bounds], start)
     if wrong.any():
-        dur[positions[wrong]] = 0
-        message = "device ops longer than the whole recording count as 0"
-        yield Note("warning", "bad-duration", message, source, int(wrong.sum()))
+        rows.classes[positions[wrong]] = CLASS_CODE["ignored"]
+        rows.made.clear()
+        message = "device ops longer than the whole recording were left out"
+        yield Note("warning", OVERLONG, message, source, int(wrong.sum()))
 
 
 _OF_OPS = ("device", "stream", "correlation")
@@ -128,22 +129,14 @@ def _ops(rows: Rows, positions: Ints) -> device_times.Ops:
 
 def _stream_number(device: Nullable, stream: Nullable) -> Ints:
     """A number for each stream of each device, -1 where the stream is not recorded."""
-    count = int(stream.values.max(initial=0)) + 1
-    is_small = int(stream.values.min(initial=0)) >= 0 and count < _MOST_NUMBERS
-    if (
-        is_small
-        and not device.missing.any()
-        and np.all((device.values >= 0) & (device.values < 64))
-    ):
-        number = device.values * count + stream.values
+    numbers = (device.values, stream.values)
+    is_small = all(int(n.min(initial=0)) >= 0 and int(n.max(initial=0)) < 2**31 for n in numbers)
+    number: Ints
+    if is_small and not device.missing.any():
+        number = device.values * (int(stream.values.max(initial=0)) + 1) + stream.values
     else:
         number, _ = of_arrays([device, stream])
-    if stream.missing.any():
-        number = np.where(stream.missing, -1, number)
-    return number
-
-
-_MOST_NUMBERS = 2**40
+    return np.where(stream.missing, -1, number) if stream.missing.any() else number
 
 
 def calls_of(rows: Rows) -> device_times.Calls:
