@@ -7,17 +7,19 @@ from collections import Counter
 from gzip import decompress
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit.analyses.trust.data_quality import _same_stream_overlap
 from tracekit.job import launching
 from tracekit.job.frames import stage_rows, step_walls
 from tracekit.job.rank_groups import rank_groups
+from tracekit.model.keys import of_arrays
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.first_screen import _most_own_work
 from tracekit.pipeline.run import Options
+from tracekit.process.impossible_times import cut_late_ends
 from tracekit.readers import chrome
 
 HERE = Path(__file__).resolve().parent
@@ -65,7 +67,7 @@ def test_walls_of_steps_take_as_many_calls_for_few_steps_as_for_many(complexity,
     assert calls[1] < 1.2 * calls[0] + 50
 
 
-def test_overlaps_of_streams_take_as_many_calls_for_few_streams_as_for_many(complexity, tmp_path):
+def test_late_ends_take_as_many_calls_for_few_streams_as_for_many(complexity, tmp_path):
     calls = []
     for count in (10, 500):
         folder = tmp_path / str(count)
@@ -74,8 +76,17 @@ def test_overlaps_of_streams_take_as_many_calls_for_few_streams_as_for_many(comp
         (path,) = folder.iterdir()
         (trace,) = chrome.read(Source(path, path.name, "chrome"), Want())
         assert trace["device_ops"]["stream"].nunique() == count
-        calls.append(calls_of(_same_stream_overlap, trace))
+        calls.append(calls_of(_late_ends, trace))
     assert calls[1] < 1.2 * calls[0] + 50
+
+
+def _late_ends(trace):
+    start = trace.numbers("device_ops", "ts_ns")
+    end = start + 10 * trace.numbers("device_ops", "dur_ns")
+    number, _ = of_arrays([trace.nullable("device_ops", "stream")])
+    rows = np.arange(len(start))
+    may_overlap = np.zeros(len(start), np.bool_)
+    return cut_late_ends(start, end, number, rows, may_overlap=may_overlap, is_in_order=True)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from tracekit.process.busy import by_window, running
 from tracekit.process.idle import IdleTime, _last_before
 from tracekit.process.idle_tables import histogram, idle_by_window, longest, main_causes
 from tracekit.process.queues import launch_delays, queues
-from tracekit.process.sound import sound_device_ops
 from tracekit.process.stage_at import outermost_ranges
 from tracekit.process.stalls import stage_edges, stalls
 from tracekit.process.steps import windows
@@ -320,7 +319,7 @@ def test_the_parts_add_up_and_neither_order_nor_clock_matter(tmp_path_factory, r
     trace = load(folder, rows)
     limits = IdleTime(kernel_wait_ns=3_000, silence_ns=8_000)
     devices = trace.derived(limits)
-    ops = sound_device_ops(trace)
+    ops = trace.get("device_ops")
     framed = {"step": trace.derived(windows).steps, "stage": outermost_ranges(trace)}
     for idle in devices:
         assert sum(part.total for part in idle.causes.values()) == idle.gaps.total

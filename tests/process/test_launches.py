@@ -6,7 +6,6 @@ from chrome_builder import BACKWARD, kernel, launch, launched, op, step, write
 import tracekit
 from tracekit.process.cut import cut
 from tracekit.process.launches import LINKS, latest, launches
-from tracekit.process.sound import overlong, sound_device_ops
 from tracekit.process.steps import windows
 from tracekit.process.work import work_within
 
@@ -72,19 +71,6 @@ def test_a_kernel_launched_before_the_window_is_unlinked_not_lost(tmp_path):
     found = launches(trace)
     assert found.linked.tolist() == [False, False]
     assert len(trace["device_ops"]) == 2
-
-
-def test_an_op_longer_than_the_whole_capture_is_not_believed(tmp_path):
-    trace = load(
-        tmp_path, [op("aten::mul", 0, 100), kernel("k", 20, 5), kernel("corrupt", 30, 2_500_000)]
-    )
-    assert overlong(trace).tolist() == [False, True]
-    assert sound_device_ops(trace)["name"].tolist() == ["k"]
-
-
-def test_without_host_activity_nothing_bounds_a_kernel(tmp_path):
-    trace = load(tmp_path, [kernel("k", 0, 5), kernel("long", 5, 2_500_000)])
-    assert overlong(trace).tolist() == [False, False]
 
 
 def test_work_counts_for_the_window_of_its_launch_on_any_thread(tmp_path):

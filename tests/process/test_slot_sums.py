@@ -16,7 +16,6 @@ from tracekit.model.errors import TracekitError
 from tracekit.process.busy import PARTS, by_window, running
 from tracekit.process.idle_tables import idle_by_window
 from tracekit.process.slots import exclusive_slots
-from tracekit.process.sound import sound_device_ops
 from tracekit.process.steps import windows
 
 LINKED = st.tuples(
@@ -77,7 +76,7 @@ def check_sums(trace):
         assert not len(frame)
         return
     devices = trace.derived(LIMITS) if trace.has("device_ops") else ()
-    ops = trace.derived(sound_device_ops)
+    ops = trace.get("device_ops")
     for device in [idle.device for idle in devices] or [None]:
         mine = frame[frame["device"].isna() if device is None else frame["device"] == device]
         for number, occurrence, _, ts, dur in steps.itertuples(index=False):

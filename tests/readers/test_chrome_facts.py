@@ -190,7 +190,7 @@ def test_a_bare_array_of_events_is_a_trace(tmp_path):
 
 
 def test_phases_that_are_not_read_are_counted(read):
-    rows = [OP, {**OP, "ph": "B"}, {**OP, "ph": "E"}, {**OP, "ph": None}, {**OP, "ph": "XX"}]
+    rows = [OP, {**OP, "ph": "b"}, {**OP, "ph": "e"}, {**OP, "ph": None}, {**OP, "ph": "XX"}]
     trace = read(rows)
     assert len(trace["host_ops"]) == 1
     assert codes(trace) == {"phase": 4}

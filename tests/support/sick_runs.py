@@ -57,6 +57,46 @@ def healthy(folder):
         trace(folder / f"rank{rank}.json", rank, 2)
 
 
+def timed(folder, host_at_zero=0, early=0, shift=0, without=(), length=20):
+    """Ten launches 40 µs apart, each with a kernel of 20 µs 5 µs later; `length` is that of the third.
+
+    The first `early` kernels lie a second before their launch, all of them `shift` µs off. Launches `without` have none.
+    """
+    rows = [chrome.op("a", 0, 0) for _ in range(host_at_zero)]
+    for number in range(10):
+        at = 2e9 + 40 * number
+        begin = at + 5 + shift - (1e6 if number < early else 0)
+        rows += [chrome.op("aten::mm", at, 30), chrome.launch(at, number + 1)]
+        if number not in without:
+            last = length if number == 2 else 20
+            rows.append(chrome.kernel(f"k{number}", begin, last, number + 1))
+    chrome.write(folder / "rank0.json", rows)
+
+
+def interleaved(folder, first):
+    """A file of ten launches, over which ten others were written from the middle of a row; these count from `first`."""
+    texts = []
+    for start in (0, first):
+        rows = []
+        for number in range(10):
+            at = 40 * number
+            rows += [chrome.op("aten::mm", at, 30), chrome.launch(at, start + number)]
+        texts.append(chrome.text(rows))
+    cut, other = (
+        text.index(b'"dur"', len(text) // part) for text, part in zip(texts, (2, 3), strict=True)
+    )
+    put(folder / "rank0.json", texts[0][: cut + 6] + texts[1][other:])
+
+
+def merged(folder, *prefixes):
+    """The rows of as many processes in one file, with these before their pids."""
+    rows = []
+    for place, prefix in enumerate(prefixes):
+        own = [chrome.op("aten::mm", 0, 90), *chrome.launched("k", 5, 10, 20, 1)]
+        rows += [row | {"pid": f"{prefix}{row['pid'] + place}"} for row in own]
+    chrome.write(folder / "merged.json", rows)
+
+
 def two(folder, first=None, second=None):
     """Two ranks of two, made with these options."""
     trace(folder / "rank0.json", 0, 2, **(first or {}))
@@ -168,6 +208,30 @@ TORCH = {
     "no-times": (
         lambda f: (healthy(f), chrome.write(f / "rank2.json", without("ts"))),
         lambda f: (healthy(f), chrome.write(f / "rank2.json", without("tid"))),
+    ),
+    "impossible-times": (
+        lambda f: timed(f, host_at_zero=3),
+        timed,
+    ),
+    "unusable-kernels": (
+        lambda f: timed(f, early=2),
+        lambda f: timed(f, shift=-200_000),
+    ),
+    "lost-kernels": (
+        lambda f: timed(f, without=range(3)),
+        lambda f: timed(f, without=range(7, 10)),
+    ),
+    "late-ends": (
+        lambda f: timed(f, length=95),
+        lambda f: timed(f, length=50),
+    ),
+    "interleaved-processes": (
+        lambda f: interleaved(f, 0),
+        lambda f: interleaved(f, 100),
+    ),
+    "merged-ranks": (
+        lambda f: merged(f, "[TP00] ", "[TP01-DP00] "),
+        lambda f: merged(f, "[worker] ", "rank 1 "),
     ),
     "odd-times": (
         lambda f: (healthy(f), chrome.write(f / "rank2.json", [chrome.op("a", 1, -5)])),

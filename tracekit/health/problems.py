@@ -148,18 +148,38 @@ PROBLEMS: Mapping[str, Problem] = {
         "the job was killed while the profiler wrote, the disk was full, or the copy broke off",
         "compare the size with the original and copy again; leave the profiler time to stop before the job ends",
     ),
+    "interleaved-processes": Problem(
+        "data_loss",
+        "{files}: two processes wrote one file at the same time; no figure is shown",
+        "ranks use one file name: the name holds no rank, or each rank believes to be rank 0",
+        "put rank and pid into the file name (tensorboard_trace_handler does), and record again",
+    ),
+    "unusable-kernels": Problem(
+        "data_loss",
+        "",
+        "the profiler stamped kernels long before their launch, as ROCm and CUPTI do where clocks are not "
+        "synchronised yet; these kernels are left out, so GPU time is too low there",
+        "schedule(warmup=1) or more, so that recording starts later; use a newer driver or profiler",
+    ),
+    "lost-kernels": Problem(
+        "data_loss",
+        "",
+        "the profiler dropped the first kernels: its buffers were not ready when recording began; GPU time is too "
+        "low there",
+        "schedule(warmup=1) or more, so that recording starts later; leave the first step out (--steps)",
+    ),
+    "impossible-times": Problem(
+        "data_loss",
+        "{count} rows in {files} at time zero, or days from all other rows, left out",
+        "the profiler lost the times of these rows while it wrote (pytorch#188481), or its clock jumped",
+        "record again with a newer torch; steps without sound rows are not counted",
+    ),
     "no-times": Problem(
         "data_loss",
         "{files} of which no event can be used",
         "written by another program, or changed after it was recorded: an event needs a phase (ph), a start (ts) "
         "and, where its phase is X, a duration (dur)",
         "export it again from the profiler that recorded it",
-    ),
-    "interleaved-processes": Problem(
-        "data_loss",
-        "{files}: two processes wrote one file",
-        "several ranks were given the same file name, and wrote it at the same time",
-        "give each rank a file name of its own",
     ),
     "lost-rows": Problem(
         "data_loss",
@@ -251,6 +271,12 @@ PROBLEMS: Mapping[str, Problem] = {
         "{count} events in {files} without a usable start or duration (missing, negative or impossible)",
         "written by another program, changed after it was recorded, or a clock that was set back while it ran",
         "times that rest on them are too short: export it again, and compare with the original",
+    ),
+    "late-ends": Problem(
+        "warning",
+        "{count} device ops in {files} ended after the next op of their stream; cut to end before it",
+        "the profiler stamps some ends too late, as ROCm does; a stream runs its work in order",
+        "nothing for busy and idle times, which use the cut ops; use a newer ROCm for the durations of these kernels",
     ),
     "open-ranges": Problem(
         "warning",

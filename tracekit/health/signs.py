@@ -7,11 +7,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tracekit.model.codes import (
     IGNORED,
+    IMPOSSIBLE_TIMES,
     INTERLEAVED,
+    LATE_ENDS,
+    LOST_KERNELS,
     MISSED,
     OF_ERRORS,
     OPENED,
+    OVERLONG,
     UNREADABLE,
+    UNUSABLE_KERNELS,
     Data,
 )
 from tracekit.model.records import dataclass
@@ -88,6 +93,12 @@ _OF_TRACE = frozenset(
 """Codes of notes on what a trace lost because it is cut off or damaged."""
 
 _BY_NOTE: Mapping[str, str] = {
+    IMPOSSIBLE_TIMES: IMPOSSIBLE_TIMES,
+    UNUSABLE_KERNELS: UNUSABLE_KERNELS,
+    LOST_KERNELS: LOST_KERNELS,
+    LATE_ENDS: LATE_ENDS,
+    OVERLONG: "odd-times",
+    "unpaired": "odd-times",
     "no-time": "odd-times",
     "no-duration": "odd-times",
     "bad-duration": "odd-times",
@@ -102,8 +113,13 @@ _BY_NOTE: Mapping[str, str] = {
     "capture": "capture-problem",
     "no-effect": "no-effect",
 }
-_IN_OWN_WORDS = frozenset({"other-loss", "same-content", "capture-problem", "no-effect"})
-_COUNTED = frozenset({"open-ranges", "missing-files", "odd-times"})
+_IN_OWN_WORDS = frozenset(
+    {
+        *("other-loss", "same-content", "capture-problem", "no-effect"),
+        *(UNUSABLE_KERNELS, LOST_KERNELS),
+    }
+)
+_COUNTED = frozenset({"open-ranges", "missing-files", "odd-times", IMPOSSIBLE_TIMES, LATE_ENDS})
 
 
 def signs(

@@ -387,7 +387,8 @@ def _no_common_clock(run: Sequence[Capture]) -> Iterator[Symptom]:
     """Files whose times count from a zero of their own, in a run of several processes."""
     placed = [capture for capture in run if capture.last_ns > capture.first_ns]
     relative = [capture for capture in placed if not capture.absolute_time]
-    if relative and len(_groups(placed, _process)) > 1:
+    # The processes of one file share its clock.
+    if relative and len(_groups(placed, _process)) > 1 and len(_places(placed)) > 1:
         files = _plural(len(_places(placed)), "file")
         what = f"{len(_places(relative)):,} of {files} have a clock of their own"
         yield Symptom("no-common-clock", _places(relative), what)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from tracekit.job.groups import least, most
 from tracekit.model import keys as grouping
+from tracekit.model.codes import OF_TIMES
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import (
     CAPTURE,
@@ -400,8 +401,12 @@ def _job(walls: pd.DataFrame) -> Job:
 
 
 def undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of sources that lost nothing: in a damaged one what is missing looks idle."""
-    damaged = {note.source for note in measured.notes if note.severity == "data_loss"}
+    """The rows of sources that lost nothing: in a damaged one what is missing looks idle.
+
+    Rows left out because of their times are counted in their notes: what is left is sound.
+    """
+    losses = (note for note in measured.notes if note.severity == "data_loss")
+    damaged = {note.source for note in losses if note.code not in OF_TIMES}
     return rows[~rows["source"].isin(damaged)] if damaged else rows
 
 

@@ -56,11 +56,27 @@ NO_EVENTS, NO_TIMES = "no-events", "no-usable-events"
 IGNORED, MISSED = "ignored", "not-read"
 """Codes of notes on files that were passed over, and on those of them that are missed; their data say why."""
 
+RECOGNIZED = "recognized"
+"""The code of notes on files that are known and not read; their data hold the `kind` of recording."""
+
+IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS = (
+    "impossible-times",
+    "unusable-kernels",
+    "lost-kernels",
+)
+"""Codes of notes on rows whose times cannot be true, and on launches whose kernels are therefore missing."""
+
+OVERLONG = "overlong-ops"
+"""The code of notes on device ops that last longer than the whole recording."""
+
+LATE_ENDS = "late-ends"
+"""The code of notes on device ops whose recorded end was moved forward to the start of the next op."""
+
 INTERLEAVED, MERGED_RANKS = "interleaved-processes", "merged-ranks"
 """Codes of notes on files that hold more than one process: by accident, or merged on purpose."""
 
-RECOGNIZED = "recognized"
-"""The code of notes on files that are known and not read; their data hold the `kind` of recording."""
+OF_TIMES = frozenset({IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS})
+"""Codes of notes on rows that are missing because of their times, not because the file is damaged."""
 
 OPENED = "opened"
 """The code of what a reader notes about the state in which it found a database."""
@@ -140,6 +156,13 @@ CODES: Mapping[str, str] = {
     # Notes of every reader.
     "bad-duration": "durations that cannot be, and count as 0",
     "base-time": "the time zero of the file is not recorded, or is no time",
+    IMPOSSIBLE_TIMES: "rows at time zero or days away from all others, left out; zero, far: how many",
+    UNUSABLE_KERNELS: "launches whose kernel has an impossible time and was left out; launches: of how many",
+    LOST_KERNELS: "launches at the start of the recording without a kernel row; launches: of how many",
+    LATE_ENDS: "device ops that ended after the next op of their stream, cut to end before it; cut_ns",
+    OVERLONG: "device ops longer than the whole recording, left out",
+    INTERLEAVED: "two processes wrote one file at the same time; repeated: launch ids that occur twice",
+    MERGED_RANKS: "a file of several ranks, read as one process per rank; ranks: their labels",
     NO_EVENTS: "a trace without a single event",
     NO_TIMES: "a trace of which no event can be used; no_start, no_phase: how many lack it",
     "no-duration": "events without an end",
@@ -148,8 +171,6 @@ CODES: Mapping[str, str] = {
     "negative-time": "rows from before the recording began",
     "not-understood": "what is not understood, and left aside",
     "unlinked-left-out": "device work of which the launch was not recorded, where steps were chosen",
-    INTERLEAVED: "two processes wrote one file at the same time; repeated: launch ids that occur twice",
-    MERGED_RANKS: "a file of several ranks, read as one process per rank; ranks: their labels",
     # What a text or its packing lost.
     "damaged": "damage that was passed over; size_bytes, or of a database table, rows, says",
     "gzip-crc": "a gzip stream with another checksum",
@@ -163,6 +184,7 @@ CODES: Mapping[str, str] = {
     "packed-damaged": "a packed file that is damaged",
     "packed-truncated": "a packed file that ends early",
     "phase": "events of a phase that is not read",
+    "unpaired": "begin or end events without their counterpart",
     "repaired": "elements of invalid JSON that were repaired; size_bytes",
     "timeline-cut": "changes beyond the limit",
     "timeline-empty": "a memory timeline without anything in it",

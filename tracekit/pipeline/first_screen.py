@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -37,12 +37,12 @@ from tracekit.job.start_up import prefixes
 from tracekit.job.tables import sheet
 from tracekit.job.warm_up import Dropped
 from tracekit.model import faults
-from tracekit.model.codes import NO_EVENTS, NO_TIMES
+from tracekit.model.codes import INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import called, plural
 from tracekit.model.recording_kinds import FOREIGN
 from tracekit.model.report import Better, Heading, Metric, Sheet
-from tracekit.model.trace import Measurements
+from tracekit.model.trace import Measurements, Note
 from tracekit.model.units import numbers, show
 from tracekit.pipeline import asked
 
@@ -157,6 +157,8 @@ def _named_values(values: Mapping[str, str]) -> str:
 def _hardware(measured: Measurements) -> str:
     """`8 × H100`, the number of devices that were seen; or that there was none."""
     captures = measured["captures"]
+    if INTERLEAVED in map(attrgetter("code"), measured.notes):
+        return ""
     if not (captures["device_op_count"] > 0).any():
         only = set(captures["tool"].dropna()) == {"torch_memory"}
         return "only memory was recorded" if only else _without_gpu(measured)
@@ -477,10 +479,21 @@ def file_counts(measured: Measurements) -> FileCounts:
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
-    """What to keep in mind of all numbers: files taken for several runs, memory that is counted and may be unmapped."""
+    """What limits all numbers: files taken for several runs, cut late ends, memory that is counted and may be unmapped."""
     nothing: tuple[str, ...] = ()
     pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
-    return (*(note.message for note in measured.notes if note.code == APART), *pools)
+    apart = (note.message for note in measured.notes if note.code == APART)
+    cut = _cut_ends([note for note in measured.notes if note.code == LATE_ENDS])
+    return (*apart, *cut, *pools)
+
+
+def _cut_ends(notes: Sequence[Note]) -> Iterator[str]:
+    """One sentence on device ops whose late ends were cut, over all sources; none without any."""
+    if not notes:
+        return
+    count = sum(map(attrgetter("count"), notes))
+    ops = f"{count:,} device {plural(count, 'op')} ended after the next op of the same stream"
+    yield f"{ops} (a late time stamp, as on ROCm); they were cut to end before it"
 
 
 def unseen(measured: Measurements) -> tuple[str, ...]:

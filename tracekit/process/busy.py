@@ -32,16 +32,14 @@ class Running(NamedTuple):
     end: Ints
 
 
-def rows_by_device(
-    device: Nullable, is_sound: npt.NDArray[np.bool_]
-) -> list[tuple[int | None, Ints]]:
-    """(device, the rows of its sound ops) in the order of device numbers; those of unknown devices last."""
-    recorded = is_sound & ~device.missing
+def rows_by_device(device: Nullable) -> list[tuple[int | None, Ints]]:
+    """(device, the rows of its ops) in the order of device numbers; those of unknown devices last."""
+    recorded = ~device.missing
     numbers = distinct(device.values[recorded]).tolist()
     rows: list[tuple[int | None, Ints]] = [
         (number, (recorded & (device.values == number)).nonzero()[0]) for number in numbers
     ]
-    unknown = (is_sound & device.missing).nonzero()[0]
+    unknown = device.missing.nonzero()[0]
     return [*rows, (None, unknown)] if len(unknown) else rows
 
 

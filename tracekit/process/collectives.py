@@ -21,7 +21,6 @@ from tracekit.process.collective_names import SYNCHRONISING, op_of
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
 from tracekit.process.placement import Placement, placement
-from tracekit.process.sound import overlong
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.steps import windows
 
@@ -91,7 +90,7 @@ class Collectives:
 def collectives(trace: Trace) -> Collectives:
     """The collectives of a trace; sizes after definition M12, steps and stages as of all device work."""
     is_collective = of_kind(trace, "device_ops", "collective")
-    rows = (is_collective & ~trace.derived(overlong)).nonzero()[0]
+    rows = is_collective.nonzero()[0]
     on_device = len(rows) > 0
     if not on_device:
         rows = _host_rows(trace)
@@ -217,7 +216,7 @@ def _first_known(is_known: Bools, number: Ints, first: Ints) -> Ints:
 
 def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
     """For each collective, how much of it no compute kernel of its device runs beside (M5)."""
-    is_compute = of_kind(trace, "device_ops", "kernel") & ~trace.derived(overlong)
+    is_compute = of_kind(trace, "device_ops", "kernel")
     of_compute = at_rows(trace.nullable("device_ops", "device"), is_compute.nonzero()[0])
     both = joined([device, of_compute])
     own_device, compute_device = np.split(of_arrays([both])[0], [len(start)])

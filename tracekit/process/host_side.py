@@ -25,7 +25,6 @@ from tracekit.process.host_activity import (
 )
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, nesting
-from tracekit.process.sound import sound_dur_ns
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.stalls import opening_ns
 from tracekit.process.start_up import CAPTURING_GRAPH, COMPILING
@@ -245,7 +244,7 @@ def device_busy(trace: Trace) -> dict[int, Intervals]:
     """When each device runs anything; by position of the device among those recorded."""
     number = trace.derived(device_places)
     start = trace.numbers("device_ops", "ts_ns")
-    end = start + trace.derived(sound_dur_ns)
+    end = start + trace.numbers("device_ops", "dur_ns")
     return {int(n): union(start[number == n], end[number == n]) for n in distinct(number)}
 
 
@@ -277,7 +276,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
         return []
     side, links = trace.derived(host_side), trace.derived(launches)
     start = trace.numbers("device_ops", "ts_ns")
-    end = start + trace.derived(sound_dur_ns)
+    end = start + trace.numbers("device_ops", "dur_ns")
     single = _one_by_one(trace) & (links.call >= 0)
     single[single] = side.within_optimizer[links.call[single]] < 0
     set_up, waits = _setting_up(trace, side), _waits(trace, side)

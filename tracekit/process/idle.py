@@ -41,7 +41,6 @@ from tracekit.process.host_activity import (
     sync_calls,
 )
 from tracekit.process.launches import Launches, launches
-from tracekit.process.sound import overlong
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.start_up import start_up
 from tracekit.process.steps import Stages, Windows, windows
@@ -95,7 +94,7 @@ class IdleTime:
     def __call__(self, trace: Trace) -> tuple[DeviceIdle, ...]:
         """Gaps and causes of every device; over causes they add up to the gaps exactly."""
         device = trace.nullable("device_ops", "device")
-        by_device = rows_by_device(device, ~trace.derived(overlong))
+        by_device = rows_by_device(device)
         return tuple(self._of_device(trace, number, rows) for number, rows in by_device)
 
     def _of_device(self, trace: Trace, number: int | None, rows: Ints) -> DeviceIdle:

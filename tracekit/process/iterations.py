@@ -20,7 +20,6 @@ from tracekit.process.by_name import of_kind
 from tracekit.process.engine_batches import Batch, batch
 from tracekit.process.nesting import nesting
 from tracekit.process.placement import Placement, placement
-from tracekit.process.sound import sound_device_ops, sound_dur_ns
 from tracekit.process.steps import Windows, step_of, windows
 from tracekit.process.work import work_within
 
@@ -124,7 +123,7 @@ def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
         place: Placement = trace.derived(placement)
         row = window_at(start, end, place.ts_ns)
         inside = (place.known & (row >= 0)).nonzero()[0]
-        ends = device["ts_ns"].to_numpy() + trace.derived(sound_dur_ns)
+        ends = device["ts_ns"].to_numpy() + trace.numbers("device_ops", "dur_ns")
         np.maximum.at(last, row[inside], ends[inside])
     return last
 
@@ -195,7 +194,7 @@ def _ends_only(trace: Trace) -> pd.DataFrame | None:
     """Begin and end of what a rollout replica did, where nothing tells more."""
     if trace.source.replica is None:
         return None
-    ops, basis = trace.derived(sound_device_ops), "device"
+    ops, basis = trace.get("device_ops"), "device"
     if not len(ops):
         host = trace.get("host_ops")
         ops, basis = host[~host["kind"].isin(("overhead", "other", "python"))], "host"

@@ -15,7 +15,6 @@ from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_none, named, of_kind
 from tracekit.process.devices import devices
 from tracekit.process.placement import Placement, placement
-from tracekit.process.sound import sound_dur_ns
 from tracekit.process.steps import windows
 
 Ints = npt.NDArray[np.int64]
@@ -69,7 +68,7 @@ def _own(trace: Trace, start: Ints, end: Ints, kind: npt.NDArray[np.object_]) ->
     place: Placement = trace.derived(placement)
     work = (place.known & of_kind(trace, "device_ops", "kernel")).nonzero()[0]
     launched, begin = place.ts_ns[work], op_start[work]
-    finish = begin + trace.derived(sound_dur_ns)[work]
+    finish = begin + trace.numbers("device_ops", "dur_ns")[work]
     of_trace = trace.derived(devices)
     number, width = of_trace.number[work], max(len(of_trace), 1)
     for name in ("mini", "micro"):

@@ -30,7 +30,6 @@ from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, join
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, named, of_kind
 from tracekit.process.collectives import Collectives, collectives
-from tracekit.process.sound import overlong
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import Spans, windows
 
@@ -107,11 +106,10 @@ def _together(parts: list[Mapping[str, Any]]) -> Columns:
 def _computing(trace: Trace, device: Nullable) -> Intervals:
     """When compute kernels run on a device."""
     of_op = trace.nullable("device_ops", "device")
-    chosen = of_kind(trace, "device_ops", "kernel") & ~trace.derived(overlong)
-    if device.missing[0]:
-        chosen &= of_op.missing
-    else:
-        chosen &= ~of_op.missing & (of_op.values == device.values[0])
+    is_own = of_op.missing
+    if not device.missing[0]:
+        is_own = ~of_op.missing & (of_op.values == device.values[0])
+    chosen = of_kind(trace, "device_ops", "kernel") & is_own
     start = trace.numbers("device_ops", "ts_ns")[chosen]
     return union(start, start + trace.numbers("device_ops", "dur_ns")[chosen])
 

@@ -14,7 +14,6 @@ from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.host_side import step_thread
 from tracekit.process.launches import Launches, latest, launches
 from tracekit.process.nesting import holding
-from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -99,7 +98,7 @@ def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
         start + trace.numbers("device_ranges", "dur_ns")[ranges],
         of_op,
         first,
-        first + trace.derived(sound_dur_ns)[ops],
+        first + trace.numbers("device_ops", "dur_ns")[ops],
     )
     is_held = holder >= 0
     return asks[is_held], began[holder[is_held]]
@@ -133,7 +132,9 @@ def _projections(trace: Trace) -> tuple[Ints, Ints]:
 def _whole(trace: Trace) -> int:
     """How long everything together lasted."""
     starts = np.concatenate([trace.numbers(table, "ts_ns") for table in ("host_ops", "device_ops")])
-    durs = np.concatenate((trace.numbers("host_ops", "dur_ns"), trace.derived(sound_dur_ns)))
+    durs = np.concatenate(
+        (trace.numbers("host_ops", "dur_ns"), trace.numbers("device_ops", "dur_ns"))
+    )
     return int((starts + durs).max() - starts.min()) + LONGER_NS if len(starts) else 0
 
 

@@ -24,7 +24,6 @@ from tracekit.process.host_side import HostSide, host_side
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
 from tracekit.process.shapes import Shapes, launch_threads, nearest_or_self, shapes
-from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -156,7 +155,7 @@ def _chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Ints, Ints, Bools]
     chain = np.cumsum(~follows) - 1
     is_long = np.bincount(chain)[chain] >= MIN_CHAIN if len(chain) else follows
     kernels, chain = kernels[is_long], numbered(chain[is_long])[1]
-    dur = trace.derived(sound_dur_ns)[kernels]
+    dur = trace.numbers("device_ops", "dur_ns")[kernels]
     first = np.lexsort((np.arange(len(kernels)), -dur, chain))
     longest = np.zeros(len(kernels), np.bool_)
     longest[first[np.diff(chain[first], prepend=-1).nonzero()[0]]] = True

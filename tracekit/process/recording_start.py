@@ -14,7 +14,6 @@ from tracekit.model.records import dataclass
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import of_kind
 from tracekit.process.host_activity import SyncCalls, on_launching, sync_calls
-from tracekit.process.sound import sound_dur_ns
 from tracekit.process.start_up import StartUp, device_time, start_up
 
 Ints = npt.NDArray[np.int64]
@@ -112,7 +111,7 @@ def early_collective(trace: Trace) -> EarlyWait | None:
     collective of those that began early lasts until the last one has begun.
     """
     is_collective = of_kind(trace, "device_ops", "collective")
-    dur, start = trace.derived(sound_dur_ns), trace.numbers("device_ops", "ts_ns")
+    dur, start = trace.numbers("device_ops", "dur_ns"), trace.numbers("device_ops", "ts_ns")
     names = trace.texts("device_ops", "name").codes
     long = (is_collective & (dur >= MIN_WAIT_NS)).nonzero()[0]
     if not len(long):

@@ -24,7 +24,6 @@ from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.engine_batches import names_iteration
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
-from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -112,7 +111,7 @@ def work_end(trace: Trace, start: int, end: int) -> int:
     """When the last device op that was launched within a window ends; `start` where none was."""
     first, last = (
         trace.derived(launch_times),
-        trace.numbers("device_ops", "ts_ns") + trace.derived(sound_dur_ns),
+        trace.numbers("device_ops", "ts_ns") + trace.numbers("device_ops", "dur_ns"),
     )
     inside = (first >= start) & (first < end)
     return int(last[inside].max(initial=start))
@@ -219,7 +218,7 @@ def _windows(trace: Trace, begins: _Ranges, origin: str) -> Repetition | None:
 
 def _hold_work(trace: Trace, issued: Ints, start: int, end: int) -> bool:
     """Whether most of the device work was issued in this time."""
-    dur = trace.derived(sound_dur_ns)
+    dur = trace.numbers("device_ops", "dur_ns")
     inside = (issued >= start) & (issued < end)
     return int(dur[inside].sum()) >= LEAST_WORK * int(dur.sum())
 

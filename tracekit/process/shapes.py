@@ -16,7 +16,6 @@ from tracekit.process.devices import devices
 from tracekit.process.flops import OPS, Product, product
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import nesting
-from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
@@ -134,7 +133,7 @@ def device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints
     """(launches, Σ duration, busy) of each group of device ops; busy is a union per device, Σ over devices."""
     rows, of_trace = (group >= 0).nonzero()[0], trace.derived(devices)
     start = trace.numbers("device_ops", "ts_ns")[rows]
-    dur = trace.derived(sound_dur_ns)[rows]
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
     width = max(len(of_trace), 1)
     queue = group[rows] * width + of_trace.number[rows]
     busy = union_totals(start, start + dur, queue, count * width)

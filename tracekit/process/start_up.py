@@ -23,7 +23,6 @@ from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, nesting, own_times
-from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -255,7 +254,7 @@ def _idle_during(trace: Trace, rows: Ints) -> Mask:
 def device_time(trace: Trace) -> Intervals:
     """When any device runs anything."""
     start = trace.numbers("device_ops", "ts_ns")
-    return union(start, start + trace.derived(sound_dur_ns))
+    return union(start, start + trace.numbers("device_ops", "dur_ns"))
 
 
 def _within(trace: Trace, chosen: Mask, around: Ints) -> Ints:

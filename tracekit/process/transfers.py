@@ -16,7 +16,6 @@ from tracekit.model.trace import Trace
 from tracekit.process.by_name import named, of_kind
 from tracekit.process.copy_names import way_of
 from tracekit.process.devices import devices
-from tracekit.process.sound import overlong
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import windows
 
@@ -63,16 +62,15 @@ def transfers(trace: Trace) -> Mapping[str, Any]:
     `any` holds both ways between host and device as one union, so that it may be less than their sum.
     """
     size = trace.nullable("device_ops", "size_bytes")
-    sound = ~trace.derived(overlong)
     is_large = ~size.missing & (size.values > SMALL_BYTES)
-    rows = (of_kind(trace, "device_ops", "memcpy") & is_large & sound).nonzero()[0]
+    rows = (of_kind(trace, "device_ops", "memcpy") & is_large).nonzero()[0]
     if not len(rows):
         return {}
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.numbers("device_ops", "dur_ns")
     names, places = trace.texts("device_ops", "name"), _places(trace)
     kinds = [way_of(name) for name in names.texts]
-    works = (of_kind(trace, "device_ops", "kernel", "collective") & sound).nonzero()[0]
+    works = of_kind(trace, "device_ops", "kernel", "collective").nonzero()[0]
     parts = []
     for ordinal, of_copies, of_work in _by_device(trace, rows, works):
         busy = union(start[of_work], end[of_work])

@@ -19,7 +19,6 @@ from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import by_start
 from tracekit.process.pointwise import elements
 from tracekit.process.shapes import Shapes, launch_threads, owners, shapes
-from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 
@@ -169,7 +168,7 @@ def score_passes(
     )
     is_pass = size >= scores[attention]
     rows, attention = rows[is_pass], attention[is_pass]
-    dur = trace.derived(sound_dur_ns)[rows]
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
     order = np.lexsort((dur, attention))
     shortest = np.zeros(len(extra), np.bool_)
     shortest[rows[order[np.diff(attention[order], prepend=-1).nonzero()[0]]]] = True

@@ -13,7 +13,6 @@ from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Trace
 from tracekit.process.devices import devices
 from tracekit.process.placement import Placement, placement
-from tracekit.process.sound import sound_dur_ns
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,7 +30,7 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
         unknown = Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
         return {"launch_count": unknown, "work_ns": unknown, "work_busy_ns": unknown}
     rows, low, high = _issued(trace, start, end)
-    dur = trace.derived(sound_dur_ns)[rows]
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
     busy = _busy_by_window(trace, rows, dur, low, high)
     return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}
@@ -42,7 +41,7 @@ def work_ends(trace: Trace, start: Ints, end: Ints) -> Nullable:
     if not trace.has("device_ops") or not len(start):
         return Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
     rows, low, high = _issued(trace, start, end)
-    ends = trace.numbers("device_ops", "ts_ns")[rows] + trace.derived(sound_dur_ns)[rows]
+    ends = trace.numbers("device_ops", "ts_ns")[rows] + trace.numbers("device_ops", "dur_ns")[rows]
     # A value more at the end, so that a window may end there; of every other pair of bounds nothing is asked.
     bounds = np.stack((low, high), axis=1).ravel()
     latest = np.maximum.reduceat(np.append(ends, np.iinfo(np.int64).min), bounds)[::2]

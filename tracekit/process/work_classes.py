@@ -17,7 +17,6 @@ from tracekit.model.tables.arrays import Nullable, at_rows, numbers_or_none
 from tracekit.model.trace import Trace
 from tracekit.process.devices import devices
 from tracekit.process.placement import Placement, placement
-from tracekit.process.sound import sound_dur_ns
 from tracekit.process.stage_at import outer_stages, stage_at, stage_names
 from tracekit.process.steps import Stages, Steps, windows
 
@@ -38,7 +37,7 @@ def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
     ops = np.concatenate(rows) if rows else np.empty(0, np.int64)
     kind = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
     start = trace.numbers("device_ops", "ts_ns")[ops]
-    dur = trace.derived(sound_dur_ns)[ops]
+    dur = trace.numbers("device_ops", "dur_ns")[ops]
     width, stages = max(len(of_trace), 1), len(stage_names(trace)) + 1
     key = (kind * stages + stage[ops] + 1) * width + of_trace.number[ops]
     group_keys, group = numbered(key)

@@ -33,7 +33,6 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.by_name import by_value, codes_at, of_kind
 from tracekit.process.copy_names import way_of
-from tracekit.process.sound import overlong
 
 COPIES = Table(
     "copies",
@@ -85,7 +84,7 @@ def direction(name: str) -> tuple[str, str]:
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Copies and fills by device, direction and memory; rates are Σ bytes / Σ time of those with both."""
-    is_chosen = of_kind(trace, "device_ops", "memcpy", "memset") & ~trace.derived(overlong)
+    is_chosen = of_kind(trace, "device_ops", "memcpy", "memset")
     rows = np.flatnonzero(is_chosen)
     if not len(rows):
         return {"copies": {}} if trace.has("device_ops") else {}

@@ -21,7 +21,6 @@ from tracekit.model.tables.columns import DEVICE, NAME
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.by_name import narrow
-from tracekit.process.sound import overlong
 
 KERNELS = Table(
     "kernels",
@@ -112,9 +111,8 @@ def _percentile(
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The statistics of this source's kernels."""
-    wrong = trace.derived(overlong)
-    ops = Columns(len(wrong), {name: trace.array("device_ops", name) for name in READ})
-    kernels = summary(ops.where(~wrong) if wrong.any() else ops)
+    count = len(trace.numbers("device_ops", "ts_ns"))
+    kernels = summary(Columns(count, {name: trace.array("device_ops", name) for name in READ}))
     return {"kernels": kernels.arrays} if len(kernels) else {}
 
 

@@ -22,7 +22,6 @@ from tracekit.model.units import show
 from tracekit.process.launches import Launches, launches
 from tracekit.process.modules import HIERARCHY, Modules, modules
 from tracekit.process.shapes import calls, during, launch_threads
-from tracekit.process.sound import sound_dur_ns
 
 MODULES = Table(
     "modules",
@@ -82,7 +81,7 @@ def _measured(trace: Trace, recorded: Modules) -> dict[str, Any]:
         unknown = repeated_number(None, count)
         return {**out, "device_total_ns": unknown, "device_ns": unknown, "launch_count": unknown}
     links: Launches = trace.derived(launches)
-    dur = trace.derived(sound_dur_ns)
+    dur = trace.numbers("device_ops", "dur_ns")
     total = during(call_sums, launch_threads(trace), links.ts_ns, dur)[0]
     return {
         **out,

@@ -26,7 +26,6 @@ from tracekit.process.devices import devices
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import innermost, nesting, own_times
 from tracekit.process.shapes import nearest_or_self
-from tracekit.process.sound import sound_dur_ns
 
 OPERATORS = Table(
     "operators",
@@ -119,7 +118,7 @@ def _device_work(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
     group = slot[owner[linked]].astype(np.int64)
     linked, group = linked[group >= 0], group[group >= 0]
     start = trace.numbers("device_ops", "ts_ns")[linked]
-    dur, width = trace.derived(sound_dur_ns)[linked], max(len(of_trace), 1)
+    dur, width = trace.numbers("device_ops", "dur_ns")[linked], max(len(of_trace), 1)
     pairs, compact = numbered(group * width + of_trace.number[linked])
     busy = union_totals(start, start + dur, compact, len(pairs))
     return {

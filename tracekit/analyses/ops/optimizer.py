@@ -47,7 +47,6 @@ from tracekit.process.host_side import (
 )
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, nesting
-from tracekit.process.sound import sound_dur_ns
 
 OPTIMIZER_STEPS = Table(
     "optimizer_steps",
@@ -163,7 +162,7 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
     chosen = np.flatnonzero(ordinary(trace) & (links.call >= 0))
     owner = side.within_optimizer[links.call[chosen]]
     chosen, owner = chosen[owner >= 0], slot[owner[owner >= 0]]
-    number, dur = trace.derived(device_places), trace.derived(sound_dur_ns)[chosen]
+    number, dur = trace.derived(device_places), trace.numbers("device_ops", "dur_ns")[chosen]
     start = trace.numbers("device_ops", "ts_ns")[chosen]
     idle = np.zeros(size, np.int64)
     for device, busy in trace.derived(device_busy).items():

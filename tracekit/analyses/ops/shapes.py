@@ -36,7 +36,6 @@ from tracekit.process.shapes import (
     products,
     shapes,
 )
-from tracekit.process.sound import sound_dur_ns
 
 OPERATOR_SHAPES = Table(
     "operator_shapes",
@@ -123,7 +122,7 @@ def _launched(trace: Trace) -> Instants | None:
     if not trace.has("device_ops"):
         return None
     links: Launches = trace.derived(launches)
-    dur = trace.derived(sound_dur_ns)
+    dur = trace.numbers("device_ops", "dur_ns")
     return Instants(launch_threads(trace), links.ts_ns, links.op, (dur, np.ones_like(dur)))
 
 

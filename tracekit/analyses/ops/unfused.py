@@ -25,7 +25,6 @@ from tracekit.process.launches import launches
 from tracekit.process.op_paths import op_paths, path_texts
 from tracekit.process.pointwise import Pointwise, chain_kinds, chain_text, pointwise
 from tracekit.process.shapes import DIMS, TYPES, owners, shapes
-from tracekit.process.sound import sound_dur_ns
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.unfused import (
     Unfused,
@@ -175,7 +174,9 @@ def _calls(
 
 def _ops(trace: Trace, passes: Pointwise) -> dict[str, tuple[Ints, Ints, Callable[[int], str]]]:
     """(for each chain or copy the number of its kind, what it takes; the ops of a kind as a text)."""
-    dur = trace.derived(sound_dur_ns) if len(passes.chained) or len(passes.copies) else None
+    dur = (
+        trace.numbers("device_ops", "dur_ns") if len(passes.chained) or len(passes.copies) else None
+    )
     ops: dict[str, tuple[Ints, Ints, Callable[[int], str]]] = {}
     if dur is not None and len(passes.chained):
         kind, sample = chain_kinds(trace, passes)

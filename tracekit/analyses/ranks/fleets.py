@@ -30,7 +30,6 @@ from tracekit.model.tables.columns import DEVICE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.process.devices import devices
-from tracekit.process.sound import overlong
 
 BUSY_SPANS = Table(
     "busy_spans",
@@ -58,12 +57,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """The spans in which each device does something; nothing without a device."""
     if not trace.has("device_ops"):
         return {}
-    of_trace, sound = trace.derived(devices), ~trace.derived(overlong)
+    of_trace = trace.derived(devices)
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.numbers("device_ops", "dur_ns")
     parts: list[Mapping[str, Any]] = []
     for number in of_trace.in_order:
-        on_device = sound & (of_trace.number == number)
+        on_device = of_trace.number == number
         spans, closed = _bounded(union(start[on_device], end[on_device]))
         parts.append(
             {

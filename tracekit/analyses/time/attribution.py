@@ -33,7 +33,6 @@ from tracekit.process.by_name import codes_at, is_named, of_kind
 from tracekit.process.launches import LINKS, Launches, launches
 from tracekit.process.placement import PLACED, Placement, placement
 from tracekit.process.shapes import device_work
-from tracekit.process.sound import sound_dur_ns
 from tracekit.process.stage_at import stage_at, stage_names
 from tracekit.process.work_classes import work_stages
 
@@ -95,7 +94,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     place: Placement = trace.derived(placement)
     names = trace.texts("host_ops", "name")
     call = np.where(links.call >= 0, links.call, links.op)
-    dur_ns = trace.derived(sound_dur_ns)
+    dur_ns = trace.numbers("device_ops", "dur_ns")
     keys: dict[str, Array] = {
         "link": Coded(links.link, LINKS),
         "call": Coded(codes_at(names, call), names.texts),

@@ -51,7 +51,6 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.busy import by_bin, by_window, rows_by_device, running, running_of
 from tracekit.process.by_name import is_named, narrow
-from tracekit.process.sound import overlong
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import Stages, Steps, windows
 
@@ -135,7 +134,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     parts, bins = [], []
     device = trace.nullable("device_ops", "device")
-    for number, rows in rows_by_device(device, ~trace.derived(overlong)):
+    for number, rows in rows_by_device(device):
         start = trace.numbers("device_ops", "ts_ns")[rows]
         length = trace.numbers("device_ops", "dur_ns")[rows]
         state = running_of(start, length, at_rows(trace.texts("device_ops", "kind"), rows))

@@ -53,7 +53,6 @@ from tracekit.process.host_side import (
     step_thread,
 )
 from tracekit.process.launches import Launches, launches
-from tracekit.process.sound import sound_dur_ns
 from tracekit.process.stalls import StallTime
 
 HOST_COUNTS = Table(
@@ -134,7 +133,7 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
         return {}
     side: HostSide = trace.derived(host_side)
     links: Launches = trace.derived(launches)
-    dur, is_ordinary = trace.derived(sound_dur_ns), ordinary(trace)
+    dur, is_ordinary = trace.numbers("device_ops", "dur_ns"), ordinary(trace)
     kernels = _tally(where, links.ts_ns[is_ordinary], dur[is_ordinary])
     called = links.call >= 0
     graph = np.zeros(len(called), np.bool_)

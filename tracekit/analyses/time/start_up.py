@@ -56,7 +56,6 @@ from tracekit.process.busy import by_window, rows_by_device, running_of
 from tracekit.process.by_name import narrow
 from tracekit.process.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
 from tracekit.process.recording_start import EarlyWait, early_collective, early_wait
-from tracekit.process.sound import overlong
 from tracekit.process.start_up import KIND_TITLES, KINDS, StartUp, device_time, start_up
 from tracekit.process.steps import Steps, windows
 
@@ -229,9 +228,7 @@ def _gpu_time(trace: Trace, steps: Steps) -> Mapping[str, Any]:
     """What each device did during start-up."""
     parts = []
     begin = steps.ts_ns - steps.before["start_up_ns"]
-    for number, rows in rows_by_device(
-        trace.nullable("device_ops", "device"), ~trace.derived(overlong)
-    ):
+    for number, rows in rows_by_device(trace.nullable("device_ops", "device")):
         start, length = (trace.numbers("device_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
         kind = at_rows(trace.texts("device_ops", "kind"), rows)
         state = running_of(start, length, kind)

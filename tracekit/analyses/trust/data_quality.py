@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -15,14 +15,11 @@ from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, whole_or_none
 from tracekit.job.recording_kinds import classified
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.intervals import running_max, union_totals
+from tracekit.model.codes import INTERLEAVED, OF_TIMES
 from tracekit.model.keys import (
     CAPTURE,
-    QUEUE,
-    by_group,
     is_one_of,
     numbered_alike,
-    of_arrays,
     row_dicts,
 )
 from tracekit.model.recording_kinds import FOREIGN
@@ -36,7 +33,6 @@ from tracekit.model.units import show
 from tracekit.process.by_name import of_kind
 from tracekit.process.launches import Launches, launches
 from tracekit.process.recording_kind import classify
-from tracekit.process.sound import overlong, sound_dur_ns
 from tracekit.process.steps import Windows, windows
 
 CAPTURES = Table(
@@ -89,7 +85,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """What was recorded, and one row a check."""
     host_start, host_dur = _host_spans(trace)
     device_start = trace.numbers("device_ops", "ts_ns")
-    spans = ((host_start, host_dur), (device_start, trace.derived(sound_dur_ns)))
+    spans = ((host_start, host_dur), (device_start, trace.numbers("device_ops", "dur_ns")))
     recorded = [(start, dur) for start, dur in spans if len(start)]
     first = min((int(start.min()) for start, _ in recorded), default=0)
     last = max((int((start + dur).max()) for start, dur in recorded), default=0)
@@ -156,15 +152,13 @@ def _checks(trace: Trace) -> dict[str, Check]:
         start = trace.numbers("device_ops", "ts_ns")
         dur = trace.numbers("device_ops", "dur_ns")
         links: Launches = trace.derived(launches)
-        unlinked, wrong = ~links.linked, trace.derived(overlong)
+        unlinked = ~links.linked
         early = links.linked & (start < links.ts_ns)
         checks |= {
             "device_ops": (len(dur), int(dur.sum())),
             "device_zero_duration": (int((dur == 0).sum()), None),
             "unlinked": (int(unlinked.sum()), int(dur[unlinked].sum())),
-            "overlong": (int(wrong.sum()), int(dur[wrong].sum())),
             "starts_before_launch": (int(early.sum()), None),
-            "same_stream_overlap": _same_stream_overlap(trace),
             "collectives_without_metadata": _bare_collectives(trace),
         }
     checks["ranges_beyond_cap"] = (_dropped(trace), None)
@@ -191,20 +185,6 @@ def _dropped(trace: Trace) -> int:
     return recorded.dropped
 
 
-def _same_stream_overlap(trace: Trace) -> Check:
-    """Device ops that begin before their stream is free, and the time counted twice by adding them up."""
-    start = trace.numbers("device_ops", "ts_ns")
-    end = start + trace.numbers("device_ops", "dur_ns")
-    number, _ = of_arrays([trace.nullable("device_ops", name) for name in QUEUE])
-    order = by_group(number, start)
-    queue, begin, finish = number[order], start[order], end[order]
-    if not len(order):
-        return 0, 0
-    busy = (begin[1:] < running_max(finish, queue)[:-1]) & (queue[1:] == queue[:-1])
-    own_ns = union_totals(start, end, number, int(number.max()) + 1)
-    return int(busy.sum()), int((end - start).sum()) - int(own_ns.sum())
-
-
 def _bare_collectives(trace: Trace) -> Check:
     """Collective kernels known by name alone: their size and group are not recorded."""
     rows = np.flatnonzero(of_kind(trace, "device_ops", "collective"))
@@ -229,10 +209,6 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     by_source["unlinked_ratio"] = (
         _column(times, "unlinked", by_source.index) / gpu_ns.where(gpu_ns > 0)
     ).astype("Float64")
-    by_source["overlap_ratio"] = (
-        _column(times, "same_stream_overlap", by_source.index) / gpu_ns.where(gpu_ns > 0)
-    ).astype("Float64")
-    by_source["overlong"] = _column(counts, "overlong", by_source.index)
     # Snapshots of memory and logs record no ops at all: not none.
     timeline = captures["tool"].isin(_TIMELINES).to_numpy(bool)
     for name in ("dur_ns", "host_op_count", "device_op_count"):
@@ -269,8 +245,6 @@ SOURCE_HEADINGS = as_headings("""
 GPU_HEADINGS = as_headings("""
     device_op_count | device ops | count
     unlinked_ratio | unlinked | ratio | GPU time whose launch is not in the trace, of all GPU time.
-    overlap_ratio | doubled | ratio | GPU time that adding up durations would count twice.
-    overlong | overlong | count | Device ops longer than the capture: left out of GPU time.
 """)
 
 
@@ -375,19 +349,15 @@ def _artefacts(
     kind_of = {
         recorded.source: recorded.classified.kind for recorded in classified(measured).values()
     }
-    lossy = sorted(
-        {
-            note.source
-            for note in measured.notes
-            if note.severity == "data_loss" and kind_of.get(note.source) not in OWN_LOSSES
-        }
-    )
+    interleaved = _noted(measured, {INTERLEAVED})
+    losses = {note.code for note in measured.notes if note.severity == "data_loss"} - OF_TIMES
+    lossy = [
+        source
+        for source in _noted(measured, losses)
+        if source not in interleaved and kind_of.get(source) not in OWN_LOSSES
+    ]
     failed = sorted(failure.source for failure in measured.failures)
     unlinked = shown[(shown["unlinked_ratio"] > limit["unlinked_ratio"]).fillna(value=False)]
-    doubled = shown[
-        (shown["overlap_ratio"] > limit["same_stream_overlap_ratio"]).fillna(value=False)
-    ]
-    wrong = shown[(shown["overlong"] > 0).fillna(value=False)]
     mixed = (
         shown[shown["device_op_count"].eq(0).fillna(value=False)]
         if (shown["device_op_count"] > 0).any()
@@ -397,10 +367,10 @@ def _artefacts(
     without_launch = f"have over {show(limit['unlinked_ratio'], 'ratio')} of GPU time without its launch: no op is known for it, and its stage at best by GPU annotation or by when it ran"
     kinds: tuple[tuple[list[str], Severity, str, str], ...] = (
         (failed, "high", *FAILED),
+        (interleaved, "high", *TWO_PROCESSES),
         (lossy, "high", *LOSSY),
-        (wrong["source"].tolist(), "high", *OVERLONG),
+        (_noted(measured, OF_TIMES), "high", *LOST_ROWS),
         (unlinked["source"].tolist(), "info", without_launch, WARM_UP),
-        (doubled["source"].tolist(), "info", *DOUBLED),
         (mixed["source"].tolist(), "info", *WITHOUT_GPU),
     )
     return [
@@ -423,20 +393,26 @@ OWN_LOSSES = frozenset({"interleaved-processes", "unusable"})
 WITHOUT_GPU_BY_DESIGN = frozenset({"front-end", *FOREIGN})
 """Kinds of recordings of which nobody expects GPU rows."""
 
+
+def _noted(measured: Measurements, codes: Collection[str]) -> list[str]:
+    """The sources with a note of any of these codes."""
+    return sorted({note.source for note in measured.notes if note.code in codes})
+
+
 FAILED = ("could not be read", "copy the files again, or leave them out with --exclude")
 LOSSY = (
     "are damaged or cut off: what is missing counts as nothing",
     "check the copy and that the profiler was stopped before the job ended",
 )
-OVERLONG = (
-    "hold device ops longer than the capture, left out of GPU time",
-    "the profiler's clock is wrong there: use a newer driver or profiler",
+TWO_PROCESSES = (
+    "were written by two processes at the same time: no figure is shown",
+    "put rank and pid into the name of the trace file, and record again",
+)
+LOST_ROWS = (
+    "have rows with impossible times, or lack kernels of their first launches: GPU time is too low there",
+    "record later (schedule warmup=1 or more), with a newer driver and torch",
 )
 WARM_UP = "warm the profiler up one step before recording (schedule warmup=1)"
-DOUBLED = (
-    "have device ops of one stream that overlap: sums of durations overstate GPU time",
-    "read busy times, which are unions, rather than sums",
-)
 WITHOUT_GPU = (
     "have no GPU activity while others do",
     "check that no other profiler was attached on those ranks",
@@ -465,8 +441,6 @@ ANALYSIS = Analysis(
         "profiling-artefact": {
             # GPU time that no launch could be found for, as a share of all GPU time.
             "unlinked_ratio": 0.05,
-            # Time that ops of one stream overlap, as a share of its GPU time.
-            "same_stream_overlap_ratio": 0.01,
         },
     },
     any_source=True,

@@ -7,7 +7,7 @@ says what each row is, `chrome_tables` makes the tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.tables.arrays import Columns, Frames
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.readers import unpack
+from tracekit.readers.chrome import begin_end, processes
 from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import tables as chrome_tables
-from tracekit.readers.chrome.classes import CLASS_CODE, classify
+from tracekit.readers.chrome import times as chrome_times
+from tracekit.readers.chrome.classes import CLASS_CODE, PHASES, classify
 from tracekit.readers.chrome.producers import recorded_rows
-from tracekit.readers.chrome.scan import Keep, Scan
+from tracekit.readers.chrome.scan import Codes, Keep, Scan
 from tracekit.readers.chrome.tables import PLANS, Rows, planned, whole
 from tracekit.readers.loss import Loss
 
@@ -69,13 +71,15 @@ def sniff(head: bytes) -> bool:
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """The one Trace of the file, with the tables of `want`. Raises `TraceFormatError`, nothing else.
+    """The Trace of the file with the tables of `want`, or one per rank where ranks were merged. Raises `TraceFormatError`, nothing else.
 
     `on_bytes` is called with counts of compressed bytes as they are read.
     """
     scan = chrome_stream.scan(Path(source.path), _keep(want), on_bytes=on_bytes)
     base, base_is_odd = _base(scan.meta)
-    rows, notes = _rows(scan, base, source)
+    labelled = processes.find_labels(scan.pid)
+    pid = scan.pid if labelled is None else Codes(scan.pid.codes, list(labelled.pids))
+    rows, notes = _rows(scan, pid, base, source)
     if want.table("python_calls") and not want.python:
         _set_apart(rows, is_kept=want.modules)
     if not want.python and not rows.is_of(*_BESIDES_PYTHON).any():
@@ -95,11 +99,52 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         "text_bytes": scan.size_bytes,
         **recorded_rows(scan, rows),
     }
-    facts, args = _facts(scan, rows), scan.args
+    del scan
+    stranded = chrome_times.find_stranded(rows, base)
+    if labelled is None:
+        facts = {**_facts(meta), **_pid(rows, pid)}
+        notes += _repaired(rows, stranded, facts, notes, source.name)
+        return [_trace(complete(source, facts), want, rows, notes, meta)]
+    of_rows = np.take(labelled.rank_of_pid, pid.codes, mode="wrap")
+    notes.append(processes.merged_note(labelled.ranks, source.name))
+    traces = []
+    for place, rank in enumerate(labelled.ranks):
+        is_kept = of_rows == place
+        part = processes.select(rows, is_kept)
+        own_notes = [*notes, *chrome_times.repair(part, stranded & is_kept, source.name)]
+        notes = []
+        facts = {**_facts(meta), **_pid(part, pid), "rank": rank.number}
+        own_source = replace(complete(replace(source, rank=None), facts), topology=rank.topology)
+        own_meta = {**meta, "element_count": int(np.count_nonzero(is_kept))}
+        traces.append(_trace(own_source, want, part, own_notes, own_meta))
+    return traces
+
+
+def _repaired(
+    rows: Rows,
+    stranded: npt.NDArray[np.bool_],
+    facts: dict[str, object],
+    notes: Sequence[Note],
+    name: str,
+) -> list[Note]:
+    """Leave out rows that cannot be true, all of them where two processes wrote the file; `facts` lose its rank then."""
+    if any(note.code == "damaged" for note in notes):
+        interleaved = processes.find_interleaved(chrome_times.calls_of(rows), name)
+        if interleaved is not None:
+            rows.classes[:] = CLASS_CODE["ignored"]
+            facts.pop("rank", None)
+            return [interleaved]
+    return list(chrome_times.repair(rows, stranded, name))
+
+
+def _trace(
+    source: Source, want: Want, rows: Rows, notes: Sequence[Note], meta: Mapping[str, Any]
+) -> Trace:
+    """The Trace of one process; `rows` is used up."""
+    args = rows.args
     if want.args is not None and want.columns is not None:
         args = {key: column for key, column in args.items() if key in want.args}
-    del scan
-    return [Trace(complete(source, facts), Frames(_tables(rows, want)), tuple(notes), meta, args)]
+    return Trace(source, Frames(_tables(rows, want)), tuple(notes), meta, args)
 
 
 def _tables(rows: Rows, want: Want) -> dict[str, Columns]:
@@ -169,7 +214,7 @@ def _base(meta: Mapping[str, Any]) -> tuple[int, bool]:
     return base, False
 
 
-def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
+def _rows(scan: Scan, pid: Codes, base: int, source: Source) -> tuple[Rows, list[Note]]:
     """Rows by class with absolute times; what has no place in time is left out and noted."""
     notes: list[Note] = []
 
@@ -180,13 +225,18 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
 
     classes, phase = classify(scan)
     # With 2**61 as the bound of base, start and duration each, no sum of the three can overflow.
-    placed, dur = scan.has_ts, scan.dur_ns
+    placed, dur, has_dur = scan.has_ts, scan.dur_ns, scan.has_dur
     if not _within(scan.ts_ns, -(2**61), 2**61):
         placed = placed & (scan.ts_ns < 2**61) & (scan.ts_ns > -(2**61))
+    thread, (pids, tids) = chrome_tables.number_threads(pid, scan.tid)
+    if (phase >= PHASES.index("B")).any():
+        dur, has_dur, unpaired = _paired(scan, phase, thread, placed)
+        note("unpaired", "begin and end events without each other were left out", unpaired)
+        classes[unpaired] = CLASS_CODE["ignored"]
     solid = (classes < CLASS_CODE["device_range"]) & placed
-    note("no-duration", "elements without a usable duration count as 0", solid & ~scan.has_dur)
+    note("no-duration", "elements without a usable duration count as 0", solid & ~has_dur)
     if not _within(dur, 0, 2**61):
-        bad_dur = scan.has_dur & ((dur < 0) | (dur > 2**61))
+        bad_dur = has_dur & ((dur < 0) | (dur > 2**61))
         note("bad-duration", "negative or impossible durations count as 0", bad_dur & solid)
         dur = np.where(bad_dur, 0, dur)
     if not placed.all():
@@ -194,7 +244,6 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
         note("no-time", "elements without a usable start time were left out", lost & (phase >= 0))
         classes[lost] = CLASS_CODE["ignored"]
     note("phase", "elements of a phase that is not read were left out", phase == -1)
-    thread, (pids, tids) = chrome_tables.number_threads(scan.pid, scan.tid)
     ts = scan.ts_ns
     ts += base  # in place: nobody else has the scan, and a copy of every start would cost memory
     rows = Rows(
@@ -202,13 +251,32 @@ def _rows(scan: Scan, base: int, source: Source) -> tuple[Rows, list[Note]]:
         labels={"ph": scan.ph, "cat": scan.cat, "name": scan.name},
         classes=classes,
         thread=thread,
-        thread_pid=whole(scan.pid, pids),
+        thread_pid=whole(pid, pids),
         thread_tid=whole(scan.tid, tids),
         thread_process=pids,
         args=scan.args,
         fields=scan.fields,
     )
     return rows, notes
+
+
+def _paired(
+    scan: Scan,
+    phase: npt.NDArray[np.int8],
+    thread: npt.NDArray[np.signedinteger[Any]],
+    placed: npt.NDArray[np.bool_],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """(durations and which are known with those of pairs of begin and end; begins and ends without each other)."""
+    is_begin, is_end = (phase == PHASES.index(letter) for letter in "BE")
+    is_whole = not scan.skipped
+    begins, ends, lengths = begin_end.pair(
+        scan.ts_ns, thread, is_begin & placed, is_end & placed, is_complete=is_whole
+    )
+    dur, has_dur = scan.dur_ns.copy(), scan.has_dur.copy()
+    dur[begins], has_dur[begins] = lengths, True
+    unpaired = is_begin | is_end
+    unpaired[begins] = unpaired[ends] = False
+    return dur, has_dur, unpaired
 
 
 def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
@@ -241,19 +309,25 @@ def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:
     return not len(values) or (low <= int(values.min()) and int(values.max()) <= high)
 
 
-def _facts(scan: Scan, rows: Rows) -> dict[str, object]:
-    """What the content says of its process: rank, world size, host, pid."""
-    facts: dict[str, object] = {"host": scan.meta.get("host_name")}
-    distributed = scan.meta.get("distributedInfo")
+def _facts(meta: Mapping[str, Any]) -> dict[str, object]:
+    """What the metadata says of the process: rank, world size, host."""
+    facts: dict[str, object] = {"host": meta.get("host_name")}
+    distributed = meta.get("distributedInfo")
     if isinstance(distributed, dict):
         facts["rank"] = distributed.get("rank")
         facts["world_size"] = distributed.get("world_size")
         facts["backend"] = distributed.get("backend")
-    counts = np.zeros(len(scan.pid.values) + 1, np.int64)
-    np.add.at(counts, rows.thread_process, _host_rows(rows))  # a row without a pid counts last
-    if counts[:-1].any():
-        facts["pid"] = scan.pid.values[int(counts[:-1].argmax())]
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _pid(rows: Rows, pid: Codes) -> dict[str, object]:
+    """The pid of most ops, ranges and calls, where any has one."""
+    counts = np.zeros(len(pid.values) + 1, np.int64)
+    np.add.at(counts, rows.thread_process, _host_rows(rows))  # a row without a pid counts last
+    if not counts[:-1].any():
+        return {}
+    value = pid.values[int(counts[:-1].argmax())]
+    return {"pid": int(value) if isinstance(value, str) and value.isdecimal() else value}
 
 
 def _host_rows(rows: Rows) -> npt.NDArray[np.int64]:

@@ -25,8 +25,8 @@ COMMUNICATION = re.compile(
 )
 """Kernel names that are collectives (definition M2); the argument `Collective name` says so as well."""
 
-PHASES = "XiIsftCM"
-"""Phases that are read: complete, instant (two spellings), flow start/end/step, counter, metadata."""
+PHASES = "XiIsftCMBE"
+"""Phases that are read: complete, instant (two spellings), flow start/end/step, counter, metadata, begin, end."""
 
 _OTHERS = (
     "device_range",
@@ -102,7 +102,7 @@ def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
     phases = list(map(_phase, scan.ph.values))
     phase = _by_value(scan.ph, phases, -1)
     out = _by_value(scan.ph, map(_CLASS_OF_PHASE.__getitem__, phases), CLASS_CODE["ignored"])
-    complete = phase == PHASES.index("X")
+    complete = (phase == PHASES.index("X")) | (phase == PHASES.index("B"))
     category = _by_value(
         scan.cat,
         [CLASS_CODE[CLASS_OF_CATEGORY.get(str(v).lower(), "other")] for v in scan.cat.values],
@@ -125,12 +125,12 @@ def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
 
 _CLASS_OF_PHASE = {
     -1: CLASS_CODE["ignored"],
-    **dict.fromkeys(map(PHASES.index, "XiI"), CLASS_CODE["ignored"]),
+    **dict.fromkeys(map(PHASES.index, "XiIBE"), CLASS_CODE["ignored"]),
     **dict.fromkeys(map(PHASES.index, "sft"), CLASS_CODE["flow"]),
     PHASES.index("C"): CLASS_CODE["counter"],
     PHASES.index("M"): CLASS_CODE["meta"],
 }
-"""What a row is by its phase alone; a complete row is what its category says."""
+"""What a row is by its phase alone; a complete row, and a begin, is what its category says."""
 
 
 @remembered

@@ -7,6 +7,7 @@ and a large trace is never held twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import field
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -41,6 +42,8 @@ class Rows:
     """Of every thread the number of its process."""
     args: Mapping[str, Sparse]
     fields: Mapping[str, Sparse]
+    made: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    """Columns of tables that were made before: of all rows of a table, as long as their classes stay."""
 
     def of(self, *classes: str) -> Ints:
         """The rows of these classes, in file order."""
@@ -206,7 +209,8 @@ def planned(
             if column in PLANS[name].columns:
                 is_needed = is_asked(column) or not TABLES[name].columns[column].nullable
                 make = PLANS[name].columns[column] if is_needed else _missing
-                arrays[name][column] = make(rows, positions)
+                known = rows.made.pop((name, column), None) if is_needed else None
+                arrays[name][column] = make(rows, positions) if known is None else known
         rows.times.pop(column, None)
         rows.labels.pop(column, None)
     return {

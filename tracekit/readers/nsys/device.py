@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.model.codes import OVERLONG
 from tracekit.model.labels import phrase
 from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, TABLES
@@ -126,8 +127,11 @@ def _cells(db: Database, table: str, want: Want, keys: Sequence[str]) -> dict[st
     return sql
 
 
-def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
-    """`device_ops` of one process, ids from 0 in the order of start; `found` lets go of its rows."""
+def device_ops(found: DeviceRows, pid: int, longest_ns: int | None = None) -> DeviceTable:
+    """`device_ops` of one process, ids from 0 in the order of start; `found` lets go of its rows.
+
+    Ops longer than the capture (`longest_ns`, where that is known) are left out.
+    """
     of_process = found.processes.pop(pid, Process())
     ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
     codes, kind = of_process.column("name", np.int32), of_process.column("kind", np.int8)
@@ -137,6 +141,11 @@ def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
     name = category(codes, found.labels)
     device, stream = of_process.column("device"), of_process.column("stream")
     positions, starts = in_order(ts, partial(_at, (dur, device, stream, kind, name.codes)))
+    overlong = 0
+    if longest_ns is not None and longest_ns > 0 and int(dur.max(initial=0)) > longest_ns:
+        is_kept = dur[positions] <= longest_ns
+        overlong = int(np.count_nonzero(~is_kept))
+        positions, starts = positions[is_kept], starts[is_kept]
     columns: dict[str, Any] = {
         "id": np.arange(len(positions), dtype=np.int32),
         "ts_ns": starts,
@@ -146,7 +155,7 @@ def device_ops(found: DeviceRows, pid: int) -> DeviceTable:
         "device": whole_numbers(device[positions]),
         "stream": whole_numbers(stream[positions]),
     }
-    odd = {**of_process.odd, "no-name": int(np.count_nonzero(name.codes < 0))}
+    odd = {**of_process.odd, "no-name": int(np.count_nonzero(name.codes < 0)), OVERLONG: overlong}
     # Each column is let go of before the next is made.
     del ts, starts, dur, codes, kind, name, device, stream, collective
     columns["correlation"] = narrowed(whole_numbers(of_process.column("correlation")[positions]))

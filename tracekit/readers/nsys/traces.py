@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.discover import complete
 from tracekit.discover.manifests import without_manifest
-from tracekit.model.codes import Data, Reason
+from tracekit.model.codes import OVERLONG, Data, Reason
 from tracekit.model.errors import refused
 from tracekit.model.keys import place_of
 from tracekit.model.records import dataclass
@@ -43,6 +43,7 @@ _ODD: Mapping[str, tuple[NoteSeverity, str]] = {
     "no-time": ("warning", "{} without a usable start time were left out"),
     "no-duration": ("warning", "{} without a usable end count as 0 long"),
     "bad-duration": ("warning", "negative or impossible durations of {} count as 0"),
+    OVERLONG: ("warning", "{} longer than the whole capture were left out"),
     "negative-time": ("info", "{} began before the recording did"),
     "no-name": ("warning", "{} without a name: its text is not in the file"),
 }
@@ -269,7 +270,9 @@ def _add_host(
 def _add_device(draft: _Draft, file_contents: Contents) -> None:
     """Add `device_ops` and `syncs`; a process without such rows used no device as far as is known."""
     if file_contents.device is not None and draft.pid in file_contents.device.processes:
-        device = nsys_device.device_ops(file_contents.device, draft.pid)
+        clock = file_contents.clock
+        longest_ns = None if clock.end_ns is None else clock.end_ns - clock.start_ns
+        device = nsys_device.device_ops(file_contents.device, draft.pid, longest_ns)
         draft.notes.extend(_odd(device.odd, "rows of GPU work"))
         if len(device.columns):
             _add(draft, "device_ops", device.columns, device.args)

@@ -1,0 +1,182 @@
+"""Recorded times that cannot be true, found on bare arrays: readers repair or drop such rows.
+
+A time counts as impossible only where the rest of the recording contradicts it: host and device clocks
+that differ by microseconds, and kernels that overlap by design, are left as recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import running_max
+from tracekit.model.keys import by_group
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+SECOND_NS, DAY_NS = 10**9, 86_400 * 10**9
+"""A row at time zero is suspicious from a second's distance on, any row from a day's: no capture pauses that long."""
+
+ZERO_DISTANCE = 100
+"""A row at time zero that lasts is real unless the rest is this many of its own lengths away."""
+
+SKEW_NS, SKEW_RATIO = 10**6, 1e-3
+"""Host and device clocks may differ by a millisecond, and drift by a thousandth of the recording."""
+
+JITTER_NS = 2_000
+"""Ends in one stream may be out of order by this much: whole microseconds round, and copy engines stamp on their own."""
+
+
+def far_rows(start: Ints) -> Mask:
+    """Find rows a day or more away from where most rows are."""
+    far = np.zeros(len(start), np.bool_)
+    if len(start) < 2 or int(start.max()) - int(start.min()) < DAY_NS:
+        return far
+    order = np.argsort(start, kind="stable")
+    cluster = np.concatenate(([0], np.cumsum(np.diff(start[order]) >= DAY_NS)))
+    far[order] = cluster != np.bincount(cluster).argmax()
+    return far
+
+
+def zero_rows(start: Ints, end: Ints, is_known: Mask) -> Mask:
+    """Find rows that start at exactly 0 while the trace is elsewhere; only rows with a known time count.
+
+    Times are as written in the file. A trace that begins at 0 goes on from there: its rows are not this far apart.
+    """
+    at_zero = (start == 0) & is_known
+    rest = (start != 0) & is_known
+    if not at_zero.any() or not rest.any():
+        return np.zeros(len(start), np.bool_)
+    first, last = int(start[rest].min()), int(end[rest].max())
+    distance = np.maximum(first - end, -last)
+    length = np.where(end > start, ZERO_DISTANCE * (last - first), last - first)
+    return np.asarray(at_zero & (distance > np.maximum(length, SECOND_NS)), np.bool_)
+
+
+def overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Ints) -> Mask:
+    """Find device ops that last longer than the whole recording, as (starts, ends) of host rows and other starts bound it.
+
+    Without host rows nothing bounds it.
+    """
+    recorded = [(starts, ends) for starts, ends in recorded if len(starts)]
+    if not recorded or not len(dur_ns):
+        return np.zeros(len(dur_ns), np.bool_)
+    first = min(int(start.min()), *(int(starts.min()) for starts, _ in recorded))
+    last = max(int(start.max()), *(int(ends.max()) for _, ends in recorded))
+    return np.asarray(dur_ns > max(last - first, 1), np.bool_)
+
+
+def early_ops(lag_ns: Ints, recorded_ns: int) -> Mask:
+    """Find device ops that start before the call that launched them, by more than the clocks may differ.
+
+    `lag_ns` is from the start of the call to that of the op. Where most ops are early, the clocks differ, not the ops.
+    """
+    if not len(lag_ns):
+        return np.zeros(0, np.bool_)
+    skew = min(0, int(np.median(lag_ns)))
+    return lag_ns < skew - SKEW_NS - int(SKEW_RATIO * recorded_ns)
+
+
+def has_late_ends(start: Ints, end: Ints, stream: Ints) -> bool:
+    """Whether any op ends after the next one of its stream starts, by more than jitter: mostly none does."""
+    if len(start) < 2:
+        return False
+    # Rows of one stream mostly stand in its order; few streams are sorted in a pass or two.
+    low, high = int(stream.min()), int(stream.max())
+    order = np.argsort(
+        stream.astype(np.min_scalar_type(high)) if low >= 0 else stream, kind="stable"
+    )
+    begin, number = start[order], stream[order]
+    same = number[1:] == number[:-1]
+    if (same & (begin[1:] < begin[:-1])).any():
+        order = by_group(stream, start)
+        begin = start[order]
+    reach = end[order] - JITTER_NS
+    return bool((same & (reach[:-1] > begin[1:])).any())
+
+
+def cut_late_ends(
+    start: Ints,
+    end: Ints,
+    stream: Ints,
+    launch: Ints,
+    *,
+    may_overlap: Mask,
+    is_in_order: bool,
+) -> tuple[Ints, Ints]:
+    """Find device ops that outlast a later op of their stream; returns (their rows, the ends that they can have).
+
+    A stream runs its work in order, so an op that ends after its successor ended has a late end: it is cut at the
+    start of its successor. Overlap by design keeps its time:
+    - Ops of one `launch` (a CUDA graph) run side by side: only ops of another launch count as successors. -1 is unknown.
+    - An op that `may_overlap` (programmatic dependent launch) runs beside the op before it.
+    - Two neighbours that overlap and end in order are left alone, unless the device is known to run
+      strictly `is_in_order` (ROCm): their union is the same.
+    """
+    nothing = np.empty(0, np.int64)
+    if not has_late_ends(start, end, stream):
+        return nothing, nothing
+    # Of two that start together the one that ends first counts as the first.
+    order = np.lexsort((end, start, stream))
+    stream, start, end, launch = stream[order], start[order], end[order], launch[order]
+    same = stream[1:] == stream[:-1]
+    count = len(order)
+    is_new = np.ones(count + 1, np.bool_)
+    is_new[1:-1] = ~same | (launch[1:] != launch[:-1]) | (launch[1:] < 0)
+    successor = _next_true(is_new)
+    reach = _earliest_end(end, stream)
+    has_successor = _is_same_stream(stream, successor)
+    place = np.minimum(successor, count - 1)
+    beyond = successor + may_overlap[order][place]
+    is_late = _is_same_stream(stream, beyond)
+    is_late &= reach[np.minimum(beyond, count - 1)] < end - JITTER_NS
+    if is_in_order:
+        is_late |= start[place] < end - JITTER_NS
+    late = (is_late & has_successor & (stream >= 0)).nonzero()[0]
+    return order[late], np.maximum(start[place[late]], start[late])
+
+
+MIN_ALIKE = 3
+"""So many sound ops of one name tell how long an op of that name lasts."""
+
+
+def usual_durations(name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked: Ints) -> Ints:
+    """For each asked row the median duration of the sound ops of its name, where there are enough; else the largest int64."""
+    usual = np.full(len(asked), np.iinfo(np.int64).max, np.int64)
+    names, group = np.unique(name[asked], return_inverse=True)
+    place = np.minimum(np.searchsorted(names, name), len(names) - 1)
+    rows = ((names[place] == name) & is_sound).nonzero()[0] if len(names) else asked[:0]
+    if not len(rows):
+        return usual
+    order = np.lexsort((dur_ns[rows], place[rows]))
+    durations, of_name = dur_ns[rows][order], place[rows][order]
+    count = np.bincount(of_name, minlength=len(names))
+    middle = np.cumsum(count) - count + (count - 1) // 2
+    median = durations[np.minimum(middle, len(durations) - 1)]
+    return np.where(count >= MIN_ALIKE, median, np.iinfo(np.int64).max)[group]
+
+
+def _next_true(mask: Mask) -> Ints:
+    """For each place but the last, the next place at which the mask is true; the last place always is."""
+    places = np.where(mask, np.arange(len(mask)), len(mask) - 1)
+    following: Ints = np.minimum.accumulate(places[::-1])[::-1][1:]
+    return following
+
+
+def _earliest_end(end: Ints, stream: Ints) -> Ints:
+    """For each op the earliest end among it and all later ops of its stream."""
+    number = np.zeros(len(stream), np.int64)
+    np.cumsum(stream[:0:-1] != stream[-2::-1], out=number[1:])
+    earliest: Ints = -running_max(-end[::-1], number)[::-1]
+    return earliest
+
+
+def _is_same_stream(stream: Ints, place: npt.NDArray[Any]) -> Mask:
+    """Whether there is an op at each of these places, and in the stream of the op that asks."""
+    inside = place < len(stream)
+    inside &= stream[np.minimum(place, len(stream) - 1)] == stream
+    return np.asarray(inside, np.bool_)

@@ -1,0 +1,145 @@
+"""Files that hold more than one process: ranks merged on purpose are split, ranks that overwrote each other are recognised.
+
+SGLang's `merge_profiles` puts a label before each pid: `[TP00]`, `[TP01-DP02-PP03-EP04]` … Ids of launches, devices
+and streams repeat between ranks, so a rank is a trace of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.codes import INTERLEAVED, MERGED_RANKS, Data
+from tracekit.model.keys import distinct
+from tracekit.model.labels import first_few
+from tracekit.model.patterns import expression
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import at_rows
+from tracekit.model.trace import Note
+from tracekit.readers.chrome.classes import CLASS_CODE
+from tracekit.readers.chrome.scan import Codes, Sparse
+from tracekit.readers.chrome.tables import Rows
+from tracekit.readers.device_times import KERNEL_LAUNCH, Calls
+
+Mask = npt.NDArray[np.bool_]
+
+_LABELLED = expression(r"\[((?:[A-Z]{2,4}[0-9]{1,6})(?:-[A-Z]{2,4}[0-9]{1,6})*)\] ?(.*)")
+_PART = expression(r"([A-Z]+)([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank of a merged file: its label as written, its number, and its place in the parallel layout."""
+
+    label: str
+    number: int
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """The ranks of a merged file, for each code of a pid the place of its rank (-1: none), and the pids without labels."""
+
+    ranks: tuple[Rank, ...]
+    rank_of_pid: npt.NDArray[np.int64]
+    pids: tuple[Any, ...]
+
+
+def find_labels(pid: Codes) -> Labelled | None:
+    """Read the labels of pids; None for a file of one rank, whose pids have none."""
+    matches = [
+        _LABELLED.fullmatch(value) if isinstance(value, str) else None for value in pid.values
+    ]
+    labels = sorted({match[1] for match in matches if match is not None})
+    if not labels:
+        return None
+    places = {label: place for place, label in enumerate(labels)}
+    rank_of_pid = [places[match[1]] if match is not None else -1 for match in matches]
+    pids = [
+        value if match is None else match[2]
+        for value, match in zip(pid.values, matches, strict=True)
+    ]
+    return Labelled(_ranks(labels), np.array([*rank_of_pid, -1], np.int64), tuple(pids))
+
+
+def _ranks(labels: Sequence[str]) -> tuple[Rank, ...]:
+    """The rank of each label: its tensor rank where these differ, else its place behind pipeline and data ranks."""
+    layouts = [{dim: int(number) for dim, number in _PART.findall(label)} for label in labels]
+    tensor_ranks = [layout.get("TP", -1) for layout in layouts]
+    if len(set(tensor_ranks)) == len(labels) and min(tensor_ranks) >= 0:
+        numbers = tensor_ranks
+    else:
+        order = sorted(range(len(labels)), key=lambda place: _order(layouts[place]))
+        numbers = list(map(itemgetter(1), sorted(zip(order, range(len(order)), strict=True))))
+    topologies = [
+        "-".join(f"{dim.lower()}{place}" for dim, place in layout.items()) for layout in layouts
+    ]
+    return tuple(map(Rank, labels, numbers, topologies))
+
+
+def _order(layout: Mapping[str, int]) -> tuple[int, ...]:
+    """What orders ranks as engines number them: pipeline, then data, then tensor ranks."""
+    return tuple(layout.get(dim, 0) for dim in ("PP", "DP", "TP", "CP", "EP"))
+
+
+def select(rows: Rows, is_kept: Mask) -> Rows:
+    """The rows of one rank: the others are ignored, their threads and arguments left out."""
+    classes = np.where(is_kept, rows.classes, np.int8(CLASS_CODE["ignored"])).astype(np.int8)
+    used = np.zeros(len(rows.thread_process), np.bool_)
+    used[rows.thread[is_kept]] = True
+    renumber = np.zeros(len(used), rows.thread.dtype)
+    renumber[used] = np.arange(np.count_nonzero(used))
+    threads = used.nonzero()[0]
+    return replace(
+        rows,
+        times=dict(rows.times),
+        labels=dict(rows.labels),
+        made={},
+        classes=classes,
+        thread=renumber[rows.thread],
+        thread_pid=at_rows(rows.thread_pid, threads),
+        thread_tid=at_rows(rows.thread_tid, threads),
+        thread_process=rows.thread_process[threads],
+        args=_of_rows(rows.args, is_kept),
+        fields=_of_rows(rows.fields, is_kept),
+    )
+
+
+def merged_note(ranks: Sequence[Rank], source: str) -> Note:
+    """The note on a file that was split into these ranks."""
+    labels = tuple(rank.label for rank in ranks)
+    message = f"holds {len(ranks):,} merged ranks, read as one process each: {first_few(labels, 8)}"
+    return Note("info", MERGED_RANKS, message, source, len(ranks), data=Data(ranks=labels))
+
+
+MOST_REPEATED = 0.01
+"""Damage may change the id of a launch into that of another: a share of repeated ids up to this proves nothing."""
+
+
+def find_interleaved(calls: Calls, source: str) -> Note | None:
+    """The note on a damaged file whose launches are of two processes; None where they are of one.
+
+    A process numbers its launches: two processes that write to one file leave the same ids twice, or two pids.
+    """
+    is_launch = calls.named(KERNEL_LAUNCH)
+    ids, pids = calls.correlation[is_launch], calls.pid()[is_launch]
+    repeated = len(ids) - len(distinct(ids))
+    if repeated <= MOST_REPEATED * len(ids) and len(distinct(pids)) < 2:
+        return None
+    message = f"two processes wrote this file at the same time: {repeated:,} launch ids occur twice, no figure is sound"
+    return Note("data_loss", INTERLEAVED, message, source, data=Data(repeated=repeated))
+
+
+def _of_rows(columns: Mapping[str, Sparse], is_kept: Mask) -> dict[str, Sparse]:
+    """The columns with the values of these rows; those without any are left out."""
+    chosen: dict[str, Sparse] = {}
+    for name, column in columns.items():
+        places = is_kept[column.rows].nonzero()[0]
+        if len(places):
+            chosen[name] = replace(column, rows=column.rows[places], values=column.values[places])
+    return chosen
