@@ -336,7 +336,7 @@ class Report(Shown):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings, what gives most first, then by severity, then in a fixed order."""
+        """All findings by saving × confidence, then catch-alls, then those that save no time, by severity."""
         findings = chain.from_iterable(section.findings for section in self.sections)
         return tuple(sorted(findings, key=_importance))
 
@@ -348,11 +348,11 @@ class Report(Shown):
         return tuple(sorted(priced, key=_price))
 
 
-def _importance(finding: Finding) -> tuple[bool, float, int, str, str]:
-    """The sort key of findings: catch-alls last, then saving × confidence."""
+def _importance(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
+    """The sort key of findings: by saving × confidence, then catch-alls, then those that save no time."""
     grade = SEVERITIES.index(finding.severity)
     weight = (finding.recoverable_ns or 0) * finding.confidence
-    return finding.is_catch_all, -weight, grade, finding.rule, finding.claim
+    return not weight, finding.is_catch_all, -weight, grade, finding.rule, finding.claim
 
 
 def _price(verdict: Verdict) -> tuple[int, str, str]:

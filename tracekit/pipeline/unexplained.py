@@ -26,7 +26,7 @@ from tracekit.model.report import Metric, Section
 from tracekit.model.tables.slots import CAUSE_TITLES, CPU_ACTIVITY_TITLES
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
-from tracekit.pipeline.unexplained_time import Unexplained, unexplained_time
+from tracekit.pipeline.unexplained_time import Unexplained, are_rules_asked, unexplained_time
 
 WORTH_SAYING = 0.03
 """Unexplained time below this share of the step needs no sentence."""
@@ -60,7 +60,8 @@ def unexplained(measured: Measurements, sections: Sequence[Section]) -> tuple[st
     def parts(whom: Measurements) -> tuple[str, ...]:
         times = unexplained_time(whom, sections)
         sentences = (_sentence(whom, each, sections) for each in times if each.ratio > WORTH_SAYING)
-        return tuple(chain(sentences, _variation(whom, sections)))
+        longer_steps = _variation(whom, sections) if are_rules_asked(whom) else ()
+        return tuple(chain(sentences, longer_steps))
 
     return _of_some(measured, parts)
 

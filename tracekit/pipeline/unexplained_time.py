@@ -96,7 +96,12 @@ class Unexplained:
 
 
 def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> list[Unexplained]:
-    """Idle and waiting time of the steps that no finding covers; nothing where neither was measured."""
+    """Idle and waiting time of the steps that no finding covers.
+
+    Nothing where neither was measured, and where not all questions about them were asked.
+    """
+    if not are_rules_asked(measured):
+        return []
     recorded = _of_devices(measured) if measured.row_count("gpu_time") else _of_hosts(measured)
     if recorded is None:
         return []
@@ -107,6 +112,12 @@ def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> lis
         for kind in COVERED_BY.get(finding.rule, ("idle",)):
             amount -= _take(cells[kind], left[kind], finding, amount)
     return [Unexplained(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells]
+
+
+def are_rules_asked(measured: Measurements) -> bool:
+    """Whether every question was asked whose findings may explain idle or waiting time."""
+    asked = measured.facts.questions
+    return asked is None or _questions().issubset(asked)
 
 
 def covering_findings(sections: Sequence[Section]) -> Iterator[Finding]:

@@ -32,6 +32,9 @@ from tracekit.process.steps import windows
 
 Ints = npt.NDArray[np.int64]
 
+HOST_TABLES = ("host_ops", "python_calls")
+"""What is recorded of host threads."""
+
 _COLLECTS = re.compile(r"Python GC\Z|<built-in (?:function|method) collect\b")
 """Rows of Python that are garbage collections, recorded with `record_python_gc_info` or called by hand."""
 
@@ -90,11 +93,12 @@ def _union(trace: Trace, table: str, chosen: npt.NDArray[np.bool_]) -> Intervals
 
 
 def _extent(trace: Trace) -> tuple[Ints, Ints]:
-    """The first start and the last end of all steps, ranges and host ops."""
+    """The first start and the last end of all steps, ranges, host ops and Python functions."""
     steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
-    op = trace.numbers("host_ops", "ts_ns")
-    starts = np.concatenate((steps.ts_ns, ranges.ts_ns, op))
-    ends = np.concatenate((steps.end_ns, ranges.end_ns, op + trace.numbers("host_ops", "dur_ns")))
+    op, call = (trace.numbers(table, "ts_ns") for table in HOST_TABLES)
+    op_ns, call_ns = (trace.numbers(table, "dur_ns") for table in HOST_TABLES)
+    starts = np.concatenate((steps.ts_ns, ranges.ts_ns, op, call))
+    ends = np.concatenate((steps.end_ns, ranges.end_ns, op + op_ns, call + call_ns))
     return starts.min(keepdims=True), ends.max(keepdims=True)
 
 

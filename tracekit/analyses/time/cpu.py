@@ -22,7 +22,7 @@ from tracekit.model.tables.slots import CPU_ACTIVITIES, CPU_ACTIVITY_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.cpu_activity import CpuTime, frame_times, thread_times
+from tracekit.process.cpu_activity import HOST_TABLES, CpuTime, frame_times, thread_times
 
 CPU_TIME = Table(
     "cpu_time",
@@ -67,7 +67,8 @@ CPU_FRAMES = Table(
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Measure activity, threads and Python functions of a trace without device rows."""
-    if trace.has("device_ops") or not len(trace.numbers("host_ops", "ts_ns")):
+    is_recorded = any(len(trace.numbers(table, "ts_ns")) for table in HOST_TABLES)
+    if trace.has("device_ops") or not is_recorded:
         return {}
     tables = {
         "cpu_time": CpuTime(idle_time().silence_ns)(trace),
@@ -189,7 +190,7 @@ def _collections(measured: Measurements, thresholds: Thresholds) -> Iterator[Fin
 ANALYSIS = Analysis(
     id="cpu",
     title="What did the host do?",
-    reads=("host_ops", "python_calls"),
+    reads=HOST_TABLES,
     writes=(CPU_TIME, CPU_THREADS, CPU_FRAMES),
     rules=("host-silence",),
     measure=measure,
