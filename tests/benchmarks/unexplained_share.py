@@ -38,7 +38,7 @@ REAL = ("data/chrome", "data/nsys", "more/chrome", "more/nsys")
 OF_RUN = re.compile(r"rank[-_]?[0-9]|worker_process|[._]pid[0-9]")
 """Names of files that are one process of a run."""
 
-SUFFIXES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
+SUFFIXES = (".json", ".json.gz", ".sqlite")
 
 
 def profiles(real: Path | None) -> Iterator[tuple[str, Path]]:

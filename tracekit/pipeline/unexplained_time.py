@@ -14,7 +14,7 @@ from tracekit.analyses import ANALYSES, QUESTIONS
 from tracekit.job.cpu_time import WHOSE, cpu_windows, step_counts, with_outside
 from tracekit.job.frames import canonical_stages, grouped, text_or_none
 from tracekit.job.stage_windows import whole
-from tracekit.model.keys import equal
+from tracekit.model.keys import equal, numbered_alike
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Section
 from tracekit.model.trace import Measurements
@@ -187,7 +187,7 @@ def _of_hosts(measured: Measurements) -> _Recorded | None:
     if not measured.row_count("cpu_time"):
         return None
     rows = cpu_windows(measured).rename(columns={"canonical": "stage", "activity": "cause"})
-    rows = rows.astype({"cause": object})[[*_CELL, "time_ns"]]
+    rows = _with_records(rows.astype({"cause": object})[[*_CELL, "time_ns"]])
     window_ns = float(rows["time_ns"].sum())
     if not window_ns:
         return None
@@ -195,6 +195,13 @@ def _of_hosts(measured: Measurements) -> _Recorded | None:
     is_wait = (rows["cause"] == "wait").to_numpy(np.bool_)
     cells: dict[Kind, pd.DataFrame] = {"idle": rows[is_idle], "waiting": rows[is_wait]}
     return cells, window_ns, step_counts(measured)
+
+
+def _with_records(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the ranks of which any activity was recorded: without ops, nothing is known of the others."""
+    (number,) = numbered_alike(WHOSE, rows)
+    is_record = (~rows["cause"].isin(("between", "silent"))).to_numpy(np.float64)
+    return rows[np.bincount(number, is_record * rows["time_ns"])[number] > 0]
 
 
 def _counts(steps: pd.DataFrame) -> dict[tuple[object, object], int]:
