@@ -16,7 +16,7 @@ from typing import Any
 
 from tracekit.model.later import Parts, later
 from tracekit.model.records import dataclass
-from tracekit.model.report import Chart, Finding, Metric, Section, Sheet, Verdict
+from tracekit.model.report import Basis, Chart, Finding, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import RAW, SHARED, TABLES, Table, declare
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds, shared
@@ -48,6 +48,8 @@ class Analysis:
     """The rules that it judges, each with a page beside it; see `report.Verdict` for those that abstain."""
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Any])
     """The thresholds of its rules by name, with their defaults, unless several questions share them (`model/thresholds.toml`)."""
+    bases: Mapping[str, Basis] = field(default_factory=dict[str, Any])
+    """What the savings of its rules rest on, where not on time that was measured (`report.CONFIDENCE`)."""
     fold: Callable[[Tables], Tables] | None = None
     every_step: bool = False
     """Whether it judges all recorded steps, also those that do not count (`job/counted_steps.py`)."""
@@ -139,6 +141,7 @@ QUESTIONS = (
     "rl.forward_batches",
     "rl.rollout",
     "time.host",
+    "time.cpu",
     "time.data_loading",
     "ops.optimizer",
     "time.interruptions",

@@ -34,6 +34,7 @@ from tracekit.job.lateness import (
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP_STEP,
+    Lack,
     RankGroup,
     abstained,
     in_rank_group,
@@ -298,15 +299,15 @@ def abstentions(
     """Runs of which R09 names nobody, and cannot say that there is nobody."""
     limit = thresholds.of("straggler")
 
-    def lacking(groups_of_run: list[RankGroup]) -> str | None:
-        reasons = []
+    def lacking(groups_of_run: list[RankGroup]) -> Lack | None:
+        lacks: list[Lack] = []
         for rank_group in groups_of_run:
             of_group = [late for late in judged if late.rank_group is rank_group]
-            reason = _unknown(measured, rank_group, of_group, limit)
-            if reason is None:
+            lack = _unknown(measured, rank_group, of_group, limit)
+            if lack is None:
                 return None
-            reasons.append(reason)
-        return max(reasons)[1]
+            lacks.append(lack)
+        return max(lacks, key=lambda lack: (lack.price_ns, lack.reason))
 
     return abstained(measured, "straggler", limit["min_ranks"], lacking)
 
@@ -316,22 +317,43 @@ def _unknown(
     rank_group: RankGroup,
     of_group: list[LateRanks],
     limit: Mapping[str, float],
-) -> tuple[float, str] | None:
-    """(what would be gained if no rank were late, why nobody can be named, or cleared); None where that is known."""
+) -> Lack | None:
+    """What would be gained if no rank were late, and why nobody can be named, or cleared; None where that is known."""
     if any(late.is_named for late in of_group):
         return None
     if not len(rank_group.of(waits(measured).collectives)):
-        return 0.0, "no collective could be compared between ranks"
+        return Lack("no collective could be compared between ranks")
     what_if_ns = float(rank_group.of(savings(measured))["saved_ns"].sum()) / rank_group.steps
     lost_ns = max([what_if_ns, *(late.cost_ns for late in of_group)])
     share = share_of(lost_ns, job(measured).of(rank_group.run).step_ns)
+    claim, needs = _almost(of_group, limit)
     if (share or 0.0) >= limit["what_if_ratio"]:
         lost = f"{show(lost_ns, 'ns')} of a step are waits for late ranks"
-        return lost_ns, f"{lost}, {_not_named(of_group, limit)}"
+        return Lack(f"{lost}, {_not_named(of_group, limit)}", lost_ns, claim, needs)
     needed = rounds_needed(rank_group.members, 1, limit["false_ratio"])
     if rank_group.steps >= needed:
         return None
-    return lost_ns, f"{rank_group.steps} of at least {needed} steps"
+    return Lack(f"{rank_group.steps} of at least {needed} steps", lost_ns, claim, needs)
+
+
+def _almost(of_group: list[LateRanks], limit: Mapping[str, float]) -> tuple[str, str]:
+    """(who is probably late, and how much busier; what would prove it); nothing where ranks take turns."""
+    if not of_group or of_group[0].late_set.votes_ratio < limit["rotating_ratio"]:
+        return "", ""
+    late, late_set = of_group[0], of_group[0].late_set
+    who = f"{plural(len(late.ranks), 'rank')} {numbers(late.ranks)}"
+    steps = f"in {round(late_set.votes / late_set.size)} of {late_set.rounds} steps"
+    work = late.rank_group.by_step
+    work = work[is_among(work, late.members, MEMBER)]
+    beyond, own = (float(work[name].sum()) for name in ("beyond_ns", "own_ns"))
+    needs = f"{_steps_needed(late, limit)} steps would prove it"
+    if late_set.chance <= limit["false_ratio"]:
+        needs = "stacks (with_stack=True) or ranges around its work would show the cause"
+    is_busier = beyond >= 0.5 * float(late_set.late_ns.sum()) * late_set.size and own > beyond
+    if not is_busier:
+        return f"the others wait for {who} {steps}", needs
+    verb = "is" if len(late.ranks) == 1 else "are"
+    return f"{who} {verb} {show(beyond / (own - beyond), 'ratio')} busier {steps}", needs
 
 
 def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:

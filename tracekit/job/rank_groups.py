@@ -22,6 +22,7 @@ from tracekit.job.frames import (
     label_headings,
     run_heading,
     same_text,
+    share_of,
     summed,
     text_or_none,
     units,
@@ -78,11 +79,32 @@ def rank_groups(measured: Measurements) -> list[RankGroup]:
     return measured.derived(_rank_groups)
 
 
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why a rule cannot judge a run: `price_ns` per step is at stake, `claim` is what was almost found.
+
+    `needs` is what would prove it.
+    """
+
+    reason: str
+    price_ns: float = 0.0
+    claim: str = ""
+    needs: str = ""
+
+    def verdict(self, rule: str, run: str | None, step_ns: float | None) -> Verdict:
+        """The abstention of a rule with its price."""
+        if self.price_ns <= 0:
+            return Verdict(rule, "insufficient data", self.reason, run)
+        ratio = share_of(self.price_ns, step_ns)
+        price = round(self.price_ns), ratio, self.claim, self.needs
+        return Verdict(rule, "insufficient data", self.reason, run, *price)
+
+
 def abstained(
     measured: Measurements,
     rule: str,
     min_ranks: float,
-    lacking: Callable[[list[RankGroup]], str | None],
+    lacking: Callable[[list[RankGroup]], Lack | None],
 ) -> Iterator[Verdict]:
     """Runs of which a rule that compares the ranks of a rank group can say nothing: too few ranks, or what is `lacking`."""
     by_run: dict[str | None, list[RankGroup]] = {}
@@ -91,10 +113,10 @@ def abstained(
     for run, groups_of_run in by_run.items():
         members = max(map(attrgetter("members"), groups_of_run))
         few = f"{members} of at least {min_ranks:g} ranks of one role"
-        reason = few if members < min_ranks else lacking(groups_of_run)
-        if reason is not None:
+        lack = Lack(few) if members < min_ranks else lacking(groups_of_run)
+        if lack is not None:
             named = text_or_none(run) if run_heading(measured) else None
-            yield Verdict(rule, "insufficient data", reason, named)
+            yield lack.verdict(rule, named, job(measured).of(run).step_ns)
     if not by_run:
         yield Verdict(rule, "insufficient data", "no step or stage of a known rank was recorded")
 

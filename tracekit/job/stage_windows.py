@@ -96,7 +96,7 @@ class StageWindow:
     @property
     def place(self) -> Place:
         """Where that is."""
-        return Place(role=self.role, stage=self.canonical)
+        return Place(role=self.role, stage=self.canonical, run=text_or_none(self.run))
 
     @property
     def owner(self) -> Owner:

@@ -5,6 +5,7 @@ A table's cells are plain values in the unit of their column; only `render` roun
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +13,6 @@ from tracekit.model.records import dataclass
 from tracekit.model.shown import Shown, figure_of, frames_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
 
 SCHEMA = "tracekit.report/1"
@@ -31,6 +30,14 @@ SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low", "info")
 Status = Literal["ok", "skipped", "failed"]
 Answer = Literal["fired", "failed", "clear", "not applicable", "insufficient data"]
 """What a rule says: a finding, none, or that it abstains and why; `failed` is an error of tracekit."""
+Basis = Literal["measured", "modelled", "bound"]
+"""What the saving of a rule rests on."""
+CONFIDENCE: Mapping[Basis, float] = {"measured": 1.0, "modelled": 0.8, "bound": 0.6}
+"""How much of the saving the evidence supports.
+
+`measured`: the lost time itself was recorded, and its cause. `modelled`: the saving compares with a model (equal
+ranks, the best rate seen). `bound`: an upper bound; how much of it comes back is not known.
+"""
 Outcome = Literal[
     "pass",
     "fail",
@@ -91,7 +98,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding(Shown):
-    """One claim, the numbers behind it, what to try, where to look, and what it would give per step."""
+    """One claim, the numbers behind it, what to try, where to look, and what it would give per step.
+
+    `confidence` is the share of the saving that its evidence supports (see `CONFIDENCE`): findings are ranked by saving
+    × confidence. `is_catch_all` marks one that names no cause, which ranks last. `parts` are its stages, largest first,
+    where one finding covers several: their savings add up to its own.
+    """
 
     rule: str
     severity: Severity
@@ -102,16 +114,27 @@ class Finding(Shown):
     recoverable_ns: int | None = None
     recoverable_ratio: float | None = None
     caveats: tuple[str, ...] = ()
+    confidence: float = 1.0
+    is_catch_all: bool = False
+    parts: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one rule says of one run (None: of all); `reason` tells why it abstains or stays clear."""
+    """What one rule says of one run (None: of all); `reason` tells why it abstains or stays clear.
+
+    An abstention that matters has a price: `price_ns` is the time per step that it is about (`price_ratio`: its share
+    of the step), `claim` what was almost found, and `needs` what would prove it.
+    """
 
     rule: str
     answer: Answer
     reason: str = ""
     run: str | None = None
+    price_ns: int | None = None
+    price_ratio: float | None = None
+    claim: str = ""
+    needs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,12 +354,25 @@ class Report(Shown):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings, what gives most first, then by severity, then in a fixed order."""
+        """All findings by saving × confidence, then catch-alls, then those that save no time, by severity."""
         findings = chain.from_iterable(section.findings for section in self.sections)
         return tuple(sorted(findings, key=_importance))
 
+    @property
+    def unproven(self) -> tuple[Verdict, ...]:
+        """Abstentions with a price, the most expensive first."""
+        verdicts = chain.from_iterable(section.verdicts for section in self.sections)
+        priced = (v for v in verdicts if v.price_ns and v.claim and v.answer != "fired")
+        return tuple(sorted(priced, key=_price))
 
-def _importance(finding: Finding) -> tuple[int, int, str, str]:
-    """What findings are ordered by."""
+
+def _importance(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
+    """The sort key of findings: by saving × confidence, then catch-alls, then those that save no time."""
     grade = SEVERITIES.index(finding.severity)
-    return -(finding.recoverable_ns or 0), grade, finding.rule, finding.claim
+    weight = (finding.recoverable_ns or 0) * finding.confidence
+    return not weight, finding.is_catch_all, -weight, grade, finding.rule, finding.claim
+
+
+def _price(verdict: Verdict) -> tuple[int, str, str]:
+    """The sort key of abstentions."""
+    return -(verdict.price_ns or 0), verdict.rule, verdict.run or ""

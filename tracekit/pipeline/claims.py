@@ -68,6 +68,23 @@ def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Se
     return counted
 
 
+def priced_once(sections: Sequence[Section]) -> list[Section]:
+    """The sections, with no price on abstentions whose time a finding or an abstention on its cause counts."""
+    fired = {finding.rule for section in sections for finding in section.findings}
+    priced = {v.rule for section in sections for v in section.verdicts if v.price_ns and v.claim}
+    counted = {symptom for symptom, cause in COUNTED_BY if cause in fired | priced}
+    return [_without_prices(section, fired | counted) for section in sections]
+
+
+def _without_prices(section: Section, rules: set[str]) -> Section:
+    """The section with no price on what these rules abstain from."""
+    verdicts = tuple(
+        replace(verdict, claim="", needs="") if verdict.rule in rules else verdict
+        for verdict in section.verdicts
+    )
+    return section if verdicts == section.verdicts else replace(section, verdicts=verdicts)
+
+
 def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds) -> Finding:
     """A finding less what its causes count; itself where there are none."""
     if not symptom.recoverable_ns:

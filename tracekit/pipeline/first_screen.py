@@ -164,7 +164,7 @@ def _hardware(measured: Measurements) -> str:
         return "only memory was recorded" if only else _without_gpu(measured)
     seen = measured["gpu_time"]
     count = f"{devices_of(seen)}"
-    if _is_apart(measured):
+    if is_apart(measured):
         counts = [devices_of(of_run) for _, of_run in seen.groupby("run", sort=False)]
         count = f"each {numbers(counts)}"
     names = captures["device_name"].dropna().unique().tolist() or ["GPU"]
@@ -202,7 +202,7 @@ def headline(measured: Measurements) -> tuple[Metric, ...]:
     step = _of_whom(measured, _step_wall)
     if not step:
         return _of_whom(measured, _peaks)
-    if _is_apart(measured):
+    if is_apart(measured):
         return step
     return (*step, *_of_whom(measured, _gpu_shares), *_of_whom(measured, _unattributed))
 
@@ -225,7 +225,7 @@ def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
     if steps.step_ns is None:
         return ()
     walls = steps.walls
-    if _is_apart(measured):
+    if is_apart(measured):
         return _steps_apart(steps)
     low: float | None = None
     high: float | None = None
@@ -266,7 +266,7 @@ def _unattributed(measured: Measurements) -> tuple[Metric, ...]:
     return (Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"),)
 
 
-def _is_apart(measured: Measurements) -> bool:
+def is_apart(measured: Measurements) -> bool:
     """Whether files of one directory were taken for several runs."""
     return APART in map(attrgetter("code"), measured.notes)
 

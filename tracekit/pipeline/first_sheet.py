@@ -1,4 +1,4 @@
-"""The table of the first screen where only memory was recorded: what fills it at its peak."""
+"""The table of the first screen where no stage was recorded: the top kernels, operators, functions, or memory at its peak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from itertools import compress
 from tracekit.model.report import Section, Sheet
 
 SHOWN = 8
-"""Most rows of it; what they leave out is one more."""
+"""Most rows of a memory table."""
+
+TOP = 5
+"""Most rows of a table of kernels, operators or functions."""
 
 _SHEETS = (
     ("memory-peak", "live_peak", ("where", "size_bytes", "share_ratio", "block_count", "category")),
@@ -16,25 +19,50 @@ _SHEETS = (
 )
 """(section, its sheet, the columns that fit), what tells most first."""
 
+_TOP_SHEETS = (
+    ("kernels", "kernels", ("run", "name", "total_ns", "share_ratio", "count", "mean_ns")),
+    (
+        "operators",
+        "operators_by_host_time",
+        ("run", "name", "self_ns", "self_ratio", "total_ns", "count"),
+    ),
+    ("cpu", "cpu_frames", ("run", "name", "self_ns", "total_ns", "count")),
+    ("steps", "ranges", ("run", "role", "parent", "stage", "count", "total_ns", "mean_ns")),
+)
+"""(section, its sheet, the columns that fit) of what took the time; the first that has rows is shown."""
+
 FIRST_SHEETS = frozenset(id_ for id_, _, _ in _SHEETS)
 """The sections of which a table may stand on the first screen."""
 
 
 def what_fills_memory(sections: Sequence[Section]) -> Sheet | None:
     """The largest places in the program, else categories, at the highest peak; None where neither is known."""
-    for id_, name, columns in _SHEETS:
-        for section in sections:
-            if section.id != id_:
-                continue
-            sheet = next((s for s in section.sheets if s.name == name), None)
-            if sheet is not None and sheet.rows:
-                return _cut(sheet, columns)
+    return _first(sections, _SHEETS, SHOWN)
+
+
+def what_takes_time(sections: Sequence[Section]) -> Sheet | None:
+    """The top kernels, or else operators, Python functions or ranges; None where nothing of these was recorded."""
+    return _first(sections, _TOP_SHEETS, TOP)
+
+
+def _first(
+    sections: Sequence[Section], choices: Sequence[tuple[str, str, tuple[str, ...]]], most: int
+) -> Sheet | None:
+    """The first of these sheets that has rows, cut to the columns that fit."""
+    by_id = {section.id: section for section in sections}
+    for id_, name, columns in choices:
+        section = by_id.get(id_)
+        if section is None or section.status != "ok":
+            continue
+        sheet = next((s for s in section.sheets if s.name == name), None)
+        if sheet is not None and sheet.rows:
+            return _cut(sheet, columns, most)
     return None
 
 
-def _cut(sheet: Sheet, columns: Sequence[str]) -> Sheet:
+def _cut(sheet: Sheet, columns: Sequence[str], most: int) -> Sheet:
     """The first rows and these columns of a sheet; a column that says nothing is left out."""
-    first_rows = sheet.rows[:SHOWN]
+    first_rows = sheet.rows[:most]
     fits: list[bool] = []
     for heading, cells in zip(sheet.headings, zip(*first_rows, strict=True), strict=True):
         fits.append(heading.name in columns and set(cells) != {None})

@@ -14,14 +14,24 @@ from tracekit.analyses.own import described
 from tracekit.job import counted_steps as counting
 from tracekit.job.recording_kinds import summarize_recordings
 from tracekit.model import faults
-from tracekit.model.report import MADE_LATER, Metric, Recording, Remark, Report, Section, Sheet
+from tracekit.model.report import (
+    CONFIDENCE,
+    MADE_LATER,
+    Finding,
+    Metric,
+    Recording,
+    Remark,
+    Report,
+    Section,
+    Sheet,
+)
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
 from tracekit.pipeline import appendix
 from tracekit.pipeline import first_screen as overview
-from tracekit.pipeline.first_sheet import FIRST_SHEETS, what_fills_memory
-from tracekit.pipeline.unexplained import disagreements, unexplained
+from tracekit.pipeline.first_sheet import FIRST_SHEETS, what_fills_memory, what_takes_time
+from tracekit.pipeline.unexplained import disagreements, unexplained, unexplained_ratio
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +60,17 @@ def with_first_screen(
     def identity(whom: Measurements) -> tuple[str, ...]:
         return overview.identity(whom, steps)
 
+    def unexplained_share(whom: Measurements) -> tuple[Metric, ...]:
+        return unexplained_ratio(whom, sections)
+
     def unexplained_time(whom: Measurements) -> tuple[str, ...]:
         return unexplained(whom, sections)
 
     nothing: tuple[str, ...] = ()
     facts: tuple[str, ...] = first_screen(identity, ())
     headline: tuple[Metric, ...] = first_screen(overview.headline, (), of_steps)
+    if headline and not overview.is_apart(measured):
+        headline += first_screen(unexplained_share, (), of_steps)
     where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
     values = first_screen(_values, None) if details else None
@@ -68,7 +83,7 @@ def with_first_screen(
         tool_version=VERSION,
         identity=facts,
         headline=headline,
-        overview=where_it_goes or what_fills_memory(sections),
+        overview=where_it_goes or what_takes_time(sections) or what_fills_memory(sections),
         sections=tuple(sections),
         fingerprint=fingerprint,
         remarks=(*errors, *appendix.remarks(measured)),
@@ -141,12 +156,23 @@ def section_of(
         reason = f"{faults.error_of(analysis.file)}: {what}"
         return Section(analysis.id, analysis.title, "failed", reason)
     if not answer.faults:
-        return answer.value
+        return answer.value and rate_findings(answer.value, analysis)
     if answer.value is None and not _arises(analysis, measured, thresholds, steps):
         return None
     if answer.value is None or answer.value.status != "ok":
         return Section(analysis.id, analysis.title, "failed", faults.reason(answer.faults))
-    return faults.of_some(answer.value, analysis.rules, faults.caveat(measured, answer.faults))
+    rated = rate_findings(answer.value, analysis)
+    return faults.of_some(rated, analysis.rules, faults.caveat(measured, answer.faults))
+
+
+def rate_findings(section: Section, analysis: Analysis) -> Section:
+    """Give each finding the confidence that the basis of its rule allows; a finding may claim less itself."""
+    rated: list[Finding] = []
+    for finding in section.findings:
+        most = CONFIDENCE[analysis.bases.get(finding.rule, "measured")]
+        is_lower = finding.confidence <= most
+        rated.append(finding if is_lower else replace(finding, confidence=most))
+    return replace(section, findings=tuple(rated)) if rated else section
 
 
 def _answer(

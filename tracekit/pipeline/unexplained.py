@@ -1,43 +1,53 @@
-"""What the headline alone would leave open: windows that their device work does not fit, and idle time in no finding."""
+"""What the headline leaves open: windows that do not fit their device work, and time that no finding explains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analyses import ANALYSES, QUESTIONS
-from tracekit.job.frames import grouped, job, summed
+from tracekit.job.frames import (
+    each_run,
+    grouped,
+    in_run,
+    job,
+    same_text,
+    stage_rows,
+    whole_or_none,
+)
 from tracekit.job.stage_windows import whole
 from tracekit.job.start_up import prefixes
 from tracekit.job.step_marks import DISAGREE, device_steps
 from tracekit.model import faults
 from tracekit.model.keys import CAPTURE, looked_up
-from tracekit.model.report import Section
-from tracekit.model.tables.slots import CAUSE_TITLES
+from tracekit.model.report import Metric, Section
+from tracekit.model.tables.slots import CAUSE_TITLES, CPU_ACTIVITY_TITLES
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
+from tracekit.pipeline.unexplained_time import Unexplained, are_rules_asked, unexplained_time
 
 WORTH_SAYING = 0.03
-"""Idle and waiting time below this share of the step needs no finding and no reason."""
+"""Unexplained time below this share of the step needs no sentence."""
 
-SHOWN_CAUSES = 3
+NO_OPS = "between calls (ops were not recorded)"
+"""The cause of time between ops where no op was recorded."""
 
-NO_OPS = "The host was in no call, but not for long; its ops were not recorded."
-"""What is known of time between ops where there are none."""
+TITLES: Mapping[str, str] = {
+    **{cause: title for cause, (title, _) in CAUSE_TITLES.items()},
+    **{activity: title for activity, (title, _) in CPU_ACTIVITY_TITLES.items()},
+    "host_silent": "no host activity",
+    "other": "launched but not started (cause unknown)",
+}
+"""How a sentence names each cause."""
 
-OF_IDLE_TIME = ("time.", "rl.", "ranks.")
-"""The folders of the questions whose findings may be about time in which a device does nothing."""
+FEWEST_STEPS = 3
+"""In fewer steps none is the usual one."""
 
-OF_WAITING = ("ranks.",)
-"""Those about time in which a device waits for other ranks, or for what they send."""
-
-NOT_OF_WINDOWS = "time.steps"
-"""The question whose finding is about how long steps take, not about what devices do in them."""
+OF_SOME_STEPS = frozenset(("recompilation", "graph-capture", "warm-up", "allocator-calls", "drift"))
+"""Rules about what only some steps contain: they explain why these are longer."""
 
 
 def disagreements(measured: Measurements) -> tuple[str, ...]:
@@ -46,20 +56,36 @@ def disagreements(measured: Measurements) -> tuple[str, ...]:
 
 
 def unexplained(measured: Measurements, sections: Sequence[Section]) -> tuple[str, ...]:
-    """Why no finding is about the idle and waiting time of the headline, where none is and it is worth one."""
+    """Sentences on idle, waiting and step-to-step time that no finding covers, where it is worth one."""
 
     def parts(whom: Measurements) -> tuple[str, ...]:
-        return tuple(chain(_idle(whom, sections), _waiting(whom, sections)))
+        times = unexplained_time(whom, sections)
+        sentences = (_sentence(whom, each, sections) for each in times if each.ratio > WORTH_SAYING)
+        longer_steps = _variation(whom, sections) if are_rules_asked(whom) else ()
+        return tuple(chain(sentences, longer_steps))
 
     return _of_some(measured, parts)
 
 
-def _of_some(measured: Measurements, part: Any) -> tuple[str, ...]:
+def unexplained_ratio(measured: Measurements, sections: Sequence[Section]) -> tuple[Metric, ...]:
+    """The share of the steps that is idle or waiting and that no finding covers; none where neither was measured."""
+
+    def part(whom: Measurements) -> tuple[Metric, ...]:
+        times = unexplained_time(whom, sections)
+        if not times:
+            return ()
+        ratio = sum(each.ratio for each in times)
+        return (Metric("unexplained_ratio", ratio, "ratio", "lower", label="unexplained"),)
+
+    return _of_some(measured, part)
+
+
+def _of_some(measured: Measurements, part: Any) -> tuple[Any, ...]:
     """A part of what is said; nothing where it rests on a table that has failed or was not asked for."""
-    sentences: tuple[str, ...] = faults.sound(
+    parts: tuple[Any, ...] = faults.sound(
         measured, lambda whom: faults.asked(whom, lambda m: tuple(part(m)), ()), ()
     )
-    return sentences
+    return parts
 
 
 def _unit(measured: Measurements) -> str:
@@ -129,80 +155,85 @@ def _apart(measured: Measurements, rows: pd.DataFrame, unit: str) -> Iterator[st
     )
 
 
-def _shares(measured: Measurements) -> dict[str, float]:
-    """The shares of the windows in which devices idle, and in which they only communicate."""
-    rows = whole(measured, "gpu_time")
-    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
-    sums = rows[["window_ns", "idle_ns", "exposed_comm_ns"]].sum()
-    total = float(sums["window_ns"])
-    if not total:
-        return {}
-    return {name: float(sums[name]) / total for name in ("idle_ns", "exposed_comm_ns")}
+def _sentence(measured: Measurements, time: Unexplained, sections: Sequence[Section]) -> str:
+    """The size of unexplained time, and its largest part: cause, rank and stage."""
+    part, cells = time.largest, time.cells
+    cause = _cause(measured, part["cause"])
+    what, largest = "idle time", [f"{show(part['ratio'], 'ratio')} {cause}"] if cause else []
+    if time.kind == "waiting":
+        what, largest = "waiting for collectives" if cause else "exposed communication", []
+    if part["rank"] is not None and len(set(cells["rank"].dropna())) > 1:
+        largest.append(f"rank {int(part['rank'])}")
+    if cells["stage"].notna().any():
+        largest.append(str(part["stage"] or "outside any stage"))
+    sentence = f"{show(time.ratio, 'ratio')} {what} is unexplained"
+    if largest:
+        sentence += f": largest part {', '.join(largest)}"
+    return sentence + (_reason(sections) if time.kind == "waiting" else "")
 
 
-def _has_finding(sections: Sequence[Section], folders: tuple[str, ...]) -> bool:
-    """Whether a question of these folders found something that time could be gained by."""
-    questions = _questions(folders)
-    return any(
-        section.id in questions and any(f.recoverable_ns for f in section.findings)
+def _cause(measured: Measurements, cause: str | None) -> str:
+    """The name of a cause in a sentence."""
+    is_between = cause == "host_none" and measured.row_count("host_counts") > 0
+    if is_between and not measured["host_counts"]["leaf_count"].sum():
+        return NO_OPS
+    return TITLES.get(cause or "", cause or "")
+
+
+def _reason(sections: Sequence[Section]) -> str:
+    """Why communication has no finding: the reason of the rule about the largest exposure."""
+    verdicts = [
+        verdict
         for section in sections
-    )
+        for verdict in section.verdicts
+        if verdict.rule == "exposed-communication"
+        if verdict.answer == "clear" and verdict.reason
+    ]
+    if not verdicts:
+        return ""
+    return f"; {max(verdicts, key=lambda verdict: verdict.price_ns or 0).reason}"
 
 
-@cache
-def _questions(folders: tuple[str, ...]) -> frozenset[str]:
-    """The ids of the questions in these folders."""
-    return frozenset(
-        analysis.id
-        for path, analysis in zip(QUESTIONS, ANALYSES, strict=True)
-        if path.startswith(folders) and path != NOT_OF_WINDOWS
-    )
-
-
-def _idle(measured: Measurements, sections: Sequence[Section]) -> Iterator[str]:
-    if not measured.row_count("gpu_time") or _has_finding(sections, OF_IDLE_TIME):
+def _variation(measured: Measurements, sections: Sequence[Section]) -> Iterator[str]:
+    """What the mean step exceeds the median one by, of each run, where no finding is about it."""
+    findings = [finding for section in sections for finding in section.findings]
+    if any(finding.rule == "step-variance" for finding in findings):
         return
-    share = _shares(measured).get("idle_ns", 0.0)
-    if share <= WORTH_SAYING:
-        return
-    sentence = f"no finding is about the {show(share, 'ratio')} of the {_unit(measured)} in which GPUs idle"
-    rows = whole(measured, "idle")
-    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
-    causes = summed(rows, ["cause"], ["idle_ns"]).sort_values(
-        ["idle_ns", "cause"], ascending=[False, True]
-    )
-    total = float(causes["idle_ns"].sum())
-    parts: list[str] = []
-    for cause, ns in causes.itertuples(index=False, name=None):
-        if ns and len(parts) < SHOWN_CAUSES:
-            described = _described(measured, str(cause), is_first=not parts)
-            parts.append(f"{show(share * float(ns) / total, 'ratio')} {described}")
-    yield f"{sentence}: {'; '.join(parts)}" if parts else sentence
+    covered = sum(f.recoverable_ns or 0 for f in findings if f.rule in OF_SOME_STEPS)
+    for run, walls in each_run(job(measured).walls):
+        wall = walls["wall_ns"].to_numpy(np.float64)
+        if len(wall) < FEWEST_STEPS:
+            continue
+        median = float(np.median(wall))
+        excess = float(np.maximum(wall - median, 0).mean()) - covered
+        share = excess / float(wall.mean()) if wall.any() else 0.0
+        if share <= WORTH_SAYING:
+            continue
+        longest = walls.iloc[int(wall.argmax())]
+        step = whole_or_none(longest["step"])
+        which = "the longest step" if step is None else f"step {step}"
+        took = f"{which} takes {show(float(wall.max()), 'ns')}, the median {show(median, 'ns')}"
+        stage = _longer_stage(measured, run, step)
+        yield (
+            f"{show(share, 'ratio')} step-to-step time is unexplained: {took}"
+            f"{stage}{in_run(measured, run)}"
+        )
 
 
-def _described(measured: Measurements, cause: str, *, is_first: bool) -> str:
-    """A cause by its name; the largest one with what that means."""
-    title, meaning = CAUSE_TITLES.get(cause, (cause, ""))
-    if cause == "host_none" and measured.row_count("host_counts"):
-        counts = measured["host_counts"]
-        if not counts["leaf_count"].sum():
-            title, meaning = "between calls", NO_OPS
-    if not (is_first and meaning):
-        return title
-    return f"{title} ({meaning[0].lower()}{meaning[1:].rstrip('.')})"
-
-
-def _waiting(measured: Measurements, sections: Sequence[Section]) -> Iterator[str]:
-    if not measured.row_count("gpu_time") or _has_finding(sections, OF_WAITING):
-        return
-    share = _shares(measured).get("exposed_comm_ns", 0.0)
-    if share <= WORTH_SAYING:
-        return
-    reason = "less than what the rules about communication report"
-    for section in sections:
-        for verdict in section.verdicts:
-            if verdict.rule == "exposed-communication" and verdict.reason:
-                reason = verdict.reason
-    yield (
-        f"no finding is about the {show(share, 'ratio')} of the {_unit(measured)} in which GPUs only communicate: {reason}"
-    )
+def _longer_stage(measured: Measurements, run: object, step: int | None) -> str:
+    """The stage that is longest in a step beside its median over steps, and the rank with the longest one."""
+    rows = stage_rows(measured)
+    rows = rows[same_text(rows["run"], run).to_numpy(np.bool_)]
+    if step is None or not len(rows):
+        return ""
+    by = ["step", "canonical", "rank"]
+    walls = grouped(rows, by, wall_ns=("dur_ns", "sum"))
+    of_step = walls["step"].eq(step).fillna(value=False).to_numpy(np.bool_)
+    usual = walls.groupby("canonical")["wall_ns"].median()
+    there = walls[of_step]
+    if not len(there):
+        return ""
+    over = there["wall_ns"].to_numpy(np.float64) - usual.reindex(there["canonical"]).to_numpy()
+    row = there.iloc[int(over.argmax())]
+    rank = "" if pd.isna(row["rank"]) else f", rank {int(row['rank'])}"
+    return f", largest part {show(float(over.max()), 'ns')} in {row['canonical']}{rank}"

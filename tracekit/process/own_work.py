@@ -114,6 +114,15 @@ def _computing(trace: Trace, device: Nullable) -> Intervals:
     return union(start, start + trace.numbers("device_ops", "dur_ns")[chosen])
 
 
+def blocked_on_host(trace: Trace) -> Intervals:
+    """When the host waits for a collective of its own; nothing where the collectives run on a device."""
+    recorded: Collectives = trace.derived(collectives)
+    if recorded.on_device:
+        return EMPTY
+    start = recorded.numbers("ts_ns")
+    return _blocked_host(trace, start, start + recorded.numbers("dur_ns"))
+
+
 def _blocked_host(trace: Trace, start: Ints, end: Ints) -> Intervals:
     """When the threads that compute wait for a collective: in gaps in which one ends, until it does."""
     if not len(start):

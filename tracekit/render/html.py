@@ -137,6 +137,8 @@ def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) 
         script=script,
         policy=_policy(style, script),
         ranked=list(zip(findings, phrases.recoverable(findings), strict=True)),
+        unproven=phrases.unproven(short, findings),
+        amounts_of=lambda parts: list(zip(parts, phrases.recoverable(parts), strict=True)),
         number_of=lambda finding: numbers[id(finding)],
         sheet_of=lambda sheet: _shown_sheet(sheet, rows, ids(f"table-{sheet.name}")),
         section_ids=section_ids,

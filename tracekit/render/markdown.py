@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 from operator import attrgetter
 
 from tracekit.model.report import Finding, Metric, Report, Section, Sheet
@@ -149,14 +150,18 @@ def _row(cells: Iterable[str]) -> str:
 def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
     """The ranked list, one block a finding, so that a cut takes the last ones first."""
     findings, left = phrases.first_findings(report, options.top)
+    unproven = [f"- unproven: {sentence(text)}" for text in phrases.unproven(report, findings)]
     if not findings:
         if left or report.answer or not report.sections:
             return []
-        return [("findings", [f"### {phrases.no_findings(report)}"])]
+        nothing = [f"### {phrases.no_findings(report)}", *unproven]
+        return [("findings", ["\n\n".join(nothing[:1] + ["\n".join(unproven)] * bool(unproven))])]
     blocks = [("findings", ["### Worth fixing first"])]
     amounts = phrases.recoverable(findings)
     for number, (finding, amount) in enumerate(zip(findings, amounts, strict=True), 1):
         blocks.append((f"finding {number}", [_finding(finding, number, amount)]))
+    if unproven:
+        blocks.append(("unproven", ["\n".join(unproven)]))
     if left:
         more = f"<sub>{left} more findings in the HTML or JSON report</sub>"
         blocks.append(("more findings", [more]))
@@ -172,6 +177,10 @@ def _finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
     lines = [f"{head}<br>", f"   {line_start(sentence(phrases.claim(finding)))}"]
     if finding.advice:
         lines.append(f"   <br>→ {sentence(finding.advice)}")
+    if finding.parts:
+        parts = zip(finding.parts, phrases.recoverable(finding.parts), strict=True)
+        listed = (f"{sentence(time)}: {sentence(part.claim)}" for part, (time, _) in parts)
+        lines.append(f"   <br><sub>Stages: {'; '.join(islice(listed, 8))}</sub>")
     if finding.evidence:
         facts = " · ".join(map(_metric, finding.evidence[:8]))
         lines.append(f"   <br><sub>Evidence: {facts}</sub>")

@@ -8,7 +8,16 @@ from operator import attrgetter
 
 from tracekit.model.kernel_labels import is_template, short_kernel
 from tracekit.model.labels import plural
-from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Remark, Report, Sheet
+from tracekit.model.report import (
+    SEVERITIES,
+    Finding,
+    Metric,
+    Place,
+    Remark,
+    Report,
+    Sheet,
+    Verdict,
+)
 from tracekit.model.units import (
     UNKNOWN,
     Scale,
@@ -102,6 +111,35 @@ def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
     first = [*findings[:limit]]
     first += (finding for finding in findings[limit:] if finding.severity == SEVERITIES[0])
     return first, len(findings) - len(first)
+
+
+WORTH_PROVING = 0.01
+"""An abstention about this share of the step is shown."""
+
+MOST_UNPROVEN = 3
+"""Most abstentions on the first screen, the most expensive."""
+
+
+def unproven(report: Report, shown: Sequence[Finding]) -> list[str]:
+    """What rules almost found and what would prove it: the most expensive, where worth it beside the shown findings."""
+    least = min((f.recoverable_ns for f in shown if f.recoverable_ns), default=None)
+    sentences: list[str] = []
+    for verdict in report.unproven:
+        is_large = (verdict.price_ratio or 0.0) >= WORTH_PROVING
+        if is_large or (least is not None and (verdict.price_ns or 0) > least):
+            sentences.append(_unproven(verdict))
+    return sentences[:MOST_UNPROVEN]
+
+
+def _unproven(verdict: Verdict) -> str:
+    """One abstention: its claim, its price and what it needs."""
+    price = verdict.price_ns or 0
+    amount = show(price, "ns")
+    if verdict.price_ratio:
+        amount += f" of {show(round(price / verdict.price_ratio), 'ns')}"
+    run = f" (run {verdict.run})" if verdict.run else ""
+    needs = f"; {verdict.needs}" if verdict.needs else ""
+    return printable(f"{verdict.claim}{run} ({amount}){needs}", SENTENCE)
 
 
 def no_findings(report: Report) -> str:

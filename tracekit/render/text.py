@@ -215,10 +215,11 @@ def _findings(report: Report, options: Options, width: int) -> list[Line]:
     """The ranked list: what it costs at most, the claim, and what to try."""
     limit = options.top if options.verbose else min(options.top, FIRST_FINDINGS)
     findings, left = phrases.first_findings(report, limit)
+    unproven = _unproven(report, findings, width)
     if not findings:
         if left or report.answer or not report.sections:
             return []
-        return [[(f"{phrases.no_findings(report)}.", "bold")], []]
+        return [[(f"{phrases.no_findings(report)}.", "bold")], *unproven, []]
     amounts = phrases.recoverable(findings)
     times, shares = (max(map(_cells, texts)) for texts in zip(*amounts, strict=True))
     amount_width = min(times + _GAP + shares, width - 20)
@@ -233,11 +234,32 @@ def _findings(report: Report, options: Options, width: int) -> list[Line]:
         lines += _claim(finding, number, amount, width, _rule_width(findings))
         alike = first_of.setdefault((finding.rule, finding.advice), number)
         lines += _advice(finding, width, alike if alike < number else None, findings[alike - 1])
+        lines += _parts(finding, width) if options.verbose else []
+    lines += unproven
     if left:
         lines += _wrap(
             f"… {left} more in the sections; -v for the first {options.top}", width, style="dim"
         )
     return [*lines, []]
+
+
+def _parts(finding: Finding, width: int) -> list[Line]:
+    """The stages of a finding, one a line, each with its amount."""
+    lines: list[Line] = []
+    for part, (time, _) in zip(finding.parts, phrases.recoverable(finding.parts), strict=True):
+        text = f"{time}: {printable(part.claim, phrases.SENTENCE)}"
+        first, *further = _wrap(text, width - 9, style="dim")
+        lines += _indented([first], 7) + _indented(further, 9)
+    return lines
+
+
+def _unproven(report: Report, findings: list[Finding], width: int) -> list[Line]:
+    """What rules almost found, each with its price and what would prove it."""
+    lines: list[Line] = []
+    for sentence in phrases.unproven(report, findings):
+        first, *further = _wrap(f"unproven: {sentence}", width - 5)
+        lines += _indented([first], 5) + _indented(further, 7)
+    return lines
 
 
 def _rule_width(findings: list[Finding]) -> int:

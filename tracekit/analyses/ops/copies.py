@@ -277,6 +277,7 @@ def _exposed_each_ns(
 ANALYSIS = Analysis(
     id="copies",
     title="What was copied, and how fast?",
+    bases={"pageable-copies": "bound"},
     reads=("device_ops",),
     writes=(COPIES,),
     rests_on=("gpu_time", "transfers"),

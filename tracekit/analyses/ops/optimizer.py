@@ -347,6 +347,7 @@ def _count_text(count: float) -> str:
 ANALYSIS = Analysis(
     id="optimizer",
     title="What does the optimizer cost?",
+    bases={"unfused-optimizer": "bound"},
     reads=("host_ops",),
     writes=(OPTIMIZER_STEPS,),
     rests_on=("gpu_time",),

@@ -447,6 +447,7 @@ TOLD = {
 ANALYSIS = Analysis(
     id="unfused",
     title="What do single operators pass over again?",
+    bases={"unfused-operators": "modelled", "layout-copies": "modelled"},
     reads=("host_ops", "device_ops", "device_ranges"),
     args=(DIMS, TYPES),
     writes=(UNFUSED_WORK, UNFUSED_CALLS),

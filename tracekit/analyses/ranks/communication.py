@@ -382,7 +382,10 @@ def _abstained(
         exposed = exposure.window.gpu_time["exposed_comm_ratio"]
         if finding is None and exposed >= limit:
             reason = f"{show(float(exposed), 'ratio')} of {exposure.window.name} is exposed, but it is waiting for slower ranks or small collectives"
-            yield Verdict(rules[0], "clear", reason)
+            price, ratio = exposure.window.per_step(
+                float(exposure.window.gpu_time["exposed_comm_ns"])
+            )
+            yield Verdict(rules[0], "clear", reason, None, round(price), ratio)
     if any(finding is not None for _, finding in judged):
         yield Verdict(rules[1], "clear", "what no compute hides is told by exposed-communication")
 
@@ -476,6 +479,11 @@ def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
 ANALYSIS = Analysis(
     id="communication",
     title="What is communicated, and does it wait?",
+    bases={
+        "exposed-communication": "bound",
+        "no-comm-overlap": "bound",
+        "small-collectives": "bound",
+    },
     reads=("device_ops", "host_ops", "device_ranges"),
     args=COLLECTIVE_ARGS,
     writes=(COLLECTIVES, "metrics", "quality"),

@@ -26,6 +26,7 @@ from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
     RANK_GROUP_STEP,
+    Lack,
     RankGroup,
     abstained,
     in_order,
@@ -210,12 +211,32 @@ def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdi
     """Runs of which R10 can say nothing, and why."""
     limit = thresholds.of("rank-imbalance")
 
-    def lacking(mine: list[RankGroup]) -> str | None:
+    def lacking(mine: list[RankGroup]) -> Lack | None:
         steps = max(_judged(rank_group, limit)["step_count"] for rank_group in mine)
+        if steps >= limit["min_steps"]:
+            return None
         few = f"{steps} of at least {limit['min_steps']:g} steps"
-        return few if steps < limit["min_steps"] else None
+        return max((_almost(measured, each, limit, few) for each in mine), key=_price)
 
     return abstained(measured, "rank-imbalance", limit["min_ranks"], lacking)
+
+
+def _price(lack: Lack) -> float:
+    """The time per step that an abstention is about."""
+    return lack.price_ns
+
+
+def _almost(
+    measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float], few: str
+) -> Lack:
+    """What the imbalance of a rank group costs in the few steps that were recorded."""
+    judged = _judged(rank_group, limit)
+    ratio = float(judged["by_step"]["imbalance_ratio"].mean()) if judged["step_count"] else 0.0
+    if ratio < limit["imbalance_ratio"]:
+        return Lack(few)
+    gain = _gain(measured, rank_group, judged["rows"])
+    claim = f"ranks work unequally long: {show(ratio, 'ratio')} less than the longest on average"
+    return Lack(few, gain, claim, f"{limit['min_steps']:g} steps would prove it")
 
 
 def _judged(rank_group: RankGroup, limit: Mapping[str, float]) -> dict[str, Any]:
@@ -302,6 +323,7 @@ def _finding(
 ANALYSIS = Analysis(
     id="imbalance",
     title="Do the ranks work equally long?",
+    bases={"rank-imbalance": "modelled"},
     reads=(),
     rests_on=("arrivals", "captures", "collectives", "segments"),
     rules=("rank-imbalance",),

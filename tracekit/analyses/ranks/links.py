@@ -133,6 +133,7 @@ def _sheet(measured: Measurements, links: list[SlowLink]) -> Sheet:
 ANALYSIS = Analysis(
     id="links",
     title="Does every link move its bytes as fast as its peers, and as before?",
+    bases={"slow-link": "modelled"},
     reads=(),
     writes=(),
     rests_on=("collectives", "gpu_time"),

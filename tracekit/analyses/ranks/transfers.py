@@ -486,6 +486,7 @@ def _rate(rows: pd.DataFrame) -> float | None:
 ANALYSIS = Analysis(
     id="transfers",
     title="What do weight sync and offloading cost?",
+    bases={"weight-sync": "modelled", "offload": "bound"},
     reads=("host_ops", "device_ops"),
     writes=(TRANSFERS,),
     rests_on=("collectives", "gpu_time", "logged", "segments"),

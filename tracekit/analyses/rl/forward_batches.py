@@ -230,6 +230,7 @@ def _small(
 ANALYSIS = Analysis(
     id="forward-batches",
     title="How large are micro-batches?",
+    bases={"forward-batch-size": "modelled"},
     reads=("host_ops",),
     args=(DIMS, TYPES),
     writes=(FORWARD_BATCHES,),

@@ -183,7 +183,7 @@ def _tail(
     enough = [g for g in last if g.decode_iterations >= limit["min_iterations"]]
     if not enough:
         reason = _too_few(last, limit["min_iterations"], where)
-        yield Verdict("rollout-tail", "insufficient data", reason)
+        yield _priced_tail(traced, last, reason, step_ns, limit)
         return
     tail = _mean([g.tail_ratio for g in enough])
     low = _mean([g.low_ratio for g in enough])
@@ -196,6 +196,24 @@ def _tail(
         return
     gain = _mean(list(map(_without_tails, traced)))
     yield _tail_finding(enough, claim, gain, share_of(gain, step_ns), thresholds)
+
+
+def _priced_tail(
+    traced: Sequence[Sequence[Generation]],
+    last: Sequence[Generation],
+    reason: str,
+    step_ns: float | None,
+    limit: Mapping[str, float],
+) -> Verdict:
+    """The abstention on tails of few iterations, with what they cost where they are long enough for R11."""
+    tail = _mean([g.tail_ratio for g in last])
+    gain = _mean(list(map(_without_tails, traced)))
+    if tail < limit["tail_ratio"] or gain <= 0:
+        return Verdict("rollout-tail", "insufficient data", reason)
+    claim = f"the last 10 % of the tokens take {show(tail, 'ratio')} of generation"
+    needs = f"{limit['min_iterations']:g} decode iterations would prove it"
+    price = round(gain), share_of(gain, step_ns)
+    return Verdict("rollout-tail", "insufficient data", reason, None, *price, claim, needs)
 
 
 def _traced(units: Sequence[Sequence[Generation]]) -> list[list[Generation]]:
@@ -524,6 +542,7 @@ def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
 ANALYSIS = Analysis(
     id="rollout",
     title="How does generation go?",
+    bases={"replica-imbalance": "modelled"},
     reads=("host_ops", "device_ops", "device_ranges"),
     writes=(ITERATIONS, GENERATIONS, "metrics"),
     rests_on=("captures", "collectives"),

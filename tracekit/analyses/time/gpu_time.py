@@ -341,12 +341,13 @@ def _low_utilisation(
     if other_rules:
         them = "it" if len(stages) == 1 else "them"
         unnamed = f", and idle {show(left_ns / window_ns, 'ratio')} of {them} for reasons that no other finding names"
-    place, advice = _held_back(measured, [idle_stage.window for idle_stage in stages])
+    holder = _held_back(measured, [idle_stage.window for idle_stage in stages])
+    named, _ = window.per_step(min(holder.named_ns, left_ns))
     return Finding(
         "low-gpu-utilization",
         thresholds.severity(ratio),
-        _busy(stages, in_run(measured, window.run)) + unnamed + place,
-        advice,
+        _busy(stages, in_run(measured, window.run)) + unnamed + holder.words,
+        holder.advice,
         (
             evidence("busy_ratio", 1 - idle_ns / window_ns, "busy", better="higher"),
             evidence("idle_ns", round(window.per_step(idle_ns)[0]), "idle per step"),
@@ -355,6 +356,7 @@ def _low_utilisation(
                 if other_rules
                 else ()
             ),
+            *((evidence("named_ns", round(named), "with a known cause"),) if named else ()),
         ),
         tuple(idle_stage.window.place for idle_stage in stages),
         round(left),
@@ -367,6 +369,7 @@ def _low_utilisation(
                 else ()
             ),
         ),
+        is_catch_all=not named,
     )
 
 
@@ -391,32 +394,43 @@ def _busy(stages: list[Idling], run: str) -> str:
     return f"GPUs are busy {', '.join(shares[:-1])} and {shares[-1]}{run}"
 
 
-def _held_back(measured: Measurements, windows_: list[StageWindow]) -> tuple[str, str]:
-    """(what most of the idle time was spent in, as the end of a claim; what to try)."""
+class Holder(NamedTuple):
+    """What most of the idle time was spent in: the end of a claim, what to try, and the idle time with a named cause."""
+
+    words: str
+    advice: str
+    named_ns: int = 0
+
+
+def _held_back(measured: Measurements, windows_: list[StageWindow]) -> Holder:
+    """Describe what held the GPU back in these stages."""
     advice = "look at what the host does meanwhile: synchronising calls, data loading, many short kernels"
     if not measured.has("idle_blame", "idle_frames"):
-        return "", advice
+        return Holder("", advice)
     window = windows_[0]
     idle_ns = int(window.gpu_time["idle_ns"])
     culprits = [of_window(measured, each) for each in windows_]
     culprit = culprits[0]
     if culprit is None:
-        return _by_kind(measured, window, idle_ns), advice
-    spent = _of_wall(windows_, sum(each.idle_ns for each in culprits if each))
+        return Holder(_by_kind(measured, window, idle_ns), advice)
+    named_ns = sum(each.idle_ns for each in culprits if each)
+    spent = _of_wall(windows_, named_ns)
     if culprit.holder == "device":
-        return (
+        return Holder(
             f": {spent} after a launch had returned {culprit.place}",
             "see what its stream waited for: work of other streams, events, other processes on the GPU",
+            named_ns,
         )
     if culprit.holder == "nothing":
-        return (
+        return Holder(
             f": {spent} with {culprit.place.strip('()')}",
             "see what the host does then: with_stack=True, ranges (NVTX), or samples of the CPU",
         )
     waiting = waiting_for(measured, culprit, window.owner, window.canonical)
-    return (
+    return Holder(
         f": {spent} in {culprit.place}{waiting}",
         f"make that shorter or do it ahead: {culprit.place}",
+        named_ns,
     )
 
 
@@ -481,6 +495,7 @@ def _minor(
     claimed = claims(measured, thresholds)
     required = thresholds.of("low-gpu-utilization")["busy_ratio"]
     reasons: dict[tuple[Answer, str | None], list[str]] = {}
+    prices: dict[tuple[Answer, str | None], tuple[float, float]] = {}
     for window in windows_:
         idle = Idling(window, claimed.get(window.key, {}))
         ratio = window.per_step(idle.left_ns)[1] or 0.0
@@ -491,12 +506,16 @@ def _minor(
         if window.origin == "file":
             where = window.name
             answer = CLEAR if idle.accounted >= required else UNJUDGED
+        price, price_ratio = prices.get((answer, run), (0.0, 0.0))
+        left_ns, _ = window.per_step(idle.left_ns)
+        prices[answer, run] = price + left_ns, price_ratio + ratio
         reasons.setdefault((answer, run), []).append(
             f"GPUs are idle {show(ratio, 'ratio')} of {where} outside other findings"
             + _by_kind(measured, window, int(window.gpu_time["idle_ns"]))
         )
     for (answer, run), texts in reasons.items():
-        yield Verdict(ANALYSIS.rules[0], answer, ". ".join(texts), run)
+        price, ratio = prices[answer, run]
+        yield Verdict(ANALYSIS.rules[0], answer, ". ".join(texts), run, round(price), ratio)
 
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -523,6 +542,7 @@ def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
 ANALYSIS = Analysis(
     id="gpu-time",
     title="Where did each GPU's time go?",
+    bases={"low-gpu-utilization": "bound"},
     reads=("device_ops",),
     writes=(GPU_TIME, BUSY_BINS, "metrics"),
     metrics=("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies"),

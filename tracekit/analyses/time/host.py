@@ -446,6 +446,7 @@ def _float(value: Any) -> float | None:
 ANALYSIS = Analysis(
     id="host",
     title="In how many pieces does the host do its work?",
+    bases={"launch-bound": "bound"},
     reads=("host_ops", "device_ranges"),
     writes=(HOST_COUNTS, "metrics"),
     metrics=("host_ops", "host_launches"),

@@ -38,6 +38,7 @@ from tracekit.job.idle import (
     pausing_steps,
     waited_for_pauses,
 )
+from tracekit.job.rank_groups import Lack
 from tracekit.job.stage_windows import (
     NO_STEPS,
     WHERE,
@@ -536,10 +537,21 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
         for run, count in hosts.items()
         if not count or run not in framed
     }
-    return [
-        Verdict(ANALYSIS.rules[0], "insufficient data", why, text_or_none(run))
-        for run, why in reasons.items()
-    ]
+    return [_priced(measured, run, why) for run, why in reasons.items()]
+
+
+def _priced(measured: Measurements, run: object, why: str) -> Verdict:
+    """The abstention on a run, with the idle time per step during which no host activity was recorded."""
+    rows = whole(measured, "idle")
+    silent = (rows["window"] == "step") & (rows["cause"] == "host_silent")
+    rows = rows[silent.to_numpy(np.bool_) & same_text(rows["run"], run).to_numpy(np.bool_)]
+    owners = [steps for owner, steps in gpu_steps(measured).items() if owner[0] == run]
+    count = sum(steps.count for steps in owners)
+    price = int(rows["idle_ns"].sum()) / count if count else 0.0
+    step_ns = max((steps.step_ns or 0.0 for steps in owners), default=0.0)
+    claim = f"GPUs wait {show(price, 'ns')} per step while the host records nothing"
+    lack = Lack(why, price, claim, "a range around each stage would prove it")
+    return lack.verdict(ANALYSIS.rules[0], text_or_none(run), step_ns or None)
 
 
 ANALYSIS = Analysis(

@@ -310,7 +310,14 @@ def _too_few(
         if len(of_run) < need:
             reason = f"{len(of_run)} of at least {need} steps"
             named = text_or_none(run) if several else None
-            yield Verdict("step-variance", "insufficient data", reason, named)
+            yield Verdict("step-variance", "insufficient data", reason, named, *_price(of_run))
+
+
+def _price(walls: pd.DataFrame) -> tuple[int | None, float | None]:
+    """What the mean of few steps exceeds their median by, and its share of the mean; None of a single step."""
+    wall = walls["wall_ns"].to_numpy(float)
+    excess = float(np.maximum(wall - np.median(wall), 0).mean()) if len(wall) else 0.0
+    return (round(excess), excess / float(wall.mean())) if excess else (None, None)
 
 
 def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
@@ -362,6 +369,7 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
                 round(excess),
                 excess / mean,
                 tuple(reasons[1:]),
+                is_catch_all=True,
             )
         )
     return findings

@@ -139,6 +139,20 @@ CLASS_TITLES: Mapping[str, tuple[str, str]] = {
 }
 """What people read for each class, and what it means."""
 
+CPU_ACTIVITIES = ("gc", "loader", "wait", "op", "python", "between", "silent")
+"""What the host of a process without a device does at an instant; the first that applies counts."""
+
+CPU_ACTIVITY_TITLES: Mapping[str, tuple[str, str]] = {
+    "gc": ("garbage collection", "Recorded garbage collection of Python."),
+    "loader": ("data loader", "Waiting for the data loader."),
+    "wait": ("collective wait", "Waiting for a collective of this process to end."),
+    "op": ("ops", "Any thread is in an op or a runtime call."),
+    "python": ("Python", "Python functions or leaf ranges, without an op."),
+    "between": ("between ops", "Nothing was recorded, but not for long."),
+    "silent": ("no host activity", "Nothing was recorded on any thread for long."),
+}
+"""The title of each activity, and its meaning."""
+
 NO_OP, UNLINKED, OTHER = "(no op)", "(unlinked)", "(other)"
 """Where there is no op path: in no op, launch not recorded, the many small rows of a source together."""
 

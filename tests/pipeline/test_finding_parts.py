@@ -1,0 +1,125 @@
+"""One finding per rule with its stages inside; findings by saving × confidence, catch-alls last."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.analyses import ANALYSES, defaults
+from tracekit.model.report import CONFIDENCE, Finding, Place, Report, Section
+from tracekit.pipeline.finding_parts import merge_stages
+from tracekit.pipeline.judging import rate_findings
+
+LIMITS = defaults()
+
+
+def found(rule, ns, *stages, step_ns=1_000, **more):
+    """A finding of a step of 1,000 ns in these stages."""
+    where = {name: more.pop(name) for name in ("run", "role", "rank") if name in more}
+    places = tuple(Place(stage=stage, **where) for stage in stages)
+    ratio = None if ns is None else ns / step_ns
+    severity = more.pop("severity", LIMITS.severity(ratio))
+    claim = f"{rule} in {', '.join(map(str, stages))}"
+    return Finding(rule, severity, claim, f"fix {rule}", (), places, ns, ratio, **more)
+
+
+def merged(*findings):
+    (section,) = merge_stages([Section("idle", "", findings=findings)], LIMITS)
+    return section.findings
+
+
+def test_the_stages_of_a_rule_are_one_finding_whose_amounts_add_up():
+    """25 + 9 + 8 of 1,000: each low or info alone, 4.2 % together are medium."""
+    small = [found("exposed-communication", 9, "gen"), found("exposed-communication", 8, "ref")]
+    large = found("exposed-communication", 25, "update_actor", caveats=("a bound",))
+    (one,) = merged(small[0], large, small[1])
+    assert (one.recoverable_ns, one.severity) == (42, "medium")
+    assert one.recoverable_ratio == pytest.approx(0.042)
+    assert one.claim == (
+        "exposed-communication in update_actor; 17 ns more in 2 other stages: gen 9 ns, ref 8 ns"
+    )
+    assert [place.stage for place in one.places] == ["update_actor", "gen", "ref"]
+    assert one.parts == (large, *small)
+    assert one.caveats == ("a bound",)
+
+
+@pytest.mark.parametrize("other", [
+    found("launch-bound", 5, "gen"),
+    found("exposed-communication", 5, "gen", run="b"),
+    found("exposed-communication", 5, "gen", role="critic"),
+    found("exposed-communication", 5, "gen", is_catch_all=True),
+    found("exposed-communication", None, "gen"),
+    found("exposed-communication", 5, None),
+])  # fmt: skip
+def test_other_rules_runs_roles_and_what_has_no_stage_stay_apart(other):
+    first = found("exposed-communication", 9, "ref")
+    assert merged(first, other) == (first, other)
+
+
+def test_late_ranks_with_causes_of_their_own_stay_apart():
+    late = found("straggler", 9, "gen", rank=1), found("straggler", 8, "ref", rank=2)
+    assert merged(*late) == late
+
+
+def test_a_rule_that_rates_itself_lower_stays_there():
+    parts = [found("no-comm-overlap", 20, s, severity="info") for s in ("gen", "ref")]
+    assert merged(*parts)[0].severity == "info"
+
+
+def test_more_stages_than_fit_are_counted():
+    parts = [found("launch-bound", 10 - n, f"stage{n}") for n in range(6)]
+    claim = merged(*parts)[0].claim
+    assert claim.endswith("in 5 other stages: stage1 9 ns, stage2 8 ns, stage3 7 ns, …")
+
+
+amounts = st.lists(
+    st.tuples(
+        st.sampled_from(["launch-bound", "straggler", "offload"]),
+        st.one_of(st.none(), st.integers(0, 10**12)),
+        st.sampled_from(["gen", "ref", None]),
+        st.sampled_from(["a", "b"]),
+    ),
+    max_size=9,
+)
+
+
+@given(amounts)
+def test_merging_neither_adds_nor_loses_time(parts):
+    findings = [found(rule, ns, stage, run=run) for rule, ns, stage, run in parts]
+    after = merged(*findings)
+    for rule in ("launch-bound", "straggler", "offload"):
+        before_ns, after_ns = (
+            sum(f.recoverable_ns or 0 for f in each if f.rule == rule) for each in (findings, after)
+        )
+        assert before_ns == after_ns
+    assert sum(max(len(f.parts), 1) for f in after) == len(findings)
+
+
+def order(*findings):
+    return [
+        f.claim for f in Report("", "", sections=(Section("s", "", findings=findings),)).findings
+    ]
+
+
+def test_findings_rank_by_saving_times_confidence():
+    """100 × 0.6 = 60 < 70 × 1: the bound on more time comes second."""
+    bound, sure = found("bound", 100, "a", confidence=0.6), found("sure", 70, "b")
+    assert order(bound, sure) == [sure.claim, bound.claim]
+
+
+def test_catch_alls_come_after_causes_and_before_what_saves_no_time():
+    rest, cause = found("rest", 900, "a", is_catch_all=True), found("cause", 1, "b")
+    timeless = found("timeless", None, "c", severity="high")
+    assert order(timeless, rest, cause) == [cause.claim, rest.claim, timeless.claim]
+
+
+def test_every_basis_is_of_a_rule_of_its_question():
+    for analysis in ANALYSES:
+        assert set(analysis.bases) <= set(analysis.rules), analysis.id
+        assert set(analysis.bases.values()) <= set(CONFIDENCE), analysis.id
+
+
+def test_a_finding_is_as_sure_as_its_rule_and_may_be_less_sure():
+    analysis = next(a for a in ANALYSES if a.id == "host")
+    plain, doubtful = found("launch-bound", 5, "a"), found("launch-bound", 5, "a", confidence=0.1)
+    rated = rate_findings(Section("host", "", findings=(plain, doubtful)), analysis)
+    assert [f.confidence for f in rated.findings] == [CONFIDENCE["bound"], 0.1]

@@ -1,0 +1,198 @@
+"""What did the host do? Traces without GPU rows: activity by stage, threads, Python functions, garbage collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analyses import Analysis
+from tracekit.job.cpu_time import cpu_windows, mean_step
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import grouped, in_run, label_headings, ordered, run_heading, text_or_none
+from tracekit.job.idle import idle_time
+from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.keys import row_dicts
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
+from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.columns import NAME, STAGE, STEP, TID, WINDOW
+from tracekit.model.tables.slots import CPU_ACTIVITIES, CPU_ACTIVITY_TITLES
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
+from tracekit.process.cpu_activity import HOST_TABLES, CpuTime, frame_times, thread_times
+
+CPU_TIME = Table(
+    "cpu_time",
+    "time of a process without a device in one window, by activity: over activities it is the window",
+    {
+        **KEYS,
+        "window": WINDOW,
+        "step": STEP,
+        "stage": STAGE,
+        "activity": Column("category", "What the host does at an instant.", CPU_ACTIVITIES),
+        "time_ns": Column("int64", "Time of that activity in the windows of this step and name."),
+    },
+)
+
+CPU_THREADS = Table(
+    "cpu_threads",
+    "a thread of a process without a device",
+    {
+        **KEYS,
+        "tid": TID,
+        "name": Column("category", "Thread name, where recorded."),
+        "count": Column("int64", "Ops and runtime calls on it."),
+        "op_ns": Column("int64", "Time in at least one of them."),
+        "window_ns": Column("int64", "From the first to the last activity of the process."),
+    },
+)
+
+CPU_FRAMES = Table(
+    "cpu_frames",
+    "a Python function of a process without a device",
+    {
+        **KEYS,
+        "name": NAME,
+        "count": Column("int64", "Calls."),
+        "self_ns": Column(
+            "int64", "Time outside the Python functions that it calls, ops included."
+        ),
+        "total_ns": Column("int64", "Wall time on its threads; recursion counts once."),
+    },
+)
+
+
+def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
+    """Measure activity, threads and Python functions of a trace without device rows."""
+    is_recorded = any(len(trace.numbers(table, "ts_ns")) for table in HOST_TABLES)
+    if trace.has("device_ops") or not is_recorded:
+        return {}
+    tables = {
+        "cpu_time": CpuTime(idle_time().silence_ns)(trace),
+        "cpu_threads": thread_times(trace),
+        "cpu_frames": frame_times(trace),
+    }
+    return {name: columns for name, columns in tables.items() if columns}
+
+
+def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
+    """Show where the time of processes without GPU rows goes; None where every process has them."""
+    if not measured.row_count("cpu_time"):
+        return None
+    return ANALYSIS.answered(
+        findings=tuple(_collections(measured, thresholds)),
+        metrics=lambda: _metrics(measured),
+        sheets=lambda: with_rows(
+            _activity_sheet(measured), _thread_sheet(measured), _frame_sheet(measured)
+        ),
+    )
+
+
+def _metrics(measured: Measurements) -> Iterator[Metric]:
+    """The share of the steps in each activity."""
+    rows = cpu_windows(measured)
+    total = int(rows["time_ns"].sum())
+    if not total:
+        return
+    for activity in CPU_ACTIVITIES:
+        time_ns = int(rows.loc[rows["activity"] == activity, "time_ns"].sum())
+        if time_ns:
+            title = CPU_ACTIVITY_TITLES[activity][0]
+            yield evidence(f"{activity}_ratio", time_ns / total, title, better="neither")
+
+
+def _activity_sheet(measured: Measurements) -> Sheet:
+    """Stages by their time, with the share of each activity."""
+    rows = cpu_windows(measured)
+    keys = ["run", "role", "canonical"]
+    stages = grouped(rows, keys, window_ns=("time_ns", "sum"))
+    for activity in CPU_ACTIVITIES:
+        of_activity = grouped(rows[rows["activity"] == activity], keys, part=("time_ns", "sum"))
+        merged = stages[keys].merge(of_activity, on=keys, how="left")["part"]
+        stages[activity] = merged.fillna(0).to_numpy(np.float64) / stages["window_ns"].clip(lower=1)
+    stages["stage"] = stages["canonical"].where(stages["canonical"].notna(), "(outside any stage)")
+    shown = [a for a in CPU_ACTIVITIES if stages[a].sum()]
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage"),
+        Heading("window_ns", "wall Σ", "ns", "Summed over ranks and steps."),
+        *(Heading(a, CPU_ACTIVITY_TITLES[a][0], "ratio", CPU_ACTIVITY_TITLES[a][1]) for a in shown),
+    )
+    table = ordered(stages, window_ns=False, stage=True)
+    caption = "At each instant one activity counts, the first of the columns that applies."
+    return sheet("cpu_time", "Host time by activity", headings, table, caption=caption)
+
+
+def _thread_sheet(measured: Measurements) -> Sheet:
+    """Threads by the time they are in ops."""
+    rows = measured["cpu_threads"].copy()
+    rows["busy_ratio"] = rows["op_ns"] / rows["window_ns"].clip(lower=1)
+    headings = (
+        *label_headings(measured),
+        *as_headings("""
+            rank | rank | id
+            tid | thread | id
+            name | name
+            op_ns | in ops | ns | Time in at least one op or runtime call.
+            busy_ratio | utilization | ratio | Of the time from the first to the last activity of the process.
+            count | ops | count
+        """),
+    )
+    table = ordered(rows, op_ns=False, rank=True, tid=True)
+    return sheet("cpu_threads", "Threads by time in ops", headings, table)
+
+
+def _frame_sheet(measured: Measurements) -> Sheet:
+    """Python functions by their own time, over all processes of a run."""
+    if not measured.row_count("cpu_frames"):
+        return sheet("cpu_frames", "", (), pd.DataFrame())
+    rows = measured["cpu_frames"]
+    sums = {name: (name, "sum") for name in ("count", "self_ns", "total_ns")}
+    pooled = grouped(rows, ["run", "name"], **sums)
+    headings = (
+        *run_heading(measured),
+        *as_headings("""
+            name | Python function
+            self_ns | self | ns | Outside the Python functions that it calls; the ops that it calls are included.
+            total_ns | total | ns | Recursion counted once.
+            count | calls | count
+        """),
+    )
+    table = ordered(pooled, self_ns=False, name=True)
+    return sheet("cpu_frames", "Python functions by their own time", headings, table)
+
+
+def _collections(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+    """R29 without a GPU: garbage collection that takes a share of the step."""
+    limit = thresholds.of("host-silence")
+    for row in row_dicts(mean_step(measured, "gc")):
+        if (row["share"] or 0.0) < limit["step_ratio"]:
+            continue
+        stage = text_or_none(row["canonical"])
+        where = f", most of it in {stage}" if stage else ""
+        time, step = show(row["each_ns"], "ns"), show(row["step_ns"], "ns")
+        yield Finding(
+            "host-silence",
+            thresholds.severity(row["share"]),
+            f"garbage collection takes {time} of {step} per step{where}{in_run(measured, row['run'])}",
+            "call gc.freeze() after set-up, and gc.disable() with one gc.collect() between steps",
+            (evidence("gc_ratio", row["share"], "garbage collection, of the step"),),
+            (Place(run=text_or_none(row["run"]), role=text_or_none(row["role"]), stage=stage),),
+            round(row["each_ns"]),
+            row["share"],
+            ("one collection between steps still takes its time",),
+        )
+
+
+ANALYSIS = Analysis(
+    id="cpu",
+    title="What did the host do?",
+    reads=HOST_TABLES,
+    writes=(CPU_TIME, CPU_THREADS, CPU_FRAMES),
+    rules=("host-silence",),
+    measure=measure,
+    judge=judge,
+)
