@@ -44,9 +44,10 @@ def base(rank: Rank) -> int:
 def skew(job: Job, rank: int) -> int:
     """By how much the clock of the rank's host is fast."""
     host = job.host_of(rank)
-    if not job.skew_ns or (not host and job.ranks > 8):
+    per_rank = job.ranks <= job.ranks_of_host
+    if not job.skew_ns or (not host and not per_rank):
         return 0
-    where = rank if job.ranks <= 8 else host
+    where = rank if per_rank else host
     return int(job.skew_ns * (2 * noise.uniform(job.seed, "skew", where) - 1))
 
 
