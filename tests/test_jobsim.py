@@ -11,8 +11,9 @@ import jobsim
 import pytest
 from jobsim import kineto
 from jobsim.clean import CLEAN, clean_job
+from jobsim.draws import SIZES
 from jobsim.engine import meet, run
-from jobsim.faults import KINDS, SIZES, job_of
+from jobsim.faults import KINDS, job_of
 from jobsim.job import Fault, Job
 from jobsim.rank import COMPUTE, Meeting
 from jobsim.truth import make, mean_step, truth

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 from collections import Counter
@@ -26,8 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 from benchmarks.job_expected import EXPECTED
 from benchmarks.job_scores import WITHIN, alarms, is_within, score, totals
-from jobsim.clean import CLEAN, clean_job
-from jobsim.faults import KINDS, SIZES, job_of
+from jobsim.clean import CLEAN, WORLDS, clean_job
+from jobsim.draws import SIZES
+from jobsim.faults import ALL_KINDS, KINDS, job_of, job_of_several
+from jobsim.job import Job
 from jobsim.switches import SWITCHES
 from jobsim.truth import make
 
@@ -65,7 +68,7 @@ def facts(finding: Finding) -> dict[str, Any]:
 def case(work: Work) -> dict[str, Any]:
     """One job, simulated and analysed under a switch; the size of a clean one is `clean`."""
     kind, size, seed, switch = work
-    job = clean_job(kind, seed) if size == "clean" else job_of(kind, size, seed)
+    job = planned(kind, size, seed)
     with tempfile.TemporaryDirectory() as folder:
         truth = make(job, Path(folder), switch)
         report = analyze(Path(folder) / "profile", Options(jobs=1, cache=False)).report
@@ -101,22 +104,49 @@ def works(only: list[str], seeds: int, sizes: list[str]) -> Iterator[Work]:
 
 def works_under(switches: list[str], only: list[str], limit: int) -> list[Work]:
     """List jobs of every kind and clean ones under every switch: each pair has one seed, and the first `limit` are a fair draw."""
-    pairs = [
-        (kind, "small", switch) for switch in switches for kind in KINDS if not only or kind in only
-    ]
-    pairs += [
-        (name, "clean", switch)
-        for switch in switches
-        for name in CLEAN
-        if name in only or (not only or "clean" in only)
-    ]
-    drawn = sorted(
-        (crc32(f"{name} {switch}".encode()), name, size, switch) for name, size, switch in pairs
+    drawn = []
+    for switch in switches:
+        chosen = SWITCHES[switch]
+        pairs = [(name, chosen.size) for name in kinds_under(switch) if not only or name in only]
+        clean = [*CLEAN, *WORLDS] if chosen.several == 1 else []
+        pairs += [(name, "clean") for name in clean if name in only or not only or "clean" in only]
+        drawn += [(crc32(f"{name} {switch}".encode()), name, size, switch) for name, size in pairs]
+    works = []
+    for dice, name, size, switch in sorted(drawn):
+        seed = dice % 3 if size != "clean" else 0
+        if SWITCHES[switch].change(planned(name, size, seed)) is not None:
+            works.append((name, size, seed, switch))
+    return works[:limit]
+
+
+def kinds_under(switch: str) -> list[str]:
+    """List the kinds of faults that are planted under a switch, several at a time with `+` between them."""
+    several = SWITCHES[switch].several
+    kinds = [kind for kind in ALL_KINDS if kind not in ("three_at_once", "first_calls")]
+    if several == 1:
+        return [*ALL_KINDS]
+    names = []
+    for number, kind in enumerate(kinds):
+        dice = random.Random(f"{switch} {kind}")
+        for _ in range(20):
+            chosen = (kind, *dice.sample(kinds[:number] + kinds[number + 1 :], several - 1))
+            if all(job_of_several(chosen, "small", seed) for seed in range(3)):
+                names.append("+".join(chosen))
+                break
+    return names
+
+
+def planned(name: str, size: str, seed: int) -> Job:
+    """Return the job of a kind, of several, or a clean one."""
+    if size == "clean":
+        return clean_job(name, seed)
+    job = (
+        job_of_several(tuple(name.split("+")), size, seed)
+        if "+" in name
+        else job_of(name, size, seed)
     )
-    return [
-        (name, size, dice % 3 if size != "clean" else 0, switch)
-        for dice, name, size, switch in drawn[:limit]
-    ]
+    assert job is not None
+    return job
 
 
 def numbers(values: list[float | None]) -> str:
@@ -227,7 +257,7 @@ def main() -> None:
         rows = [json.loads(line) for line in options.again.read_text(encoding="utf-8").splitlines()]
         show([scored_again(row) for row in rows], misses=options.misses)
         return
-    switches = [*SWITCHES][1:] if options.switches == "all" else options.switches.split(",")
+    switches = [*SWITCHES] if options.switches == "all" else options.switches.split(",")
     todo = [*works(only, options.seeds, options.sizes.split(","))]
     if options.switches:
         todo = works_under(switches, only, options.limit)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.job_expected import ALLOWED, EXPECTED, Expectation, tells
+from jobsim.recorded import NAMES
 from jobsim.switches import SWITCHES
 
 WITHIN, WORTH, NEARLY = 0.25, 0.015, 0.8
@@ -45,7 +46,7 @@ def alarms(truth: Facts, findings: list[Facts]) -> list[Facts]:
 def _part(kind: str, cost: int, truth: Facts, loud: list[Facts]) -> Facts:
     expected = expected_under(EXPECTED[kind], SWITCHES[truth.get("switch", "none")].unknown)
     own = [fault for fault in truth["faults"] if fault.get("kind", kind) == kind]
-    fault = own[0]
+    fault = _renamed(own[0]) if truth.get("switch") == "renamed" else own[0]
     places = [text for text in expected.places if _is_known(text, fault, truth)]
 
     def by_rule(finding: Facts, rules: tuple[str, ...]) -> bool:
@@ -70,6 +71,11 @@ def _part(kind: str, cost: int, truth: Facts, loud: list[Facts]) -> Facts:
         "first": bool(loud) and right(loud[0], expected.rules),
         "ratio": ratio,
     }
+
+
+def _renamed(fault: Facts) -> Facts:
+    names = {key: NAMES.get(fault.get(key), fault.get(key)) for key in ("stage", "place")}
+    return fault | {key: name for key, name in names.items() if name is not None}
 
 
 def expected_under(expected: Expectation, unknown: frozenset[str]) -> Expectation:

@@ -7,6 +7,7 @@ import random
 import re
 from pathlib import Path
 
+from jobsim import kernels as k
 from jobsim.job import Job
 from jobsim.rank import Rank
 from jobsim.training import FRAME_OF_STAGE
@@ -30,6 +31,47 @@ def drop_stages(job: Job, ranks: list[Rank]) -> list[Rank]:
 def is_stage(name: str) -> bool:
     """Whether a range is one that the training code would have to mark itself."""
     return name in FRAME_OF_STAGE or bool(BATCH.fullmatch(name))
+
+
+def drop_shapes(job: Job, ranks: list[Rank]) -> list[Rank]:
+    """Drop the shapes of inputs; those of collectives stay."""
+    for rank in ranks:
+        for row in rank.host_rows:
+            if "Input Dims" in row.args:
+                row.args = ""
+    return ranks
+
+
+NAMES = {
+    "gen": "generation", "reward": "environment", "adv": "advantage_calculation", "old_log_prob": "policy_logprobs",
+    "ref": "reference_logprobs", "update_actor": "policy_training", "update_weights": "refit_generation",
+    "testing": "validation", "save_checkpoint": "checkpointing",
+}  # fmt: skip
+"""Names of stages as another library has them."""
+KERNELS = {
+    k.GEMM: "nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT",
+    k.SGEMM: "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_tn_align1>(cutlass_80_simt_sgemm_128x256_8x4_tn_align1::Params)",
+    k.CONV: "void xmma_new::gemm::kernel<implicit_gemm_bf16_nhwc_tilesize128x128x64>(implicit_gemm_params)",
+    k.NORM: "triton_red_fused_native_layer_norm_3",
+    k.DECODE_GEMM: "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int> > >(Params)",
+    k.PAGED: "void flashinfer::BatchDecodeWithPagedKVCacheKernel<true, 2u, 8u, 16u, 8u, 4u>(Params)",
+}  # fmt: skip
+"""Names of kernels as other versions of libraries have them."""
+ENGINE = re.compile(r"execute_context_\d+\(\d+\)_generation_(\d+)\(\d+\)")
+
+
+def rename(job: Job, ranks: list[Rank]) -> list[Rank]:
+    """Give stages, the rollout engine's ranges, kernels and files of Python functions other names."""
+    for rank in ranks:
+        for row in rank.host_rows:
+            row.name = ENGINE.sub(r"decode[bs=\1 tok=\1]", NAMES.get(row.name, row.name))
+        rank.device_rows = [
+            row._replace(name=KERNELS.get(row.name, row.name)) for row in rank.device_rows
+        ]
+        rank.frames = [
+            (name.replace("verl/", "nemo_rl/algorithms/"), *frame) for name, *frame in rank.frames
+        ]
+    return ranks
 
 
 def drop_marks(job: Job, ranks: list[Rank]) -> list[Rank]:

@@ -104,7 +104,9 @@ def make(job: Job, folder: Path, switch: str = "none") -> dict[str, Any]:
     The traces are in `folder/profile`, the truth beside them in `truth.json`.
     """
     chosen = SWITCHES[switch]
-    job = chosen.change(job)
+    changed = chosen.change(job)
+    assert changed is not None, f"{switch} does not apply to {job.name}"
+    job = changed
     ranks = run(job)
     profile = folder / "profile"
     profile.mkdir(parents=True, exist_ok=True)
