@@ -40,7 +40,14 @@ def score(kind: str, truth: Facts, findings: list[Facts]) -> Facts:
 def alarms(truth: Facts, findings: list[Facts]) -> list[Facts]:
     """Return the findings that say something is wrong."""
     allowed = ALLOWED.get(truth.get("switch", "none"), ())
-    return [each for each in findings if each["severity"] != "info" and each["rule"] not in allowed]
+    return [
+        each
+        for each in findings
+        if each["severity"] != "info"
+        and not any(
+            rule in ("", each["rule"]) and words in each["words"] for rule, words in allowed
+        )
+    ]
 
 
 def _part(kind: str, cost: int, truth: Facts, loud: list[Facts]) -> Facts:

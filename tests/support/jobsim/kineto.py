@@ -19,8 +19,9 @@ LAUNCHES = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cudaM
 
 def write(rank: Rank, folder: Path) -> Path:
     """The file of one rank."""
+    role = "rollout" if rank.job.is_generator(rank.rank) else "actor-rollout-ref"
     name = (
-        f"actor-rollout-ref_train_rank{rank.rank}-of-{rank.job.ranks}_pid{rank.pid}"
+        f"{role}_train_rank{rank.rank}-of-{rank.job.ranks}_pid{rank.pid}"
         f"_{20261120073303136 + rank.rank}.json.gz"
     )
     path = folder / name

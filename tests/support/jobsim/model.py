@@ -128,13 +128,6 @@ def gather(rank: Rank, after: int = 0) -> Generator[Meeting, int, int]:
     )
 
 
-def layers_of(rank: Rank) -> int:
-    """Return the layers of this rank: the last stage of a pipeline has the head instead of one."""
-    job = rank.job
-    last = job.pipeline > 1 and job.pipeline_stage(rank.rank) == job.pipeline - 1
-    return job.layers - last
-
-
 def neighbours(rank: Rank) -> tuple[int | None, int | None]:
     """Return the rank with the layers before, and that with the layers after."""
     job = rank.job
@@ -148,10 +141,14 @@ def forward(
     rank: Rank, rows: int, *, head: str = "", norms: int = 0, trains: bool = False
 ) -> Program:
     """The forward of one micro-batch; weights are gathered one layer ahead of their use."""
-    b, layers = rank.behaviour, layers_of(rank)
+    b, layers = rank.behaviour, rank.job.layers
     before, after = neighbours(rank)
     if before is not None:
         rank.wait_for((yield from rank.peer("recv", before, rows * k.HIDDEN)))
+    elif after is not None:
+        # The first stage embeds images, which takes as long as the head of the last stage.
+        mm(rank, rows, k.HIDDEN, k.VOCAB)
+        elementwise(rank, "aten::gelu", k.SILU, rows, k.VOCAB, 1)
     with rank.frame("verl/workers/actor/dp_actor.py(88): _forward_micro_batch"):
         there = 0
         if b.overlap:
@@ -203,7 +200,7 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
             mm(rank, rows, vocabulary, k.HIDDEN, how)
             mm(rank, k.HIDDEN, rows, vocabulary, how)
     ends = []
-    for number in range(layers_of(rank)):
+    for number in range(rank.job.layers):
         chores.before_layer_backward(rank)
         yield from backward_layer(rank, rows)
         if reduce and b.reduce_tensors:
@@ -219,6 +216,9 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
         rank.wait_for(max(ends))
     if before is not None:
         yield from rank.peer("send", before, rows * k.HIDDEN, after=rank.free[COMPUTE])
+    elif after is not None:
+        mm(rank, rows, k.VOCAB, k.HIDDEN)
+        mm(rank, k.HIDDEN, rows, k.VOCAB)
     rank.tid = rank.main
     rank.spend(12_000)
 

@@ -84,7 +84,7 @@ def slow_pipeline_stage(d: Draw) -> Built:
     """The GPUs of one pipeline stage run at a lower clock."""
     stage = d.dice.randrange(2)
     ranks = tuple(range(stage * d.ranks // 2, (stage + 1) * d.ranks // 2))
-    settings = {"pipeline": 2, "micros": 4, "minis": 1}
+    settings = {"pipeline": 2, "micros": 4}
     return settings, (d.fault({"clock": d.about(1.2, 0.97, 1.05)}, ranks=ranks, stage="update_actor"),)  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def in_turn(d: Draw, change: dict[str, Any], place: str) -> tuple[Fault, ...]:
 
 def frequent_reduction(d: Draw) -> Built:
     """Gradients are reduced after every micro-batch instead of the last."""
-    settings = {"layer_bytes": 90 * 2**20, "micros": 4, "minis": 1}
+    settings = {"layer_bytes": 90 * 2**20, "micros": 4}
     return settings, (d.fault({"reduce_often": True}, stage="update_actor"),)
 
 

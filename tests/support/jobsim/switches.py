@@ -56,7 +56,7 @@ def split_into_stages(job: Job) -> Job | None:
     """Split the model into two pipeline stages; not where it is split already."""
     if job.tensor_parallel > 1 or job.moe or job.pipeline > 1 or job.ranks % 2 or job.ranks > 8:
         return None
-    return replace(job, pipeline=2, minis=1, micros=4, _behaviours={})
+    return replace(job, pipeline=2, micros=4, _behaviours={})
 
 
 def generate_on_half(job: Job) -> Job | None:

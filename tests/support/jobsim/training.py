@@ -104,7 +104,7 @@ def generate_aside(rank: Rank, step: int) -> Program:
     """Generate for the next step while the trainers work, and receive the new weights."""
     with stage(rank, step, "gen"):
         yield from chores.wake_up(rank)
-        generate(rank, step, rank.job.decodes)
+        generate(rank, step, 2 * rank.job.decodes)
     with stage(rank, step, "update_weights"):
         yield from send_weights(rank)
 
@@ -259,13 +259,16 @@ def log_prob(rank: Rank, name: str, rows: int, step: int) -> Program:
     pause(rank, name)
     if b.preprocess_ns and name == "old_log_prob":
         preprocess(rank, b.preprocess_ns)
-    with rank.marked("micro_batch0"):
-        rank.copy("HtoD (Pinned -> Device)", 24 * rows)
-        if name == "old_log_prob":
-            first_call(rank, step)
-        if rank.job.vision and name == "old_log_prob":
-            model.vision_tower(rank, rows)
-        yield from model.forward(rank, rows, head="fp32" if b.fp32 and name == "ref" else "")
+    batches = 4 if rank.job.pipeline > 1 else 1
+    for batch in range(batches):
+        size = rows // batches
+        with rank.marked(f"micro_batch{batch}"):
+            rank.copy("HtoD (Pinned -> Device)", 24 * size)
+            if name == "old_log_prob":
+                first_call(rank, step)
+            if rank.job.vision and name == "old_log_prob":
+                model.vision_tower(rank, size)
+            yield from model.forward(rank, size, head="fp32" if b.fp32 and name == "ref" else "")
     rank.copy("DtoH (Device -> Pinned)", 4 * rows, blocking=rank.reads())
 
 
