@@ -9,6 +9,7 @@ from benchmarks.job_faults import case, works, works_under
 from benchmarks.job_scores import is_within, score, totals
 from jobsim.clean import CLEAN
 from jobsim.faults import ALL_KINDS, KINDS, job_of
+from jobsim.switches import SWITCHES
 
 from tracekit.analyses.rules import RULES
 
@@ -112,3 +113,90 @@ def test_the_command_prints_a_line_a_kind_and_the_totals(monkeypatch, capsys, tm
     assert "clean jobs: 1" in out
     assert "named 100.0% (required 95%), first 100.0% (85%)" in out
     assert (tmp_path / "rows.json").stat().st_size > 1_000
+
+
+def test_each_of_two_faults_is_scored_and_the_costlier_has_to_come_first():
+    """10 ms of a loader, 4 of a pause: the pause first is wrong, the loader first is right; 9 of 10 and 8 of 4 ms."""
+    planted = [
+        {"kind": "sleeping_loader", "stage": ""},
+        {"kind": "silent_pause", "stage": "update_actor"},
+    ]
+    costs = {"sleeping_loader": 10 * MS, "silent_pause": 4 * MS}
+    both = {"all_faults_ns": 14 * MS, "step_ns": 100 * MS, "faults": planted, "costs": costs}
+    found = [finding("host-silence", 8 * MS, "update_actor"), finding("data-loader-wait", 9 * MS)]
+    scored = score("sleeping_loader+silent_pause", both, found)
+    assert [part["ratio"] for part in scored["parts"]] == [0.9, 2.0]
+    assert (scored["named"], scored["first"]) == (True, False)
+    assert score("sleeping_loader+silent_pause", both, found[::-1])["first"]
+    assert totals([scored | {"size": "small"}], [], 0.1) == {
+        "named": 1.0, "first": 0.0, "estimated": 0.5, "sums": 0.0, "silent": 1.0,
+    }  # fmt: skip
+
+
+def test_what_is_too_small_to_find_is_not_required():
+    """1 ms of 100 is less than 1.5 %."""
+    scored = score("silent_pause", truth(MS), [])
+    assert not scored["parts"][0]["worth"]
+    assert totals([scored], [], 0.1)["named"] == 0
+    assert (
+        totals(
+            [
+                scored,
+                score(
+                    "silent_pause", truth(8 * MS), [finding("host-silence", 8 * MS, "update_actor")]
+                ),
+            ],
+            [],
+            0.1,
+        )["named"]
+        == 1
+    )
+
+
+def test_places_that_are_not_recorded_are_not_required():
+    pause = [finding("host-silence", 10 * MS)]
+    assert not score("silent_pause", truth(10 * MS), pause)["named"]
+    assert score("silent_pause", truth(10 * MS) | {"switch": "no_stages"}, pause)["named"]
+    renamed = [finding("host-silence", 10 * MS, "policy_training")]
+    assert score("silent_pause", truth(10 * MS) | {"switch": "renamed"}, renamed)["named"]
+
+
+def test_what_is_true_of_every_job_under_a_switch_is_no_alarm():
+    cut = [finding("profiling-artefact", None), finding("straggler", 9 * MS, "rank 2")]
+    assert score("straggler_clock", truth(10 * MS) | {"switch": "cut_file"}, cut)["first"]
+    assert not score("straggler_clock", truth(10 * MS), cut)["first"]
+
+
+def test_jobs_under_switches_are_a_fair_draw():
+    everything = works_under([*SWITCHES], [], 10_000)
+    assert len(everything) == len(set(everything)) > 2_000
+    assert {switch for *_, switch in everything} == {*SWITCHES}
+    assert works_under([*SWITCHES], [], 100) == everything[:100]
+    assert len({switch for *_, switch in everything[:100]}) > 15
+    assert works_under(["no_marks"], ["drift"], 9) == [
+        ("drift", "small", works_under(["no_marks"], ["drift"], 9)[0][2], "no_marks")
+    ]
+
+
+QUICK = [("silent_pause", "no_marks"), ("straggler_clock", "no_ranges"), ("slow_sandbox", "none"), ("sleeping_loader", "cut_file")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "switch"), QUICK)
+def test_a_fault_is_named_first_for_what_it_costs_under_a_switch(kind, switch):
+    row = case((kind, "small", 0, switch))
+    assert row["first"], row["findings"]
+    assert is_within(row["ratio"]), row["ratio"]
+
+
+@pytest.mark.parametrize("switch", ["no_marks", "no_ranges", "missing_rank"])
+def test_a_clean_job_is_silent_under_a_switch(switch):
+    row = case(("plain", "clean", 0, switch))
+    assert totals([], [row], 0.1)["silent"] == 1, row["findings"]
+
+
+def test_the_command_prints_a_line_a_switch(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["job_faults.py", "--only", "sleeping_loader", "--switches", "no_marks", "--jobs", "1", "--misses"])  # fmt: skip
+    job_faults.main()
+    out = capsys.readouterr().out
+    assert "no_marks            1  100.0%  100.0%  100.0%  100.0%" in out
+    assert out.splitlines()[-1].startswith("all")
