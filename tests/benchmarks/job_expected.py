@@ -43,7 +43,7 @@ EXPECTED = {
     "late_loader_worker": Expectation(("data-loader-wait",), LATE, ("@rank",)),
     "python_preprocessing": Expectation((), (), ("@place",)),
     "recompilation": Expectation(("recompilation",), ("step-variance",), ()),
-    "first_calls": Expectation(("warm-up",), (), ("cuLibraryLoadData", "@step"), estimated=False),
+    "first_calls": Expectation(("start-up", "warm-up"), (), ("cuLibraryLoadData", "@step"), estimated=False),
     "tiny_kernels": Expectation(("launch-bound",), ("low-gpu-utilization",), ("@stage",)),
     "eager_decode": Expectation(("launch-bound",), ("low-gpu-utilization",), ("@stage",)),
     "silent_pause": Expectation(("host-silence",), ("low-gpu-utilization", "host-sync-stalls"), ("@stage",)),
