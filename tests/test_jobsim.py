@@ -10,9 +10,10 @@ from pathlib import Path
 import jobsim
 import pytest
 from jobsim import kineto
-from jobsim.clean import CLEAN, clean_job
+from jobsim.clean import CLEAN, WORLDS, clean_job
+from jobsim.draws import SIZES
 from jobsim.engine import meet, run
-from jobsim.faults import KINDS, SIZES, job_of
+from jobsim.faults import ALL_KINDS, KINDS, job_of
 from jobsim.job import Fault, Job
 from jobsim.rank import COMPUTE, Meeting
 from jobsim.truth import make, mean_step, truth
@@ -291,13 +292,15 @@ def test_clocks_of_hosts_differ_and_those_of_one_host_do_not():
 
 def test_there_are_as_many_kinds_as_were_asked_for():
     assert len(KINDS) >= 25
+    assert len(ALL_KINDS) - len(KINDS) >= 25
     assert len(CLEAN) >= 20
-    assert not any(clean_job(name).faults for name in CLEAN)
+    assert len(WORLDS) >= 12
+    assert not any(clean_job(name).faults for name in CLEAN | WORLDS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_every_fault_is_worth_finding_and_not_the_whole_step(kind, size):
     """2 to 25 % of the step; warm-up costs only steps that do not count."""
     for seed in range(3 if size == "small" else 1):

@@ -138,8 +138,96 @@ def test_ranges_that_take_turns_divide_a_recording_and_stay_its_stages(tmp_path)
         rows += [annotation("forward", at, 40), annotation("backward", at + 45, 40)]
         rows += launched("gemm", at + 2, at + 5, 30, 1 + n)
     recorded = found(tmp_path, rows)
-    assert told(recorded) == ("repeat", "forward", [(0, 100), (100, 200), (200, 240)])
+    assert told(recorded) == ("repeat", "forward", [(0, 100), (100, 200), (200, 285)])
     assert recorded.stages["stage"].tolist() == ["forward", "backward"] * 3
+
+
+def training_steps(
+    count, *, stages=("generate_sequences", "update_actor"), every=(), marks=(), begin=0
+):
+    """Steps of 100 µs: three iterations of an engine of 6 µs, then an update of 60 µs; ranges of both, and `marks` at the start.
+
+    `every` has ranges of 10 µs at the end of some steps, as (name, period).
+    """
+    rows = []
+    for n in range(begin, count):
+        at = 100 * n
+        rows += [annotation(mark, at, 1) for mark in marks]
+        for part in range(3):
+            inner = at + 2 + 8 * part
+            rows.append(annotation("execute_context_0(0)_generation_8(8)", inner, 6))
+            rows += launched("decode", inner + 1, inner + 2, 5, 1000 + 10 * n + part)
+        rows += launched("gemm", at + 31, at + 32, 55, 2000 + n)
+        if stages:
+            rows += [annotation(stages[0], at + 1, 28), annotation(stages[1], at + 30, 58)]
+        rows += [annotation(name, at + 89, 10) for name, period in every if n % period == 0]
+    return rows
+
+
+def test_stages_divide_a_training_loop_and_not_the_iterations_of_its_engine(tmp_path):
+    """Twelve iterations hold 60 of 280 µs of device work: a window from one to the next would last 8 µs or 84."""
+    recorded = found(tmp_path, training_steps(4))
+    spans = [(0, 100), (100, 200), (200, 300), (300, 387)]
+    assert told(recorded) == ("repeat", "generate_sequences", spans)
+    outer = recorded.stages[recorded.stages["parent"].isna()]
+    assert outer["stage"].tolist() == ["generate_sequences", "update_actor"] * 4
+
+
+def test_stages_divide_it_even_where_the_engine_does_most_of_the_work(tmp_path):
+    rows = training_steps(4)
+    for row in rows:
+        if row.get("cat") == "kernel" and row["name"] == "gemm":
+            row["dur"] = 5
+    assert told(found(tmp_path, rows))[:2] == ("repeat", "generate_sequences")
+
+
+def test_a_stage_of_some_steps_does_not_matter(tmp_path):
+    """A validation in three of six steps, a checkpoint in two."""
+    rows = training_steps(6, every=[("validation", 2), ("save_checkpoint", 3)])
+    origin, name, spans = told(found(tmp_path, rows))
+    assert (origin, name) == ("repeat", "generate_sequences")
+    assert [end - begin for begin, end in spans[:-1]] == [100] * 5
+
+
+def test_a_recording_that_begins_within_a_step_has_whole_windows(tmp_path):
+    """Of the first step the update alone: windows begin with what it lacks."""
+    rows = [row for row in training_steps(5) if row["ts"] >= 30]
+    _, name, spans = told(found(tmp_path, rows))
+    assert name == "generate_sequences"
+    assert [end - begin for begin, end in spans[:-1]] == [100] * 3
+
+
+def test_unlike_ranges_that_come_in_no_order_divide_nothing(tmp_path):
+    """a b c, a c b, b a c, d: no turns, and none of them covers half of the time."""
+    names = iter("abcacbbacd")
+    rows = [annotation(next(names), 40 * n, 30) for n in range(10)]
+    rows += [row for n in range(10) for row in launched("gemm", 40 * n + 1, 40 * n + 2, 20, 1 + n)]
+    assert told(found(tmp_path, rows))[0] == "file"
+
+
+LOADER, STEP = (
+    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    "Optimizer.step#AdamW.step",
+)
+
+
+def test_calls_of_the_data_loader_divide_a_loop_without_ranges_of_its_own(tmp_path):
+    origin, name, spans = told(found(tmp_path, training_steps(4, stages=(), marks=[LOADER])))
+    assert (origin, name) == ("repeat", LOADER)
+    assert spans == [(0, 100), (100, 200), (200, 300), (300, 387)]
+
+
+def test_the_rarer_of_loader_and_optimizer_divides_the_loop(tmp_path):
+    """Gradients of two batches are accumulated: steps of 200 µs, from the first update on."""
+    rows = training_steps(8, stages=(), marks=[LOADER])
+    rows += [annotation(STEP, 200 * n + 188, 5) for n in range(4)]
+    _, name, spans = told(found(tmp_path, rows))
+    assert name == STEP
+    assert [end - begin for begin, end in spans[:-1]] == [200] * 3
+
+
+def test_two_calls_of_a_loader_may_be_anything(tmp_path):
+    assert told(found(tmp_path, training_steps(2, stages=(), marks=[LOADER])))[0] == "file"
 
 
 def test_ranges_around_everything_hide_nothing(tmp_path):

@@ -26,6 +26,7 @@ from tracekit.model.keys import (
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
+from tracekit.process.collective_names import ROOTED
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -60,8 +61,8 @@ def matched(measured: Measurements) -> pd.DataFrame:
     """One row a row of `collectives`, in its order.
 
     `match` (Int64) numbers the collective across ranks, <NA> where `reason` (of `REASONS`) says why not;
-    `members` ranks show it. `transfer_ns`: its shortest duration. For synchronising ones on comparable
-    clocks `skew_ns`: from first to last start; `wait_ns`: from the own start to the last, at most the
+    `members` ranks show it. `transfer_ns`: its shortest duration. For synchronising ones, and those with a root in
+    which all met, on comparable clocks `skew_ns`: from first to last start; `wait_ns`: from the own start to the last, at most the
     own duration. `trusted`: whether the skew exceeds the uncertainty of the clocks; only then is one rank
     `is_last`.
     """
@@ -113,6 +114,9 @@ def _solve(measured: Measurements) -> Matching:
     dur = rows["dur_ns"].to_numpy(np.int64)
     sync = is_matched & rows["synchronising"].to_numpy(np.bool_) & (dur > 0)
     state = _clocks(match[sync], who[sync], (start + dur)[sync], len(ranks))
+    rooted = is_matched & rows["op"].isin(ROOTED).to_numpy(np.bool_) & (dur > 0)
+    host, _ = of_keys(rows, ["host"])
+    met = sync | _all_met(match, who, start, dur, rooted, host, state)
     transfer = np.zeros(len(rows), np.int64)
     matched_rows = match[is_matched]
     shortest = least(matched_rows, dur[is_matched], int(match.max(initial=-1)) + 1)
@@ -122,7 +126,7 @@ def _solve(measured: Measurements) -> Matching:
         "members": pd.arrays.IntegerArray(np.where(is_matched, members, 0), ~is_matched),
         "reason": np.array([None, *REASONS], object)[why],
         "transfer_ns": pd.arrays.IntegerArray(transfer, ~is_matched),
-        **_waits(match, who, start, dur, sync, state),
+        **_waits(match, who, start, dur, met, state),
     }
     table = pd.concat([ranks, state], axis=1)
     return Matching(framed(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True))
@@ -327,15 +331,36 @@ def middles(values: Ints, group: Ints, count: int) -> Ints:
 # Who waited for whom
 
 
+def _all_met(
+    match: Ints, who: Ints, start: Ints, dur: Ints, rooted: Bools, host: Ints, state: pd.DataFrame
+) -> Bools:
+    """Which rows with a root waited for all ranks, as recorded: none ended before the last began.
+
+    Times of ranks are compared on one host, or where their clocks were.
+    """
+    met = np.zeros(len(match), np.bool_)
+    rows = np.flatnonzero(rooted)
+    if not len(rows):
+        return met
+    of_match, place = match[rows], who[rows]
+    count = int(of_match.max()) + 1
+    came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
+    apart = differ(of_match, state["set"].to_numpy(np.int64)[place], count)
+    apart &= differ(of_match, host[rows], count)
+    together = least(of_match, came + dur[rows], count) >= most(of_match, came, count)
+    met[rows] = (together & ~apart)[of_match]
+    return met
+
+
 def _waits(
-    match: Ints, who: Ints, start: Ints, dur: Ints, sync: Bools, state: pd.DataFrame
+    match: Ints, who: Ints, start: Ints, dur: Ints, met: Bools, state: pd.DataFrame
 ) -> dict[str, Any]:
     """wait_ns, skew_ns, trusted and is_last of each row; unknown where nothing is left to compare with."""
     count = len(match)
     wait, skew = np.zeros(count, np.int64), np.zeros(count, np.int64)
     timed = np.zeros(count, np.bool_)
     trusted, last = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    rows = np.flatnonzero(sync)
+    rows = np.flatnonzero(met)
     if len(rows):
         place, of_match = who[rows], match[rows]
         matches = int(of_match.max()) + 1

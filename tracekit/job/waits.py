@@ -19,6 +19,7 @@ from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, of_others, staged_
 from tracekit.model.keys import numbered_alike, of_arrays, of_column, of_keys, places_of
 from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
+from tracekit.process.collective_names import SYNCHRONISING
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,7 +38,7 @@ _BOOKED = (*RANK_GROUP_STEP, "rank", "stage", "late_rank", "cause")
 
 
 class Waits(NamedTuple):
-    """`collectives`: one row a matched synchronising collective of one member; `booked`: lost time by cause.
+    """`collectives`: one row a matched collective of one member in which ranks wait for one another; `booked`: lost time by cause.
 
     `collectives` has RANK_GROUP_STEP, MEMBER, group, stage (canonical, at its issue), match, trusted, is_last, lost_ns,
     work_ns (own work since the last collective of the group) and excess_ns (of it, beyond the median of the
@@ -63,7 +64,7 @@ def _waits(measured: Measurements) -> Waits:
         return _no_waits()
     rows, matches = units(measured["collectives"]), matched(measured)
     rows = pd.concat([rows, matches], axis=1)
-    chosen = (rows["wait_ns"].notna() & rows["synchronising"]).to_numpy(np.bool_)
+    chosen = rows["wait_ns"].notna().to_numpy(np.bool_)
     rows = rows[chosen].reset_index(drop=True)
     if not len(rows):
         return _no_waits()
@@ -145,11 +146,13 @@ def _work_before(
     worked = staged_segments(measured)
     names = _stage_names(worked)
     arrivals = measured["arrivals"]
-    before = _before(arrivals, worked, names)
     first = of_keys(arrivals, _ARRIVAL)[1]
     place = places_of(rows, arrivals.iloc[first], _ARRIVAL, optional=_ARRIVAL)
     arrived = place >= 0
     arrival = first[place[arrived]]
+    met = np.array(arrivals["op"].isin(SYNCHRONISING), np.bool_)
+    met[arrival] = True
+    before = _before(arrivals, met, worked, names)
     blocked = np.zeros(len(rows), np.int64)
     blocked[arrived] = arrivals["blocked_ns"].to_numpy(np.int64)[arrival]
     work = np.zeros((len(rows), len(names)), np.int64)
@@ -165,9 +168,9 @@ _ARRIVAL = (*_STRIP, "group", "op", "ordinal")
 
 
 def _before(
-    arrivals: pd.DataFrame, worked: pd.DataFrame, names: list[str]
+    arrivals: pd.DataFrame, met: npt.NDArray[np.bool_], worked: pd.DataFrame, names: list[str]
 ) -> npt.NDArray[np.int64]:
-    """Own work by stage in the segments since the last arrival at the same group, for each arrival."""
+    """Own work by stage in the segments since the group last met, for each arrival at which it `met`."""
     strips = numbered_alike(_STRIP, arrivals, worked)
     strip = np.concatenate(strips)
     segment = np.concatenate([frame["segment"].to_numpy(np.int64) for frame in (arrivals, worked)])
@@ -187,6 +190,7 @@ def _before(
     of_strip = strip[: len(arrivals)]
     group, _ = of_arrays([of_strip, of_column(arrivals["group"])[0]])
     in_order = np.lexsort((came, group))
+    in_order = in_order[met[in_order]]
     is_next = np.flatnonzero(np.diff(group[in_order]) == 0)
     begin = first[of_strip]
     begin[in_order[is_next + 1]] = came[in_order[is_next]] + 1

@@ -15,6 +15,9 @@ from typing import Any
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Ops that no rank can finish before all have begun."""
 
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Ops with a root: a small message may leave before all have begun, a large one waits as the others do."""
+
 _OP_BY_PART = {
     "sendrecv": "other",
     "reducescatter": "reduce_scatter",

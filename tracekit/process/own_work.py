@@ -29,6 +29,7 @@ from tracekit.model.remembered import remembered
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, named, of_kind
+from tracekit.process.collective_names import ROOTED
 from tracekit.process.collectives import Collectives, collectives
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.steps import Spans, windows
@@ -156,7 +157,7 @@ def _working(trace: Trace) -> Intervals:
 def _arrivals(
     recorded: Collectives, rows: Ints, start: Ints, end: Ints, blocked: Intervals
 ) -> dict[str, Any]:
-    """The synchronising collectives in order of start, each with the blocked time that is its own.
+    """The collectives that may wait for other ranks, in order of start, each with the blocked time that is its own.
 
     Where several are in flight, the time is that of the one that began first: it is awaited first.
     """
@@ -170,6 +171,7 @@ def _arrivals(
         "blocked time must be that of the collectives"
     )
     is_arrival = recorded.numbers("synchronising")[rows]
+    is_arrival = is_arrival | np.isin(recorded.rows["op"][rows], ROOTED)
     arrived = rows[is_arrival]
     names = ("group", "op", "ordinal", "ts_ns", "dur_ns")
     return {

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.model.intervals import union
+from tracekit.model.intervals import union, window_at
 from tracekit.model.keys import QUEUE, of_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.remembered import remembered
-from tracekit.model.stages import may_be_stage
+from tracekit.model.stages import is_known_stage, may_be_stage
 from tracekit.model.tables.arrays import Coded
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, of_kind
@@ -47,6 +47,7 @@ MIN_BACKLOG_NS = 1_000_000
 """A device that begins sooner after a launch was not busy with what had been launched before the recording."""
 
 _DIGITS = re.compile(r"\d+")
+_LOOP = re.compile(r"enumerate\(DataLoader\)#|Optimizer\.step#")
 _PIECE = re.compile(r"layer|block|module|mini|micro|chunk|expert|head", re.IGNORECASE)
 
 
@@ -100,11 +101,14 @@ def repetition(trace: Trace, stages: Ints) -> Repetition | None:
     """
     if not len(trace.numbers("device_ops", "ts_ns")):
         return None
-    iterations = _iterations(trace)
-    if iterations is not None:
-        return iterations
     ranges = _host_ranges(trace, stages) if len(stages) else _device_ranges(trace)
-    return _of_ranges(trace, ranges) or _graphs(trace)
+    present = [ranges.names.texts[code] for code in np.unique(ranges.names.codes).tolist()]
+    if sum(map(is_known_stage, present)) > 1:
+        # The stages of a training loop divide it, not the iterations of the engine in one of them.
+        divided = _of_turns(trace, ranges)
+        if divided is not None:
+            return divided
+    return _iterations(trace) or _of_ranges(trace, ranges) or _graphs(trace) or _loop(trace)
 
 
 def work_end(trace: Trace, start: int, end: int) -> int:
@@ -161,8 +165,20 @@ def _iterations(trace: Trace) -> Repetition | None:
     rows = rows[trace.derived(nesting).nearest(is_iteration, rows) < 0]
     thread = trace.numbers("host_ops", "thread")[rows]
     threads, counts = np.unique(thread, return_counts=True)
-    rows = rows[thread == threads[counts.argmax()]]
-    return _windows(trace, _host_ranges(trace, rows), "iteration")
+    begins = _host_ranges(trace, rows[thread == threads[counts.argmax()]])
+    if not _launch_work(trace, begins):
+        return None
+    return _windows(trace, begins, "iteration")
+
+
+def _launch_work(trace: Trace, ranges: _Ranges) -> bool:
+    """Whether enough of the device work with a known launch was launched in these ranges: else they are a part of what repeats."""
+    links: Launches = trace.derived(launches)
+    if not links.linked.any():
+        return True
+    dur, issued = trace.derived(sound_dur_ns)[links.linked], links.ts_ns[links.linked]
+    inside = window_at(ranges.ts_ns, ranges.end_ns, issued) >= 0
+    return int(dur[inside].sum()) >= LEAST_COVER * int(dur.sum())
 
 
 def _host_ranges(trace: Trace, rows: Ints) -> _Ranges:
@@ -199,16 +215,21 @@ def _may_repeat(name: str) -> bool:
     return names_iteration(name) or may_be_stage(name)
 
 
-def _windows(trace: Trace, begins: _Ranges, origin: str) -> Repetition | None:
-    """From each begin to the next; None for a single one, and where they do not hold the work of the recording."""
+def _windows(
+    trace: Trace, begins: _Ranges, origin: str, until: int = 0, least: float = LEAST_WORK
+) -> Repetition | None:
+    """From each begin to the next; None for a single one, and where they do not hold the work of the recording.
+
+    The last window lasts until its own range and, if given, `until` have ended, and the work launched by then.
+    """
     if not 2 <= len(begins.ts_ns) <= MOST_WINDOWS:
         return None
-    last, end = int(begins.ts_ns[-1]), int(begins.end_ns[-1])
+    last, end = int(begins.ts_ns[-1]), max(int(begins.end_ns[-1]), until)
     issued = (
         trace.derived(launch_times) if len(begins.rows) else trace.numbers("device_ops", "ts_ns")
     )
     end = max(end, work_end(trace, last, end), last + 1)
-    if not _hold_work(trace, issued, int(begins.ts_ns[0]), end):
+    if not _hold_work(trace, issued, int(begins.ts_ns[0]), end, least):
         return None
     patterns = [pattern(name) for name in begins.names.texts]
     counts = np.bincount(begins.names.codes, minlength=len(patterns))
@@ -216,51 +237,106 @@ def _windows(trace: Trace, begins: _Ranges, origin: str) -> Repetition | None:
     return Repetition(begins.ts_ns, np.append(begins.ts_ns[1:], end), origin, name, begins.rows)
 
 
-def _hold_work(trace: Trace, issued: Ints, start: int, end: int) -> bool:
-    """Whether most of the device work was issued in this time."""
+def _hold_work(trace: Trace, issued: Ints, start: int, end: int, least: float) -> bool:
+    """Whether this part of the device work was issued in this time."""
     dur = trace.numbers("device_ops", "dur_ns")
     inside = (issued >= start) & (issued < end)
-    return int(dur[inside].sum()) >= LEAST_WORK * int(dur.sum())
+    return int(dur[inside].sum()) >= least * int(dur.sum())
 
 
 def _of_ranges(trace: Trace, ranges: _Ranges) -> Repetition | None:
-    """Ranges that repeat: one that covers most of its time, or all of them in turns, each as often as the others."""
+    """Ranges that repeat: several that take turns, or one that covers most of its time."""
     if len(ranges.ts_ns) < LEAST_TIMES:
         return None
+    divided = _of_turns(trace, ranges)
+    if divided is not None:
+        return divided
+    code, patterns = _codes_of_patterns(ranges)
+    counts = np.bincount(code, minlength=len(patterns))
+    covered = np.bincount(code, ranges.end_ns - ranges.ts_ns, len(patterns))
+    is_piece = np.array([_PIECE.search(name) is not None for name in patterns])
+    covered[(counts < LEAST_TIMES) | is_piece] = 0
+    leading = int(covered.argmax())
+    if not covered[leading] or not _covers(ranges, code == leading):
+        return None
+    return _windows(trace, ranges.at((code == leading).nonzero()[0]), "repeat")
+
+
+def _codes_of_patterns(ranges: _Ranges) -> tuple[Ints, list[str]]:
+    """The pattern of each range as a code, and the patterns."""
     patterns = sorted({pattern(name) for name in ranges.names.texts})
     code_of = {text: code for code, text in enumerate(patterns)}
-    codes = np.array([code_of[pattern(n)] for n in ranges.names.texts], np.int64)
-    code = codes[ranges.names.codes]
-    counts = np.bincount(code, minlength=len(patterns))
-    leading = _in_turns(ranges, code, counts)
-    takes_turns = leading is not None
-    if leading is None:
-        covered = np.bincount(code, ranges.end_ns - ranges.ts_ns, len(patterns))
-        covered[
-            (counts < LEAST_TIMES) | np.array(list(map(bool, map(_PIECE.search, patterns))))
-        ] = 0
-        leading = int(covered.argmax()) if covered.max() > 0 else None
-        if leading is None or not _covers(ranges, code == leading):
-            return None
-    begins = ranges.at((code == leading).nonzero()[0])
-    divided = _windows(trace, begins, "repeat")
-    # What takes turns are the stages of its windows; a single range is the window itself.
-    return replace(divided, rows=_NO_ROWS) if divided is not None and takes_turns else divided
+    codes = np.array([code_of[pattern(name)] for name in ranges.names.texts], np.int64)
+    return codes[ranges.names.codes], patterns
 
 
-def _in_turns(ranges: _Ranges, code: Ints, counts: Ints) -> int | None:
-    """The first of several ranges that all come equally often; None where they do not."""
-    present = counts[counts > 0]
-    if len(present) < 2 or present.min() < 2 or present.min() != present.max():
+def _of_turns(trace: Trace, ranges: _Ranges) -> Repetition | None:
+    """Windows of ranges that take turns: they are the stages of the windows, and none is a window itself."""
+    if len(ranges.ts_ns) < LEAST_TIMES:
         return None
-    everything = np.ones(len(code), np.bool_)
-    return int(code[0]) if _covers(ranges, everything) else None
+    code, patterns = _codes_of_patterns(ranges)
+    leading = _in_turns(ranges, code, len(patterns))
+    if leading is None:
+        return None
+    begins, until = ranges.at((code == leading).nonzero()[0]), int(ranges.end_ns.max())
+    divided = _windows(trace, begins, "repeat", until)
+    return None if divided is None else replace(divided, rows=_NO_ROWS)
+
+
+def _in_turns(ranges: _Ranges, code: Ints, patterns: int) -> int | None:
+    """The first of several ranges that take turns; None where they do not.
+
+    Ranges that come more or less often, as a validation every few steps, do not matter. At its ends a
+    recording may lack a part of a turn: turns then begin with a range that it lacks.
+    """
+    counts = np.bincount(code, minlength=patterns)
+    covered = np.bincount(code, ranges.end_ns - ranges.ts_ns, patterns)
+    most = int(np.bincount(counts, covered)[1:].argmax()) + 1
+    takes_turns = (counts == most) | ((counts == most - 1) & (counts > 1))
+    chosen = takes_turns[code]
+    many = int(takes_turns.sum())
+    if many < 2 or most < 2 or not _covers(ranges, chosen):
+        return None
+    order = code[chosen]
+    if (counts[takes_turns] == most).all() and many == np.count_nonzero(counts):
+        return int(order[0])
+    if len(np.unique(order[:-1] * patterns + order[1:])) != many:
+        return None
+    fewest = counts[takes_turns].min()
+    return int(order[(counts[order] == fewest).argmax()])
 
 
 def _covers(ranges: _Ranges, chosen: Mask) -> bool:
     """Whether ranges cover enough of the time from the first to the last of them."""
     start, end = ranges.ts_ns[chosen], ranges.end_ns[chosen]
     return union(start, end).total >= LEAST_COVER * float(end.max() - start.min())
+
+
+def _loop(trace: Trace) -> Repetition | None:
+    """Windows between the calls of a training loop that PyTorch marks by itself, of the data loader or the optimizer.
+
+    The rarer of both divides the loop: gradients may be accumulated over several batches, and a batch may be
+    used for several updates.
+    """
+    names = trace.texts("host_ops", "name")
+    marks = (of_kind(trace, "host_ops", "range") & is_named(names, _marks_loop)).nonzero()[0]
+    if not len(marks):
+        return None
+    ranges = _host_ranges(trace, marks)
+    code, patterns = _codes_of_patterns(ranges)
+    counts = np.bincount(code, minlength=len(patterns))
+    frequent = (counts >= LEAST_TIMES).nonzero()[0]
+    if not len(frequent):
+        return None
+    leading = int(frequent[counts[frequent].argmin()])
+    begins = ranges.at((code == leading).nonzero()[0])
+    ends = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
+    # What was recorded before the first update is no whole step.
+    divided = _windows(trace, begins, "repeat", int(ends.max()), LEAST_COVER)
+    return None if divided is None else replace(divided, rows=_NO_ROWS)
+
+
+_marks_loop: Callable[[str], bool] = lambda name: _LOOP.match(name) is not None  # noqa: E731
 
 
 def _graphs(trace: Trace) -> Repetition | None:

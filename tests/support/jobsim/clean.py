@@ -40,6 +40,30 @@ CLEAN: dict[str, dict[str, Any]] = {
 """Settings of each clean job by its name."""
 
 
+WORLDS: dict[str, dict[str, Any]] = {
+    "wandering_clocks": {"wander": 0.008, "steps": 6},
+    "spiking_kernels": {"spikes": 0.004},
+    "busy_cores": {"os_noise": 0.01},
+    "busy_cores_and_slow_hosts": {"os_noise": 0.006, "host_noise": 0.6},
+    "uneven_links": {"link_noise": 0.25},
+    "uneven_batches": {"batch_spread": 0.08, "steps": 6},
+    "uneven_batches_of_8_ranks": {"batch_spread": 0.06, "ranks": 8},
+    "uneven_lengths": {"tail_spread": 1, "steps": 6},
+    "short_collections": {"small_gc_ns": 400_000, "steps": 6},
+    "uneven_loader": {"loader_jitter_ns": 500_000, "steps": 6},
+    "one_hiccup": {"hiccup_ns": 1_500_000, "steps": 6},
+    "experts": {"moe": True},
+    "rewards": {"reward": True},
+    "preempted_requests": {"preempt_every": 10},
+    "contended_memory": {"contention": 0.1},
+    "everything_a_little": {
+        "noise": 0.03, "wander": 0.004, "os_noise": 0.002, "link_noise": 0.1, "batch_spread": 0.02,
+        "small_gc_ns": 200_000, "loader_jitter_ns": 200_000, "steps": 6,
+    },
+}  # fmt: skip
+"""Clean jobs in which something varies all the time; settings of each by its name."""
+
+
 def clean_job(name: str, seed: int = 0) -> Job:
     """The clean job of that name."""
-    return Job(f"clean-{name}-{seed}", seed=100 + seed, **CLEAN[name])
+    return Job(f"clean-{name}-{seed}", seed=100 + seed, **(CLEAN | WORLDS)[name])

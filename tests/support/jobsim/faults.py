@@ -5,47 +5,12 @@ A kind is a function of a `Draw` that gives the job's own settings and its fault
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from jobsim.draws import MS, Built, Draw
 from jobsim.job import Fault, Job
-
-SIZES = {"small": (4, 4), "large": (8, 6)}
-"""Ranks and steps."""
-MS = 1_000_000
-Built = tuple[dict[str, Any], tuple[Fault, ...]]
-
-
-@dataclass
-class Draw:
-    """What one kind is built for, and the dice of its seed."""
-
-    kind: str
-    size: str
-    seed: int
-
-    def __post_init__(self) -> None:
-        self.ranks, self.steps = SIZES[self.size]
-        self.dice = random.Random(f"{self.kind} {self.size} {self.seed}")
-        self.first = 3
-
-    def rank(self) -> int:
-        """Some rank."""
-        return self.dice.randrange(self.ranks)
-
-    def about(self, value: float, low: float = 0.85, high: float = 1.2) -> float:
-        """The value, somewhat smaller or larger."""
-        return value * self.dice.uniform(low, high)
-
-    def ns(self, ms: float) -> int:
-        """So many ms, somewhat less or more."""
-        return int(self.about(ms * MS))
-
-    def fault(self, change: dict[str, Any], **where: Any) -> Fault:
-        """The fault of this kind."""
-        return Fault(self.kind, change, **where)
+from jobsim.more_faults import MORE_KINDS
 
 
 def straggler_clock(d: Draw) -> Built:
@@ -300,13 +265,38 @@ KINDS: dict[str, Callable[[Draw], Built]] = {
         contiguous_copies, log_writing, slow_weight_sync, late_start, logits_to_host, rotating_tokens, three_at_once,
     )
 }  # fmt: skip
+"""The first kinds by their names."""
+ALL_KINDS = KINDS | MORE_KINDS
 """Every kind by its name."""
+Settings = dict[str, Any]
 
 
 def job_of(kind: str, size: str = "small", seed: int = 0) -> Job:
     """The job of a kind: with a given size and seed always the same; every third seed records stacks."""
     draw = Draw(kind, size, seed)
-    settings, faults = KINDS[kind](draw)
-    common: dict[str, Any] = {"ranks": draw.ranks, "steps": draw.steps, "stacks": seed % 3 == 1}
+    settings, faults = ALL_KINDS[kind](draw)
+    common: Settings = {"ranks": draw.ranks, "steps": draw.steps, "stacks": seed % 3 == 1}
     name = f"{kind}-{size}-{seed}"
     return Job(name, seed=seed, faults=faults, **(common | settings))
+
+
+def job_of_several(kinds: tuple[str, ...], size: str = "small", seed: int = 0) -> Job | None:
+    """Return a job with several kinds of faults, or None if their settings or changes conflict."""
+    draw = Draw("+".join(kinds), size, seed)
+    settings: Settings = {}
+    faults: list[Fault] = []
+    for kind in kinds:
+        own, planted = ALL_KINDS[kind](Draw(kind, size, seed))
+        taken = {name for fault in faults for name in fault.change}
+        changed = {name for fault in planted for name in fault.change}
+        if taken & changed or any(
+            settings.get(name, value) != value for name, value in own.items()
+        ):
+            return None
+        settings |= own
+        faults += planted
+    if settings.get("ranks", draw.ranks) != draw.ranks:
+        return None
+    common: Settings = {"ranks": draw.ranks, "steps": draw.steps, "stacks": seed % 3 == 1}
+    name = f"{'+'.join(kinds)}-{size}-{seed}"
+    return Job(name, seed=seed, faults=tuple(faults), **(common | settings))

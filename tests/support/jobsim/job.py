@@ -79,6 +79,51 @@ class Behaviour:
     """New weights are sent in so many messages, one by one."""
     late_ns: int = 0
     """The rank begins its step so late."""
+    prompts: float = 1.0
+    """Factor on the tokens of the rollout's prefill."""
+    preemptions: int = 0
+    """Decode iterations in which a preempted request is prefilled again."""
+    wake_calls: int = 0
+    """Driver calls that map memory before generation."""
+    reshard_tensors: int = 0
+    """Tensors gathered one by one before generation; the host waits for each."""
+    reward_ns: int = 0
+    """Host time in the reward stage."""
+    reward_waits: bool = False
+    """Whether that time is a wait for a server instead of work in Python."""
+    offload_bytes: int = 0
+    """Optimizer state copied to the device before the optimizer and back after it."""
+    offload_pageable: bool = False
+    cpu_optimizer_ns: int = 0
+    """The optimizer runs on the host: gradients go there and weights come back."""
+    hot_expert: float = 1.0
+    """Factor on the tokens of this rank's experts."""
+    reduce_often: bool = False
+    """Gradients are reduced in every micro-batch."""
+    reduce_tensors: int = 0
+    """Gradients of each layer are reduced in so many messages."""
+    bare_compile_ns: int = 0
+    """Compiling that leaves no ranges: the host is silent and loads modules."""
+    shared: float = 0.0
+    """Another process takes the GPU in slices: kernels last longer by this share on average."""
+    end_ns: int = 0
+    """Host time outside of any stage at the end of the step."""
+    device_syncs: bool = False
+    """The host waits for the device after every layer of the update's forward."""
+    finite_checks: int = 0
+    """Tensors that the host checks for NaN one by one after the backward."""
+    casts: int = 0
+    """Casts of the activations in every layer."""
+    layer_offload_bytes: int = 0
+    """Activations of every layer copied to the host in the forward and back in the backward."""
+    through_host: bool = False
+    """New weights go through pageable host memory."""
+    objects_ns: int = 0
+    """Python objects pickled and broadcast before each micro-batch of the update."""
+    checkpoint_ns: int = 0
+    """A checkpoint is written at the end of the step, in a stage of its own."""
+    validate_decodes: int = 0
+    """A validation generates so many iterations at the end of the step, in a stage of its own."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +183,7 @@ class Job:
     odd_tokens: bool = False
     skew_ns: int = 0
     """Clocks of hosts differ by up to so much."""
+    ranks_of_host: int = RANKS_OF_HOST
     queue_depth: int = 1024
     sync_steps: bool = True
     """Whether a step ends when the device has done its work."""
@@ -147,6 +193,43 @@ class Job:
     """GB/s of collectives."""
     layer_bytes: int = 0
     """0: as much as the tokens need not to wait for it."""
+    rollout: bool = True
+    """Whether a step generates and sends new weights."""
+    async_rollout: bool = False
+    """Whether the second half of the ranks generates while the first half trains."""
+    pipeline: int = 1
+    """Pipeline stages that the ranks are split into."""
+    moe: bool = False
+    """Whether layers have experts on all ranks, to which tokens are sent."""
+    reward: bool = False
+    """Whether a step has a reward stage."""
+    sync_every: int = 1
+    """Steps between two reads of a number from the device: the host runs ahead in the others."""
+    validate_every: int = 0
+    """Steps between two validations, which are part of the job and not a fault."""
+    checkpoint_every: int = 0
+    preempt_every: int = 0
+    """Decode iterations between two in which a preempted request is prefilled again."""
+    contention: float = 0.0
+    """Compute lasts longer by this share while a collective transfers."""
+    wander: float = 0.0
+    """Spread of the clock of each rank from step to step."""
+    spikes: float = 0.0
+    """Share of kernels that last three times as long."""
+    os_noise: float = 0.0
+    """Share of host ops in which another process has the core for 150 µs, on every rank."""
+    link_noise: float = 0.0
+    """Spread of transfers."""
+    batch_spread: float = 0.0
+    """Spread of the tokens from micro-batch to micro-batch and rank to rank."""
+    tail_spread: int = 0
+    """Largest number of decode iterations that a rank has more than another, drawn in every step."""
+    loader_jitter_ns: int = 0
+    """Longest wait for the data loader, drawn for every rank and step."""
+    small_gc_ns: int = 0
+    """A short collection of garbage at a random stage of every rank and step."""
+    hiccup_ns: int = 0
+    """The host of one rank stops once in the run."""
     faults: tuple[Fault, ...] = ()
     _behaviours: dict[tuple[int, int], Behaviour] = field(
         default_factory=dict, compare=False, repr=False
@@ -178,12 +261,29 @@ class Job:
 
     def host_of(self, rank: int) -> int:
         """The index of the rank's host."""
-        return rank // RANKS_OF_HOST
+        return rank // self.ranks_of_host
+
+    def is_generator(self, rank: int) -> bool:
+        """Whether the rank only generates."""
+        return self.async_rollout and rank >= self.ranks // 2
+
+    def pipeline_stage(self, rank: int) -> int:
+        """Return the pipeline stage of a rank."""
+        return rank // (self.ranks // self.pipeline)
+
+    def trainers(self) -> str:
+        """Return the kind of group of all ranks that train."""
+        return "dp" if self.async_rollout else "default_pg"
 
     def groups(self, rank: int) -> dict[str, tuple[int, ...]]:
         """The process groups of a rank: all ranks, those of equal data (`tp`), and those of equal weights (`dp`)."""
         size = self.tensor_parallel
         groups = {"default_pg": tuple(range(self.ranks))}
+        if self.async_rollout and not self.is_generator(rank):
+            groups["dp"] = tuple(range(self.ranks // 2))
+        if self.pipeline > 1:
+            many, stage = self.ranks // self.pipeline, self.pipeline_stage(rank)
+            groups["dp"] = tuple(range(stage * many, stage * many + many))
         if size > 1:
             first = rank // size * size
             groups["tp"] = tuple(range(first, first + size))
@@ -194,6 +294,8 @@ class Job:
         """The name that `torch.distributed` would have given: a number."""
         if kind == "default_pg":
             return "0"
+        if kind == "dp" and self.pipeline > 1:
+            return str(1 + self.pipeline_stage(rank))
         if kind == "dp":
             return str(1 + rank % self.tensor_parallel)
         return str(1 + self.tensor_parallel + rank // self.tensor_parallel)

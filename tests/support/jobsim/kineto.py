@@ -19,8 +19,9 @@ LAUNCHES = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cudaM
 
 def write(rank: Rank, folder: Path) -> Path:
     """The file of one rank."""
+    role = "rollout" if rank.job.is_generator(rank.rank) else "actor-rollout-ref"
     name = (
-        f"actor-rollout-ref_train_rank{rank.rank}-of-{rank.job.ranks}_pid{rank.pid}"
+        f"{role}_train_rank{rank.rank}-of-{rank.job.ranks}_pid{rank.pid}"
         f"_{20261120073303136 + rank.rank}.json.gz"
     )
     path = folder / name
@@ -44,9 +45,10 @@ def base(rank: Rank) -> int:
 def skew(job: Job, rank: int) -> int:
     """By how much the clock of the rank's host is fast."""
     host = job.host_of(rank)
-    if not job.skew_ns or (not host and job.ranks > 8):
+    per_rank = job.ranks <= job.ranks_of_host
+    if not job.skew_ns or (not host and not per_rank):
         return 0
-    where = rank if job.ranks <= 8 else host
+    where = rank if per_rank else host
     return int(job.skew_ns * (2 * noise.uniform(job.seed, "skew", where) - 1))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from jobsim import chores
 from jobsim import kernels as k
 from jobsim.rank import COMPUTE, Meeting, Rank
 
@@ -93,6 +94,9 @@ def layer(rank: Rank, rows: int, number: int) -> Program:
                 with rank.frame("verl/models/attention.py(141): merge_heads"):
                     elementwise(rank, "aten::copy_", k.COPY, rows, FEED_UP)
         mm(rank, rows, FEED_DOWN, k.HIDDEN)
+        if b.casts:
+            chores.casts(rank, rows)
+        yield from chores.experts(rank, rows)
         yield from reduce_over_tensor_parallel(rank, rows)
 
 
@@ -124,9 +128,27 @@ def gather(rank: Rank, after: int = 0) -> Generator[Meeting, int, int]:
     )
 
 
-def forward(rank: Rank, rows: int, *, head: str = "", norms: int = 0) -> Program:
+def neighbours(rank: Rank) -> tuple[int | None, int | None]:
+    """Return the rank with the layers before, and that with the layers after."""
+    job = rank.job
+    many, stage = job.ranks // job.pipeline, job.pipeline_stage(rank.rank)
+    before = rank.rank - many if stage else None
+    after = rank.rank + many if stage < job.pipeline - 1 else None
+    return before, after
+
+
+def forward(
+    rank: Rank, rows: int, *, head: str = "", norms: int = 0, trains: bool = False
+) -> Program:
     """The forward of one micro-batch; weights are gathered one layer ahead of their use."""
     b, layers = rank.behaviour, rank.job.layers
+    before, after = neighbours(rank)
+    if before is not None:
+        rank.wait_for((yield from rank.peer("recv", before, rows * k.HIDDEN)))
+    elif after is not None:
+        # The first stage embeds images, which takes as long as the head of the last stage.
+        mm(rank, rows, k.HIDDEN, k.VOCAB)
+        elementwise(rank, "aten::gelu", k.SILU, rows, k.VOCAB, 1)
     with rank.frame("verl/workers/actor/dp_actor.py(88): _forward_micro_batch"):
         there = 0
         if b.overlap:
@@ -140,6 +162,11 @@ def forward(rank: Rank, rows: int, *, head: str = "", norms: int = 0) -> Program
             rank.wait_for(due)
             yield from layer(rank, rows, number)
             norms_of_activations(rank, norms)
+            if trains:
+                chores.after_layer(rank, rows)
+        if after is not None:
+            yield from rank.peer("send", after, rows * k.HIDDEN, after=rank.free[COMPUTE])
+            return
         vocabulary = k.ODD_VOCAB if b.unaligned else k.VOCAB
         mm(rank, rows, k.HIDDEN, vocabulary, "align1" if b.unaligned else head)
         elementwise(rank, "LinearCrossEntropy", k.CROSS_ENTROPY, rows, vocabulary, 1)
@@ -162,15 +189,22 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
     b = rank.behaviour
     how = "align1" if b.unaligned else ""
     vocabulary = k.ODD_VOCAB if b.unaligned else k.VOCAB
+    before, after = neighbours(rank)
     rank.spend(30_000)
     rank.tid = rank.autograd
-    with rank.op("autograd::engine::evaluate_function: LinearCrossEntropyBackward", 3_000):
-        elementwise(rank, "LinearCrossEntropyBackward", k.CROSS_ENTROPY_BACKWARD, rows, vocabulary)
-        mm(rank, rows, vocabulary, k.HIDDEN, how)
-        mm(rank, k.HIDDEN, rows, vocabulary, how)
+    if after is not None:
+        rank.wait_for((yield from rank.peer("recv", after, rows * k.HIDDEN)))
+    else:
+        with rank.op("autograd::engine::evaluate_function: LinearCrossEntropyBackward", 3_000):
+            elementwise(rank, "LinearCrossEntropyBackward", k.CROSS_ENTROPY_BACKWARD, rows, vocabulary)  # fmt: skip
+            mm(rank, rows, vocabulary, k.HIDDEN, how)
+            mm(rank, k.HIDDEN, rows, vocabulary, how)
     ends = []
-    for _ in range(rank.job.layers):
+    for number in range(rank.job.layers):
+        chores.before_layer_backward(rank)
         yield from backward_layer(rank, rows)
+        if reduce and b.reduce_tensors:
+            yield from chores.reduce_tensors(rank, f"reduce {number}")
         if reduce:
             ready, size = rank.free[COMPUTE], rank.job.gathered_bytes() // 2
             ends.append(
@@ -180,6 +214,11 @@ def backward(rank: Rank, rows: int, *, reduce: bool) -> Program:
                 rank.wait_for(ends[-1])
     if ends:
         rank.wait_for(max(ends))
+    if before is not None:
+        yield from rank.peer("send", before, rows * k.HIDDEN, after=rank.free[COMPUTE])
+    elif after is not None:
+        mm(rank, rows, k.VOCAB, k.HIDDEN)
+        mm(rank, k.HIDDEN, rows, k.VOCAB)
     rank.tid = rank.main
     rank.spend(12_000)
 
@@ -198,6 +237,7 @@ def backward_layer(rank: Rank, rows: int) -> Program:
     args = shapes((max(1, rows // SEQUENCE), HEADS, min(rows, SEQUENCE), HEAD_WIDTH))
     rank.kernel("aten::_flash_attention_backward", name, k.KERNEL_START_NS + flop / 3e5, args=args)
     elementwise(rank, "aten::add_", k.ADD, rows, k.HIDDEN, 3)
+    yield from chores.experts(rank, rows)
     yield from reduce_over_tensor_parallel(rank, rows)
 
 
@@ -207,7 +247,9 @@ def optimizer(rank: Rank) -> None:
     traffic = 7 * 4 * shard
     frame = rank.frame("torch/optim/adamw.py(232): step")
     with rank.marked("Optimizer.step#AdamW.step"), frame:
-        if rank.behaviour.foreach:
+        if rank.behaviour.cpu_optimizer_ns:
+            chores.step_on_host(rank)
+        elif rank.behaviour.foreach:
             name = k.MULTI.format("FusedAdamMathFunctor<float, 4>")
             rank.kernel("aten::_fused_adamw_", name, k.traffic_ns(traffic))
         else:
@@ -241,5 +283,8 @@ def vision_tower(rank: Rank, rows: int) -> None:
 def norm_of_gradients(rank: Rank) -> Program:
     """The gradient norm over all ranks, which the host reads."""
     end = rank.kernel("aten::_foreach_norm", k.MULTI.format("LpNormFunctor<float, (at::native::NormType)1, float, 1>"), 28_000)  # fmt: skip
-    rank.wait_for((yield from rank.collective("allreduce", "default_pg", 1, "Float", after=end)))
-    rank.item()
+    rank.wait_for(
+        (yield from rank.collective("allreduce", rank.job.trainers(), 1, "Float", after=end))
+    )
+    if rank.reads():
+        rank.item()

@@ -10,10 +10,11 @@ SIZE = 4096
 MASK = SIZE - 1
 
 
-def factors(seed: int, label: str, spread: float) -> list[float]:
-    """Log-normal factors around 1 with this spread."""
+def factors(seed: int, label: str, spread: float, spikes: float = 0.0) -> list[float]:
+    """Log-normal factors around 1 with this spread; a share of them is three times as large."""
     source = random.Random(f"{label} {seed}")
-    return [math.exp(spread * source.gauss(0, 1)) for _ in range(SIZE)]
+    drawn = [math.exp(spread * source.gauss(0, 1)) for _ in range(SIZE)]
+    return [factor * 3 if spikes and source.random() < spikes else factor for factor in drawn]
 
 
 def offset(*names: object) -> int:

@@ -7,6 +7,7 @@ ranks meet a program yields, and is sent the end that they share.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from jobsim.job import Job
 from jobsim.kernels import PAGEABLE_BYTES_PER_NS, PINNED_BYTES_PER_NS, traffic_ns
 
 START_NS = 1_795_160_500_000_000_000
-COMPUTE, COPY, FSDP, TENSOR, CONTROL = 7, 13, 20, 24, 28
+COMPUTE, COPY, FSDP, TENSOR, CONTROL, PIPE = 7, 13, 20, 24, 28, 32
 """Streams: each process group has one of its own."""
 STREAM_OF = {"default_pg": CONTROL, "dp": FSDP, "tp": TENSOR}
 LAUNCH_LATENCY_NS, STREAM_GAP_NS = 3_800, 900
@@ -28,13 +29,15 @@ CBID = {
     "cudaStreamSynchronize": 131, "cudaEventRecord": 135, "cudaEventSynchronize": 137,
     "cudaStreamWaitEvent": 147, "cudaDeviceSynchronize": 165, "cudaLaunchKernel": 211,
     "cudaGraphLaunch": 311, "cudaLaunchKernelExC": 430, "cuLibraryLoadData": 670,
-    "cuModuleLoadData": 42, "cuLaunchKernelEx": 652,
+    "cuModuleLoadData": 42, "cuLaunchKernelEx": 652, "cuMemMap": 580, "cuMemCreate": 576,
+    "cuMemUnmap": 582, "cuMemSetAccess": 584,
 }  # fmt: skip
 NCCL = {
     "_allgather_base": ("AllGather_RING_LL", "_all_gather_base"),
     "_reduce_scatter_base": ("ReduceScatter_Sum_bf16_RING_LL", "_reduce_scatter_base"),
     "allreduce": ("AllReduce_Sum_f32_RING_LL", "all_reduce"),
     "broadcast": ("Broadcast_RING_LL", "broadcast"),
+    "all_to_allv": ("SendRecv", "all_to_all"),
 }
 WIDTH = {"BFloat16": 2, "Float": 4, "Long": 8}
 SHAPE = '"registers per thread": 64, "shared memory": 0, "blocks per SM": 4.0, "warps per SM": 16.0, "grid": [528, 1, 1], "block": [128, 1, 1], "est. achieved occupancy %": 25'
@@ -107,16 +110,21 @@ class Rank:
         self.collectives: list[Seen] = []
         self.pinnings: list[tuple[int, int]] = []
         self.steps: list[tuple[int, int, int]] = []
-        self.free = dict.fromkeys((COMPUTE, COPY, FSDP, TENSOR, CONTROL), 0)
+        self.kept_steps: list[int] = [*job.step_numbers()]
+        self.free = dict.fromkeys((COMPUTE, COPY, FSDP, TENSOR, CONTROL, PIPE), 0)
         self.queue: deque[int] = deque()
         self.open_ranges: dict[int, list[HostRow]] = {self.main: [], self.autograd: []}
         self.open_frames: list[int] = []
         self.external, self.correlation, self.frame_count = 0, 1_000, 0
         self.sequences: dict[str, int] = {}
         self.behaviour = job.behaviour(rank, job.first_step)
-        self._kernel = noise.factors(job.seed, "kernel", job.noise)
+        self._kernel = noise.factors(job.seed, "kernel", job.noise, job.spikes)
         self._host = noise.factors(job.seed, "host", job.host_noise)
         self._at = 0
+        self._pace = 1.0
+        self.step = job.first_step
+        self._transfers: deque[tuple[int, int]] = deque(maxlen=8)
+        self.device_ends: list[int] = []
 
     # Clocks and noise
 
@@ -124,7 +132,10 @@ class Rank:
         """Nothing; what is drawn from now on belongs to this stage."""
         self.behaviour = self.job.behaviour(self.rank, step)
         self._at = noise.offset(self.job.seed, self.rank, step, stage)
-        self._where = step, stage
+        self._where, self.step = (step, stage), step
+        if self.job.wander:
+            drawn = noise.normal(self.job.seed, self.rank, step, "wander")
+            self._pace = math.exp(self.job.wander * drawn)
 
     @contextmanager
     def apart(self, label: str) -> Iterator[None]:
@@ -140,11 +151,20 @@ class Rank:
         self.now += int(ns * behaviour.host * self._host[at])
         if behaviour.preempted and (at * 2_654_435_761 & 0xFFFF) < behaviour.preempted * 0x10000:
             self.now += int(behaviour.preempted_ns * self._host[at])
+        if self.job.os_noise and (at * 2_654_435_761 & 0xFFFF) < self.job.os_noise * 0x10000:
+            self.now += int(150_000 * self._host[at])
 
     def lasting(self, ns: float) -> int:
         """How long a kernel takes here that takes so long on average."""
         at = self._at = (self._at + 1) & noise.MASK
-        return int(ns * self.behaviour.clock * self._kernel[at])
+        behaviour = self.behaviour
+        if behaviour.shared:
+            ns *= 1 + 2 * behaviour.shared * ((at // 8) * 2_654_435_761 & 0xFFFF) / 0x10000
+        return int(ns * behaviour.clock * self._kernel[at] * self._pace)
+
+    def reads(self) -> bool:
+        """Whether the host reads numbers from the device in this step."""
+        return self.step % self.job.sync_every == 0
 
     # Host rows
 
@@ -266,6 +286,11 @@ class Rank:
         """When this work ends, which begins when it is ready and its stream is free."""
         start = max(ready, self.free[stream] + STREAM_GAP_NS)
         end = start + dur
+        if self.job.contention and stream == COMPUTE and category == "kernel":
+            shared = sum(
+                max(0, min(end, over) - max(start, begin)) for begin, over in self._transfers
+            )
+            end += int(self.job.contention * shared)
         self.free[stream] = end
         self.queue.append(end)
         self.device_rows.append(
@@ -387,13 +412,49 @@ class Rank:
             ready, correlation = self.launch_call("cudaLaunchKernelExC", 5_500)
             start = max(ready + LAUNCH_LATENCY_NS, self.free[stream] + STREAM_GAP_NS, after)
             transfer = self.transfer(label, name, size, size_bytes)
+            if job.link_noise:
+                drawn = noise.normal(job.seed, "link", label, sequence)
+                transfer = int(transfer * math.exp(job.link_noise * drawn))
             end = yield Meeting(group, f"{label} {sequence} {name}", start, transfer)
             self.lasting(0)
             end += self._at * 37 % 13 * 250  # ranks leave within a few µs of each other
             full = f"ncclDevKernel_{kernel}(ncclDevKernelArgsStorage<4096ul>)"
             args = f"{NCCL_SHAPE}, {about}"
             self.place("kernel", full, stream, start, end - start, correlation, args)
+        self._transfers.append((end - transfer, end))
         self.collectives.append(Seen(name, group, start, end, transfer, size_bytes))
+        return end
+
+    def peer(self, name: str, other: int, nelems: int, *, after: int = 0) -> Joined:
+        """Return when a `send` to another rank or a `recv` from it ends."""
+        source, target = (self.rank, other) if name == "send" else (other, self.rank)
+        group = tuple(sorted((self.rank, other)))
+        label = f"{10 + group[0]}"
+        key = f"{label} {source} {target}"
+        sequence = self.sequences[key] = self.sequences.get(key, 0) + 1
+        about = (
+            f'"Collective name": "{name}", "In msg nelems": {nelems}, "Out msg nelems": {nelems}, '
+            f'"Group size": 2, "dtype": "BFloat16", "In split size": "[]", "Out split size": "[]", '
+            f'"Process Group Name": "{label}", "Process Group Description": "pp", '
+            f'"Process Group Ranks": "{list(group)}", "Src Rank": {source}, "Dst Rank": {target}, "Seq": {sequence}'
+        )
+        arrow = f"{source}->{target}" if name == "send" else f"{target}<-{source}"
+        with (
+            self.op(f"c10d::{name}{'_' if name == 'recv' else ''}", 3_000),
+            self.op("record_param_comms", 4_000, f'"Rank": {self.rank}, {about}'),
+            self.marked(f"nccl:{name} {arrow}"),
+        ):
+            self.call("cudaEventRecord", 700)
+            self.call("cudaStreamWaitEvent", 900)
+            ready, correlation = self.launch_call("cudaLaunchKernelExC", 5_500)
+            start = max(ready + LAUNCH_LATENCY_NS, self.free[PIPE] + STREAM_GAP_NS, after)
+            transfer = 9_000 + int(2 * nelems / self.job.busbw)
+            end = yield Meeting(group, key + f" {sequence}", start, transfer)
+            self.lasting(0)
+            full = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+            self.place(
+                "kernel", full, PIPE, start, end - start, correlation, f"{NCCL_SHAPE}, {about}"
+            )
         return end
 
     def transfer(self, label: str, name: str, size: int, size_bytes: int) -> int:

@@ -6,14 +6,18 @@ import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
+from jobsim import chores, model, noise
 from jobsim import kernels as k
-from jobsim import model, noise
+from jobsim.chores import spend_in
 from jobsim.rank import COMPUTE, COPY, Meeting, Rank
 
 Program = Generator[Meeting, int, None]
 
 FIT = "verl/trainer/ppo/ray_trainer.py(1012): fit"
 FRAME_OF_STAGE = {
+    "reward": "verl/trainer/ppo/reward.py(99): compute_reward",
+    "testing": "verl/trainer/ppo/ray_trainer.py(640): _validate",
+    "save_checkpoint": "verl/trainer/ppo/ray_trainer.py(730): _save_checkpoint",
     "gen": "verl/workers/rollout/vllm_rollout/vllm_rollout.py(211): generate_sequences",
     "adv": "verl/trainer/ppo/core_algos.py(188): compute_advantage",
     "old_log_prob": "verl/workers/actor/dp_actor.py(301): compute_log_prob",
@@ -37,6 +41,7 @@ def program(rank: Rank) -> Program:
             with rank.marked(f"ProfilerStep#{step}"):
                 yield from one_step(rank, step)
             rank.steps.append((step, start, rank.now))
+            rank.device_ends.append(max(rank.free.values()))
             rank.spend(6_000)
     rank.call("cudaDeviceSynchronize", 3_000, until=max(rank.free.values()))
     rank.loader_frames()
@@ -54,11 +59,19 @@ def rows_of(rank: Rank, step: int) -> int:
 
 def one_step(rank: Rank, step: int) -> Program:
     """One step, stage by stage."""
-    b, rows = rank.behaviour, rows_of(rank, step)
+    b, job, rows = rank.behaviour, rank.job, rows_of(rank, step)
+    if job.is_generator(rank.rank):
+        yield from generate_aside(rank, step)
+        return
     rank.now += b.late_ns
     load(rank)
-    with stage(rank, step, "gen"):
-        generate(rank, step)
+    if job.rollout and not job.async_rollout:
+        with stage(rank, step, "gen"):
+            yield from chores.wake_up(rank)
+            generate(rank, step)
+    if job.reward:
+        with stage(rank, step, "reward"):
+            yield from chores.reward(rank)
     with stage(rank, step, "adv"):
         yield from advantage(rank)
     for name in ("old_log_prob", "ref"):
@@ -66,6 +79,32 @@ def one_step(rank: Rank, step: int) -> Program:
             yield from log_prob(rank, name, 4 * rows, step)
     with stage(rank, step, "update_actor"):
         yield from update(rank, rows, step)
+    if job.rollout:
+        with stage(rank, step, "update_weights"):
+            yield from send_weights(rank)
+    end_step(rank, step)
+
+
+def end_step(rank: Rank, step: int) -> None:
+    """Validate, write a checkpoint and log, where the job or a fault does."""
+    b, job = rank.behaviour, rank.job
+    planned = job.validate_every and step % job.validate_every == 0
+    if b.validate_decodes or planned:
+        with stage(rank, step, "testing"):
+            generate(rank, step, (b.validate_decodes or 24) - job.decodes)
+    planned = job.checkpoint_every and step % job.checkpoint_every == 0
+    if b.checkpoint_ns or planned:
+        with stage(rank, step, "save_checkpoint"):
+            chores.write_checkpoint(rank, b.checkpoint_ns or 16_000_000)
+    if b.end_ns:
+        spend_in(rank, b.end_ns, "verl/utils/tracking.py(88): log", chores.SOCKET)
+
+
+def generate_aside(rank: Rank, step: int) -> Program:
+    """Generate for the next step while the trainers work, and receive the new weights."""
+    with stage(rank, step, "gen"):
+        yield from chores.wake_up(rank)
+        generate(rank, step, 2 * rank.job.decodes)
     with stage(rank, step, "update_weights"):
         yield from send_weights(rank)
 
@@ -76,6 +115,7 @@ def stage(rank: Rank, step: int, name: str) -> Iterator[None]:
     rank.begin(step, name)
     with rank.marked(name), rank.frame(FRAME_OF_STAGE[name]):
         rank.spend(25_000)
+        chores.collect_a_little(rank, step, name)
         yield
 
 
@@ -89,18 +129,15 @@ def load(rank: Rank) -> None:
         if b.loader_ns:
             where = "verl/utils/dataset/rl_dataset.py(164): __getitem__"
             spend_in(rank, b.loader_ns, where, "<built-in function sleep>")
+        if rank.job.loader_jitter_ns:
+            drawn = noise.uniform(rank.job.seed, rank.rank, rank.step, "loader")
+            rank.now += int(rank.job.loader_jitter_ns * drawn)
         if b.loader_lag_ns:
             poll = "<built-in method poll of _multiprocessing.Connection object at 0x7f3c2d1b0fd0>"
             spend_in(rank, b.loader_lag_ns, "multiprocessing/queues.py(102): get", poll)
     if kind == SEVERAL:
         late = b.loader_lag_ns > PINNING_NS
         rank.pinned(rank.now - PINNING_NS if late else rank.now, PINNING_NS)
-
-
-def spend_in(rank: Rank, ns: int, function: str, builtin: str) -> None:
-    """Nothing; the host has spent that time in this function, which the device does not see."""
-    with rank.frame(function), rank.frame(builtin):
-        rank.now += ns
 
 
 def pause(rank: Rank, where: str) -> None:
@@ -124,27 +161,39 @@ def first_call(rank: Rank, step: int) -> None:
             rank.call("cuLibraryLoadData", ns * 7 // 8)
 
 
-def generate(rank: Rank, step: int) -> None:
-    """A prefill and decode iterations; the host is one iteration ahead of the device."""
+def generate(rank: Rank, step: int, more: int = 0) -> None:
+    """A prefill and decode iterations, some more than usual; the host is one iteration ahead of the device."""
     b, job = rank.behaviour, rank.job
+    if job.tail_spread:
+        more += int((job.tail_spread + 1) * noise.uniform(job.seed, rank.rank, step, "lengths"))
     rank.copy("HtoD (Pinned -> Device)", 65_536)
     first_call(rank, step)
-    rows = job.tokens * 2
-    for _ in range(2):
-        model.elementwise(rank, "aten::native_layer_norm", k.NORM, rows, k.HIDDEN)
-        model.mm(rank, rows, k.HIDDEN, model.QKV)
-        model.mm(rank, rows, k.HIDDEN, model.FEED_UP)
-        model.mm(rank, rows, model.FEED_DOWN, k.HIDDEN)
+    chores.prefill(rank, round(job.tokens * 2 * b.prompts / 8) * 8)
     most = RUNNING - (5 * (rank.rank // job.tensor_parallel) + step) % 7
     before, pace = 0, DECODE_NS * math.exp(0.01 * noise.normal(job.seed, rank.rank, step, "pace"))
     with rank.frame("vllm/v1/engine/llm_engine.py(240): step"):
-        for number in range(job.decodes):
-            running = most - 16 * (number >= job.decodes - 2)
+        for number in range(job.decodes + more):
+            running = most - 16 * (number >= job.decodes + more - 2)
+            preempted = number < 2 * b.preemptions and number % 2
+            if preempted or (job.preempt_every and number % job.preempt_every == 3):
+                before = recompute(rank, running, before)
             before = decode(rank, running, pace * job.tokens / 1024, before)
         with rank.apart("tail"):
             for _ in range(b.tail):
                 before = decode(rank, TAIL_RUNNING, TAIL_NS * job.tokens / 1024, before)
         rank.call("cudaEventSynchronize", 2_500, until=before)
+
+
+def recompute(rank: Rank, running: int, before: int) -> int:
+    """Prefill a preempted request again, and return when its first token is on the host."""
+    rows = rank.job.tokens // 2
+    name = f"execute_context_1({rows})_generation_{running}({running})"
+    with rank.apart("preempted"), rank.marked(name):
+        chores.prefill(rank, rows)
+        end = rank.copy("DtoH (Device -> Pinned)", 8 * running)
+        if before:
+            rank.call("cudaEventSynchronize", 2_500, until=before)
+    return end
 
 
 def decode(rank: Rank, running: int, ns: float, before: int) -> int:
@@ -193,14 +242,15 @@ def advantage(rank: Rank) -> Program:
     rows = job.tokens * 4
     model.elementwise(rank, "aten::sub", k.ADD, rows, 64)
     end = rank.free[COMPUTE]
-    rank.wait_for((yield from rank.collective("_allgather_base", "default_pg", 64 * job.ranks, "Float", after=end)))  # fmt: skip
+    rank.wait_for((yield from rank.collective("_allgather_base", job.trainers(), 64 * job.ranks, "Float", after=end)))  # fmt: skip
     if job.tiny:
         with rank.frame("verl/trainer/ppo/core_algos.py(203): discounted_sums"):
             tiny = [(k.ADD, job.tiny_ns)] * job.tiny
             launch(rank, tiny, eager=b.tiny_eager, cost=6_500)
     for op in ("aten::mul", "aten::div"):
         model.elementwise(rank, op, k.MUL, rows, 256)
-    rank.item()
+    if rank.reads():
+        rank.item()
 
 
 def log_prob(rank: Rank, name: str, rows: int, step: int) -> Program:
@@ -209,14 +259,17 @@ def log_prob(rank: Rank, name: str, rows: int, step: int) -> Program:
     pause(rank, name)
     if b.preprocess_ns and name == "old_log_prob":
         preprocess(rank, b.preprocess_ns)
-    with rank.marked("micro_batch0"):
-        rank.copy("HtoD (Pinned -> Device)", 24 * rows)
-        if name == "old_log_prob":
-            first_call(rank, step)
-        if rank.job.vision and name == "old_log_prob":
-            model.vision_tower(rank, rows)
-        yield from model.forward(rank, rows, head="fp32" if b.fp32 and name == "ref" else "")
-    rank.copy("DtoH (Device -> Pinned)", 4 * rows, blocking=True)
+    batches = 4 if rank.job.pipeline > 1 else 1
+    for batch in range(batches):
+        size = rows // batches
+        with rank.marked(f"micro_batch{batch}"):
+            rank.copy("HtoD (Pinned -> Device)", 24 * size)
+            if name == "old_log_prob":
+                first_call(rank, step)
+            if rank.job.vision and name == "old_log_prob":
+                model.vision_tower(rank, size)
+            yield from model.forward(rank, size, head="fp32" if b.fp32 and name == "ref" else "")
+    rank.copy("DtoH (Device -> Pinned)", 4 * rows, blocking=rank.reads())
 
 
 def preprocess(rank: Rank, ns: int) -> None:
@@ -238,22 +291,20 @@ def update(rank: Rank, rows: int, step: int) -> Program:
     b, job = rank.behaviour, rank.job
     for mini in range(job.minis):
         with rank.marked(f"mini_batch{mini}"):
-            with rank.op("aten::zero_", 3_000):
-                ready, correlation = rank.launch_call("cudaMemsetAsync", 4_000)
-                size = job.gathered_bytes() // 2
-                dur = rank.lasting(k.traffic_ns(size))
-                args = f'"bytes": {size}, "memory bandwidth (GB/s)": {size / dur:.6f}'
-                rank.place("gpu_memset", "Memset (Device)", COMPUTE, ready, dur, correlation, args)
-            for micro in range(job.micros):
-                with rank.marked(f"micro_batch{micro}"):
-                    if mini == micro == 0 and b.recompile_ns:
-                        compile_again(rank, b.recompile_ns)
-                    yield from train(rank, rows, micro == job.micros - 1)
+            clear_gradients(rank)
+            if mini == 0 and b.bare_compile_ns:
+                chores.compile_barely(rank, b.bare_compile_ns)
+            yield from micro_batches(rank, rows, mini)
             if mini == 0:
                 first_call(rank, step)
+                chores.hiccup(rank, step)
+            chores.check_finite(rank)
             yield from model.norm_of_gradients(rank)
+            chores.fetch_optimizer(rank, back=False)
             model.optimizer(rank)
-            rank.item()
+            chores.fetch_optimizer(rank, back=True)
+            if rank.reads():
+                rank.item()
         pause(rank, f"update_actor {mini}" if mini else "update_actor")
         rank.now += b.pauses[mini] if mini < len(b.pauses) else 0
     if b.log_ns:
@@ -267,8 +318,45 @@ def update(rank: Rank, rows: int, step: int) -> Program:
         rank.item()
 
 
-def train(rank: Rank, rows: int, last: bool) -> Program:
-    """Forward and backward of one micro-batch."""
+def clear_gradients(rank: Rank) -> None:
+    """Set the gradients to zero."""
+    with rank.op("aten::zero_", 3_000):
+        ready, correlation = rank.launch_call("cudaMemsetAsync", 4_000)
+        size = rank.job.gathered_bytes() // 2
+        dur = rank.lasting(k.traffic_ns(size))
+        args = f'"bytes": {size}, "memory bandwidth (GB/s)": {size / dur:.6f}'
+        rank.place("gpu_memset", "Memset (Device)", COMPUTE, ready, dur, correlation, args)
+
+
+def micro_batches(rank: Rank, rows: int, mini: int) -> Program:
+    """Forward and backward of all micro-batches: one after the other, or all forwards first in a pipeline."""
+    b, job = rank.behaviour, rank.job
+    sizes = [rows_of_batch(rank, rows, mini, micro) for micro in range(job.micros)]
+    for micro, size in enumerate(sizes):
+        with rank.marked(f"micro_batch{micro}"):
+            if mini == micro == 0 and b.recompile_ns:
+                compile_again(rank, b.recompile_ns)
+            yield from chores.send_objects(rank)
+            yield from train(rank, size)
+            if job.pipeline == 1:
+                reduce = b.reduce_often or micro == job.micros - 1
+                yield from model.backward(rank, size, reduce=reduce)
+    for micro, size in enumerate(sizes if job.pipeline > 1 else ()):
+        with rank.marked(f"backward{micro}"):
+            yield from model.backward(rank, size, reduce=micro == job.micros - 1)
+
+
+def rows_of_batch(rank: Rank, rows: int, mini: int, micro: int) -> int:
+    """Return the tokens of one micro-batch."""
+    spread = rank.job.batch_spread
+    if not spread:
+        return rows
+    drawn = noise.normal(rank.job.seed, rank.rank, rank.step, mini, micro, "batch")
+    return max(64, round(rows * math.exp(spread * drawn) / 8) * 8)
+
+
+def train(rank: Rank, rows: int) -> Program:
+    """The forward of one micro-batch."""
     b = rank.behaviour
     stream = COPY if rank.job.copy_stream else COMPUTE
     end = rank.copy("HtoD (Pinned -> Device)", 24 * rows, stream=stream)
@@ -281,11 +369,10 @@ def train(rank: Rank, rows: int, last: bool) -> Program:
         for _ in range(b.churn):
             rank.call("cudaFree", 280_000, until=max(rank.free.values()) + 200_000)
             rank.call("cudaMalloc", 420_000)
-    yield from model.forward(rank, rows, norms=rank.job.norms)
+    yield from model.forward(rank, rows, norms=rank.job.norms, trains=True)
     if b.logits_bytes:
         with rank.apart("logits"), rank.frame("verl/workers/actor/dp_actor.py(402): keep_logits"):
             rank.copy("DtoH (Device -> Pageable)", b.logits_bytes, op="aten::to")
-    yield from model.backward(rank, rows, reduce=last)
 
 
 def compile_again(rank: Rank, ns: int) -> None:
@@ -304,14 +391,19 @@ def send_weights(rank: Rank) -> Program:
     b, job = rank.behaviour, rank.job
     size = job.layers * job.gathered_bytes() // 2
     messages = b.sync_tensors or 4
+    how = "broadcast" if job.async_rollout else "_allgather_base"
     for _ in range(messages):
         rank.spend(12_000)
-        end = yield from rank.collective("_allgather_base", "default_pg", size // messages // 1024 * 1024, after=rank.free[COMPUTE])  # fmt: skip
+        end = yield from rank.collective(how, "default_pg", size // messages // 1024 * 1024, after=rank.free[COMPUTE])  # fmt: skip
         rank.wait_for(end)
         if b.sync_tensors:
             with rank.frame("verl/workers/sharding_manager/fsdp_vllm.py(151): load_tensor"):
                 rank.copy("DtoD (Device -> Device)", 2 * size // messages, blocking=True)
                 rank.spend(60_000)
+        elif b.through_host:
+            with rank.frame("verl/workers/sharding_manager/fsdp_vllm.py(163): to_cpu"):
+                rank.copy("DtoH (Device -> Pageable)", size // messages // 4, op="aten::to")
+                rank.copy("HtoD (Pageable -> Device)", size // messages // 4, op="aten::to")
         else:
             rank.copy("DtoD (Device -> Device)", 2 * size // messages)
     if job.sync_steps:
