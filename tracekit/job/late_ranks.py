@@ -122,7 +122,7 @@ def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) ->
     costly = [late for late in leading if late.cause is not None]
     q = benjamini_hochberg([late.late_set.chance for late in costly])
     is_rare = {id(late): q[place] <= limit["false_ratio"] for place, late in enumerate(costly)}
-    judged = []
+    judged: list[LateRanks] = []
     for candidates in by_group:
         goes_on = True
         for place, late in enumerate(candidates):

@@ -418,9 +418,11 @@ def _offload(
         both = of_owner[of_owner["direction"] == "any"]
         pageable = of_owner["memory"].astype(str).str.contains("pageable", case=False)
         # Copies from pageable memory have a finding that knows their cause.
-        left_out = of_owner[pageable].groupby("canonical", dropna=False)["exposed_ns"].sum()
-        of_stages = both.groupby("canonical", dropna=False)["exposed_ns"].sum()
-        of_stages = of_stages.sub(left_out, fill_value=0.0).clip(lower=0.0)
+        left_out = of_owner[pageable]
+        left_out = left_out.assign(exposed_ns=-left_out["exposed_ns"])
+        # Added up by one group-by: pandas 2 cannot align indexes in which a stage is missing.
+        by_stage = pd.concat([both, left_out]).groupby("canonical", dropna=False)["exposed_ns"]
+        of_stages = by_stage.sum().clip(lower=0.0)
         exposed, step_ns = float(of_stages.sum()), both["step_ns"].max()
         ratio = None if pd.isna(step_ns) or not step_ns else exposed / float(step_ns)
         if ratio is None or ratio < limit["exposed_ratio"]:
