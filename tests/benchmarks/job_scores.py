@@ -21,7 +21,7 @@ def score(kind: str, truth: Facts, findings: list[Facts]) -> Facts:
     loud = alarms(truth, findings)
     if truth["faults"][0].get("warm_up"):
         # Steps that do not count give nothing back: to say so is information, and right where nothing else is said.
-        loud = loud or [each for each in findings if each["rule"] in ("start-up",)]
+        loud = loud or [each for each in findings if each["rule"] == "start-up"]
     costs = truth.get("costs") or {kind: truth["all_faults_ns"]}
     parts = [_part(name, cost, truth, loud) for name, cost in costs.items()]
     most = max(costs.values())

@@ -46,7 +46,9 @@ TITLES: Mapping[str, str] = {
 FEWEST_STEPS = 3
 """In fewer steps none is the usual one."""
 
-OF_SOME_STEPS = frozenset(("recompilation", "graph-capture", "warm-up", "allocator-calls", "drift"))
+OF_SOME_STEPS = frozenset(
+    ("recompilation", "graph-capture", "start-up", "allocator-calls", "drift")
+)
 """Rules about what only some steps contain: they explain why these are longer."""
 
 

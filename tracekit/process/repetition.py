@@ -176,7 +176,7 @@ def _launch_work(trace: Trace, ranges: _Ranges) -> bool:
     links: Launches = trace.derived(launches)
     if not links.linked.any():
         return True
-    dur, issued = trace.derived(sound_dur_ns)[links.linked], links.ts_ns[links.linked]
+    dur, issued = trace.numbers("device_ops", "dur_ns")[links.linked], links.ts_ns[links.linked]
     inside = window_at(ranges.ts_ns, ranges.end_ns, issued) >= 0
     return int(dur[inside].sum()) >= LEAST_COVER * int(dur.sum())
 
