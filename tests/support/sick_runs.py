@@ -57,6 +57,16 @@ def healthy(folder):
         trace(folder / f"rank{rank}.json", rank, 2)
 
 
+def numbered(folder, numbers):
+    """One kernel, and an op of 5 µs every 10 µs for each of these numbers."""
+    rows = [
+        chrome.op("aten::add", 2e9 + 10 * place, 5, **{"External id": number})
+        for place, number in enumerate(numbers)
+    ]
+    rows += chrome.launched("k", 2e9 + 1, 2e9 + 3, 5, 1)
+    chrome.write(folder / "rank0.json", rows)
+
+
 def timed(folder, host_at_zero=0, early=0, shift=0, without=(), length=20):
     """Ten launches 40 µs apart, each with a kernel of 20 µs 5 µs later; `length` is that of the third.
 
@@ -224,6 +234,10 @@ TORCH = {
     "late-ends": (
         lambda f: timed(f, length=95),
         lambda f: timed(f, length=50),
+    ),
+    "filtered-rows": (
+        lambda f: numbered(f, range(0, 300, 3)),
+        lambda f: numbered(f, range(100)),
     ),
     "interleaved-processes": (
         lambda f: interleaved(f, 0),

@@ -272,6 +272,12 @@ PROBLEMS: Mapping[str, Problem] = {
         "written by another program, changed after it was recorded, or a clock that was set back while it ran",
         "times that rest on them are too short: export it again, and compare with the original",
     ),
+    "filtered-rows": Problem(
+        "warning",
+        "",
+        "a filter or a sampler of traces wrote the file, to make it small",
+        "analyze the trace as the profiler wrote it; a sample does not tell when a GPU is idle",
+    ),
     "late-ends": Problem(
         "warning",
         "{count} device ops in {files} ended after the next op of their stream; cut to end before it",

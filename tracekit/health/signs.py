@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tracekit.model.codes import (
+    FILTERED_ROWS,
     IGNORED,
     IMPOSSIBLE_TIMES,
     INTERLEAVED,
@@ -98,6 +99,7 @@ _BY_NOTE: Mapping[str, str] = {
     LOST_KERNELS: LOST_KERNELS,
     LATE_ENDS: LATE_ENDS,
     OVERLONG: "odd-times",
+    FILTERED_ROWS: FILTERED_ROWS,
     "unpaired": "odd-times",
     "no-time": "odd-times",
     "no-duration": "odd-times",
@@ -116,7 +118,7 @@ _BY_NOTE: Mapping[str, str] = {
 _IN_OWN_WORDS = frozenset(
     {
         *("other-loss", "same-content", "capture-problem", "no-effect"),
-        *(UNUSABLE_KERNELS, LOST_KERNELS),
+        *(UNUSABLE_KERNELS, LOST_KERNELS, FILTERED_ROWS),
     }
 )
 _COUNTED = frozenset({"open-ranges", "missing-files", "odd-times", IMPOSSIBLE_TIMES, LATE_ENDS})

@@ -78,6 +78,9 @@ INTERLEAVED, MERGED_RANKS = "interleaved-processes", "merged-ranks"
 OF_TIMES = frozenset({IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS})
 """Codes of notes on rows that are missing because of their times, not because the file is damaged."""
 
+FILTERED_ROWS = "filtered-rows"
+"""The code of notes on files from which rows were removed after the recording."""
+
 OPENED = "opened"
 """The code of what a reader notes about the state in which it found a database."""
 
@@ -161,6 +164,7 @@ CODES: Mapping[str, str] = {
     LOST_KERNELS: "launches at the start of the recording without a kernel row; launches: of how many",
     LATE_ENDS: "device ops that ended after the next op of their stream, cut to end before it; cut_ns",
     OVERLONG: "device ops longer than the whole recording, left out",
+    FILTERED_ROWS: "operators were removed after the recording; left: how many are in the file",
     INTERLEAVED: "two processes wrote one file at the same time; repeated: launch ids that occur twice",
     MERGED_RANKS: "a file of several ranks, read as one process per rank; ranks: their labels",
     NO_EVENTS: "a trace without a single event",

@@ -37,7 +37,7 @@ from tracekit.job.start_up import prefixes
 from tracekit.job.tables import sheet
 from tracekit.job.warm_up import Dropped
 from tracekit.model import faults
-from tracekit.model.codes import INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
+from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import called, plural
 from tracekit.model.recording_kinds import FOREIGN
@@ -479,12 +479,25 @@ def file_counts(measured: Measurements) -> FileCounts:
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
-    """What limits all numbers: files taken for several runs, cut late ends, memory that is counted and may be unmapped."""
+    """What limits all numbers: files taken for several runs, removed rows, cut late ends, memory that may be unmapped."""
     nothing: tuple[str, ...] = ()
     pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
     apart = (note.message for note in measured.notes if note.code == APART)
-    cut = _cut_ends([note for note in measured.notes if note.code == LATE_ENDS])
-    return (*apart, *cut, *pools)
+    filtered = [note for note in measured.notes if note.code == FILTERED_ROWS]
+    late = [note for note in measured.notes if note.code == LATE_ENDS]
+    return (*apart, *_removed_rows(filtered), *_cut_ends(late), *pools)
+
+
+def _removed_rows(notes: Sequence[Note]) -> Iterator[str]:
+    """One sentence on sources from which rows were removed; none without any."""
+    if not notes:
+        return
+    left = sum(kept for note in notes if isinstance(kept := note.data.get("left"), int))
+    recorded = left + sum(map(attrgetter("count"), notes))
+    yield (
+        f"rows were removed after the recording ({show(left / recorded, 'ratio')} of the operators are left): "
+        "idle time, counts and shares are not those of the run"
+    )
 
 
 def _cut_ends(notes: Sequence[Note]) -> Iterator[str]:

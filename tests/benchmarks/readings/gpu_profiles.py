@@ -35,12 +35,14 @@ GPU_READINGS = (
     GpuReading(
         path=HTA + "trace_filter/sampled_rank-0.json.gz",
         steps=(551, 552), rules=("low-gpu-utilization",), place="after a launch had returned",
-        why="idle 55 %, of which 32 % come after the launch; the file holds a sample of the rows",
+        mentions=("rows were removed",),
+        why="idle 55 %, of which 32 % come after the launch; one of 70 numbers of operators is left: the file is a sample",
     ),
     GpuReading(
         path=HTA + "trace_filter/sampled_rank-1.json.gz",
         steps=(551, 552), rules=("host-silence", "low-gpu-utilization", "exposed-communication"),
-        why="idle 53 %, exposed all-to-all 25 %; the file holds a sample of the rows, so no one cause of the idle time is certain",
+        mentions=("rows were removed",),
+        why="idle 53 %, exposed all-to-all 25 %; the file is a sample, so no one cause of the idle time is certain",
     ),
     GpuReading(
         path=HTA + "triton_example/triton_example.json.gz",

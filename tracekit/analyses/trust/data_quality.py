@@ -15,7 +15,7 @@ from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, whole_or_none
 from tracekit.job.recording_kinds import classified
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.codes import INTERLEAVED, OF_TIMES
+from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, OF_TIMES
 from tracekit.model.keys import (
     CAPTURE,
     is_one_of,
@@ -370,6 +370,7 @@ def _artefacts(
         (interleaved, "high", *TWO_PROCESSES),
         (lossy, "high", *LOSSY),
         (_noted(measured, OF_TIMES), "high", *LOST_ROWS),
+        (_noted(measured, {FILTERED_ROWS}), "high", *REMOVED_ROWS),
         (unlinked["source"].tolist(), "info", without_launch, WARM_UP),
         (mixed["source"].tolist(), "info", *WITHOUT_GPU),
     )
@@ -411,6 +412,10 @@ TWO_PROCESSES = (
 LOST_ROWS = (
     "have rows with impossible times, or lack kernels of their first launches: GPU time is too low there",
     "record later (schedule warmup=1 or more), with a newer driver and torch",
+)
+REMOVED_ROWS = (
+    "are a sample of the recorded rows: idle time, counts and shares are not those of the run",
+    "analyze the trace as the profiler wrote it",
 )
 WARM_UP = "warm the profiler up one step before recording (schedule warmup=1)"
 WITHOUT_GPU = (

@@ -26,6 +26,7 @@ from tracekit.readers.chrome import stream as chrome_stream
 from tracekit.readers.chrome import tables as chrome_tables
 from tracekit.readers.chrome import times as chrome_times
 from tracekit.readers.chrome.classes import CLASS_CODE, PHASES, classify
+from tracekit.readers.chrome.filtered_rows import note_filtered
 from tracekit.readers.chrome.producers import recorded_rows
 from tracekit.readers.chrome.scan import Codes, Keep, Scan
 from tracekit.readers.chrome.tables import PLANS, Rows, planned, whole
@@ -101,6 +102,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     }
     del scan
     stranded = chrome_times.find_stranded(rows, base)
+    notes += filter(None, [note_filtered(rows, source.name)])
     if labelled is None:
         facts = {**_facts(meta), **_pid(rows, pid)}
         notes += _repaired(rows, stranded, facts, notes, source.name)

@@ -1,0 +1,36 @@
+"""Find traces from which rows were removed after the recording, as filters and samplers of traces do.
+
+torch numbers the operators of a recording one by one (`External id`). In a whole trace most numbers follow each other;
+where at least every second one is gone, rows were removed, and idle time, counts and shares are not those of the run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.model.codes import FILTERED_ROWS, Data
+from tracekit.model.trace import Note
+from tracekit.model.units import show
+from tracekit.readers.chrome.tables import Rows, integers
+
+_KEYS = ("External id", "external id")
+_LEAST_OPS = 100
+
+
+def note_filtered(rows: Rows, source: str) -> Note | None:
+    """Note that operators were removed from a trace, and the share that is left; None where it is whole."""
+    column = next((rows.args[key] for key in _KEYS if key in rows.args), None)
+    positions = rows.of("op", "range")
+    if column is None or len(positions) < _LEAST_OPS:
+        return None
+    numbers = integers(column, positions)
+    known = np.unique(numbers.values[~numbers.missing])
+    if len(known) < _LEAST_OPS or known[-1] - known[0] < 2 * len(known):
+        return None
+    if np.median(np.diff(known)) < 2:
+        return None
+    recorded = int(known[-1] - known[0]) + 1
+    left = show(len(known) / recorded, "ratio")
+    message = f"rows were removed after the recording: {left} of the operators are left"
+    count = recorded - len(known)
+    return Note("warning", FILTERED_ROWS, message, source, count, data=Data(left=len(known)))
