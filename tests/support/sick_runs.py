@@ -57,7 +57,7 @@ def healthy(folder):
         trace(folder / f"rank{rank}.json", rank, 2)
 
 
-def numbered(folder, numbers):
+def with_operators(folder, numbers):
     """One kernel, and an op of 5 µs every 10 µs for each of these numbers."""
     rows = [
         chrome.op("aten::add", 2e9 + 10 * place, 5, **{"External id": number})
@@ -236,8 +236,8 @@ TORCH = {
         lambda f: timed(f, length=50),
     ),
     "filtered-rows": (
-        lambda f: numbered(f, range(0, 300, 3)),
-        lambda f: numbered(f, range(100)),
+        lambda f: with_operators(f, range(0, 300, 3)),
+        lambda f: with_operators(f, range(100)),
     ),
     "interleaved-processes": (
         lambda f: interleaved(f, 0),
