@@ -86,14 +86,43 @@ def test_a_difference_is_seen():
     ]
 
 
-def test_a_capture_may_begin_after_its_last_long_call():
-    """Rows from 0 to 1,000, of which 300 and 20 are in calls of cudaFree, and one is in a short one."""
+def test_idle_time_and_kernels_are_compared_after_the_start_up():
+    """A copy of 3 ms at 6 ms, a product of 1 ms at 9 ms: of 10 ms 8.5 are start-up, then 0.5 of 1.5 ms are idle."""
     rows = Rows()
-    calls = [(0, 300), (400, 420), (500, 501)]
-    rows.host = [(start, end, "cudaFree", 1, "cuda_runtime") for start, end in calls]
-    rows.ops = [(900, 1000, "sgemm", "kernel", 0, None)]
-    reading = gpu.GpuReading(path="", rules=("",), why="", begins=("row", "call cudaFree"))
-    assert gpu.windows_of(rows, reading) == [[(0, 1000)], [(420, 1000)]]
+    ms = 1_000_000
+    rows.ops = [
+        (6 * ms, 9 * ms - 500_000, "Memcpy", "copy", 0, 1),
+        (9 * ms, 10 * ms, "sgemm", "kernel", 0, 2),
+    ]
+    rows.launches = {1: (5 * ms, 6 * ms, 7), 2: (8 * ms, 8 * ms + 1, 7)}
+    rows.host = [(0, 6 * ms, "cudaFree", 7, "cuda_runtime")]
+    reading = gpu.GpuReading(path="", rules=("start-up", ""), why="", start_up=(8, 9))
+    gaps = a_table("idle_gaps", ["why", "dur_ns"], ["other", 500_000])
+    kernels = a_table("kernels", ["name", "total_ns"], ["sgemm", ms])
+    headline = {
+        "step_wall": 10 * ms,
+        "compute_ratio": 0.1,
+        "copy_ratio": 0.25,
+        "exposed_comm_ratio": 0,
+    }
+    tables = gaps, kernels
+    recordings = [GPU_KIND]
+    told = said_of(
+        {**headline, "idle_ratio": 0.65, "start_up": 8_500_000},
+        *tables,
+        screen="",
+        recordings=recordings,
+        overview=ANY_TABLE,
+    )
+    assert gpu.gpu_misses(reading, rows, told) == []
+    untold = said_of(
+        {**headline, "idle_ratio": 0.65},
+        *tables,
+        screen="",
+        recordings=recordings,
+        overview=ANY_TABLE,
+    )
+    assert gpu.gpu_misses(reading, rows, untold)[0] == "start-up 0.0 ms, not 8 to 9"
 
 
 def test_kind_command_table_and_mentions_are_held():

@@ -9,7 +9,7 @@ MORE, NSYS = "more/chrome/", "data/nsys/"
 RESNET = "data/chrome/kineto_tb_plugin/samples/resnet50_num_workers_"
 
 START_UP, NONE = ("start-up",), ("",)
-NOT_MARKED = "the capture may also be taken from the end of its start-up on"
+IN_PROGRESS = "in progress when the recording began"
 
 GPU_READINGS = (
     GpuReading(
@@ -92,16 +92,16 @@ GPU_READINGS = (
         why="as on H100: busy 91 %, 1.45 ms of copies by contiguous(), a quarter launched before the recording",
     ),
     GpuReading(
-        path=LENS + "mi210/gpu_only_trace/gpu_only_trace.json.gz", begins=("device",), rules=NONE,
+        path=LENS + "mi210/gpu_only_trace/gpu_only_trace.json.gz", begin="device", rules=NONE,
         why="busy 89 %, gaps of a few µs: nothing to name",
     ),
     GpuReading(
         path=LENS + "inference/sglang_decode/sglang_Qwen3-8B_decode.json.gz",
-        begins=("row", "call hipMemcpyWithStream"), rules=NONE,
+        start_up=(463, 464), rules=("start-up", ""), mentions=(IN_PROGRESS,),
         why="a blocking copy of 463 of 474 ms was in progress when the recording began, and waits for work before it; then busy 93 %",
     ),
     GpuReading(
-        path=LENS + "inference/vllm_decode_full/graph_execution.json.gz", begins=("device",), rules=NONE,
+        path=LENS + "inference/vllm_decode_full/graph_execution.json.gz", begin="device", rules=NONE,
         why="one graph, the GPU is never idle",
     ),
     GpuReading(
@@ -112,22 +112,22 @@ GPU_READINGS = (
     GpuReading(path=LENS + "torch_compile_triton/trace.json.gz", rules=NONE, why="busy 97 %"),
     GpuReading(
         path=HTA + "critical_path/simple_add/benchmark_result_493459_1694039959_trace.json.gz",
-        rules=START_UP, place="cudaDeviceGetStreamPriorityRange",
+        start_up=(40_700, 41_150), rules=START_UP, place="cudaDeviceGetStreamPriorityRange",
         why="41 s in which the driver starts and loads code, 0.05 s of work",
     ),
     GpuReading(
         path=MORE + "hta/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz",
-        rules=START_UP, place="cudaDeviceGetStreamPriorityRange",
+        start_up=(43_200, 43_300), rules=START_UP, place="cudaDeviceGetStreamPriorityRange",
         why="as simple_add: 29.9 s of context creation, 6.6 s cudaFree, 3.1 s first launch, 2.0 s cudaMalloc; 0.07 s of work",
     ),
     GpuReading(
         path=MORE + "tracelens/inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz",
-        begins=("row", "call hipMemcpyWithStream"), rules=NONE,
+        start_up=(493, 494), rules=("start-up", ""), mentions=(IN_PROGRESS,),
         why="a copy of 493 of 987 ms was in progress when the recording began; then the GPU is never idle",
     ),
     GpuReading(
         path=MORE + "tracelens/inference/vllm_prefilldecode_piecewise/graph_execution.json.gz",
-        begins=("device",), rules=NONE, why="the GPU is never idle",
+        begin="device", rules=NONE, why="the GPU is never idle",
     ),
     GpuReading(
         path=MORE + "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz",
@@ -157,43 +157,44 @@ GPU_READINGS = (
     ),
     GpuReading(
         path=MORE + "param/linear_kineto.json.gz",
-        begins=("row", "call cudaFree", "own"), rules=("start-up", "launch-bound"), mentions=("start-up",),
+        start_up=(995, 1_005), rules=("start-up", "launch-bound"), mentions=("start-up", "launch-bound"),
         why="995 of 2,004 ms until the context is there (cudaFree 981 ms); then 40 steps of short kernels, 37 % busy",
     ),
     GpuReading(
         path=MORE + "param/resnet_kineto.json.gz",
-        begins=("row", "call cuda(Free|LaunchKernel)"), rules=("data-loader-wait",), mentions=("start-up",),
-        why="the loader takes 8.2 of 16.2 s; 2.2 s are cudaFree, the first launch and creation of streams",
+        start_up=(4_300, 4_800), rules=("data-loader-wait", "start-up"), mentions=("start-up", "data-loader-wait"),
+        why="the loader takes 8.2 of 16.2 s; cudaFree, the first launch and creation of streams take 2.2 s until 4.4 s",
     ),
     GpuReading(
         path=MORE + "particle_transformer/single_epoch_forward_pass_batch_size_256.json.gz",
-        begins=("row", "call delta_r2"), rules=START_UP, place="delta_r2",
+        start_up=(299, 303), rules=START_UP, place="delta_r2",
         why="two kernels are compiled while the program runs, 149 and 147 ms each, in the first call of delta_r2; then busy 93 %",
     ),
     GpuReading(
-        path=MORE + "switch_transformers/trace.json.gz", rules=START_UP, place="cudaLaunchKernel",
+        path=MORE + "switch_transformers/trace.json.gz", start_up=(500, 530), rules=START_UP, place="cudaLaunchKernel",
         why="the first launch takes 347 of 593 ms, first launches of seven more kernels 10 to 24 ms each: code is loaded on first use",
     ),
     GpuReading(
-        path=NSYS + "GindaChen_nsys-ai/mfu_2gpu_before.sqlite", begins=("own",), rules=NONE,
+        path=NSYS + "GindaChen_nsys-ai/mfu_2gpu_before.sqlite", begin="own", rules=NONE,
         why="two GPUs busy 90 %; gaps of 10 µs to 4 ms without one cause",
     ),
     GpuReading(
-        path=NSYS + "GindaChen_nsys-ai/mfu_2gpu_after.sqlite", begins=("own",), rules=NONE,
+        path=NSYS + "GindaChen_nsys-ai/mfu_2gpu_after.sqlite", begin="own", rules=NONE,
         why="one capture: that rank 0 comes later (13.6 ms, of which one cudaMemsetAsync 4.4) cannot be told from chance",
     ),
-    GpuReading(path=NSYS + "GindaChen_nsys-ai/healthy_1pct.sqlite", begins=("device",), rules=NONE, why="busy 99 %"),
-    GpuReading(path=NSYS + "GindaChen_nsys-ai/healthy_judged_1pct.sqlite", begins=("device",), rules=NONE, why="busy 99 %"),
+    GpuReading(path=NSYS + "GindaChen_nsys-ai/healthy_1pct.sqlite", begin="device", rules=NONE, why="busy 99 %"),
+    GpuReading(path=NSYS + "GindaChen_nsys-ai/healthy_judged_1pct.sqlite", begin="device", rules=NONE, why="busy 99 %"),
     GpuReading(
-        path=NSYS + "GindaChen_nsys-ai/mock.sqlite", rules=START_UP,
+        path=NSYS + "GindaChen_nsys-ai/mock.sqlite", start_up=(213, 236), rules=START_UP,
         why="204 of 236 ms until the first launch, which takes 17.8 ms, as does the second; two kernels of 4 µs",
     ),
     GpuReading(
-        path="more/nsys/flameox/nsight-2025.5.2.sqlite", rules=START_UP, mentions=("nsys",),
+        path="more/nsys/flameox/nsight-2025.5.2.sqlite", start_up=(94.7, 95.0), rules=START_UP, mentions=("nsys",),
         why="94.8 of 95.1 ms in which the driver makes a context; 3 kernels and 2 graphs of 7 µs in all",
     ),
     GpuReading(
-        path=NSYS + "frasertajima_WeatherBench2/report1.sqlite", kinds=("start-up",), rules=START_UP, place="cudaFree",
+        path=NSYS + "frasertajima_WeatherBench2/report1.sqlite", kinds=("start-up",), start_up=(129.5, 131),
+        rules=START_UP, place="cudaFree",
         why="119 of 131 ms in cudaFree, which starts the runtime; the work is one memset",
     ),
 )  # fmt: skip
