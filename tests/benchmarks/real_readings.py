@@ -37,7 +37,7 @@ def compare(reading: Reading, path: Path, said: Said) -> tuple[str, list[str]]:
         return read_host(reading, path, said)
     if isinstance(reading, MemoryReading):
         return read_memory(reading, path, said)
-    return read_nothing(reading, path, said)
+    return read_nothing(reading, said)
 
 
 def print_reading(reading: Reading, figures: str, differences: list[str], said: Said) -> bool:

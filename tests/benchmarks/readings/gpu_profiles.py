@@ -189,7 +189,7 @@ GPU_READINGS = (
         why="204 of 236 ms until the first launch, which takes 17.8 ms, as does the second; two kernels of 4 µs",
     ),
     GpuReading(
-        path="more/nsys/flameox/nsight-2025.5.2.sqlite", start_up=(94.7, 95.0), rules=START_UP, mentions=("nsys",),
+        path="more/nsys/flameox/nsight-2025.5.2.sqlite", start_up=(94.7, 95.0), rules=START_UP, mentions=("--(capture-range|delay)",),
         why="94.8 of 95.1 ms in which the driver makes a context; 3 kernels and 2 graphs of 7 µs in all",
     ),
     GpuReading(

@@ -232,14 +232,12 @@ def read_host(reading: HostReading, path: Path, said: Said) -> tuple[str, list[s
     return "  ".join(figures), host_misses(reading, files, said)
 
 
-def read_nothing(reading: Reading, path: Path, said: Said) -> tuple[str, list[str]]:
+def read_nothing(reading: Reading, said: Said) -> tuple[str, list[str]]:
     """Read what is no profile: only what is said of it is held."""
-    return "", first_line_misses(reading, said) if said.report else _refusal_misses(
-        reading, path, said
-    )
+    return "", first_line_misses(reading, said) if said.report else _refusal_misses(reading, said)
 
 
-def _refusal_misses(reading: Reading, path: Path, said: Said) -> list[str]:
+def _refusal_misses(reading: Reading, said: Said) -> list[str]:
     """Compare the refusal to read a file."""
-    text = " ".join(said.screen.replace(str(path), "").split())
+    text = " ".join(said.screen.split())
     return [f"it is not said: {each}" for each in reading.mentions if not re.search(each, text)]

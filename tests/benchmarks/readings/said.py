@@ -98,4 +98,9 @@ def analyze(path: Path) -> Said:
                 ended.returncode, command, ended.stdout, ended.stderr
             )
         report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return Said(report, ended.stdout + ended.stderr)
+    return Said(report, without_path(ended.stdout + ended.stderr, path))
+
+
+def without_path(screen: str, path: Path) -> str:
+    """Take the path out of a screen: its folders are named after what is to be found."""
+    return screen.replace(str(path), "PATH")
