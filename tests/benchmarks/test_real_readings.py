@@ -181,7 +181,7 @@ def test_a_late_rank_and_growth_that_the_screen_leaves_out_are_seen(tmp_path):
     recordings = [{"kind": "cpu-only", "command": "nsys"}]
     said = said_of({}, findings=[FINDING], recordings=recordings, overview=ANY_TABLE)
     assert host.host_misses(reading, files, said) == [
-        "the screen does not name rank 1 as a straggler",
+        "the screen does not name rank 1 as late",
         "the screen does not say that memory grows by 3.0 MiB per step",
     ]
     other = host.HostReading(path="", rules=("drift",), why="", late=0, layout="")

@@ -177,8 +177,8 @@ def host_misses(reading: HostReading, files: Files, said: Said) -> list[str]:
         waits = waits_by_rank(files)
         if min(waits, key=lambda rank: waits[rank]) != reading.late:
             wrong.append(f"misread: rank {reading.late} does not wait least: {dict(waits)}")
-        if not re.search(rf"straggler\b.*\brank {reading.late}\b", text):
-            wrong.append(f"the screen does not name rank {reading.late} as a straggler")
+        if not re.search(rf"(?:straggler|unproven:).*\brank {reading.late} ", text):
+            wrong.append(f"the screen does not name rank {reading.late} as late")
     if reading.grows:
         kept = kept_per_step(files) / 2**20
         if not re.search(rf"memory-growth\b.*\b{kept:.1f}\d* MiB", text):
