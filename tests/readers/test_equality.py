@@ -165,7 +165,8 @@ def test_the_traces_beside_the_tests_are_read_alike():
     for path in traces(DATA):
         pure, native = (scan_or_error(path, Keep(), pure=pure) for pure in (True, False))
         assert differences(pure, native) == [], path
-        assert pure.losses == ()
+        # Some of the small cases are damaged on purpose.
+        assert pure.losses == () or "cases" in path.parts
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ LATE_ENDS = "late-ends"
 INTERLEAVED, MERGED_RANKS = "interleaved-processes", "merged-ranks"
 """Codes of notes on files that hold more than one process: by accident, or merged on purpose."""
 
-OF_TIMES = frozenset({IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS})
+OF_TIMES = frozenset({IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS, OVERLONG})
 """Codes of notes on rows that are missing because of their times, not because the file is damaged."""
 
 FILTERED_ROWS = "filtered-rows"

@@ -379,20 +379,16 @@ def artefacts(tmp_path, files):
     return [(f.severity, f.claim, [p.source for p in f.places]) for f in found if f.rule == "profiling-artefact"]  # fmt: skip
 
 
-@pytest.mark.parametrize(("overlap", "fires"), [(3, True), (2, False)])
-def test_ops_of_one_stream_may_overlap_by_one_per_cent(tmp_path, overlap, fires):
-    """200 of GPU time."""
-    rows = [op("a", 0, 500), *launched("one", 1, 10, 100, 1)]
-    rows += launched("two", 2, 110 - overlap, 100, 2)
-    found = artefacts(tmp_path, {"rank0.json": rows})
-    assert [severity for severity, claim, _ in found if "overlap" in claim] == ["info"] * fires
+def test_ops_of_one_stream_that_overlap_by_design_are_no_artefact(tmp_path):
+    rows = [op("a", 0, 500), *launched("one", 1, 10, 100, 1), *launched("two", 2, 60, 100, 2)]
+    assert artefacts(tmp_path, {"rank0.json": rows}) == []
 
 
 def test_an_op_longer_than_the_capture_is_high(tmp_path):
     rows = [op("a", 0, 100), *launched("k", 1, 10, 5, 1), *launched("corrupt", 2, 20, 101, 2)]
     (found,) = artefacts(tmp_path, {"rank0.json": rows})
     assert found[0] == "high"
-    assert "longer than the capture" in found[1]
+    assert "impossible times" in found[1]
     assert artefacts(tmp_path, {"rank0.json": [*rows[:-1], kernel("k", 20, 100, 2)]}) == []
 
 

@@ -107,7 +107,7 @@ def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note
         rows.classes[positions[wrong]] = CLASS_CODE["ignored"]
         rows.made.clear()
         message = "device ops longer than the whole recording were left out"
-        yield Note("warning", OVERLONG, message, source, int(wrong.sum()))
+        yield Note("data_loss", OVERLONG, message, source, int(wrong.sum()))
 
 
 _OF_OPS = ("device", "stream", "correlation")

@@ -43,7 +43,7 @@ _ODD: Mapping[str, tuple[NoteSeverity, str]] = {
     "no-time": ("warning", "{} without a usable start time were left out"),
     "no-duration": ("warning", "{} without a usable end count as 0 long"),
     "bad-duration": ("warning", "negative or impossible durations of {} count as 0"),
-    OVERLONG: ("warning", "{} longer than the whole capture were left out"),
+    OVERLONG: ("data_loss", "{} longer than the whole capture were left out"),
     "negative-time": ("info", "{} began before the recording did"),
     "no-name": ("warning", "{} without a name: its text is not in the file"),
 }
