@@ -208,15 +208,20 @@ def planned(
         for name, positions in of_tables.items():
             if column in PLANS[name].columns:
                 is_needed = is_asked(column) or not TABLES[name].columns[column].nullable
-                make = PLANS[name].columns[column] if is_needed else _missing
-                known = rows.made.pop((name, column), None) if is_needed else None
-                arrays[name][column] = make(rows, positions) if known is None else known
+                make = partial(_made, name, column) if is_needed else _missing
+                arrays[name][column] = make(rows, positions)
         rows.times.pop(column, None)
         rows.labels.pop(column, None)
     return {
         name: TABLES[name].cast(arrays[name], len(positions))
         for name, positions in of_tables.items()
     }
+
+
+def _made(table: str, column: str, rows: Rows, positions: Ints) -> Any:
+    """A column of a table; one that was made before is let go of."""
+    known = rows.made.pop((table, column), None)
+    return PLANS[table].columns[column](rows, positions) if known is None else known
 
 
 def _missing(_: Rows, positions: Ints) -> Nullable:
