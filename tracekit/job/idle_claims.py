@@ -7,7 +7,7 @@ edges of stages), R29 (a host that pauses), R38 (start-up), and of R21, R28 and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -169,7 +169,9 @@ def _collecting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int
     return _caused(measured, "host_gc", owners)
 
 
-def _caused(measured: Measurements, cause: str, owners: set[tuple[object, ...]]) -> dict[Key, int]:
+def _caused(
+    measured: Measurements, cause: str, owners: Collection[tuple[object, ...]]
+) -> dict[Key, int]:
     """The idle time of one cause in every stage of these (run, role)."""
     if not owners or not measured.has("idle"):
         return {}

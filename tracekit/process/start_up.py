@@ -146,9 +146,11 @@ def start_up(trace: Trace) -> StartUp:
     before = trace.numbers("host_ops", "ts_ns") < _last_begin(trace)
     rows = ((kind >= 0) & before).nonzero()[0]
     names = trace.texts("host_ops", "name")
-    columns = [trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")]
+    thread, start, dur = (
+        trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
+    )
     named = Coded(names.codes[rows], names.texts)
-    return _with_frames(trace, StartUp(rows, kind[rows], named, *columns, usual[rows]))
+    return _with_frames(trace, StartUp(rows, kind[rows], named, thread, start, dur, usual[rows]))
 
 
 def _recognized(trace: Trace) -> Iterator[tuple[Ints, Ints, Ints]]:

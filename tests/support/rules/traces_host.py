@@ -130,7 +130,7 @@ FIRES: dict[str, Firing] = {
     ),
     # 6 and 4 µs of 1000, each told twice.
     "garbage-collection": Firing(
-        collecting((100, 6), (500, 4)), "the host spends 10.0 µs of 1,000 µs per step on garbage collection (2 collections)",
+        collecting((100, 6), (500, 4)), "the host spends 10.0 µs of 1.00 ms per step on garbage collection (2 collections)",
         "low", 10_000, 0.01, {"collection_ns": 10_000, "collections": 2, "longest_ns": 6_000},
     ),
     # After two steps, 20 µs in one of two steps of 1000: 10 µs a step.

@@ -26,7 +26,7 @@ from tracekit.model.keys import row_dicts
 from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Metric, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable, trimmed_all
+from tracekit.model.tables.arrays import Array, Nullable, trimmed_all
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -69,7 +69,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     np.maximum.at(longest, rows, (spans.end - spans.start)[positions])
     names = ("window", "step", "occurrence", "stage")
     columns = {name: where.columns[name] for name in names}
-    values = {"count": count, "dur_ns": dur, "idle_ns": idle, "max_ns": longest}
+    values: dict[str, Array] = {"count": count, "dur_ns": dur, "idle_ns": idle, "max_ns": longest}
     return {"garbage_collections": trimmed_all({**columns, **values})}
 
 

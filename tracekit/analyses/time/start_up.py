@@ -192,7 +192,8 @@ def _placed(
         opening = begin - sum(int(length[0]) for length in steps.before.values())
     # What the system does before the capture begins is no part of it.
     rows = (start >= opening).nonzero()[0]
-    kinds, names, usual = (at_rows(column, rows) for column in (kinds, names, usual))
+    kinds, usual = at_rows(kinds, rows), at_rows(usual, rows)
+    names = at_rows(names, rows)
     start, dur = start[rows], dur[rows]
     keys: dict[str, Array] = {
         "window": narrow((start >= begin).astype(np.int64), ("before", "within")),
@@ -254,6 +255,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         *_within(measured, rows, thresholds),
         *_not_counted(measured, rows, thresholds),
     ]
+    if not findings and not rows["is_rare"].any():
+        return None
     return ANALYSIS.answered(sheets=lambda: (_sheet(measured, rows),), findings=tuple(findings))
 
 
@@ -318,7 +321,8 @@ def _of(rows: pd.DataFrame, prefix: Prefix, window: str, kinds: Sequence[str]) -
     chosen = same_text(rows["run"], prefix.run) & same_text(rows["source"], prefix.source)
     chosen &= (rows["window"] == window).to_numpy(np.bool_)
     chosen &= rows["kind"].isin(list(kinds)).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
-    return rows[chosen]
+    of_process: pd.DataFrame = rows[chosen]
+    return of_process
 
 
 def _in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
