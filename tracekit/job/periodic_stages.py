@@ -164,7 +164,8 @@ def planned_ns(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.fl
     by_role = grouped(rows, [*UNIT, "role"], wall_ns=("wall_ns", "sum"))
     longest = grouped(by_role, [*UNIT], planned_ns=("wall_ns", "max"))
     found = looked_up(walls[[*UNIT]], longest, UNIT, optional=UNIT)["planned_ns"]
-    return found.astype("Float64").fillna(0.0).to_numpy(np.float64)
+    planned_of: npt.NDArray[np.float64] = found.to_numpy(np.float64, na_value=np.nan)
+    return np.where(np.isnan(planned_of), 0.0, planned_of)
 
 
 def logged_periodic_stages(log: Logged, run: object = None) -> list[PeriodicStage]:

@@ -131,7 +131,7 @@ def of_step(stages: pd.DataFrame) -> pd.Series[Any]:
     inside = stages["inside_ns"].astype("Float64")
     whole = stages["recorded_ns"].astype("Float64")
     longest = np.bincount(owner, inside.to_numpy(np.float64), minlength=len(stages))[owner]
-    exceeds = (longest > whole).fillna(value=False)
+    exceeds = longest > whole.to_numpy(np.float64, na_value=np.inf)
     share_ns = inside.mask(exceeds, stages["inside_mean_ns"].astype("Float64"))
     share: pd.Series[Any] = (share_ns.where(share_ns > 0) / whole.where(whole > 0)).astype(
         "Float64"

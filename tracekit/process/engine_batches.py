@@ -60,27 +60,33 @@ def batch(name: str) -> Batch | None:
     """
     if not name.startswith(("execute_", "step[", "prefill[", "decode[", "eager_decode[")):
         return None
-    if match := _CONTEXT.match(name):
-        requests = int(match[1]), _tokens(match[2]), int(match[3]), _tokens(match[4])
-        parsed = Batch(*requests, *_sums(match[2], match[4]))
-    elif match := _ATOM.match(name):
-        parsed = _atom(match[1], {key: int(value) for key, value in _PAIR.findall(match[2])})
-    elif match := _DIFFUSION.match(name):
-        parsed = Batch(0, 0, int(match[1]), 0)
-    elif match := _NEW.match(name):
-        # Requests of earlier iterations: nearly all generate, some may still be in their prompt.
-        parsed = Batch(int(match[1]), None, int(match[2]), None)
-    elif match := _STEP.match(name):
-        pairs = dict(pair.split("=") for pair in match[2].split())
-        by_step = _step(match[1].upper(), {key: int(value) for key, value in pairs.items()})
-        if by_step is None:
-            return None
-        parsed = by_step
-    else:
-        return None
-    if (parsed.attention_pairs or 0) > MAX_PAIRS:
+    parsed = _listed(name) if name.endswith("]") else _executed(name)
+    if parsed is None or (parsed.attention_pairs or 0) > MAX_PAIRS:
         return None
     return parsed if all((n or 0) <= MAX_COUNT for n in parsed[:5]) else None
+
+
+def _executed(name: str) -> Batch | None:
+    """The batch of vLLM's names, and of diffusion engines', which begin with `execute_`."""
+    if match := _CONTEXT.match(name):
+        requests = int(match[1]), _tokens(match[2]), int(match[3]), _tokens(match[4])
+        return Batch(*requests, *_sums(match[2], match[4]))
+    if match := _DIFFUSION.match(name):
+        return Batch(0, 0, int(match[1]), 0)
+    if match := _NEW.match(name):
+        # Requests of earlier iterations: nearly all generate, some may still be in their prompt.
+        return Batch(int(match[1]), None, int(match[2]), None)
+    return None
+
+
+def _listed(name: str) -> Batch | None:
+    """The batch of SGLang's and ATOM's names, which list what they run in brackets."""
+    if match := _ATOM.match(name):
+        return _atom(match[1], {key: int(value) for key, value in _PAIR.findall(match[2])})
+    if match := _STEP.match(name):
+        pairs = dict(pair.split("=") for pair in match[2].split())
+        return _step(match[1].upper(), {key: int(value) for key, value in pairs.items()})
+    return None
 
 
 def _tokens(text: str) -> int | None:

@@ -122,7 +122,7 @@ def _apart(
     """
     end = start + dur
 
-    def is_neighbour(rows: Ints, above: Ints) -> Mask:
+    def is_neighbour(rows: Rows, above: Rows) -> Mask:
         inside = above >= 0
         overlap = end[above] - start[rows]
         return inside & (overlap <= jitter_ns) & (end[rows] - end[above] > jitter_ns)

@@ -37,6 +37,18 @@ def shorten(text: str, limit: int) -> str:
     return text[:head] + "…" + text[len(text) - tail :]
 
 
+def without_command(line: str) -> str:
+    """The line as no CI log takes it for a command: GitHub runs `::add-mask::…` at the start of a line, behind spaces too.
+
+    The first colon becomes one that looks alike and is as wide. Wrapping may put any word of a name there.
+
+    >>> without_command("  ::error::hacked") == "  \u2236:error::hacked", without_command("at::mm")
+    (True, 'at::mm')
+    """
+    start = len(line) - len(line.lstrip())
+    return f"{line[:start]}\u2236{line[start + 1 :]}" if line.startswith("::", start) else line
+
+
 def _visible(character: str) -> str:
     """The character itself where it shows, its escape where it does not."""
     if character.isprintable():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracekit.model.kernel_labels import is_template, short_kernel
 from tracekit.model.report import Finding, Report, Section, Severity
 from tracekit.render import phrases
-from tracekit.render.escape import printable, shorten
+from tracekit.render.escape import printable, shorten, without_command
 from tracekit.render.grid import Grid, answer_columns, grid, name_columns
 from tracekit.render.options import Options
 from tracekit.render.words import occurring
@@ -435,7 +435,7 @@ def _print(lines: list[Line], options: Options, width: int) -> str:
     """The lines as one string; colour only where asked for, whatever the environment says."""
     if not options.color:
         texts = ("".join(map(itemgetter(0), line)).rstrip() for line in lines)
-        return "\n".join([*texts, ""])
+        return "\n".join([*map(without_command, texts), ""])
     from rich.console import Console
     from rich.text import Text
 
@@ -454,4 +454,4 @@ def _print(lines: list[Line], options: Options, width: int) -> str:
         text: Text = Text.assemble(*line)
         text.rstrip()
         console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
-    return out.getvalue()
+    return "\n".join(map(without_command, out.getvalue().split("\n")))

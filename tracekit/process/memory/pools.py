@@ -9,7 +9,7 @@ engine without sleep mode.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,8 +71,8 @@ def pools(trace: Trace, replay: Replay) -> pd.DataFrame:
     without a block in use.
     """
     segments = rows_of(trace, "memory_segments", replay)
-    pool = segments["pool"].astype(object)
-    pool = pool.where(pool.notna(), DEFAULT_POOL).to_numpy(object)
+    recorded = segments["pool"].astype(object)
+    pool = recorded.where(recorded.notna(), DEFAULT_POOL).to_numpy(object)
     size = np.clip(ints(segments["size_bytes"]), 0, MAX_BYTES)
     names, number = np.unique(pool.astype(str), return_inverse=True)
     place = np.full(len(trace.get("memory_segments")), -1, np.int64)
@@ -109,7 +109,7 @@ def pools(trace: Trace, replay: Replay) -> pd.DataFrame:
     return rows.sort_values("reserved_bytes", ascending=False, kind="stable", ignore_index=True)
 
 
-def _class(trace: Trace, pool: str, stacks: pd.Series[int], weights: npt.NDArray[np.int64]) -> str:
+def _class(trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray[np.int64]) -> str:
     """What a pool is for: the class of most of its bytes among the stacks that say one."""
     if pool == DEFAULT_POOL:
         return "default"
@@ -130,15 +130,15 @@ def stack_classes(trace: Trace) -> dict[int, str]:
     if not trace.has("stacks"):
         return {}
     frames = trace["stacks"].sort_values(["stack", "depth"], kind="stable")
-    columns: Sequence[list[object]] = [frames[name].tolist() for name in ("stack", "name", "file")]
+    columns = [frames[name].tolist() for name in ("stack", "name", "file")]
     told: dict[tuple[str, str], str | None] = {}
     classes: dict[int, str] = {}
     for stack, name, file in zip(*columns, strict=True):
-        key = (str(name), "" if pd.isna(file) else str(file))  # type: ignore[call-overload]
+        key = (str(name), "" if pd.isna(file) else str(file))
         if key not in told:
             told[key] = class_of_frame(*key)
         of_frame = told[key]
         # A graph is captured within a call that also loads or sizes: what is inside counts there.
-        if of_frame is not None and classes.get(int(stack)) != "graph":  # type: ignore[call-overload]
-            classes[int(stack)] = of_frame  # type: ignore[call-overload]
+        if of_frame is not None and classes.get(int(stack)) != "graph":
+            classes[int(stack)] = of_frame
     return classes
