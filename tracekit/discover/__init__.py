@@ -54,7 +54,7 @@ from tracekit.discover.surveys import (
 from tracekit.model.codes import MISSED, RECOGNIZED, UNREADABLE, Data, Reason
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
-from tracekit.model.recording_kinds import summarize
+from tracekit.model.recording_summary import summarize
 from tracekit.model.records import dataclass
 from tracekit.model.sources import Account, Note, NoteSeverity, Recorded, Source
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tracekit.health.signs import Symptom
 from tracekit.health.symptoms import Capture
-from tracekit.model.recording_kinds import KINDS, Recorded, summarize
+from tracekit.model.recording_kinds import KINDS
+from tracekit.model.recording_summary import Recorded, summarize
 from tracekit.model.report import Recording
 from tracekit.model.sources import Note
 

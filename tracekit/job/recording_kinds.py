@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tracekit.job.frames import text_or_none, whole_or_none
 from tracekit.model.keys import row_dicts
-from tracekit.model.recording_kinds import Classified, Count, Recorded, summarize
+from tracekit.model.recording_kinds import Classified, Count
+from tracekit.model.recording_summary import Recorded, summarize
 from tracekit.model.report import Recording
 from tracekit.model.trace import Measurements
 

@@ -1,25 +1,20 @@
 """Kinds of recordings: what a source is, in one sentence with one command to type.
 
-`process.recording_kind` classifies a trace, readers the files that no reader takes. Every output of a kind comes from
-`summarize`, so that `analyze` and `doctor` agree. Texts from traces stay out of commands.
+`process.recording_kind` classifies a trace, readers the files that no reader takes. Texts from traces stay out of
+commands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from tracekit.model.codes import RECOGNIZED
 from tracekit.model.labels import first_few, natural, plural, shown
 from tracekit.model.records import dataclass
-from tracekit.model.report import Recording
-from tracekit.model.sources import Note, NoteSeverity
+from tracekit.model.sources import NoteSeverity
 from tracekit.model.units import show
 
 MAX_LABELS, MAX_LABEL_LENGTH = 4, 40
 """Most labels of a trace in one sentence, and their longest text."""
-
-MAX_SOURCES = 50
-"""Most sources named in one `Recording`, and most labels of one name among its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +35,6 @@ class Classified:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """One classified source, as `summarize` takes it."""
-
-    source: str
-    tool: str
-    classified: Classified
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
     """All sources of one kind: their counts by name and by label, and how many sources there are in all."""
 
@@ -64,10 +50,10 @@ class Group:
 
     def listed(self, name: str, *, with_counts: bool = True) -> str:
         """The labels of that name, the most frequent first: `npu_kernel 32, npu_runtime 32`."""
-        by_count = sorted(self.labels.get(name, {}).items(), key=_by_count)
+        most = sorted(self.labels.get(name, {}).items(), key=by_count)
         texts = []
-        for label, count in by_count:
-            text = _short(label)
+        for label, count in most:
+            text = short_label(label)
             texts.append(f"{text} {count:,}" if with_counts else text)
         return first_few(texts, MAX_LABELS)
 
@@ -115,11 +101,12 @@ class Kind:
     problem: str = ""
 
 
-def _by_count(labelled: tuple[str, int]) -> tuple[object, ...]:
+def by_count(labelled: tuple[str, int]) -> tuple[object, ...]:
+    """Order labels by their counts, the most frequent first."""
     return -labelled[1], natural(labelled[0])
 
 
-def _short(text: str) -> str:
+def short_label(text: str) -> str:
     """A text from a trace for one sentence."""
     text = shown(text)
     return text if len(text) <= MAX_LABEL_LENGTH else f"{text[: MAX_LABEL_LENGTH - 1]}…"
@@ -522,85 +509,3 @@ KINDS: Mapping[str, Kind] = {
 
 NORMAL = frozenset(code for code, kind in KINDS.items() if kind.severity is None)
 """Kinds of which there is nothing to say."""
-
-_PLACE = {code: place for place, code in enumerate(KINDS)}
-_GRAVITY = {"error": 0, "data_loss": 1, "warning": 2, "info": 3, None: 4}
-
-
-def summarize(recorded: Iterable[Recorded], notes: Iterable[Note] = ()) -> tuple[Recording, ...]:
-    """Every kind among these sources and notes as one `Recording`, the gravest first, normal ones last.
-
-    A file has one kind: the first of `KINDS` among its processes.
-    """
-    of_source = _by_source(recorded)
-    if any(parts[0].classified.kind != "driver-log" for parts in of_source.values()):
-        # Beside a profile a log is what it should be.
-        of_source = {
-            source: parts
-            for source, parts in of_source.items()
-            if parts[0].classified.kind != "driver-log"
-        }
-    by_kind: dict[tuple[str, bool], list[Recorded]] = {}
-    for parts in of_source.values():
-        for part in parts:
-            by_kind.setdefault((part.classified.kind, part.tool == "nsys"), []).append(part)
-    for note in notes:
-        if note.code == RECOGNIZED and note.data.text("kind") in KINDS:
-            part = Recorded(note.source, "", _of_note(note))
-            by_kind.setdefault((part.classified.kind, False), []).append(part)
-    recordings = [
-        _recording(KINDS[code], parts, len(of_source)) for (code, _), parts in by_kind.items()
-    ]
-    return tuple(sorted(recordings, key=_order))
-
-
-def _by_source(recorded: Iterable[Recorded]) -> dict[str, list[Recorded]]:
-    """The processes of each source that are of its kind."""
-    of_source: dict[str, list[Recorded]] = {}
-    for part in recorded:
-        others = of_source.setdefault(part.source, [])
-        if others and _PLACE[part.classified.kind] < _PLACE[others[0].classified.kind]:
-            others.clear()
-        if not others or others[0].classified.kind == part.classified.kind:
-            others.append(part)
-    return of_source
-
-
-def _of_note(note: Note) -> Classified:
-    """The kind of a file that no reader takes."""
-    labels = ((name, note.data.text(name)) for name in ("form", "backend"))
-    counts = tuple(Count(name, 1, label) for name, label in labels if label)
-    return Classified(note.data.text("kind"), counts)
-
-
-def _order(recording: Recording) -> tuple[int, int]:
-    return _GRAVITY[KINDS[recording.kind].severity], _PLACE[recording.kind]
-
-
-def _recording(kind: Kind, parts: Sequence[Recorded], total: int) -> Recording:
-    """One kind in words and numbers."""
-    counts: dict[str, int] = {}
-    labels: dict[str, dict[str, int]] = {}
-    for part in parts:
-        for counted in part.classified.counts:
-            counts[counted.name] = counts.get(counted.name, 0) + counted.count
-            if counted.label is not None:
-                of_name = labels.setdefault(counted.name, {})
-                of_name[counted.label] = of_name.get(counted.label, 0) + counted.count
-    sources = tuple(sorted({part.source for part in parts}, key=natural))
-    tools = frozenset(part.tool for part in parts)
-    group = Group(sources, tools, counts, labels, total)
-    remedy = kind.remedy(group) if kind.remedy else Remedy("", "")
-    data = [*counts.items()]
-    for name, of_name in labels.items():
-        most = sorted(of_name.items(), key=_by_count)[:MAX_SOURCES]
-        data += [(f"{name} {_short(label)}", count) for label, count in most]
-    return Recording(
-        kind=kind.code,
-        sentence=kind.sentence(group),
-        advice=remedy.advice,
-        command=remedy.command,
-        sources=sources[:MAX_SOURCES],
-        source_count=len(sources),
-        data=tuple(sorted(data)),
-    )

@@ -1,0 +1,116 @@
+"""Classified sources and recognized files → one `Recording` per kind: what `analyze` and `doctor` both show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tracekit.model.codes import RECOGNIZED
+from tracekit.model.labels import natural
+from tracekit.model.recording_kinds import (
+    KINDS,
+    Classified,
+    Count,
+    Group,
+    Kind,
+    Remedy,
+    by_count,
+    short_label,
+)
+from tracekit.model.records import dataclass
+from tracekit.model.report import Recording
+from tracekit.model.sources import Note
+
+MAX_SOURCES = 50
+"""Most sources named in one `Recording`, and most labels of one name among its data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One classified source, as `summarize` takes it."""
+
+    source: str
+    tool: str
+    classified: Classified
+
+
+_PLACE = {code: place for place, code in enumerate(KINDS)}
+_GRAVITY = {"error": 0, "data_loss": 1, "warning": 2, "info": 3, None: 4}
+
+
+def summarize(recorded: Iterable[Recorded], notes: Iterable[Note] = ()) -> tuple[Recording, ...]:
+    """Every kind among these sources and notes as one `Recording`, the gravest first, normal ones last.
+
+    A file has one kind: the first of `KINDS` among its processes.
+    """
+    of_source = _by_source(recorded)
+    if any(parts[0].classified.kind != "driver-log" for parts in of_source.values()):
+        # Beside a profile a log is what it should be.
+        of_source = {
+            source: parts
+            for source, parts in of_source.items()
+            if parts[0].classified.kind != "driver-log"
+        }
+    by_kind: dict[tuple[str, bool], list[Recorded]] = {}
+    for parts in of_source.values():
+        for part in parts:
+            by_kind.setdefault((part.classified.kind, part.tool == "nsys"), []).append(part)
+    for note in notes:
+        if note.code == RECOGNIZED and note.data.text("kind") in KINDS:
+            part = Recorded(note.source, "", _of_note(note))
+            by_kind.setdefault((part.classified.kind, False), []).append(part)
+    recordings = [
+        _recording(KINDS[code], parts, len(of_source)) for (code, _), parts in by_kind.items()
+    ]
+    return tuple(sorted(recordings, key=_order))
+
+
+def _by_source(recorded: Iterable[Recorded]) -> dict[str, list[Recorded]]:
+    """The processes of each source that are of its kind."""
+    of_source: dict[str, list[Recorded]] = {}
+    for part in recorded:
+        others = of_source.setdefault(part.source, [])
+        if others and _PLACE[part.classified.kind] < _PLACE[others[0].classified.kind]:
+            others.clear()
+        if not others or others[0].classified.kind == part.classified.kind:
+            others.append(part)
+    return of_source
+
+
+def _of_note(note: Note) -> Classified:
+    """The kind of a file that no reader takes."""
+    labels = ((name, note.data.text(name)) for name in ("form", "backend"))
+    counts = tuple(Count(name, 1, label) for name, label in labels if label)
+    return Classified(note.data.text("kind"), counts)
+
+
+def _order(recording: Recording) -> tuple[int, int]:
+    return _GRAVITY[KINDS[recording.kind].severity], _PLACE[recording.kind]
+
+
+def _recording(kind: Kind, parts: Sequence[Recorded], total: int) -> Recording:
+    """One kind in words and numbers."""
+    counts: dict[str, int] = {}
+    labels: dict[str, dict[str, int]] = {}
+    for part in parts:
+        for counted in part.classified.counts:
+            counts[counted.name] = counts.get(counted.name, 0) + counted.count
+            if counted.label is not None:
+                of_name = labels.setdefault(counted.name, {})
+                of_name[counted.label] = of_name.get(counted.label, 0) + counted.count
+    sources = tuple(sorted({part.source for part in parts}, key=natural))
+    tools = frozenset(part.tool for part in parts)
+    group = Group(sources, tools, counts, labels, total)
+    remedy = kind.remedy(group) if kind.remedy else Remedy("", "")
+    data = [*counts.items()]
+    for name, of_name in labels.items():
+        most = sorted(of_name.items(), key=by_count)[:MAX_SOURCES]
+        data += [(f"{name} {short_label(label)}", count) for label, count in most]
+    return Recording(
+        kind=kind.code,
+        sentence=kind.sentence(group),
+        advice=remedy.advice,
+        command=remedy.command,
+        sources=sources[:MAX_SOURCES],
+        source_count=len(sources),
+        data=tuple(sorted(data)),
+    )
