@@ -117,7 +117,7 @@ def test_only_what_the_questions_need_is_measured_and_read(profile):
     assert {"kernels", "steps", "captures"} <= set(tables)
     assert not {"operators", "slots", "gpu_time", "collectives"} & set(tables)
     few = pipeline.wanted(asked.to_measure(["kernels"], (), ANALYSES))
-    assert not {"allocations", "syncs", "log_values"} & few.tables
+    assert not {"allocations", "syncs"} & few.tables
     assert "Input Dims" not in few.args
     snapshot = pipeline.wanted(asked.to_measure(["memory-peak"], (), ANALYSES))
     assert "allocations" in snapshot.tables
