@@ -1,6 +1,7 @@
 """Hypothesis strategies: any report that the types allow, hostile text and numbers included."""
 
 import re
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ places = st.builds(
     maybe(ints),
     maybe(ints),
 )
-findings = st.builds(
+bare_findings = st.builds(
     Finding,
     texts,
     st.sampled_from(SEVERITIES),
@@ -100,6 +101,11 @@ findings = st.builds(
     maybe(ints),
     maybe(floats),
     tuples(texts, 2),
+    st.floats(0, 1),
+    st.booleans(),
+)
+findings = st.builds(
+    lambda finding, parts: replace(finding, parts=parts), bare_findings, tuples(bare_findings, 2)
 )
 
 
@@ -138,6 +144,10 @@ verdicts = st.builds(
     st.sampled_from(("fired", "clear", "not applicable", "insufficient data")),
     texts,
     maybe(texts),
+    maybe(ints),
+    maybe(floats),
+    texts,
+    texts,
 )
 sections = st.builds(
     Section,

@@ -366,10 +366,11 @@ class Report(Shown):
         return tuple(sorted(priced, key=_price))
 
 
-def _importance(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
+def _importance(finding: Finding) -> tuple[bool, bool, int, int, str, str]:
     """The sort key of findings: by saving × confidence, then catch-alls, then those that save no time."""
     grade = SEVERITIES.index(finding.severity)
-    weight = (finding.recoverable_ns or 0) * finding.confidence
+    # In whole numbers: times may be too large for a float.
+    weight = (finding.recoverable_ns or 0) * round(1000 * finding.confidence)
     return not weight, finding.is_catch_all, -weight, grade, finding.rule, finding.claim
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
+from math import isfinite
 from operator import attrgetter
 
 from tracekit.model.kernel_labels import is_template, short_kernel
@@ -133,13 +134,21 @@ def unproven(report: Report, shown: Sequence[Finding]) -> list[str]:
 
 def _unproven(verdict: Verdict) -> str:
     """One abstention: its claim, its price and what it needs."""
-    price = verdict.price_ns or 0
-    amount = show(price, "ns")
-    if verdict.price_ratio:
-        amount += f" of {show(round(price / verdict.price_ratio), 'ns')}"
+    amount = show(verdict.price_ns, "ns")
+    step_ns = _step_of(verdict)
+    if step_ns is not None:
+        amount += f" of {show(step_ns, 'ns')}"
     run = f" (run {verdict.run})" if verdict.run else ""
     needs = f"; {verdict.needs}" if verdict.needs else ""
     return printable(f"{verdict.claim}{run} ({amount}){needs}", SENTENCE)
+
+
+def _step_of(verdict: Verdict) -> int | None:
+    """The step that the price of an abstention is a share of, where that is a number."""
+    if not verdict.price_ns or not verdict.price_ratio or verdict.price_ns >= 2**63:
+        return None
+    step_ns = verdict.price_ns / verdict.price_ratio
+    return round(step_ns) if isfinite(step_ns) else None
 
 
 def no_findings(report: Report) -> str:
