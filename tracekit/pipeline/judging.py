@@ -68,9 +68,10 @@ def with_first_screen(
 
     nothing: tuple[str, ...] = ()
     facts: tuple[str, ...] = first_screen(identity, ())
-    headline: tuple[Metric, ...] = first_screen(overview.headline, (), of_steps)
+    no_numbers: tuple[Metric, ...] = ()
+    headline: tuple[Metric, ...] = first_screen(overview.headline, no_numbers, of_steps)
     if headline and not overview.is_apart(measured):
-        headline += first_screen(unexplained_share, (), of_steps)
+        headline += first_screen(unexplained_share, no_numbers, of_steps)
     where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
     values = first_screen(_values, None) if details else None

@@ -108,7 +108,7 @@ def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> lis
     cells, window_ns, counts = recorded
     left = {kind: cells[kind]["time_ns"].to_numpy(np.float64, copy=True) for kind in cells}
     for finding in covering_findings(sections):
-        amount = covered_ns(finding) * _steps_of(finding, counts)
+        amount = float(covered_ns(finding) * _steps_of(finding, counts))
         for kind in COVERED_BY.get(finding.rule, ("idle",)):
             amount -= _take(cells[kind], left[kind], finding, amount)
     return [Unexplained(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells]

@@ -171,7 +171,7 @@ def _arrivals(
         "blocked time must be that of the collectives"
     )
     is_arrival = recorded.numbers("synchronising")[rows]
-    is_arrival = is_arrival | np.isin(recorded.rows["op"][rows], ROOTED)
+    is_arrival = is_arrival | np.isin(recorded.numbers("op")[rows], ROOTED)
     arrived = rows[is_arrival]
     names = ("group", "op", "ordinal", "ts_ns", "dur_ns")
     return {
