@@ -43,7 +43,8 @@ COVERED_BY: Mapping[str, tuple[Kind, ...]] = {
 
 CAUSES_OF: Mapping[str, tuple[str, ...]] = {
     "data-loader-wait": ("host_loader", "loader"),
-    "host-silence": ("host_silent", "host_code", "host_none", "host_gc", "gc", "silent", "between"),
+    "host-silence": ("host_silent", "host_code", "host_none", "silent", "between"),
+    "garbage-collection": ("host_gc", "gc"),
     "launch-bound": ("host_op", "host_overhead", "host_none", "host_code", "kernel_wait"),
 }
 """The causes of idle time that a rule counts; other rules count whatever cause there is."""

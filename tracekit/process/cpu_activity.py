@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,8 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, at_rows, joined, repeated_number, trimmed_all
 from tracekit.model.tables.slots import CPU_ACTIVITIES
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named, narrow, numbered_codes, of_kind
+from tracekit.process.by_name import narrow, numbered_codes, of_kind
+from tracekit.process.garbage import collection_spans
 from tracekit.process.host_activity import HostActivity, host_activity
 from tracekit.process.idle_tables import WINDOWS
 from tracekit.process.nesting import by_start, nested
@@ -34,9 +34,6 @@ Ints = npt.NDArray[np.int64]
 
 HOST_TABLES = ("host_ops", "python_calls")
 """What is recorded of host threads."""
-
-_COLLECTS = re.compile(r"Python GC\Z|<built-in (?:function|method) collect\b")
-"""Rows of Python that are garbage collections, recorded with `record_python_gc_info` or called by hand."""
 
 MAX_THREADS = 100
 """Most threads of one source, the busiest."""
@@ -68,10 +65,8 @@ class CpuTime:
 def split_activity(trace: Trace, silence_ns: int) -> list[Intervals]:
     """The recorded time of the process as disjoint sets, one for each of `CPU_ACTIVITIES`."""
     activity: HostActivity = trace.derived(host_activity)
-    functions = is_named(trace.texts("python_calls", "name"), _COLLECTS.match)
-    collecting = union_all([activity.collection, _union(trace, "python_calls", functions)])
     recorded = [
-        collecting,
+        trace.derived(collection_spans),
         activity.loader,
         trace.derived(blocked_on_host),
         union_all([activity.op, activity.overhead]),
@@ -83,13 +78,6 @@ def split_activity(trace: Trace, silence_ns: int) -> list[Intervals]:
     is_long = rest.end - rest.start >= silence_ns
     silent = Intervals(rest.start[is_long], rest.end[is_long])
     return [*parts, Intervals(rest.start[~is_long], rest.end[~is_long]), silent]
-
-
-def _union(trace: Trace, table: str, chosen: npt.NDArray[np.bool_]) -> Intervals:
-    """When any of these rows runs."""
-    rows = chosen.nonzero()[0]
-    start = trace.numbers(table, "ts_ns")[rows]
-    return union(start, start + trace.numbers(table, "dur_ns")[rows])
 
 
 def _extent(trace: Trace) -> tuple[Ints, Ints]:

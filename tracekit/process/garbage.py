@@ -13,15 +13,15 @@ from tracekit.process.by_name import is_named, of_kind
 COLLECTION = re.compile(r"\bgc\b|\bpython_gc\b|garbage.?collect", re.IGNORECASE)
 """Names of ranges around a collection: a program's own, `gc gen2`, and `python_gc` of `gc.callbacks`."""
 
-COLLECTION_ROW = "Python GC"
-"""What PyTorch's profiler calls a collection among the Python functions (`record_python_gc_info`)."""
+COLLECTION_ROW = re.compile(r"Python GC\Z|<built-in (?:function|method) collect\b")
+"""Python functions that are collections: those of `record_python_gc_info`, and `gc.collect()` called by hand."""
 
 
 def collection_spans(trace: Trace) -> Intervals:
     """When any recorded collection runs, once where several rows tell of it."""
     is_range = is_named(trace.texts("host_ops", "name"), COLLECTION.search)
     is_range &= of_kind(trace, "host_ops", "range", "op", "other")
-    is_row = is_named(trace.texts("python_calls", "name"), COLLECTION_ROW.__eq__)
+    is_row = is_named(trace.texts("python_calls", "name"), COLLECTION_ROW.match)
     starts, ends = [], []
     for table, chosen in (("host_ops", is_range), ("python_calls", is_row)):
         rows = chosen.nonzero()[0]

@@ -48,7 +48,6 @@ _HOLDER_OF_KIND = {
 _MAY_COLLECT = np.isin(HOLDERS, ("range", "op", "system", "profiler"))
 _RUNS_INSIDE = np.isin(HOLDERS, ("op", "call", "sync", "python"))
 
-_COLLECTS = re.compile(rf"<built-in (?:function|method) collect\b|{COLLECTION_ROW}$")
 
 _WAITS = re.compile(
     r"(?:.*/)?threading\.py\(\d+\): (?:wait|join|acquire|_wait_for_tstate_lock)$"
@@ -302,7 +301,7 @@ def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDA
     holder[first + calls.row] = HOLDER["sync"]
     python = holder == HOLDER["python"]
     collects = is_named(names, COLLECTION.search) & _MAY_COLLECT[holder]
-    holder[collects | (python & is_named(names, _COLLECTS.match))] = HOLDER["gc"]
+    holder[collects | (python & is_named(names, COLLECTION_ROW.match))] = HOLDER["gc"]
     waits = is_named(names, _WAITS.match)
     frame = np.zeros(len(names), np.int8)
     frame[first:] = frame_rows(trace)
