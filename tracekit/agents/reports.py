@@ -204,8 +204,7 @@ def findings(roots: Roots, asked: FindingsArguments) -> tuple[str, FindingsAnswe
     matching: list[Numbered] = []
     for number, finding in enumerate(report.findings, 1):
         if asked.rule in (None, finding.rule) and asked.severity in (None, finding.severity):
-            first = replace(finding, places=finding.places[:PLACES])
-            matching.append(Numbered(number, first, len(finding.places)))
+            matching.append(Numbered(number, _bounded(finding), len(finding.places)))
     if not matching:
         _refuse_unknown(asked)
     chosen = _fitting(matching[asked.offset : asked.offset + asked.limit])
@@ -222,6 +221,12 @@ def findings(roots: Roots, asked: FindingsArguments) -> tuple[str, FindingsAnswe
     if following is not None:
         lines += ["", f"offset={following} shows the next"]
     return text_within("\n".join(lines), "Ask for fewer with `limit`, or for one `rule`."), answer
+
+
+def _bounded(finding: Finding) -> Finding:
+    """The finding with its first places and its first stages."""
+    parts = tuple(map(_bounded, finding.parts[:PLACES]))
+    return replace(finding, places=finding.places[:PLACES], parts=parts)
 
 
 def _fitting(numbered: Sequence[Numbered]) -> tuple[Numbered, ...]:
@@ -318,6 +323,8 @@ def _finding_lines(numbered: Numbered) -> list[str]:
         hidden = numbered.places_total - len(places)
         more = f"; and {hidden:,} more" if hidden else ""
         lines.append("where: " + "; ".join(places) + more)
+    parts = zip(finding.parts, phrases.recoverable(finding.parts), strict=True)
+    lines += [f"stage: {time} ({share}): {part.claim}" for part, (time, share) in parts]
     lines.append("to try: " + finding.advice)
     lines += [f"careful: {caveat}" for caveat in finding.caveats]
     return lines

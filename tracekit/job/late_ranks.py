@@ -337,12 +337,13 @@ def _unknown(
 
 
 def _almost(of_group: list[LateRanks], limit: Mapping[str, float]) -> tuple[str, str]:
-    """(who is probably late, and how much busier; what would prove it); nothing where ranks take turns."""
-    if not of_group or of_group[0].late_set.votes_ratio < limit["rotating_ratio"]:
+    """(who is probably late, and how much busier; what would prove it); nothing unless they are late in every step."""
+    if not of_group or of_group[0].late_set.votes_ratio < 1:
         return "", ""
     late, late_set = of_group[0], of_group[0].late_set
     who = f"{plural(len(late.ranks), 'rank')} {numbers(late.ranks)}"
-    steps = f"in {round(late_set.votes / late_set.size)} of {late_set.rounds} steps"
+    rounds = late_set.rounds
+    steps = f"in {rounds} of {rounds} {plural(rounds, 'step')}"
     work = late.rank_group.by_step
     work = work[is_among(work, late.members, MEMBER)]
     beyond, own = (float(work[name].sum()) for name in ("beyond_ns", "own_ns"))

@@ -189,6 +189,7 @@ def _of_hosts(measured: Measurements) -> _Recorded | None:
         return None
     rows = cpu_windows(measured).rename(columns={"canonical": "stage", "activity": "cause"})
     rows = _with_records(rows.astype({"cause": object})[[*_CELL, "time_ns"]])
+    rows = rows[~_is_of_other_roles(rows)]
     window_ns = float(rows["time_ns"].sum())
     if not window_ns:
         return None
@@ -203,6 +204,14 @@ def _with_records(rows: pd.DataFrame) -> pd.DataFrame:
     (number,) = numbered_alike(WHOSE, rows)
     is_record = (~rows["cause"].isin(("between", "silent"))).to_numpy(np.float64)
     return rows[np.bincount(number, is_record * rows["time_ns"])[number] > 0]
+
+
+def _is_of_other_roles(rows: pd.DataFrame) -> Bools:
+    """Which rows are time outside the stages of a role beside which others are recorded: those may work meanwhile."""
+    roles = rows[["run", "role"]].drop_duplicates()
+    (run, run_of_role) = numbered_alike(["run"], rows, roles)
+    has_others = np.bincount(run_of_role)[run] > 1
+    return np.asarray(has_others & rows["stage"].isna().to_numpy(np.bool_))
 
 
 def _counts(steps: pd.DataFrame) -> dict[tuple[object, object], int]:

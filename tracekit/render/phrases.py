@@ -138,9 +138,9 @@ def _unproven(verdict: Verdict) -> str:
     step_ns = _step_of(verdict)
     if step_ns is not None:
         amount += f" of {show(step_ns, 'ns')}"
-    run = f" (run {verdict.run})" if verdict.run else ""
+    run = f"run {verdict.run}: " if verdict.run else ""
     needs = f"; {verdict.needs}" if verdict.needs else ""
-    return printable(f"{verdict.claim}{run} ({amount}){needs}", SENTENCE)
+    return printable(f"{run}{verdict.claim} ({amount}){needs}", SENTENCE)
 
 
 def _step_of(verdict: Verdict) -> int | None:

@@ -125,7 +125,9 @@ def _activity_sheet(measured: Measurements) -> Sheet:
 
 def _thread_sheet(measured: Measurements) -> Sheet:
     """Threads by the time they are in ops."""
-    rows = measured["cpu_threads"].copy()
+    keys = ["run", "role", "rank", "pid", "tid", "name"]
+    sums = {name: (name, "sum") for name in ("op_ns", "window_ns", "count")}
+    rows = grouped(measured["cpu_threads"], keys, **sums)
     rows["busy_ratio"] = rows["op_ns"] / rows["window_ns"].clip(lower=1)
     headings = (
         *label_headings(measured),
