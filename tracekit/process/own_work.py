@@ -163,8 +163,8 @@ def _arrivals(
     assert int(blocked_inside.sum()) == blocked.total, (
         "blocked time must be that of the collectives"
     )
-    is_arrival = recorded.numbers("synchronising")[rows]
-    is_arrival = is_arrival | np.isin(recorded.rows["op"][rows], ROOTED)
+    op: Any = recorded.rows["op"]
+    is_arrival = recorded.numbers("synchronising")[rows] | np.isin(op[rows], ROOTED)
     arrived = rows[is_arrival]
     names = ("group", "op", "ordinal", "ts_ns", "dur_ns")
     return {
