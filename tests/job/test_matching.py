@@ -147,6 +147,46 @@ def test_what_has_no_common_end_tells_nothing_of_clocks_and_waits():
     assert len(clocks(measured(rows))) == 0
 
 
+BROADCAST = {"op": "broadcast", "synchronising": False}
+
+
+def test_a_broadcast_in_which_all_met_has_waits_like_any_other():
+    """The root, rank 2, comes at 90; nobody has left by then, so the others have waited until then."""
+    ends = [*on_rank(0, [(0, 100)], **BROADCAST), *on_rank(1, [(40, 102)], **BROADCAST)]
+    rows = [*ends, *on_rank(2, [(90, 101)], **BROADCAST)]
+    assert by_rank(rows, "wait_ns") == {0: [90], 1: [50], 2: [0]}
+    assert by_rank(rows, "is_last") == {0: [False], 1: [False], 2: [True]}
+
+
+def test_a_broadcast_that_its_root_left_early_tells_nothing_of_waits():
+    """The root is gone at 30, before rank 1 comes at 40."""
+    rows = [*on_rank(0, [(0, 30)], **BROADCAST), *on_rank(1, [(40, 60)], **BROADCAST)]
+    assert by_rank(rows, "wait_ns") == {0: [None], 1: [None]}
+
+
+def test_a_broadcast_tells_nothing_where_clocks_cannot_be_compared():
+    """On two hosts whose ranks share no all-reduce; with one, the clock of rank 1 is known to be 1,000 ahead."""
+    first = on_rank(0, [(0, 100)], **BROADCAST)
+    second = [row | {"host": "other"} for row in on_rank(1, [(1050, 1100)], **BROADCAST)]
+    assert by_rank([*first, *second], "wait_ns") == {0: [None], 1: [None]}
+    third = on_rank(0, [(200, 300)])
+    fourth = [row | {"host": "other"} for row in on_rank(1, [(1250, 1300)])]
+    rows = [*first, *third, *second, *fourth]
+    assert by_rank(rows, "wait_ns") == {0: [50, 50], 1: [0, 0]}
+
+
+def test_a_group_may_span_roles_if_none_of_its_ranks_has_two():
+    """A trainer and a generator meet in one broadcast; a reference model beside the trainer is another group."""
+    of_two = BROADCAST | {"group_size": 2}
+    trainer = [row | {"role": "actor"} for row in on_rank(0, [(0, 100)], **of_two)]
+    generator = [row | {"role": "rollout"} for row in on_rank(1, [(40, 100)], **of_two)]
+    assert by_rank([*trainer, *generator], "wait_ns") == {0: [40], 1: [0]}
+    alone = [row | {"group_size": 1} for row in (*trainer, *generator)]
+    assert by_rank(alone, "match") == {0: [None], 1: [None]}
+    beside = [row | {"role": "ref", "pid": 7} for row in on_rank(0, [(20, 100)], **of_two)]
+    assert by_rank([*trainer, *beside], "match") == {0: [None, None]}
+
+
 def test_a_sequence_number_is_the_key_where_it_is_recorded():
     """Rank 1 lacks the first; what it shows still meets the right ones."""
     rows = [

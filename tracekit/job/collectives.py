@@ -163,7 +163,7 @@ def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
 
     A team are the rows that could match: one operation of one group in one step of one run.
     """
-    (team,) = numbered_alike(_TEAM, rows, in_order=True)
+    (team,) = numbered_alike(_TEAM, rows.assign(role=_roles_apart(rows)), in_order=True)
     rank, ordinal, seq, size = (
         rows[name].to_numpy(np.int64, na_value=missing)
         for name, missing in (("rank", -1), ("ordinal", 0), ("seq", -1), ("size_bytes", -1))
@@ -183,6 +183,23 @@ def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
     _number_by_seq(shown, why, np.flatnonzero(by_seq & (why == _MATCHED)))
     _number_by_order(shown, why, np.flatnonzero(~by_seq & (why == _MATCHED)))
     return position, team, why
+
+
+def _roles_apart(rows: pd.DataFrame) -> pd.Series[Any]:
+    """The role of each row, none where a group spans roles, as that of trainers and generators does.
+
+    Each rank of such a group has one role, and there is room in it for the ranks of all roles.
+    """
+    in_group = ["run", "tool", "replica", "group"]
+    group, groups = of_keys(rows, in_group)
+    of_rank, ranks = of_keys(rows, [*in_group, "rank"])
+    role, _ = of_keys(rows, ["role"])
+    size = rows["group_size"].to_numpy(np.int64, na_value=0)
+    is_shared = differ(of_rank, role, len(ranks))
+    has_room = np.bincount(group[ranks], minlength=len(groups)) <= least(group, size, len(groups))
+    has_room[group[ranks[is_shared]]] = False
+    spans = differ(group, role, len(groups)) & has_room
+    return rows["role"].mask(spans[group])
 
 
 def _number_by_seq(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
@@ -334,7 +351,7 @@ def middles(values: Ints, group: Ints, count: int) -> Ints:
 def _all_met(
     match: Ints, who: Ints, start: Ints, dur: Ints, rooted: Bools, host: Ints, state: pd.DataFrame
 ) -> Bools:
-    """Which rows with a root waited for all ranks, as recorded: none ended before the last began.
+    """Which rows with a root waited for all ranks, as recorded: none left before the last came, and then all did soon.
 
     Times of ranks are compared on one host, or where their clocks were.
     """
@@ -347,7 +364,10 @@ def _all_met(
     came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
     apart = differ(of_match, state["set"].to_numpy(np.int64)[place], count)
     apart &= differ(of_match, host[rows], count)
-    together = least(of_match, came + dur[rows], count) >= most(of_match, came, count)
+    left = came + dur[rows]
+    first_left, last_left = least(of_match, left, count), most(of_match, left, count)
+    together = first_left >= most(of_match, came, count)
+    together &= last_left - first_left <= least(of_match, dur[rows], count)
     met[rows] = (together & ~apart)[of_match]
     return met
 

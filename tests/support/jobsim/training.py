@@ -259,7 +259,7 @@ def log_prob(rank: Rank, name: str, rows: int, step: int) -> Program:
     pause(rank, name)
     if b.preprocess_ns and name == "old_log_prob":
         preprocess(rank, b.preprocess_ns)
-    batches = 4 if rank.job.pipeline > 1 else 1
+    batches = 2 if rank.job.pipeline > 1 else 1
     for batch in range(batches):
         size = rows // batches
         with rank.marked(f"micro_batch{batch}"):
