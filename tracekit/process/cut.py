@@ -18,6 +18,7 @@ from tracekit.process.launches import Launches, launches
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.replay import replays
 from tracekit.process.placement import Placement, placement
+from tracekit.process.recording_start import early_collective
 from tracekit.process.stage_at import outer_ranges
 from tracekit.process.start_up import among, start_up
 from tracekit.process.steps import Stages, Steps, Windows, windows
@@ -91,19 +92,33 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
 
 
 def after_start_up(trace: Trace) -> Trace:
-    """The rows from where the work of a recording without marks begins; the trace itself where nothing comes before it.
+    """The rows from where the work of a recording without marks begins, without a collective that waited for a late recording.
 
-    What runs across that instant stays whole, and so do the launches of what is left.
+    The trace itself where nothing comes before its work. What runs across that instant stays whole, and so do the
+    launches of what is left. With marks only that collective goes: it lies in a step that does not count.
     """
     if trace.source.tool in ("log", "torch_memory") or not trace.has("device_ops"):
         return trace
     recorded: Windows = trace.derived(windows)
-    if recorded.step_rows.start_up_ns is None:
+    begin = None if recorded.step_rows.start_up_ns is None else int(recorded.step_rows.ts_ns[0])
+    waited = trace.derived(early_collective)
+    if begin is None and waited is None:
         return trace
-    begin = int(recorded.step_rows.ts_ns[0])
     start, dur = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
-    keep = start + dur >= begin
+    keep = np.ones(len(start), np.bool_) if begin is None else start + dur >= begin
+    if waited is not None:
+        keep[waited.row] = False
     tables = {**trace.tables, "device_ops": trace["device_ops"][keep].reset_index(drop=True)}
+    part = replace(trace, tables=tables) if begin is None else _from(trace, tables, keep, begin)
+    part.keep(windows, recorded)
+    return part
+
+
+def _from(
+    trace: Trace, tables: dict[str, pd.DataFrame], keep: npt.NDArray[np.bool_], begin: int
+) -> Trace:
+    """The trace with these device ops (the rows to `keep`), and of its other rows those from `begin` on."""
+    first_calls = None
     if trace.has("host_ops"):
         links: Launches = trace.derived(launches)
         host_start, host_dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
@@ -116,8 +131,7 @@ def after_start_up(trace: Trace) -> Trace:
             end = trace[name]["ts_ns"].to_numpy() + trace[name]["dur_ns"].to_numpy()
             tables[name] = trace[name][end > begin].reset_index(drop=True)
     part = replace(trace, tables=tables)
-    part.keep(windows, recorded)
-    if trace.has("host_ops"):
+    if first_calls is not None:
         part.keep(start_up, first_calls)
     return part
 

@@ -32,11 +32,12 @@ TENSOR = expression(
 instruction's or the class' name, all of the `nvjet` family; `_MI16x16x1`, `xdl`, `gtcx` on AMD."""
 
 PLAIN = expression(
-    r"simt|ffma|(?<![a-z0-9])[sh]gemm(?![a-z])|sgemmEx|f32f32_f32f32|Cijk_\w*_MT\d",
+    r"simt|ffma|(?<![a-z0-9])[sh]gemm(?![a-z])|sgemmEx|f32f32_f32f32|Cijk_\w*_MT\d+x\d+x\d+_\w",
     re.IGNORECASE,
 )
 """Other cores: `sgemm` and `hgemm` without such a size, CUTLASS' `simt`, fused multiply-add (`ffma`), 32-bit
-inputs that are not rounded to tf32; a Tensile kernel that names its tile and no matrix instruction."""
+inputs that are not rounded to tf32; a Tensile kernel that names its parameters behind the tile and no matrix
+instruction among them. A name that ends with the tile was shortened, and leaves it open."""
 
 PLAIN_CONVOLUTION = expression(
     r"(?<![a-z])scudnn|(?<!reduce_)(?:dgrad|wgrad)\w*<(?:int, )?float", re.IGNORECASE
@@ -60,7 +61,7 @@ def unit(name: str) -> Kind | None:
 
     >>> unit("volta_sgemm_128x32_nt"), unit("volta_fp16_s884gemm_fp16_128x64_nn"), unit("nvjet_tst_128x256")
     ('plain', 'tensor', 'tensor')
-    >>> unit("elementwise_kernel") is unit("triton_mm_3") is None
+    >>> unit("elementwise_kernel") is unit("triton_mm_3") is unit("Cijk_Alik_Bljk_BBS_BH_MT256x256x64") is None
     True
     """
     if GEMM.search(name) is None or is_reduction(name):
