@@ -254,6 +254,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
         *_skew(measured, rows),
         *_within(measured, rows, thresholds),
         *_not_counted(measured, rows, thresholds),
+        *_outside_steps(measured, rows, thresholds),
     ]
     if not findings and not rows["is_rare"].any():
         return None
@@ -447,6 +448,33 @@ def _not_counted(
             None,
             None,
             ("no number of this report holds these steps",),
+        )
+
+
+def _outside_steps(
+    measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """First calls in no step of a recording that has steps: context creation before the first one, as a rule."""
+    limit = thresholds.of("start-up")
+    steps = measured["steps"]
+    has_steps = is_among(rows, steps[steps["step"].notna().to_numpy(np.bool_)], PROCESS)
+    is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
+    rows = rows[rows["step"].isna().to_numpy(np.bool_) & is_call & has_steps]
+    for run, of_run in each_run(rows):
+        each_ns = of_run["dur_ns"].sum() / count_distinct(of_run, [*PROCESS])
+        ratio = share_of(float(each_ns), job(measured).of(run).step_ns)
+        if ratio is None or ratio < limit["uncounted_ratio"]:
+            continue
+        yield Finding(
+            "start-up",
+            "info",
+            f"start-up takes {show(each_ns, 'ns')} outside the steps: {_described(of_run)}{in_run(measured, run)}",
+            _advice(measured, run),
+            (evidence("start_up_ns", round(each_ns), "per process"),),
+            _places(of_run),
+            None,
+            None,
+            ("no number of this report holds that time",),
         )
 
 
