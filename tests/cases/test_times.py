@@ -79,7 +79,9 @@ def test_launches_without_a_usable_kernel_are_counted(case, name, said):
 
 def test_two_processes_that_wrote_one_file_are_named_and_no_figure_is_claimed(case):
     found = case("10_interleaved_ranks")
-    assert "two processes wrote" in found.doctor
+    assert "Two processes wrote one file" in found.doctor
+    assert "Two processes wrote one file" in found.screen
+    assert "damaged" not in found.doctor + found.screen
     assert "was killed" not in found.doctor
     assert "two processes" in found.screen
     assert headline(found.report) == {}

@@ -131,8 +131,8 @@ def signs(
     ignored = {note.source for note in notes if note.code == IGNORED}
     mixed = {note.source for note in notes if note.code == INTERLEAVED}
     for note in notes:
-        if note.source in mixed and note.severity == "data_loss":
-            continue
+        if note.source in mixed:
+            continue  # The kind of the recording says it; the damage inside comes from there.
         if note.code == IGNORED:
             yield from _passed_over(note)
         elif note.code == UNREADABLE or (note.code == MISSED and note.source not in ignored):

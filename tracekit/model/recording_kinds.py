@@ -507,5 +507,8 @@ KINDS: Mapping[str, Kind] = {
 }
 """All kinds by code; where the processes of one file differ, the first of them here is that of the file."""
 
+UNSEEN_DEVICE = frozenset({"launches-only", "unread-accelerator"})
+"""Kinds of which a device worked whose work was not recorded, or is not read: an idle host says nothing of lost time."""
+
 NORMAL = frozenset(code for code, kind in KINDS.items() if kind.severity is None)
 """Kinds of which there is nothing to say."""

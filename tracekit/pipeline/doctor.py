@@ -218,7 +218,7 @@ def _held_of(captures: Sequence[Capture]) -> Iterator[str]:
     if with_gpu:
         yield f"GPU work in {with_gpu:,}"
     elif sources:
-        yield "no GPU work"
+        yield "no GPU work recorded"
 
 
 def _numbered(name: str, ids: Iterable[int | None]) -> str:

@@ -513,7 +513,11 @@ def unseen(measured: Measurements) -> tuple[str, ...]:
     """What the numbers do not hold: the count of files, sources that failed or are damaged, what was left out or aside."""
     sources = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
     choices: list[str] = []
+    # Of files that two processes wrote, the kind of the recording says all.
+    mixed = {note.source for note in measured.notes if note.code == INTERLEAVED}
     for note in measured.notes:
+        if note.source in mixed:
+            continue
         if note.severity == "data_loss" or note.code in (NO_EVENTS, NO_TIMES):
             sources.append(f"{note.source} ({note.message})")
         if note.code in (SAMPLED, LEFT_OUT):

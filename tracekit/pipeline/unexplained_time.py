@@ -13,8 +13,10 @@ import pandas as pd
 from tracekit.analyses import ANALYSES, QUESTIONS
 from tracekit.job.cpu_time import WHOSE, cpu_windows, step_counts, with_outside
 from tracekit.job.frames import canonical_stages, grouped, text_or_none
+from tracekit.job.recording_kinds import classified
 from tracekit.job.stage_windows import whole
 from tracekit.model.keys import equal, numbered_alike
+from tracekit.model.recording_kinds import UNSEEN_DEVICE
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Section
 from tracekit.model.trace import Measurements
@@ -185,7 +187,8 @@ def _cells(rows: pd.DataFrame, kind: str, value: str) -> pd.DataFrame:
 
 def _of_hosts(measured: Measurements) -> _Recorded | None:
     """The same of processes without a device: times without any op, and waits for collectives."""
-    if not measured.row_count("cpu_time"):
+    kinds = {recorded.classified.kind for recorded in classified(measured).values()}
+    if not measured.row_count("cpu_time") or kinds & UNSEEN_DEVICE:
         return None
     rows = cpu_windows(measured).rename(columns={"canonical": "stage", "activity": "cause"})
     rows = _with_records(rows.astype({"cause": object})[[*_CELL, "time_ns"]])
