@@ -35,6 +35,11 @@ FIRST_SHEETS = frozenset(id_ for id_, _, _ in _SHEETS)
 """The sections of which a table may stand on the first screen."""
 
 
+def first_sheet(sections: Sequence[Section]) -> Sheet | None:
+    """The table of a first screen without stages: what takes the time, or else the memory."""
+    return what_takes_time(sections) or what_fills_memory(sections)
+
+
 def what_fills_memory(sections: Sequence[Section]) -> Sheet | None:
     """The largest places in the program, else categories, at the highest peak; None where neither is known."""
     return _first(sections, _SHEETS, SHOWN)

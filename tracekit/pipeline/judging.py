@@ -30,7 +30,7 @@ from tracekit.model.trace import Measurements
 from tracekit.model.version import VERSION
 from tracekit.pipeline import appendix
 from tracekit.pipeline import first_screen as overview
-from tracekit.pipeline.first_sheet import FIRST_SHEETS, what_fills_memory, what_takes_time
+from tracekit.pipeline.first_sheet import FIRST_SHEETS, first_sheet
 from tracekit.pipeline.unexplained import disagreements, unexplained, unexplained_ratio
 
 log = logging.getLogger(__name__)
@@ -60,31 +60,34 @@ def with_first_screen(
     def identity(whom: Measurements) -> tuple[str, ...]:
         return overview.identity(whom, steps)
 
-    def unexplained_share(whom: Measurements) -> tuple[Metric, ...]:
+    def share_of_unexplained(whom: Measurements) -> tuple[Metric, ...]:
+        if not headline or overview.is_apart(whom):
+            return ()
         return unexplained_ratio(whom, sections)
 
-    def unexplained_time(whom: Measurements) -> tuple[str, ...]:
-        return unexplained(whom, sections)
+    def of_windows(whom: Measurements) -> tuple[str, ...]:
+        return (*disagreements(whom), *unexplained(whom, sections))
+
+    def table(whom: Measurements) -> Sheet | None:
+        return overview.where_it_goes(whom) or first_sheet(sections)
 
     nothing: tuple[str, ...] = ()
     facts: tuple[str, ...] = first_screen(identity, ())
     no_numbers: tuple[Metric, ...] = ()
     headline: tuple[Metric, ...] = first_screen(overview.headline, no_numbers, of_steps)
-    if headline and not overview.is_apart(measured):
-        headline += first_screen(unexplained_share, no_numbers, of_steps)
-    where_it_goes = first_screen(overview.where_it_goes, None, of_steps)
+    unexplained_part = first_screen(share_of_unexplained, no_numbers, of_steps)
+    first_table = first_screen(table, None, of_steps)
     fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
     values = first_screen(_values, None) if details else None
     recordings: tuple[Recording, ...] = first_screen(_recordings, ())
-    of_windows = first_screen(disagreements, nothing, of_steps)
-    of_idle_time = first_screen(unexplained_time, nothing, of_steps)
+    of_steps_alone = first_screen(of_windows, nothing, of_steps)
     of_errors = [faults.caution(error.message, error.source) for error in errors]
     return Report(
         title=measured.facts.title,
         tool_version=VERSION,
         identity=facts,
-        headline=headline,
-        overview=where_it_goes or what_takes_time(sections) or what_fills_memory(sections),
+        headline=(*headline, *unexplained_part),
+        overview=first_table,
         sections=tuple(sections),
         fingerprint=fingerprint,
         remarks=(*errors, *appendix.remarks(measured)),
@@ -97,8 +100,7 @@ def with_first_screen(
             *faults.cautions(measured),
             *of_errors,
             *overview.cautions(measured),
-            *of_windows,
-            *of_idle_time,
+            *of_steps_alone,
         ),
     )
 

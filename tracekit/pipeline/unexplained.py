@@ -27,7 +27,8 @@ from tracekit.model.report import Metric, Section
 from tracekit.model.tables.slots import CAUSE_TITLES, CPU_ACTIVITY_TITLES
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
-from tracekit.pipeline.unexplained_time import Unexplained, are_rules_asked, unexplained_time
+from tracekit.pipeline.first_screen import is_apart
+from tracekit.pipeline.unexplained_time import Unexplained, are_rules_judged, unexplained_time
 
 WORTH_SAYING = 0.03
 """Unexplained time below this share of the step needs no sentence."""
@@ -63,7 +64,7 @@ def unexplained(measured: Measurements, sections: Sequence[Section]) -> tuple[st
     def parts(whom: Measurements) -> tuple[str, ...]:
         times = unexplained_time(whom, sections)
         sentences = (_sentence(whom, each, sections) for each in times if each.ratio > WORTH_SAYING)
-        longer_steps = _variation(whom, sections) if are_rules_asked(whom) else ()
+        longer_steps = _variation(whom, sections) if are_rules_judged(whom, sections) else ()
         return tuple(chain(sentences, longer_steps))
 
     return _of_some(measured, parts)
@@ -73,7 +74,7 @@ def unexplained_ratio(measured: Measurements, sections: Sequence[Section]) -> tu
     """The share of the steps that is idle or waiting and that no finding covers; none where neither was measured."""
 
     def part(whom: Measurements) -> tuple[Metric, ...]:
-        times = unexplained_time(whom, sections)
+        times = [] if is_apart(whom) else unexplained_time(whom, sections)
         if not times:
             return ()
         ratio = sum(each.ratio for each in times)

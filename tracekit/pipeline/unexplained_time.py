@@ -15,6 +15,7 @@ from tracekit.job.cpu_time import WHOSE, cpu_windows, step_counts, with_outside
 from tracekit.job.frames import canonical_stages, grouped, text_or_none
 from tracekit.job.recording_kinds import classified
 from tracekit.job.stage_windows import whole
+from tracekit.model import faults
 from tracekit.model.keys import equal, numbered_alike
 from tracekit.model.recording_kinds import UNSEEN_DEVICE
 from tracekit.model.records import dataclass
@@ -101,9 +102,9 @@ class Unexplained:
 def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> list[Unexplained]:
     """Idle and waiting time of the steps that no finding covers.
 
-    Nothing where neither was measured, and where not all questions about them were asked.
+    Nothing where neither was measured, and where not all questions about them were asked and answered.
     """
-    if not are_rules_asked(measured):
+    if not are_rules_judged(measured, sections):
         return []
     recorded = _of_devices(measured) if measured.row_count("gpu_time") else _of_hosts(measured)
     if recorded is None:
@@ -117,9 +118,11 @@ def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> lis
     return [Unexplained(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells]
 
 
-def are_rules_asked(measured: Measurements) -> bool:
-    """Whether every question was asked whose findings may explain idle or waiting time."""
+def are_rules_judged(measured: Measurements, sections: Sequence[Section]) -> bool:
+    """Whether every question was asked whose findings may explain idle or waiting time, and none failed."""
     asked = measured.facts.questions
+    if faults.has_faults(measured) or any(section.status == "failed" for section in sections):
+        return False
     return asked is None or _questions().issubset(asked)
 
 
