@@ -32,3 +32,18 @@ def test_a_first_op_that_waits_for_the_context_is_start_up():
     assert (first.rule, first.recoverable_ns) == ("start-up", 2_187_000)
     assert "first allocations 2.19 ms (aten::empty)" in first.claim
     assert first.advice.startswith("record later: torch.profiler.schedule")
+
+
+@needs_real_data
+@pytest.mark.parametrize("name", ["alexnet", "simple_add"])
+def test_little_work_after_long_start_up_ranks_low(name):
+    """41 of 43 s and 37 of 42 s of start-up: nothing else is worth 1 % of the capture."""
+    path = Path(REAL_DATA) / "chrome" / "hta" / "critical_path" / name
+    if not path.exists():
+        path = Path(REAL_DATA).parent / "more" / "chrome" / "hta" / "critical_path" / name
+    if not path.exists():
+        pytest.skip("not among these data")
+    first, *others = tracekit.analyze(path).findings
+    assert (first.rule, first.severity) == ("start-up", "high")
+    assert others
+    assert {other.severity for other in others} == {"info"}
