@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.job.frames import canonical_stages, distinct, grouped, share_of
+from tracekit.job.frames import canonical_stages, distinct, grouped
 from tracekit.job.stage_windows import whole
 from tracekit.model.keys import places_of
 from tracekit.model.trace import Measurements
@@ -66,36 +66,6 @@ def _joined(left: pd.DataFrame, right: pd.DataFrame, keys: list[str], name: str)
     place = places_of(left, right, keys, optional=keys)
     values = np.append(right[name].to_numpy(np.float64), 0.0)[place]
     return left.assign(**{name: values})
-
-
-def mean_step(measured: Measurements, activity: str) -> pd.DataFrame:
-    """For each run and role what a mean step of a rank has of an activity.
-
-    Columns: run, role, each_ns, step_ns, share, canonical (the stage with most of it).
-    """
-    rows = cpu_windows(measured)
-    counts = step_counts(measured)
-    found = []
-    for (run, role), of_owner in rows.groupby(["run", "role"], dropna=False, sort=False):
-        of_activity = of_owner[of_owner["activity"] == activity]
-        time_ns = float(of_activity["time_ns"].sum())
-        if not time_ns:
-            continue
-        count = max(counts.get((_key(run), _key(role)), 1), 1)
-        by_stage = of_activity.groupby("canonical", dropna=False)["time_ns"].sum()
-        step_ns = float(of_owner["time_ns"].sum()) / count
-        each_ns = time_ns / count
-        found.append(
-            {
-                "run": run,
-                "role": role,
-                "each_ns": each_ns,
-                "step_ns": step_ns,
-                "share": share_of(each_ns, step_ns),
-                "canonical": by_stage.index[int(by_stage.to_numpy().argmax())],
-            }
-        )
-    return pd.DataFrame(found)
 
 
 def _step_counts(measured: Measurements) -> dict[tuple[object, object], int]:

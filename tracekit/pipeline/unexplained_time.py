@@ -44,6 +44,7 @@ COVERED_BY: Mapping[str, tuple[Kind, ...]] = {
 
 CAUSES_OF: Mapping[str, tuple[str, ...]] = {
     "data-loader-wait": ("host_loader", "loader"),
+    "garbage-collection": ("host_gc", "gc"),
     "host-silence": ("host_silent", "host_code", "host_none", "host_gc", "gc", "silent", "between"),
     "launch-bound": ("host_op", "host_overhead", "host_none", "host_code", "kernel_wait"),
 }

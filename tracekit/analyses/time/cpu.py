@@ -1,4 +1,4 @@
-"""What did the host do? Traces without GPU rows: activity by stage, threads, Python functions, garbage collection."""
+"""What did the host do? Traces without GPU rows: activity by stage, threads, Python functions."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.cpu_time import cpu_windows, mean_step
+from tracekit.job.cpu_time import cpu_windows
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import grouped, in_run, label_headings, ordered, run_heading, text_or_none
+from tracekit.job.frames import grouped, label_headings, ordered, run_heading
 from tracekit.job.idle import idle_time
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import row_dicts
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
+from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TID, WINDOW
 from tracekit.model.tables.slots import CPU_ACTIVITIES, CPU_ACTIVITY_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.model.units import show
 from tracekit.process.cpu_activity import HOST_TABLES, CpuTime, frame_times, thread_times
 
 CPU_TIME = Table(
@@ -78,12 +76,11 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {name: columns for name, columns in tables.items() if columns}
 
 
-def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
+def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     """Show where the time of processes without GPU rows goes; None where every process has them."""
     if not measured.row_count("cpu_time"):
         return None
     return ANALYSIS.answered(
-        findings=tuple(_collections(measured, thresholds)),
         metrics=lambda: _metrics(measured),
         sheets=lambda: with_rows(
             _activity_sheet(measured), _thread_sheet(measured), _frame_sheet(measured)
@@ -165,34 +162,11 @@ def _frame_sheet(measured: Measurements) -> Sheet:
     return sheet("cpu_frames", "Python functions by their own time", headings, table)
 
 
-def _collections(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
-    """R29 without a GPU: garbage collection that takes a share of the step."""
-    limit = thresholds.of("host-silence")
-    for row in row_dicts(mean_step(measured, "gc")):
-        if (row["share"] or 0.0) < limit["step_ratio"]:
-            continue
-        stage = text_or_none(row["canonical"])
-        where = f", most of it in {stage}" if stage else ""
-        time, step = show(row["each_ns"], "ns"), show(row["step_ns"], "ns")
-        yield Finding(
-            "host-silence",
-            thresholds.severity(row["share"]),
-            f"garbage collection takes {time} of {step} per step{where}{in_run(measured, row['run'])}",
-            "call gc.freeze() after set-up, and gc.disable() with one gc.collect() between steps",
-            (evidence("gc_ratio", row["share"], "garbage collection, of the step"),),
-            (Place(run=text_or_none(row["run"]), role=text_or_none(row["role"]), stage=stage),),
-            round(row["each_ns"]),
-            row["share"],
-            ("one collection between steps still takes its time",),
-        )
-
-
 ANALYSIS = Analysis(
     id="cpu",
     title="What did the host do?",
     reads=HOST_TABLES,
     writes=(CPU_TIME, CPU_THREADS, CPU_FRAMES),
-    rules=("host-silence",),
     measure=measure,
     judge=judge,
 )
