@@ -1,7 +1,9 @@
 """What a cause counts, its symptoms do not count again."""
 
 import pytest
+from chrome_builder import kernel, launch, launched, write
 
+import tracekit
 from tracekit.analyses import defaults
 from tracekit.model.report import Finding, Place, Section
 from tracekit.pipeline.claims import counted_once
@@ -78,3 +80,33 @@ def test_imbalance_of_another_role_and_variance_without_what_only_some_steps_hol
         finding("straggler", 200, RANK),
     )  # fmt: skip
     assert (uneven.recoverable_ns, unlike.recoverable_ns) == (250, 70)
+
+
+def after_start_up(tmp_path, cold_us):
+    """(start-up, what follows): a launch that loads code for so long, then 40 kernels of 10 µs, one every 100 µs."""
+    rows = [launch(0, 1, cold_us), kernel("first", cold_us + 5, 5, 1)]
+    for number in range(40):
+        at = cold_us + 50 + 100 * number
+        rows += launched("a", at, at + 5, 10, 100 + number)
+    findings = tracekit.analyze(write(tmp_path / "trace.json", rows)).findings
+    first, *others = findings
+    assert first.rule == "start-up"
+    return first, others
+
+
+def test_what_follows_start_up_is_rated_by_the_capture_where_little_does(tmp_path):
+    """400 ms of 404: 3.5 ms that GPUs idle afterwards are 0.9 % of the capture."""
+    first, others = after_start_up(tmp_path, 400_000)
+    assert (first.severity, first.recoverable_ns) == ("high", 400_000_000)
+    assert others
+    whole_ns = next(m.value for m in first.evidence if m.name == "start_up_ns") + 3_960_000
+    for other in others:
+        assert other.severity == "info"
+        assert other.recoverable_ratio == pytest.approx(other.recoverable_ns / whole_ns, rel=0.01)
+
+
+def test_what_follows_less_start_up_is_rated_by_itself(tmp_path):
+    """30 ms of 34, 88 %: of the 4 ms that follow, GPUs idle most."""
+    _, others = after_start_up(tmp_path, 30_000)
+    assert others
+    assert max(other.recoverable_ratio for other in others) > 0.5

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from chrome_builder import launched
 from rules.firing import write_sources
 from rules.traces_stragglers import rank_group
 
@@ -84,6 +85,16 @@ def test_what_has_no_claim_or_no_price_is_no_line():
 def test_a_run_is_named():
     (text,) = phrases.unproven(report(abstention(run="base")), [])
     assert text == "run base: rank 1 is late (50 ns of 1.00 µs); more steps prove it"
+
+
+def test_idle_time_without_host_activity_says_its_amount_once_and_no_run(tmp_path):
+    """One capture without a mark: two kernels of 10 µs, the second launched 50 ms after the first."""
+    rows = [*launched("a", 0, 5, 10, 1), *launched("b", 50_000, 50_005, 10, 2)]
+    of = analyze(write_sources(tmp_path, {"rank0.json": rows}), Options()).report
+    (text,) = [text for text in phrases.unproven(of, []) if "host" in text]
+    assert text == (
+        "no host activity while GPUs wait (50.0 ms of 50.0 ms); a range around each stage would prove it"
+    )
 
 
 def test_a_symptom_of_a_cause_with_a_price_or_a_finding_has_none():

@@ -106,6 +106,87 @@ def test_a_launch_that_waits_for_a_full_queue_is_no_first_call(tmp_path):
     assert calls(tmp_path, rows) == [("code", "cudaLaunchKernel", 2 * MS)]
 
 
+def cold(*lengths, late=0):
+    """A launch of each length after the other, each of a kernel of its own that begins `late` after it returns."""
+    rows, at = [], 0
+    for number, length in enumerate(lengths):
+        rows += [
+            launch(at, 40 + number, length),
+            kernel(f"k{number}", at + length + 5 + late, 2, 40 + number),
+        ]
+        at += length + late + 50
+    return rows  # fmt: skip
+
+
+def test_the_launches_by_which_a_process_begins_are_not_compared_with_each_other(tmp_path):
+    """Two launches of 17 and 18 ms: each is 20 times the median of the short ones, or nothing else was launched."""
+    both = [("code", "cudaLaunchKernel", 17 * MS), ("code", "cudaLaunchKernel", 18 * MS)]
+    later = [launch(40 * MS, 90, 3_000, name="cudaMemcpyAsync"), {**kernel("copy", 43 * MS, 2, 90)}]
+    assert calls(tmp_path, [*cold(17 * MS, 18 * MS), *later]) == both
+    assert calls(tmp_path, [*cold(17 * MS, 18 * MS), *steady(40 * MS)]) == both
+    assert calls(tmp_path, [*cold(17 * MS, 18 * MS, 850), *later]) == both
+    assert calls(tmp_path, [*cold(17 * MS, 18 * MS, 901), *later]) == []
+    # Of one kernel, the second launch has no code to load: launches take that long there.
+    rows = [
+        {**row, "name": "k0"} if row["cat"] == "kernel" else row for row in cold(17 * MS, 18 * MS)
+    ]
+    assert calls(tmp_path, [*rows, *later]) == []
+
+
+def test_launches_behind_a_full_queue_are_no_first_ones(tmp_path):
+    """What was launched before the recording runs first: the kernels begin more than 1 ms after their launches return."""
+    later = [launch(40 * MS, 90, 3_000, name="cudaMemcpyAsync"), kernel("copy", 43 * MS, 2, 90)]
+    assert len(calls(tmp_path, [*cold(5 * MS, 5 * MS, late=900), *later])) == 2
+    assert calls(tmp_path, [*cold(5 * MS, 5 * MS, late=1_000), *later]) == []
+    # A short launch first: the process has begun.
+    rows = [*launched("a", -1_000, -900, 5, 9), *cold(5 * MS, 5 * MS), *later]
+    assert calls(tmp_path, rows) == []
+
+
+def test_a_program_that_starts_records_nothing(tmp_path):
+    """A query, 150 ms without any row, a launch that loads code for 10 ms: 160 ms of start-up."""
+    rows = [launch(0, 1, 5, name="cudaPeekAtLastError"), launch(150 * MS, 2, 10 * MS), kernel("a", 160 * MS, 5, 2),
+            *steady(161 * MS)]  # fmt: skip
+    assert calls(tmp_path, rows) == [
+        ("program", "no calls", 150 * MS - 5), ("code", "cudaLaunchKernel", 10 * MS),
+    ]  # fmt: skip
+    assert window(tmp_path, rows)[::2] == (160 * MS, 160 * MS)
+    # An op for more than half of that time, or Python: the program does something.
+    busy = op("aten::randn", 10, 76 * MS)
+    assert [call[0] for call in calls(tmp_path, [*rows, busy])] == ["code"]
+    busy["dur"] = 74 * MS
+    assert [call[0] for call in calls(tmp_path, [*rows, busy])] == ["program", "code"]
+    assert [call[0] for call in calls(tmp_path, [*rows, python("load", 10, 140 * MS)])] == [
+        "program",
+        "code",
+    ][1:]
+
+
+def test_a_silence_is_start_up_only_before_a_cold_call_and_before_any_work(tmp_path):
+    """A process whose first launch is short has begun before: it may wait for data."""
+    begin = launch(0, 1, 5, name="cudaPeekAtLastError")
+    assert calls(tmp_path, [begin, *steady(150 * MS)]) == []
+    rows = [begin, launch(150 * MS, 2, 10 * MS), kernel("a", 160 * MS, 5, 2), *steady(161 * MS)]
+    # Work that was launched before the recording.
+    assert [call[0] for call in calls(tmp_path, [*rows, kernel("b", 10, 5, 3)])] == ["code"]
+
+
+@pytest.mark.parametrize("name", ["aten::empty", "aten::empty_strided"])
+def test_the_first_memory_of_a_device_waits_for_its_context(tmp_path, name):
+    """2 ms in an op without a call, before the first launch; the same later, or in another op, is something else."""
+    first = [op("aten::ones", 0, 2_100), op(name, 10, 2_000)]
+    assert calls(tmp_path, [*first, *steady(2_200)]) == [("memory", name, 2_000)]
+    assert calls(tmp_path, [*first, *launched("a", -100, -50, 5, 1), *steady(2_200)]) == []
+    first[1]["name"] = "aten::randperm"
+    assert calls(tmp_path, [*first, *steady(2_200)]) == []
+    first[1] |= {"name": name, "dur": 999}
+    assert calls(tmp_path, [*first, *steady(2_200)]) == []
+
+
+def test_memory_without_any_device_is_no_start_up(tmp_path):
+    assert calls(tmp_path, [op("aten::empty", 0, 5 * MS), op("aten::mm", 6 * MS, 100)]) == []
+
+
 def test_calls_after_the_last_device_op_are_no_start_up(tmp_path):
     assert calls(tmp_path, [*steady(0), launch(5 * MS, 900, 9 * MS, name="cudaFree")]) == []
 

@@ -81,7 +81,7 @@ def rank_groups(measured: Measurements) -> list[RankGroup]:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why a rule cannot judge a run: `price_ns` per step is at stake, `claim` is what was almost found.
+    """Why a rule cannot judge a run: `price_ns` per step is at stake, `claim` is what was almost found, without that time.
 
     `needs` is what would prove it.
     """

@@ -124,7 +124,7 @@ class Verdict:
     """What one rule says of one run (None: of all); `reason` tells why it abstains or stays clear.
 
     An abstention that matters has a price: `price_ns` is the time per step that it is about (`price_ratio`: its share
-    of the step), `claim` what was almost found, and `needs` what would prove it.
+    of the step), `claim` what was almost found, without that time, and `needs` what would prove it.
     """
 
     rule: str

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tracekit.model.report import SEVERITIES, Finding, Section
+from tracekit.job.frames import job, text_or_none
+from tracekit.job.start_up import prefixes
+from tracekit.model import faults
+from tracekit.model.report import SEVERITIES, Finding, Section, Verdict
 from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 
 COUNTED_BY: tuple[tuple[str, str], ...] = (
@@ -58,6 +62,10 @@ Steps differ by pauses and by late ranks, which rules of their own find; what el
 """
 
 
+NEARLY_ALL = 0.9
+"""A capture of which start-up is this share: all other findings are about next to nothing."""
+
+
 def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
     """The sections, with what findings count less what findings of their causes count."""
     findings = [finding for section in sections for finding in section.findings]
@@ -74,6 +82,55 @@ def priced_once(sections: Sequence[Section]) -> list[Section]:
     priced = {v.rule for section in sections for v in section.verdicts if v.price_ns and v.claim}
     counted = {symptom for symptom, cause in COUNTED_BY if cause in fired | priced}
     return [_without_prices(section, fired | counted) for section in sections]
+
+
+def rate_by_capture(
+    measured: Measurements, sections: Sequence[Section], thresholds: Thresholds
+) -> list[Section]:
+    """Rate what follows start-up by the whole capture where start-up is nearly all of it.
+
+    A share of the little that is left would rank as high as one of a step.
+    """
+    unscaled: dict[str | None, float] = {}
+    scales = faults.sound(measured, _shares_after_start_up, unscaled)
+    if all(scale == 1 for scale in scales.values()):
+        return list(sections)
+    return [_rated_by_capture(section, scales, thresholds) for section in sections]
+
+
+def _shares_after_start_up(measured: Measurements) -> dict[str | None, float]:
+    """By run, the share of the capture that follows start-up where this is nearly all of it; 1 elsewhere."""
+    of_runs = [prefix for prefix in prefixes(measured) if prefix.ratio >= NEARLY_ALL]
+    if not of_runs:
+        return {}
+    scales = dict.fromkeys(map(text_or_none, job(measured).walls["run"].unique()), 1.0)
+    return scales | {text_or_none(prefix.run): 1 - prefix.ratio for prefix in of_runs}
+
+
+def _rated_by_capture(
+    section: Section, scales: Mapping[str | None, float], thresholds: Thresholds
+) -> Section:
+    def share(ratio: float | None, runs: set[object]) -> float | None:
+        scale = max((scales[run] for run in scales if not runs or run in runs), default=1.0)
+        return None if ratio is None else ratio * scale
+
+    def rated(finding: Finding) -> Finding:
+        ratio = share(finding.recoverable_ratio, _named(finding, "run"))
+        if finding.rule == "start-up" or ratio is None:
+            return finding
+        severity = max(finding.severity, thresholds.severity(ratio), key=SEVERITIES.index)
+        parts = tuple(map(rated, finding.parts))
+        return replace(finding, severity=severity, recoverable_ratio=ratio, parts=parts)
+
+    def priced(verdict: Verdict) -> Verdict:
+        ratio = share(verdict.price_ratio, {verdict.run} - {None})
+        return replace(verdict, price_ratio=ratio)
+
+    return replace(
+        section,
+        findings=tuple(map(rated, section.findings)),
+        verdicts=tuple(map(priced, section.verdicts)),
+    )
 
 
 def _without_prices(section: Section, rules: set[str]) -> Section:

@@ -39,7 +39,7 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
 from tracekit.pipeline import asked, kept, recordings, saved, unrelated
 from tracekit.pipeline import merge as merging
-from tracekit.pipeline.claims import counted_once, priced_once
+from tracekit.pipeline.claims import counted_once, priced_once, rate_by_capture
 from tracekit.pipeline.finding_parts import merge_stages
 from tracekit.pipeline.gather import (
     LARGE_FILE_BYTES,
@@ -517,6 +517,7 @@ def _judge(
             sections.append(with_hosts(measured, answer) if details else answer)
         on_question()
     sections = priced_once(merge_stages(counted_once(sections, limits), limits))
+    sections = rate_by_capture(measured, sections, limits)
     rules = {analysis.id: analysis.rules for analysis in analyses}
     if len(analyses) < len(ANALYSES):
         limits = limits.only({"severity"}.union(*rules.values()))

@@ -13,6 +13,7 @@ import pandas as pd
 from tracekit.analyses import ANALYSES, QUESTIONS
 from tracekit.job.cpu_time import WHOSE, cpu_windows, step_counts, with_outside
 from tracekit.job.frames import canonical_stages, grouped, text_or_none
+from tracekit.job.idle_claims import START_UP
 from tracekit.job.recording_kinds import classified
 from tracekit.job.stage_windows import whole
 from tracekit.model import faults
@@ -268,6 +269,8 @@ def _tiers(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
         cause = cells["cause"]
         of_owner &= (cause.isin(causes) | cause.isna()).to_numpy(np.bool_)
     of_stage = of_owner & _is_of(cells, finding, "stage")
+    if finding.rule == "start-up":
+        yield of_stage & (cells["cause"] == START_UP).to_numpy(np.bool_)
     yield of_stage & _is_of(cells, finding, "rank")
     yield of_stage
 

@@ -2,7 +2,7 @@
 
 The runtime creates its context, code is loaded or compiled, libraries create handles and search for algorithms, graphs are
 captured. Calls are recognized by name, or because they are the first of their kind and far longer than all others: a lone
-call counts.
+call counts. Before its first call of the device, a program that starts may record nothing at all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracekit.process.nesting import Nesting, nesting, own_times
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-KINDS = ("context", "code", "library", "compile", "graph", "memory", "other")
+KINDS = ("context", "code", "library", "compile", "graph", "memory", "other", "program")
 """What a call of start-up does."""
 
 KIND_TITLES = {
@@ -38,10 +38,14 @@ KIND_TITLES = {
     "graph": "graph capture",
     "memory": "first allocations",
     "other": "other first calls",
+    "program": "start of the program",
 }
 """What people read for each kind."""
 
-CONTEXT, CODE, LIBRARY, COMPILE, GRAPH, MEMORY, OTHER = range(len(KINDS))
+CONTEXT, CODE, LIBRARY, COMPILE, GRAPH, MEMORY, OTHER, PROGRAM = range(len(KINDS))
+
+NO_CALLS = "no calls"
+"""The name of time in which a program that starts records nothing."""
 
 NAMED_NS = 100_000
 """A shorter call is no start-up, whatever its name: handles and attributes are asked for in every step."""
@@ -51,6 +55,9 @@ FIRST_CALL_NS, FIRST_CALL_TIMES = 1_000_000, 20
 
 JIT_NS = 10_000_000
 """An op that compiles what it runs takes at least so long."""
+
+LEAST_SILENCE = 0.5
+"""A program that starts records nothing for at least this share of the time before its first call of the device."""
 
 MAX_FIRST_CALLS = 1_000
 """Most long calls that are looked at one by one, in order of time."""
@@ -92,6 +99,7 @@ _COMPILE_FRAME = re.compile(
     r"|triton/(?:compiler/compiler\.py\(\d+\): compile|runtime/jit\.py\(\d+\): _do_compile))"
 )
 _DRIVER_CALL = re.compile(r"ioctl$")
+_ALLOCATING_OP = re.compile(r"aten::(new_)?empty(_strided|_like|_permuted)?$")
 
 
 @remembered
@@ -112,7 +120,7 @@ def _kind_by_name(name: str) -> int:
 class StartUp:
     """The calls of start-up in order of start, none inside another one.
 
-    `row` is that of `host_ops`, -1 for a Python function; `usual_ns` the median of other calls of the name, -1 where it is a
+    `row` is that of `host_ops`, -1 for a Python function and for time without any row; `usual_ns` the median of other calls of the name, -1 where it is a
     lone one or its name alone tells.
     """
 
@@ -150,7 +158,8 @@ def start_up(trace: Trace) -> StartUp:
         trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
     )
     named = Coded(names.codes[rows], names.texts)
-    return _with_frames(trace, StartUp(rows, kind[rows], named, thread, start, dur, usual[rows]))
+    calls = _with_frames(trace, StartUp(rows, kind[rows], named, thread, start, dur, usual[rows]))
+    return _with_silence(trace, calls)
 
 
 def _recognized(trace: Trace) -> Iterator[tuple[Ints, Ints, Ints]]:
@@ -175,6 +184,8 @@ def _recognized(trace: Trace) -> Iterator[tuple[Ints, Ints, Ints]]:
     yield rows, _kind_of_plain(trace, rows, LIBRARY), np.full(len(rows), -1)
     is_jit = _compiles_inside(trace, ops)
     yield ops[is_jit], np.full(int(is_jit.sum()), COMPILE), usual[is_jit]
+    is_allocation = _allocate_first(trace, ops)
+    yield ops[is_allocation], np.full(int(is_allocation.sum()), MEMORY), usual[is_allocation]
     rows, usual = _rare(trace, plain)
     idle = _idle_during(trace, rows)
     yield rows[idle], _kind_of_plain(trace, rows[idle], OTHER), usual[idle]
@@ -195,11 +206,8 @@ def _last_begin(trace: Trace) -> int:
 def _before_any_work(trace: Trace, plain: Mask) -> Ints:
     """The long calls that began before any device work, and those of the system by which the driver starts meanwhile."""
     start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
-    first = int(trace.numbers("device_ops", "ts_ns").min())
     links: Launches = trace.derived(launches)
-    if links.linked.any():
-        first = int(links.ts_ns[links.linked].min())
-    early = start < first
+    early = start < _first_launch(trace)
     calls = (plain & early & (dur >= FIRST_CALL_NS)).nonzero()[0]
     system = of_kind(trace, "host_ops", "other")
     asks = system & early & is_named(trace.texts("host_ops", "name"), _DRIVER_CALL.match)
@@ -211,10 +219,18 @@ def _before_any_work(trace: Trace, plain: Mask) -> Ints:
     return np.concatenate((calls, asks.nonzero()[0])) if is_much else calls
 
 
+def _first_launch(trace: Trace) -> int:
+    """When the first device op was launched; when it began, where no launch is known."""
+    links: Launches = trace.derived(launches)
+    known = links.ts_ns[links.linked]
+    return int((known if len(known) else trace.numbers("device_ops", "ts_ns")).min())
+
+
 def _rare(trace: Trace, chosen: Mask) -> tuple[Ints, Ints]:
     """(rows that are the first of their name, or to launch their kernel, and far longer than others of it; the usual length).
 
-    The usual length is the median of the others, -1 for a lone row.
+    The usual length is the median of the others, -1 for a lone row. The launches by which a process begins, long one by
+    one, are not compared with each other.
     """
     start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
     names = trace.texts("host_ops", "name").codes
@@ -224,11 +240,14 @@ def _rare(trace: Trace, chosen: Mask) -> tuple[Ints, Ints]:
         rows_of[name] = (chosen & (names == name)).nonzero()[0]
         is_first[rows_of[name][start[rows_of[name]].argmin()]] = True
     is_first[_first_launches(trace)] = True
+    opening = np.zeros(len(dur), np.bool_)
+    opening[_opening_launches(trace)] = True
     rows, usual = [], []
     by_time = long[is_first[long]]
     for row in by_time[np.argsort(start[by_time], kind="stable")][:MAX_FIRST_CALLS].tolist():
         others = rows_of[int(names[row])]
-        other_durations = dur[others[others != row]]
+        is_other = ~opening[others] if opening[row] else others != row
+        other_durations = dur[others[is_other]]
         median = int(np.median(other_durations)) if len(other_durations) else -1
         if dur[row] >= FIRST_CALL_TIMES * median:
             rows.append(row)
@@ -244,6 +263,37 @@ def _first_launches(trace: Trace) -> Ints:
     kernels = trace.texts("device_ops", "name").codes[ops]
     first: Ints = links.call[ops[np.unique(kernels, return_index=True)[1]]]
     return first
+
+
+def _opening_launches(trace: Trace) -> Ints:
+    """The launches up to the first short one, each of a new kernel that begins at once: behind a full queue it would not."""
+    links: Launches = trace.derived(launches)
+    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    ops = (links.call >= 0).nonzero()[0]
+    short = dur[links.call[ops]] < FIRST_CALL_NS
+    until = int(links.ts_ns[ops[short]].min(initial=np.iinfo(np.int64).max))
+    ops = ops[links.ts_ns[ops] < until]
+    late = trace.numbers("device_ops", "ts_ns")[ops] - (start + dur)[links.call[ops]]
+    until = int(links.ts_ns[ops[late > FIRST_CALL_NS]].min(initial=until))
+    rows = distinct(links.call[ops])
+    return rows[(start[rows] < until) & np.isin(rows, _first_launches(trace))]
+
+
+def _allocate_first(trace: Trace, ops: Ints) -> Mask:
+    """Which of these ops ask for memory before the first launch, on a thread that launches, and take long by themselves.
+
+    Memory of the host is handed out at once: the first memory of a device waits for its context.
+    """
+    names = trace.texts("host_ops", "name")
+    is_first = is_named(at_rows(names, ops), _ALLOCATING_OP.match)
+    if not is_first.any():
+        return is_first
+    start, dur, thread = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns", "thread"))
+    links: Launches = trace.derived(launches)
+    own = trace.derived(own_times)[ops]
+    is_first &= start[ops] < _first_launch(trace)
+    is_first &= np.isin(thread[ops], thread[links.call[links.call >= 0]])
+    return np.asarray(is_first & (own >= FIRST_CALL_NS) & (2 * own >= dur[ops]), np.bool_)
 
 
 def _idle_during(trace: Trace, rows: Ints) -> Mask:
@@ -316,6 +366,48 @@ def _with_frames(trace: Trace, calls: StartUp) -> StartUp:
         np.full(len(frames), -1),
     )
     return _outermost(_joined(calls, of_frames))
+
+
+def _with_silence(trace: Trace, calls: StartUp) -> StartUp:
+    """The calls, and the time without any row before them, where the process had not used a device yet.
+
+    Only a process whose first calls are cold has just begun; another one may wait for data.
+    """
+    launched = _first_launch(trace) if len(calls.ts_ns) else 0
+    if not len(calls.ts_ns) or int(calls.ts_ns[0]) > launched:
+        return calls
+    until = min(int(calls.ts_ns[0]), int(trace.numbers("device_ops", "ts_ns").min()))
+    start, end, first = _silences(trace, until)
+    length = end - start
+    if not len(start) or int(length.sum()) < LEAST_SILENCE * (until - first):
+        return calls
+    size = len(start)
+    of_silence = StartUp(
+        np.full(size, -1),
+        np.full(size, PROGRAM),
+        Coded(np.zeros(size, np.int8), (NO_CALLS,)),
+        np.full(size, calls.thread[0]),
+        start,
+        length,
+        np.full(size, -1),
+    )
+    return _outermost(_joined(of_silence, calls))
+
+
+def _silences(trace: Trace, until: int) -> tuple[Ints, Ints, int]:
+    """(start, end) of the long gaps between the rows of the host before an instant, of all its threads; its first row."""
+    counted = ~of_kind(trace, "host_ops", "overhead", "python", "other")
+    starts, ends = [], []
+    for table, chosen in (("host_ops", counted), ("python_calls", slice(None))):
+        start, dur = (trace.numbers(table, name)[chosen] for name in ("ts_ns", "dur_ns"))
+        is_before = start < until
+        starts.append(start[is_before])
+        ends.append((start + dur)[is_before])
+    rows = union(np.concatenate(starts), np.concatenate(ends))
+    following = np.append(rows.start, until)[1:]
+    is_long = following - rows.end >= FIRST_CALL_NS
+    first = int(rows.start[0]) if len(rows.start) else until
+    return rows.end[is_long], following[is_long], first
 
 
 def _joined(first: StartUp, second: StartUp) -> StartUp:

@@ -18,6 +18,7 @@ from tracekit.job.frames import (
     in_run,
     label_headings,
     ordered,
+    run_heading,
     same_text,
     share_of,
     summed,
@@ -549,9 +550,10 @@ def _priced(measured: Measurements, run: object, why: str) -> Verdict:
     count = sum(steps.count for steps in owners)
     price = int(rows["idle_ns"].sum()) / count if count else 0.0
     step_ns = max((steps.step_ns or 0.0 for steps in owners), default=0.0)
-    claim = f"GPUs wait {show(price, 'ns')} per step while the host records nothing"
+    claim = "no host activity while GPUs wait"
     lack = Lack(why, price, claim, "a range around each stage would prove it")
-    return lack.verdict(ANALYSIS.rules[0], text_or_none(run), step_ns or None)
+    named = text_or_none(run) if run_heading(measured) else None
+    return lack.verdict(ANALYSIS.rules[0], named, step_ns or None)
 
 
 ANALYSIS = Analysis(

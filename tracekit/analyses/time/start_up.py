@@ -73,13 +73,15 @@ START_UP = Table(
         ),
         "kind": Column(
             "category",
-            "context | code | library | compile | graph | memory | other: what a call does; wait: a call for work launched before the"
+            "context | code | library | compile | graph | memory | other: what a call does; program: no call yet; wait: a call for work launched before the"
             " recording; skew: a collective for a rank whose recording had not begun.",
             (*KINDS, WAIT, SKEW),
         ),
         **PLACE,
         "stage": STAGE,
-        "name": Column("category", "Name as recorded; `(others)` beyond a cap."),
+        "name": Column(
+            "category", "Name as recorded; `no calls` of kind program; `(others)` beyond a cap."
+        ),
         "is_rare": Column("bool", "Known for its length or place, not for its name alone."),
         "count": Column("int64", "Calls."),
         "dur_ns": Column("int64", "Their time, overlaps counted once."),
