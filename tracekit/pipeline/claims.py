@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tracekit.job.frames import job, text_or_none
@@ -110,7 +110,7 @@ def _shares_after_start_up(measured: Measurements) -> dict[str | None, float]:
 def _rated_by_capture(
     section: Section, scales: Mapping[str | None, float], thresholds: Thresholds
 ) -> Section:
-    def share(ratio: float | None, runs: set[object]) -> float | None:
+    def share(ratio: float | None, runs: Collection[object]) -> float | None:
         scale = max((scales[run] for run in scales if not runs or run in runs), default=1.0)
         return None if ratio is None else ratio * scale
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import TypeVar
@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 OF_MEMBERS = frozenset(("straggler", "slow-link"))
 """Rules whose findings differ by ranks: each has a cause of its own, whatever stage it is in."""
+
+SMALL = 0.5
+"""A part that would not be reported by itself is counted from this share of the largest part on."""
 
 SHOWN_STAGES = 3
 """Most stages that a claim lists after the largest one."""
@@ -51,38 +54,56 @@ def _stages(finding: Finding) -> frozenset[str]:
 
 
 def _merged(findings: list[Finding], thresholds: Thresholds) -> Finding:
-    """One finding with these as its parts; the only one itself."""
+    """One finding with these as its parts; the only one itself.
+
+    Parts too small to be reported by themselves are listed, and not counted: they are what any job has of it.
+    """
     parts = sorted(findings, key=lambda finding: -(finding.recoverable_ns or 0))
-    first, *others = parts
-    if not others:
+    first = parts[0]
+    if len(parts) == 1:
         return first
-    ratios = [part.recoverable_ratio for part in parts if part.recoverable_ratio is not None]
-    ratio = sum(ratios) if len(ratios) == len(parts) else None
+    least_ns = SMALL * (first.recoverable_ns or 0)
+    counted = [p for p in parts if p.severity != "info" or (p.recoverable_ns or 0) >= least_ns]
+    ratios = [part.recoverable_ratio for part in counted if part.recoverable_ratio is not None]
+    ratio = sum(ratios) if len(ratios) == len(counted) else None
+    claims = [first.claim, *_others_in_short(counted[1:]), *_small_ones(parts[len(counted) :])]
     return replace(
         first,
-        severity=_severity(parts, thresholds, ratio),
-        claim=f"{first.claim}; {_others_in_short(others)}",
+        severity=_severity(counted, thresholds, ratio),
+        claim="; ".join(claims),
         places=_distinct(place for part in parts for place in part.places),
-        recoverable_ns=sum(part.recoverable_ns or 0 for part in parts),
+        recoverable_ns=sum(part.recoverable_ns or 0 for part in counted),
         recoverable_ratio=ratio,
-        caveats=_distinct(caveat for part in parts for caveat in part.caveats),
-        confidence=min(part.confidence for part in parts),
+        caveats=_distinct(caveat for part in counted for caveat in part.caveats),
+        confidence=min(part.confidence for part in counted),
         parts=tuple(parts),
     )
 
 
-def _others_in_short(others: Sequence[Finding]) -> str:
+def _small_ones(parts: Sequence[Finding]) -> Iterator[str]:
+    """How many stages have too little of it to be reported."""
+    stages = frozenset().union(*map(_stages, parts)) if parts else frozenset()
+    if stages:
+        yield f"too little to count in {len(stages)} more {plural(len(stages), 'stage')}"
+
+
+def _others_in_short(others: Sequence[Finding]) -> Iterator[str]:
     """What the smaller parts cost, by stage: `614 µs more in 2 stages: update_actor 317 µs, ref 297 µs`."""
+    if not others:
+        return
     costs: dict[str, int] = {}
     for part in others:
         names = ", ".join(sorted(_stages(part)))
         costs[names] = costs.get(names, 0) + (part.recoverable_ns or 0)
     listed = [f"{name} {show(ns, 'ns')}" for name, ns in costs.items()]
     more = ", …" if len(listed) > SHOWN_STAGES else ""
+    if len(costs) == 1:
+        yield f"{show(sum(costs.values()), 'ns')} more in {next(iter(costs))}"
+        return
     count = len(frozenset().union(*map(_stages, others)))
     total = show(sum(costs.values()), "ns")
     stages = f"{count} other {plural(count, 'stage')}"
-    return f"{total} more in {stages}: {', '.join(listed[:SHOWN_STAGES])}{more}"
+    yield f"{total} more in {stages}: {', '.join(listed[:SHOWN_STAGES])}{more}"
 
 
 def _severity(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | None) -> Severity:
