@@ -37,7 +37,7 @@ def calls_of(host: Columns | None) -> Calls:
     begins, ends = (
         _times_of(ts_ns, is_call, name, pattern) for pattern in (BEGIN_CAPTURE, END_CAPTURE)
     )
-    rows = (is_call & ~correlation.missing).nonzero()[0]
+    rows = np.flatnonzero(is_call > correlation.missing)
     return Calls(
         ts_ns[rows],
         correlation.values[rows].astype(np.int64, copy=False),
@@ -61,11 +61,15 @@ def number_streams(device: Ints, stream: Ints, shared: Iterable[int]) -> Ints:
 
     The numbers of streams count by context: on a device with several of them (`shared`), none names a stream.
     """
-    is_known = (stream >= 0) & (device >= 0) & ~np.isin(device, [*shared])
+    used = [*shared]
+    if len(stream) and not used and int(stream.min()) >= 0 and int(device.min()) >= 0:
+        width, count = int(stream.max()) + 1, int(device.max()) + 1
+        if count == 1:
+            return stream
+        if width * count < 2**62:
+            return device * width + stream
+    is_known = (stream >= 0) & (device >= 0) & ~np.isin(device, used)
     if not is_known.any():
         return np.full(len(stream), -1, np.int64)
-    width = int(stream.max()) + 1
-    if width * (int(device.max()) + 1) >= 2**62:
-        _, number = np.unique(np.stack([device, stream]), axis=1, return_inverse=True)
-        return np.where(is_known, number.ravel(), -1)
-    return np.where(is_known, device * width + stream, -1)
+    _, number = np.unique(np.stack([device, stream]), axis=1, return_inverse=True)
+    return np.where(is_known, number.ravel(), -1)
