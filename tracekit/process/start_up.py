@@ -276,7 +276,8 @@ def _opening_launches(trace: Trace) -> Ints:
     late = trace.numbers("device_ops", "ts_ns")[ops] - (start + dur)[links.call[ops]]
     until = int(links.ts_ns[ops[late > FIRST_CALL_NS]].min(initial=until))
     rows = distinct(links.call[ops])
-    return rows[(start[rows] < until) & np.isin(rows, _first_launches(trace))]
+    opening: Ints = rows[(start[rows] < until) & np.isin(rows, _first_launches(trace))]
+    return opening
 
 
 def _allocate_first(trace: Trace, ops: Ints) -> Mask:

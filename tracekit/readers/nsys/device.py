@@ -167,23 +167,16 @@ def device_ops(
         overlong = int(np.count_nonzero(~is_kept))
         positions, starts = positions[is_kept], starts[is_kept]
     correlation, lengths = of_process.column("correlation"), dur[positions]
-    notes: tuple[Note, ...] = ()
+    left_out, notes = np.empty(0, np.int64), tuple[Note, ...]()
     if check is not None and len(positions):
+        streams = number_streams(device[positions], stream[positions], found.shared(pid))
         ids = correlation[positions]
-        ops = Ops(
-            starts,
-            lengths,
-            name.codes[positions],
-            number_streams(device[positions], stream[positions], found.shared(pid)),
-            Nullable(ids, ids == MISSING),
-        )
-        result = check(ops)
-        lengths[result.cut], notes = result.dur_ns, result.notes
-        if len(result.left_out):
-            positions, starts, lengths = (
-                np.delete(column, result.left_out) for column in (positions, starts, lengths)
-            )
-        del ops, ids
+        names = name.codes[positions]
+        repair = check(Ops(starts, lengths, names, streams, Nullable(ids, ids == MISSING)))
+        lengths[repair.cut], left_out, notes = repair.dur_ns, repair.left_out, repair.notes
+    if len(left_out):
+        kept = [np.delete(column, left_out) for column in (positions, starts, lengths)]
+        positions, starts, lengths = kept
     columns: dict[str, Any] = {
         "id": np.arange(len(positions), dtype=np.int32),
         "ts_ns": starts,
