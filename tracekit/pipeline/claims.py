@@ -123,7 +123,8 @@ def _rated_by_capture(
         return replace(finding, severity=severity, recoverable_ratio=ratio, parts=parts)
 
     def priced(verdict: Verdict) -> Verdict:
-        ratio = share(verdict.price_ratio, {verdict.run} - {None})
+        named: set[object] = set() if verdict.run is None else {verdict.run}
+        ratio = share(verdict.price_ratio, named)
         return replace(verdict, price_ratio=ratio)
 
     return replace(

@@ -275,9 +275,9 @@ def _opening_launches(trace: Trace) -> Ints:
     ops = ops[links.ts_ns[ops] < until]
     late = trace.numbers("device_ops", "ts_ns")[ops] - (start + dur)[links.call[ops]]
     until = int(links.ts_ns[ops[late > FIRST_CALL_NS]].min(initial=until))
-    rows: Ints = distinct(links.call[ops])
-    first: Ints = rows[(start[rows] < until) & np.isin(rows, _first_launches(trace))]
-    return first
+    rows = distinct(links.call[ops])
+    opening: Ints = rows[(start[rows] < until) & np.isin(rows, _first_launches(trace))]
+    return opening
 
 
 def _allocate_first(trace: Trace, ops: Ints) -> Mask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -14,10 +15,11 @@ from tracekit.model.codes import OVERLONG
 from tracekit.model.labels import phrase
 from tracekit.model.records import dataclass
 from tracekit.model.tables import DEVICE_OP_KINDS, TABLES
-from tracekit.model.tables.arrays import Coded, Columns, at_rows
-from tracekit.model.trace import Want
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows
+from tracekit.model.trace import Note, Want
 from tracekit.readers.chrome.classes import COMMUNICATION
 from tracekit.readers.chrome.scan import Sparse
+from tracekit.readers.device_times import Ops, Repair
 from tracekit.readers.nsys.content import Clock
 from tracekit.readers.nsys.database import MISSING, Database, Ints, has, quoted, rows
 from tracekit.readers.nsys.gather import (
@@ -37,6 +39,7 @@ from tracekit.readers.nsys.gather import (
     whole_numbers,
 )
 from tracekit.readers.nsys.numbering import distinct_rows, distinct_values
+from tracekit.readers.nsys.times import number_streams
 
 KERNEL, MEMCPY, MEMSET, GRAPH, SYNC = (
     f"CUPTI_ACTIVITY_KIND_{name}"
@@ -67,6 +70,19 @@ class DeviceRows:
     labels: list[str | None]
     args: tuple[str, ...]
     contexts: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    recorded: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    """The same as the export lists them."""
+
+    def shared(self, pid: int) -> list[int]:
+        """The devices on which a process has several contexts."""
+        devices = Counter(
+            device for (process, _), device in self.recorded.items() if process == pid
+        )
+        return [device for device, count in devices.items() if count > 1]
+
+
+Check = Callable[[Ops], Repair]
+"""Says which device ops have impossible times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +92,7 @@ class DeviceTable:
     columns: Columns
     args: Mapping[str, Sparse]
     odd: Mapping[str, int]
+    notes: tuple[Note, ...] = ()
 
 
 def recorded(db: Database) -> bool:
@@ -107,7 +124,7 @@ def read(db: Database, clock: Clock, want: Want) -> DeviceRows:
             look = partial(_look_at_contexts, contexts)
         gather(db, table, sql, processes, clock, change, on_device=True, look=look)
     labels = names.labels(db, {"copy": _copy_name, "fill": _fill_name, "graph": _graph_name})
-    return DeviceRows(processes, labels, keys, contexts)
+    return DeviceRows(processes, labels, keys, contexts, recorded_contexts(db))
 
 
 def _cells(db: Database, table: str, want: Want, keys: Sequence[str]) -> dict[str, str]:
@@ -117,7 +134,8 @@ def _cells(db: Database, table: str, want: Want, keys: Sequence[str]) -> dict[st
         sql["device"] = column(db, table, "deviceId")
     if want.column("stream"):
         sql["stream"] = column(db, table, "streamId")
-    if want.column("correlation"):
+    # Times are checked against the calls that launched the work.
+    if want.column("correlation") or want.table("host_ops"):
         sql["correlation"] = f"nullif({column(db, table, 'correlationId')}, 0)"
     if table in (MEMCPY, MEMSET) and want.column("size_bytes"):
         sql["size"] = column(db, table, "bytes")
@@ -127,10 +145,12 @@ def _cells(db: Database, table: str, want: Want, keys: Sequence[str]) -> dict[st
     return sql
 
 
-def device_ops(found: DeviceRows, pid: int, longest_ns: int | None = None) -> DeviceTable:
+def device_ops(
+    found: DeviceRows, pid: int, longest_ns: int | None = None, check: Check | None = None
+) -> DeviceTable:
     """`device_ops` of one process, ids from 0 in the order of start; `found` lets go of its rows.
 
-    Ops longer than the capture (`longest_ns`, where that is known) are left out.
+    Ops longer than the capture (`longest_ns`, where that is known) are left out, and what `check` says of the others.
     """
     of_process = found.processes.pop(pid, Process())
     ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
@@ -146,10 +166,21 @@ def device_ops(found: DeviceRows, pid: int, longest_ns: int | None = None) -> De
         is_kept = dur[positions] <= longest_ns
         overlong = int(np.count_nonzero(~is_kept))
         positions, starts = positions[is_kept], starts[is_kept]
+    correlation, lengths = of_process.column("correlation"), dur[positions]
+    left_out, notes = np.empty(0, np.int64), tuple[Note, ...]()
+    if check is not None and len(positions):
+        streams = number_streams(device[positions], stream[positions], found.shared(pid))
+        ids = correlation[positions]
+        names = name.codes[positions]
+        repair = check(Ops(starts, lengths, names, streams, Nullable(ids, ids == MISSING)))
+        lengths[repair.cut], left_out, notes = repair.dur_ns, repair.left_out, repair.notes
+    if len(left_out):
+        kept = [np.delete(column, left_out) for column in (positions, starts, lengths)]
+        positions, starts, lengths = kept
     columns: dict[str, Any] = {
         "id": np.arange(len(positions), dtype=np.int32),
         "ts_ns": starts,
-        "dur_ns": dur[positions],
+        "dur_ns": lengths,
         "name": at_rows(name, positions),
         "kind": Coded(kind[positions], DEVICE_OP_KINDS),
         "device": whole_numbers(device[positions]),
@@ -157,8 +188,9 @@ def device_ops(found: DeviceRows, pid: int, longest_ns: int | None = None) -> De
     }
     odd = {**of_process.odd, "no-name": int(np.count_nonzero(name.codes < 0)), OVERLONG: overlong}
     # Each column is let go of before the next is made.
-    del ts, starts, dur, codes, kind, name, device, stream, collective
-    columns["correlation"] = narrowed(whole_numbers(of_process.column("correlation")[positions]))
+    del ts, starts, dur, lengths, codes, kind, name, device, stream, collective
+    columns["correlation"] = narrowed(whole_numbers(correlation[positions]))
+    del correlation
     columns["external_id"] = same(None, len(positions))
     columns["size_bytes"] = whole_numbers(of_process.column("size")[positions])
     args: dict[str, Sparse] = {}
@@ -166,7 +198,7 @@ def device_ops(found: DeviceRows, pid: int, longest_ns: int | None = None) -> De
         argument = sparse(of_process.column(key)[positions], columns["id"], _ARGUMENTS[key].text)
         if argument is not None:
             args[key] = argument
-    return DeviceTable(TABLES["device_ops"].cast(columns), args, odd)
+    return DeviceTable(TABLES["device_ops"].cast(columns), args, odd, notes)
 
 
 def _at(columns: Sequence[npt.NDArray[Any]], rows: Ints) -> list[npt.NDArray[Any]]:

@@ -21,6 +21,7 @@ from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Coded, Columns, Frames, Nullable, trimmed
 from tracekit.model.trace import Note, NoteSeverity, Source, Trace, Want
 from tracekit.process.memory.levels import DRIVER
+from tracekit.readers import device_times
 from tracekit.readers.chrome.scan import Sparse
 from tracekit.readers.nsys import content as nsys_content
 from tracekit.readers.nsys import cpu as nsys_cpu
@@ -29,6 +30,7 @@ from tracekit.readers.nsys import host as nsys_host
 from tracekit.readers.nsys import identity as nsys_identity
 from tracekit.readers.nsys import metrics as nsys_metrics
 from tracekit.readers.nsys import nvtx as nsys_nvtx
+from tracekit.readers.nsys import times as nsys_times
 from tracekit.readers.nsys.contents import CALL_NOUNS, Contents, contents
 from tracekit.readers.nsys.database import MISSING, Database, damage_notes, opened
 from tracekit.readers.nsys.gather import UNKNOWN, pid_or_none, same, whole_numbers
@@ -272,8 +274,10 @@ def _add_device(draft: _Draft, file_contents: Contents) -> None:
     if file_contents.device is not None and draft.pid in file_contents.device.processes:
         clock = file_contents.clock
         longest_ns = None if clock.end_ns is None else clock.end_ns - clock.start_ns
-        device = nsys_device.device_ops(file_contents.device, draft.pid, longest_ns)
-        draft.notes.extend(_odd(device.odd, "rows of GPU work"))
+        device = nsys_device.device_ops(
+            file_contents.device, draft.pid, longest_ns, _time_check(draft)
+        )
+        draft.notes.extend((*_odd(device.odd, "rows of GPU work"), *device.notes))
         if len(device.columns):
             _add(draft, "device_ops", device.columns, device.args)
     if file_contents.syncs is not None and draft.pid in file_contents.syncs.processes:
@@ -281,6 +285,15 @@ def _add_device(draft: _Draft, file_contents: Contents) -> None:
         draft.notes.extend(_odd(syncs.odd, "synchronisation records"))
         if len(syncs.columns):
             _add(draft, "syncs", syncs.columns)
+
+
+def _time_check(draft: _Draft) -> nsys_device.Check | None:
+    """How times of device work are checked: against the calls of the process, so not where these are not read."""
+    if not draft.want.table("host_ops"):
+        return None
+    calls = nsys_times.calls_of(draft.tables.get("host_ops"))
+    no_ids = np.empty(0, np.int64)
+    return lambda ops: device_times.repair(ops, calls, no_ids, draft.source.name)
 
 
 def _add_cpu(draft: _Draft, file_contents: Contents, threads: Sequence[int]) -> None:
