@@ -31,11 +31,14 @@ class GpuReading(Reading):
     `steps` are those that count; without any it is a capture, and `begin` says where it begins: `row`, with its first
     row; `device`, with the first device op; `own`, with the first op launched in it. `start_up` bounds in ms how much
     of a capture is start-up, or began before the recording: tables of idle time and kernels are about the rest.
+    `loop` is the name of a range that the program passes once per iteration, where it marks no steps: the n-th step
+    lasts from the n-th such range to the next.
     """
 
     kinds: tuple[str, ...] = ("gpu",)
     steps: tuple[int, ...] = ()
     begin: str = "row"
+    loop: str = ""
     start_up: tuple[float, float] | None = None
 
 
@@ -46,6 +49,9 @@ def class_of(name: str) -> str:
 
 def windows_of(rows: Rows, reading: GpuReading) -> list[Interval]:
     """List the windows that count: steps, or the capture."""
+    if reading.loop:
+        begins = sorted(row[0] for row in rows.host if row[2] == reading.loop)
+        return [(begins[number - 1], begins[number]) for number in reading.steps]
     if reading.steps:
         return [rows.steps[number] for number in reading.steps]
     parts = rows.ops if reading.begin == "device" else [*rows.ops, *rows.host]
