@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -62,7 +63,7 @@ def unexplained(measured: Measurements, sections: Sequence[Section]) -> tuple[st
     """Sentences on idle, waiting and step-to-step time that no finding covers, where it is worth one."""
 
     def parts(whom: Measurements) -> tuple[str, ...]:
-        times = unexplained_time(whom, sections)
+        times = _of_captures(whom, unexplained_time(whom, sections))
         sentences = (_sentence(whom, each, sections) for each in times if each.ratio > WORTH_SAYING)
         longer_steps = _variation(whom, sections) if are_rules_judged(whom, sections) else ()
         return tuple(chain(sentences, longer_steps))
@@ -74,13 +75,26 @@ def unexplained_ratio(measured: Measurements, sections: Sequence[Section]) -> tu
     """The share of the steps that is idle or waiting and that no finding covers; none where neither was measured."""
 
     def part(whom: Measurements) -> tuple[Metric, ...]:
-        times = [] if is_apart(whom) else unexplained_time(whom, sections)
+        times = _of_captures(whom, [] if is_apart(whom) else unexplained_time(whom, sections))
         if not times:
             return ()
         ratio = sum(each.ratio for each in times)
         return (Metric("unexplained_ratio", ratio, "ratio", "lower", label="unexplained"),)
 
     return _of_some(measured, part)
+
+
+def _of_captures(measured: Measurements, times: list[Unexplained]) -> list[Unexplained]:
+    """The same times as shares of captures with their start-up, which is explained: as the headline has its shares."""
+    of_runs = prefixes(measured)
+    walls = job(measured).walls
+    step_ns = float(walls["wall_ns"].sum())
+    if not of_runs or not step_ns:
+        return times
+    steps = walls.groupby("run", dropna=False)["wall_ns"].size().to_numpy().mean()
+    before_ns = sum(prefix.start_up_ns for prefix in of_runs) * steps
+    longer = 1 + before_ns / step_ns
+    return [replace(each, window_ns=each.window_ns * longer) for each in times]
 
 
 def _of_some(measured: Measurements, part: Any) -> tuple[Any, ...]:

@@ -270,7 +270,9 @@ def _tiers(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
         of_owner &= (cause.isin(causes) | cause.isna()).to_numpy(np.bool_)
     of_stage = of_owner & _is_of(cells, finding, "stage")
     if finding.rule == "start-up":
+        # What comes before the work of a capture is in no cell.
         yield of_stage & (cells["cause"] == START_UP).to_numpy(np.bool_)
+        return
     yield of_stage & _is_of(cells, finding, "rank")
     yield of_stage
 
