@@ -77,11 +77,11 @@ def test_an_external_id_names_the_op_where_the_call_was_not_recorded(tmp_path):
     assert (row["call"], row["link"]) == ("aten::mul", "external_id")
 
 
-def test_an_op_longer_than_the_capture_takes_no_time_here_either(tmp_path):
+def test_an_op_longer_than_the_capture_is_left_out_here_too(tmp_path):
     rows = [op("a", 0, 100), *launched("k", 1, 10, 5, 1), kernel("corrupt", 20, 9_999)]
     found = section(write(tmp_path / "rank0.json", rows))
     assert metrics(found)["unlinked_ns"] == 0
-    assert metrics(found)["unlinked_count"] == 1
+    assert metrics(found)["unlinked_count"] == 0
 
 
 def test_ops_without_any_duration_have_no_shares(tmp_path):
@@ -118,7 +118,9 @@ launches = st.lists(
 def test_unlinked_work_stays_in_the_totals(tmp_path_factory, drawn):
     rows = [annotation("gen", 0, 30), annotation("ref", 40, 20), op("a", 0, 200)]
     for number, (at, dur, seen) in enumerate(drawn, 1):
-        rows += launched("k", at, at + 5, dur, number) if seen else [kernel("k", at, dur, number)]
+        # On streams of their own: in one stream, ops that overlap so would have late ends.
+        kernels = launched("k", at, at + 5, dur, number, stream=number)
+        rows += kernels if seen else [kernel("k", at, dur, number, stream=number)]
     trace = tracekit.load(write(tmp_path_factory.mktemp("t") / "rank0.json", rows))
     table = measure(trace)["launches"]
     assert sum(table["count"]) == len(drawn)
@@ -134,7 +136,6 @@ KNOWN = {
     "hta/negative_queue_length_values_check/rank0.json.gz": (872, 7747),
     # Graphs that are replayed: hundreds of kernels of one launch.
     "tracelens/inference/vllm_decode_full/graph_execution.json.gz": (0, 434),
-    "tracelens/inference/sglang_decode/sglang_Qwen3-8B_decode.json.gz": (0, 558),
 }
 
 

@@ -91,9 +91,11 @@ def test_runs_are_judged_each_by_its_own_steps_and_named(tmp_path):
 
 
 def test_an_absurd_duration_does_not_swallow_the_gaps(tmp_path):
+    """20 gaps of 3 µs in 2,000: the op is cut at the start of its successor, and takes the first of them alone."""
     rows = [*synchronised(), *launched("corrupt", 5, 10, 10**9, 9000)]
-    (found,) = findings(tmp_path, rows, "host-sync-stalls")
-    assert found.recoverable_ns == 60_000
+    write(tmp_path / "rank0.json", rows)
+    idle = next(m for m in result(tmp_path).report.headline if m.name == "idle_ratio")
+    assert idle.value == pytest.approx(57 / 2_000)
 
 
 NUMBERS = st.sampled_from((0, 1, 7, 100, 20_000, -5, "5", None, 1e18))

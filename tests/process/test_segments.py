@@ -135,7 +135,7 @@ def test_time_in_several_steps_is_that_of_the_first_to_begin(tmp_path):
 
 
 def test_what_does_not_synchronise_blocks_but_ends_no_segment(tmp_path):
-    rows = [step(1, 0, 100), op("mm", 0, 20), gloo(20, 60, "broadcast"), op("mm", 60, 40)]
+    rows = [step(1, 0, 100), op("mm", 0, 20), gloo(20, 60, "send"), op("mm", 60, 40)]
     part = found(tmp_path, rows)
     assert len(part.arrivals) == 0
     assert table(part.segments, "segment", "own_ns", "blocked_ns") == [(0, 60_000, 40_000)]

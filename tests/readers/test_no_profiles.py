@@ -72,7 +72,7 @@ def test_named_by_itself_it_is_said_what_it_is(outputs):
     path = outputs / "odd name.json.gz"
     with pytest.raises(TracekitError) as refused:
         discover(path)
-    assert RAY_TASKS.text in refused.value.hint
+    assert "1 Ray timeline: when tasks ran" in str(refused.value)
     with pytest.raises(TraceFormatError, match=RAY_TASKS.text):
         load(path)
 
