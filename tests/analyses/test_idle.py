@@ -10,7 +10,7 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules import traces_idle
-from rules.idle_report import RULES, answers, findings, result, rows_of, section
+from rules.idle_report import RULES, answers, result, rows_of, section
 from rules.traces_idle import between_stages, synchronised
 
 import tracekit

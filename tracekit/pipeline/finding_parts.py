@@ -62,10 +62,8 @@ def _merged(findings: list[Finding], thresholds: Thresholds) -> Finding:
     first = parts[0]
     if len(parts) == 1:
         return first
-    least_ns = SMALL * (first.recoverable_ns or 0)
-    counted = [p for p in parts if p.severity != "info" or (p.recoverable_ns or 0) >= least_ns]
-    ratios = [part.recoverable_ratio for part in counted if part.recoverable_ratio is not None]
-    ratio = sum(ratios) if len(ratios) == len(counted) else None
+    counted = [part for part in parts if _counts(part, first)]
+    ratio = _summed_ratio(counted)
     claims = [first.claim, *_others_in_short(counted[1:]), *_small_ones(parts[len(counted) :])]
     return replace(
         first,
@@ -78,6 +76,19 @@ def _merged(findings: list[Finding], thresholds: Thresholds) -> Finding:
         confidence=min(part.confidence for part in counted),
         parts=tuple(parts),
     )
+
+
+def _counts(part: Finding, first: Finding) -> bool:
+    """Whether a part would be reported by itself, or is nearly as large as the largest one."""
+    return part.severity != "info" or (part.recoverable_ns or 0) >= SMALL * (
+        first.recoverable_ns or 0
+    )
+
+
+def _summed_ratio(parts: Sequence[Finding]) -> float | None:
+    """The sum of their shares of the step; None where one is unknown."""
+    ratios = [part.recoverable_ratio for part in parts if part.recoverable_ratio is not None]
+    return sum(ratios) if len(ratios) == len(parts) else None
 
 
 def _small_ones(parts: Sequence[Finding]) -> Iterator[str]:

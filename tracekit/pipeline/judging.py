@@ -46,10 +46,7 @@ def with_first_screen(
     *,
     details: bool = True,
 ) -> Report:
-    """The report with these sections; what breaks of the first screen is left out, and said in `errors`.
-
-    Without `details` it has no values for a later compare.
-    """
+    """Make the report of these sections, with values for a later compare if `details`; `errors` get what breaks of it."""
     of_steps = counting.counted(measured, steps)
 
     def first_screen(
@@ -61,9 +58,7 @@ def with_first_screen(
         return overview.identity(whom, steps)
 
     def share_of_unexplained(whom: Measurements) -> tuple[Metric, ...]:
-        if not headline or overview.is_apart(whom):
-            return ()
-        return unexplained_ratio(whom, sections)
+        return unexplained_ratio(whom, sections) if headline else ()
 
     def of_windows(whom: Measurements) -> tuple[str, ...]:
         return (*disagreements(whom), *unexplained(whom, sections))
@@ -81,7 +76,6 @@ def with_first_screen(
     values = first_screen(_values, None) if details else None
     recordings: tuple[Recording, ...] = first_screen(_recordings, ())
     of_steps_alone = first_screen(of_windows, nothing, of_steps)
-    of_errors = [faults.caution(error.message, error.source) for error in errors]
     return Report(
         title=measured.facts.title,
         tool_version=VERSION,
@@ -98,7 +92,7 @@ def with_first_screen(
         recordings=recordings,
         cautions=(
             *faults.cautions(measured),
-            *of_errors,
+            *(faults.caution(error.message, error.source) for error in errors),
             *overview.cautions(measured),
             *of_steps_alone,
         ),
