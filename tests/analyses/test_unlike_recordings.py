@@ -152,7 +152,7 @@ def _of_kinds():
 
 @pytest.mark.parametrize("kind", _of_kinds())
 def test_a_fault_is_named_without_the_annotations_of_stages(tmp_path, kind):
-    from benchmarks import job_faults
+    from benchmarks import job_expected, job_faults
 
     job = job_of(kind)
     documents = [changed_jobs.without_stages(each) for each in changed_jobs.documents_of(job)]
@@ -161,14 +161,14 @@ def test_a_fault_is_named_without_the_annotations_of_stages(tmp_path, kind):
     assert not [section for section in report.sections if section.status == "failed"]
     if kind in NEED_STAGES:
         return
-    expected, fault = job_faults.EXPECTED[kind], vars(job.faults[0])
+    expected, fault = job_expected.EXPECTED[kind], vars(job.faults[0])
     places = [place for place in expected.places if place != "@stage"]
     rules = expected.rules + expected.also
     assert [
         finding
         for finding in report.findings
         if (not expected.rules or finding.rule in rules)
-        and all(job_faults.tells(job_faults.words(finding), place, fault) for place in places)
+        and all(job_expected.tells(job_faults.words(finding), place, fault) for place in places)
     ], [finding.claim for finding in report.findings]
 
 

@@ -71,11 +71,11 @@ def test_idle_stages_are_one_catch_all(case):
 
 
 def test_exposed_communication_of_five_stages_is_one_finding(case):
-    """0.782 + 0.319 + 0.145 + 0.144 ms and a smaller one, of 28.0 ms."""
+    """0.782 + 0.319 ms of 28.0 count; 0.145, 0.144 and a smaller one are below 1 % of the step each."""
     (finding,) = findings(case("host_clocks_10ms_apart_clean").report, "exposed-communication")
     assert len(finding.parts) == 5
-    assert finding.recoverable_ns == sum(part.recoverable_ns for part in finding.parts)
-    assert finding.recoverable_ns == pytest.approx(1.42 * MS, rel=0.01)
+    assert finding.recoverable_ns == sum(part.recoverable_ns for part in finding.parts[:2])
+    assert finding.recoverable_ns == pytest.approx(1.10 * MS, rel=0.01)
 
 
 def test_garbage_collection_is_named(case):

@@ -84,7 +84,8 @@ def test_a_filter_that_selects_nothing_says_so_and_lists_what_there_is(
 
 
 def test_what_no_file_tells_cannot_be_asked_for(tmp_path):
-    write(tmp_path / "trace.json", rows(known=False))
+    """One turn of the stages alone: several would be steps."""
+    write(tmp_path / "trace.json", rows((1,), known=False))
     for asked, which in (({"ranks": "0"}, "rank"), ({"steps": "1"}, "step")):
         problem, hint = refused(tmp_path, **asked)
         assert f"has a {which} that was asked for" in problem

@@ -425,10 +425,10 @@ def test_a_path_that_does_not_exist_is_an_error(tmp_path):
 
 
 REAL_RUNS = {
-    "chrome/verl_cpu/v080_e2e": set(),
-    "chrome/rl_insight": {"same-content"},
-    "chrome/gloo_cpu/fault_leak": {"missing-ranks"},
-    "nsys/real_cpu/ray_steps/worker_process_24151.*.sqlite": {"lost-rows", "few-ranks"},
+    "chrome/verl_cpu/v080_e2e": {"cpu-only"},
+    "chrome/rl_insight": {"no-kernels", "same-content"},
+    "chrome/gloo_cpu/fault_leak": {"cpu-only", "missing-ranks"},
+    "nsys/real_cpu/ray_steps/worker_process_24151.*.sqlite": {"cpu-only", "few-ranks", "lost-rows"},
     "nsys/frasertajima_WeatherBench2": {"no-kernels"},
     "nsys/GindaChen_nsys-ai/mfu_2gpu_before.sqlite": set(),
     "nsys/sidvijay10_ml_cloud_hw2": {"no-profile", "lfs-pointer"},

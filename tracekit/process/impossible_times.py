@@ -27,6 +27,9 @@ ZERO_DISTANCE = 100
 SKEW_NS, SKEW_RATIO = 10**6, 1e-3
 """Host and device clocks may differ by a millisecond, and drift by a thousandth of the recording."""
 
+OVERLONG_TIMES = 10
+"""A device op is impossible from this many times the length of the whole recording on."""
+
 JITTER_NS = 2_000
 """Ends in one stream may be out of order by this much: whole microseconds round, and copy engines stamp on their own."""
 
@@ -58,16 +61,16 @@ def zero_rows(start: Ints, end: Ints, is_known: Mask) -> Mask:
 
 
 def overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Ints) -> Mask:
-    """Find device ops that last longer than the whole recording, as (starts, ends) of host rows and other starts bound it.
+    """Find device ops that last many times as long as the recording, as (starts, ends) of host rows and other starts bound it.
 
-    Without host rows nothing bounds it.
+    Without host rows nothing bounds it. A last kernel may run for some time after the host has ended.
     """
     recorded = [(starts, ends) for starts, ends in recorded if len(starts)]
     if not recorded or not len(dur_ns):
         return np.zeros(len(dur_ns), np.bool_)
     first = min(int(start.min()), *(int(starts.min()) for starts, _ in recorded))
     last = max(int(start.max()), *(int(ends.max()) for _, ends in recorded))
-    return np.asarray(dur_ns > max(last - first, 1), np.bool_)
+    return np.asarray(dur_ns > OVERLONG_TIMES * max(last - first, 1), np.bool_)
 
 
 def early_ops(lag_ns: Ints, recorded_ns: int) -> Mask:

@@ -559,6 +559,7 @@ ANALYSIS = Analysis(
     title="Where does memory go?",
     reads=("host_ops", "memory_ops", "allocations", "memory_segments", "blocks", "annotations"),
     writes=(MEMORY_STEPS, MEMORY_STAGES, MEMORY_PEAKS, DEVICE_SIZES, MEMORY_CURVE, "metrics"),
+    rests_on=("memory_pools",),
     metrics=(
         "device_peak_allocated",
         "device_peak_requested",
