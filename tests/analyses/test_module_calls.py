@@ -78,6 +78,8 @@ def assert_only_modules_differ(first, second):
     (one, head), (other, other_head) = first, second
     assert (one["modules"]["status"], other["modules"]["status"]) == ("ok", "skipped")
     del one["modules"], other["modules"]
+    # Without a device the time of Python functions is told, and calls of modules are some.
+    one.pop("cpu", None), other.pop("cpu", None)
     assert one == other
     assert head == other_head
     assert [name for name, part in one.items() if part["status"] == "failed"] == []
