@@ -80,6 +80,9 @@ def assert_only_modules_differ(first, second):
     del one["modules"], other["modules"]
     # Without a device the time of Python functions is told, and calls of modules are some.
     one.pop("cpu", None), other.pop("cpu", None)
+    for each in (head, other_head):
+        if each["overview"] and each["overview"]["title"].startswith("Python functions"):
+            each["overview"] = None
     assert one == other
     assert head == other_head
     assert [name for name, part in one.items() if part["status"] == "failed"] == []
