@@ -2,12 +2,25 @@
 
 import gzip
 import json
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from command_line import invoke
 
+import tracekit
 from tracekit.pipeline.comparing import compare_paths
+
+
+needs_real_data = pytest.mark.skipif(
+    "TRACEKIT_REAL_DATA" not in os.environ, reason="TRACEKIT_REAL_DATA is not set"
+)
+
+
+def real_profile(path):
+    """A real profile by its path below the folder that holds `data` and `more`."""
+    return Path(os.environ["TRACEKIT_REAL_DATA"]).parent / path
 
 
 def raw(path):
@@ -154,3 +167,37 @@ def test_nothing_of_these_is_start_up_or_garbage_collection(case, name):
     report = case(name).report
     assert not of_rule(report, "start-up")
     assert not of_rule(report, "garbage-collection")
+
+
+# Real profiles that hold almost nothing but start-up
+
+
+@needs_real_data
+def test_a_capture_of_nothing_but_start_up_says_so():
+    """236 ms: 194 without any row, two launches of 17.4 and 17.8, one allocation of 3.6; device work of 6 µs."""
+    path = real_profile("data/nsys/GindaChen_nsys-ai/mock.sqlite")
+    first = tracekit.analyze(path).findings[0]
+    assert first.rule == "start-up"
+    assert first.recoverable_ns == pytest.approx(233e6, rel=0.01)
+    assert "start of the program 194 ms (no calls), loading code 35.2 ms" in first.claim
+    assert first.advice.startswith("record later: nsys profile --capture-range")
+
+
+@needs_real_data
+def test_a_first_op_that_waits_for_the_context_is_start_up():
+    """2,187 of 3,154 µs in the first `aten::empty`, without a call below it; its launch follows after 3 µs."""
+    path = real_profile("more/chrome/hta/critical_path/cuda_event_sync")
+    first = tracekit.analyze(path).findings[0]
+    assert (first.rule, first.recoverable_ns) == ("start-up", 2_187_000)
+    assert "first allocations 2.19 ms (aten::empty)" in first.claim
+    assert first.advice.startswith("record later: torch.profiler.schedule")
+
+
+@needs_real_data
+@pytest.mark.parametrize("name", ["more/chrome/hta/critical_path/alexnet", "data/chrome/hta/critical_path/simple_add"])  # fmt: skip
+def test_little_work_after_long_start_up_ranks_low(name):
+    """41 of 43 s and 37 of 42 s of start-up: nothing else is worth 1 % of the capture."""
+    first, *others = tracekit.analyze(real_profile(name)).findings
+    assert (first.rule, first.severity) == ("start-up", "high")
+    assert others
+    assert {other.severity for other in others} == {"info"}

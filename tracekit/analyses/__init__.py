@@ -56,7 +56,7 @@ class Analysis:
     whole_recording: bool = False
     """Whether it measures what was recorded before the work began too: start-up (`process/recording_start.py`)."""
     any_source: bool = False
-    """Whether it has something to say of every source, also of one that holds nothing of what it reads."""
+    """Whether it judges every source, even one without the rows that it reads."""
     file: str = ""
     """The name of the user's file that it comes from; nothing for those of tracekit."""
 

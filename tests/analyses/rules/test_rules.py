@@ -384,8 +384,8 @@ def test_ops_of_one_stream_that_overlap_by_design_are_no_artefact(tmp_path):
     assert artefacts(tmp_path, {"rank0.json": rows}) == []
 
 
-def test_an_op_longer_than_the_capture_is_high(tmp_path):
-    rows = [op("a", 0, 100), *launched("k", 1, 10, 5, 1), *launched("corrupt", 2, 20, 101, 2)]
+def test_an_op_ten_times_longer_than_the_capture_is_high(tmp_path):
+    rows = [op("a", 0, 100), *launched("k", 1, 10, 5, 1), *launched("corrupt", 2, 20, 1001, 2)]
     (found,) = artefacts(tmp_path, {"rank0.json": rows})
     assert found[0] == "high"
     assert "impossible times" in found[1]
