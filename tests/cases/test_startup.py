@@ -12,7 +12,6 @@ from command_line import invoke
 import tracekit
 from tracekit.pipeline.comparing import compare_paths
 
-
 needs_real_data = pytest.mark.skipif(
     "TRACEKIT_REAL_DATA" not in os.environ, reason="TRACEKIT_REAL_DATA is not set"
 )
