@@ -233,6 +233,7 @@ def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
         low, high = float(walls["wall_ns"].min()), float(walls["wall_ns"].max())
     runs = len(walls["run"].unique())
     name = _unit_name(steps)
+    bounds = "captures" if name == "capture" else STEP_BOUNDS
     if runs > 1:
         name = f"{name}, mean of {runs} runs"
     before_ns, of_start = _start_up(measured)
@@ -240,7 +241,7 @@ def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
         # The capture as it was recorded; rules judge what follows its start-up.
         wall_ns, low, high = steps.step_ns + before_ns, None, None
         return (Metric("step_wall", wall_ns, "ns", "lower", label=name), *of_start)
-    return (Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name, STEP_BOUNDS),)
+    return (Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name, bounds),)
 
 
 def _start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]]:
@@ -287,7 +288,7 @@ def _unit_name(steps: Job) -> str:
     walls = steps.walls
     origins = walls["origin"].unique().tolist()
     if len(origins) > 1:
-        return "step"
+        return "capture" if walls["step"].isna().all() else "step"
     origin = str(origins[0])
     if origin == "file" and walls["step"].isna().all():
         return "capture"

@@ -219,7 +219,7 @@ def _variation(measured: Measurements, sections: Sequence[Section]) -> Iterator[
     covered = sum(f.recoverable_ns or 0 for f in findings if f.rule in OF_SOME_STEPS)
     for run, walls in each_run(job(measured).walls):
         wall = walls["wall_ns"].to_numpy(np.float64)
-        if len(wall) < FEWEST_STEPS:
+        if len(wall) < FEWEST_STEPS or _is_unlike(walls):
             continue
         median = float(np.median(wall))
         excess = float(np.maximum(wall - median, 0).mean()) - covered
@@ -235,6 +235,11 @@ def _variation(measured: Measurements, sections: Sequence[Section]) -> Iterator[
             f"{show(share, 'ratio')} step-to-step time is unexplained: {took}"
             f"{stage}{in_run(measured, run)}"
         )
+
+
+def _is_unlike(walls: pd.DataFrame) -> bool:
+    """Whether these are captures of unlike processes, not repetitions of one step."""
+    return bool(walls["step"].isna().all()) and walls["origin"].nunique() > 1
 
 
 def _longer_stage(measured: Measurements, run: object, step: int | None) -> str:
