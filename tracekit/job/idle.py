@@ -42,6 +42,9 @@ def idle_time() -> IdleTime:
     )
 
 
+ANY_ROLE = "*"
+"""All roles of a run."""
+
 PAUSING = ("host_silent", "host_code")
 """Causes of idle time in which a host launches nothing for long: nothing is recorded of it, or no op."""
 
@@ -147,38 +150,70 @@ def collection_idle(measured: Measurements) -> dict[Owner, int]:
 
 
 def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int:
-    """How long ranks wait in collectives for others that pause longer than they do: a sum over the steps of all of them.
-
-    Of a wait no more counts than the late rank paused longer in the stage to which the wait is booked.
-    """
-    if not lost.stages or not measured.has("segments"):
+    """How long ranks wait in collectives for others that pause longer than they do: a sum over the steps of all of them."""
+    if not lost.stages:
         return 0
-    booked = waits(measured).booked
-    booked = booked[same_text(booked["run"], owner[0]) & same_text(booked["role"], owner[1])]
-    booked = booked.rename(columns={"stage": "waiting_in", "cause": "canonical"})
-    if not len(booked):
-        return 0
-    keys = [*UNIT, "canonical", "rank"]
     idle = placed(measured, "idle")
-    idle = idle[same_text(idle["run"], owner[0]) & same_text(idle["role"], owner[1])]
-    # Ranks of damaged files wait too, and are none of those whose steps the sum is divided by.
-    booked = booked[is_among(booked, distinct(idle, ["rank"]), ["rank"])]
     stages = {key[2] for key in lost.stages}
     is_lost = idle["canonical"].isin(list(stages - {None})).to_numpy(np.bool_)
     if None in stages:
         is_lost = is_lost | idle["canonical"].isna().to_numpy(np.bool_)
-    idle = idle[is_lost & idle["cause"].isin(PAUSING).to_numpy(np.bool_)]
-    paused = summed(idle, keys, ["idle_ns"])
+    return waited_for(
+        measured, owner, idle[is_lost & idle["cause"].isin(PAUSING).to_numpy(np.bool_)]
+    )
+
+
+def waited_for_collections(measured: Measurements, owner: Owner) -> int:
+    """The same for garbage collection: what ranks wait for others that collect longer."""
+    if not measured.has("idle"):
+        return 0
+    idle = placed(measured, "idle")
+    collecting = idle[(idle["cause"] == "host_gc").to_numpy(np.bool_)]
+    return waited_for(measured, owner[0], collecting, owner[1])
+
+
+def _of_run(rows: pd.DataFrame, run: object, role: str | None) -> pd.DataFrame:
+    """The rows of a run, of one role or of all."""
+    rows = rows[same_text(rows["run"], run)]
+    return rows if role is ANY_ROLE else rows[same_text(rows["role"], role)]
+
+
+def waited_for(
+    measured: Measurements, run: object, paused: pd.DataFrame, role: str | None = ANY_ROLE
+) -> int:
+    """How long the ranks of a run wait in collectives for others whose `paused` rows are longer: a sum over all steps.
+
+    `paused` has `idle_ns` by unit, `canonical` and `rank`. With a role only its ranks count. Of a wait no more counts
+    than the late rank paused longer in the stage to which the wait is booked.
+    """
+    paused, idle = (_of_run(rows, run, role) for rows in (paused, placed(measured, "idle")))
+    if not len(paused) or not measured.has("segments"):
+        return 0
+    booked = _of_run(waits(measured).booked, run, role)
+    booked = booked.rename(columns={"stage": "waiting_in", "cause": "canonical"})
+    # Ranks of damaged files wait too, and are none of those whose steps the sum is divided by.
+    booked = booked[is_among(booked, distinct(idle, ["rank"]), ["rank"])]
+    if not len(booked):
+        return 0
+    unit = _unit_of_ranks(idle)
+    keys = [*unit, "canonical", "rank"]
+    paused = summed(paused, keys, ["idle_ns"])
     pairs = summed(booked, [*keys, "late_rank"], ["lost_ns"])
     of_rank, of_late = (
         looked_up(
-            pairs[columns].set_axis(keys, axis=1), paused, keys, optional=[*UNIT, "canonical"]
+            pairs[columns].set_axis(keys, axis=1), paused, keys, optional=[*unit, "canonical"]
         )
-        for columns in (keys, [*UNIT, "canonical", "late_rank"])
+        for columns in (keys, [*unit, "canonical", "late_rank"])
     )
     own_ns, late_ns = (part["idle_ns"].fillna(0).to_numpy(np.int64) for part in (of_rank, of_late))
     waited_ns = pairs["lost_ns"].to_numpy(np.int64)
     return int(np.minimum(waited_ns, np.maximum(late_ns - own_ns, 0)).sum())
+
+
+def _unit_of_ranks(idle: pd.DataFrame) -> tuple[str, ...]:
+    """What tells the steps of ranks apart: the role too, where two roles have a rank of one number."""
+    has_one_role = len(distinct(idle, ["rank"])) == len(distinct(idle, ["rank", "role"]))
+    return UNIT if has_one_role else (*UNIT, "role")
 
 
 NEARLY_ALL = 0.9

@@ -239,7 +239,7 @@ def _variation(measured: Measurements, sections: Sequence[Section]) -> Iterator[
 
 def _is_unlike(walls: pd.DataFrame) -> bool:
     """Whether these are captures of unlike processes, not repetitions of one step."""
-    return bool(walls["step"].isna().all()) and walls["origin"].nunique() > 1
+    return bool(walls["step"].isna().all()) and len(set(walls["origin"])) > 1
 
 
 def _longer_stage(measured: Measurements, run: object, step: int | None) -> str:

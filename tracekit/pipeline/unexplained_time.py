@@ -40,6 +40,10 @@ COVERED_BY: Mapping[str, tuple[Kind, ...]] = {
     "offload": (),
     "host-silence": ("idle", "waiting"),
     "data-loader-wait": ("idle", "waiting"),
+    "garbage-collection": ("idle", "waiting"),
+    "recompilation": ("idle", "waiting"),
+    "graph-capture": ("idle", "waiting"),
+    "allocator-calls": ("idle", "waiting"),
     "rollout-tail": ("idle", "waiting"),
     "replica-imbalance": ("idle", "waiting"),
 }

@@ -52,8 +52,9 @@ _PATTERNS = {
         r"(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize|(cuda|cu|hip)Memcpy(?!\w*Async)"
     ),
     _ALLOCATOR: re.compile(
-        r"(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|HostFree)(?!\w*Async)"
-        r"|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap|HostAlloc)(?!\w*Async)"
+        r"(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister)(?!\w*Async)"
+        r"|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostAlloc|HostRegister"
+        r"|HostUnregister)(?!\w*Async)"
     ),
     _COMPILING: COMPILING,
     _GRAPH: CAPTURING_GRAPH,

@@ -17,8 +17,9 @@ from tracekit.job.frames import (
     ordered,
     summed,
     text_or_none,
+    whole_or_none,
 )
-from tracekit.job.idle import collection_idle
+from tracekit.job.idle import collection_idle, waited_for_collections
 from tracekit.job.stage_windows import NO_STEPS, gpu_steps, owners_of, steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import subtract, union_all
@@ -33,6 +34,9 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.garbage import collection_spans
 from tracekit.process.host_side import HostWindows, device_busy, host_windows
+
+MOST_PLACES = 3
+"""A finding names at most so many places."""
 
 GARBAGE = Table(
     "garbage_collections",
@@ -100,16 +104,19 @@ def _findings(
         has_gpu = bool(of_owner["idle_ns"].notna().any())
         steps = existing.get(owner, NO_STEPS) if has_gpu else steps_of(measured, of_owner)
         lost_ns = lost_on_gpus.get(owner, 0) if has_gpu else int(of_owner["dur_ns"].sum())
-        lost, ratio = steps.per_step(lost_ns)
+        waited_ns = waited_for_collections(measured, owner) if has_gpu else 0
+        lost, ratio = steps.per_step(lost_ns + waited_ns)
         if ratio is None or ratio < limit["time_ratio"]:
             continue
         count = int(of_owner["count"].sum())
         who = "GPUs wait" if has_gpu else "the host spends"
         doing = "while Python collects garbage" if has_gpu else "on garbage collection"
+        waited = steps.mean(waited_ns)
+        others = f", {show(waited, 'ns')} of it for other ranks" if waited else ""
         yield Finding(
             "garbage-collection",
             thresholds.severity(ratio),
-            f"{who} {show(lost, 'ns')} of {show(steps.step_ns or 0.0, 'ns')} per step {doing}"
+            f"{who} {show(lost, 'ns')} of {show(steps.step_ns or 0.0, 'ns')} per step {doing}{others}"
             f" ({count:,} {plural(count, 'collection')})" + in_run(measured, owner[0]),
             "gc.freeze() after set-up; gc.disable() in the loop and gc.collect() between steps, on all ranks at once",
             (
@@ -126,15 +133,18 @@ def _findings(
 
 
 def _places(stages: pd.DataFrame, role: str | None) -> Iterator[Place]:
-    """The stages with most of it; the role where nothing is in a stage."""
+    """The stages with most of it, with the rank where few ranks collect; the role where nothing is in a stage."""
     stages = stages.assign(canonical=canonical_stages(stages))
     stages = stages[stages["canonical"].notna() & (stages["dur_ns"] > 0)]
     if not len(stages):
         yield Place(role=role)
         return
-    largest = ordered(summed(stages, ["canonical"], ["dur_ns"]), dur_ns=False).head(3)
+    are_few = stages["rank"].nunique() <= MOST_PLACES
+    by = ["canonical", "rank"] if are_few else ["canonical"]
+    largest = ordered(summed(stages, by, ["dur_ns"]), dur_ns=False).head(MOST_PLACES)
     for row in row_dicts(largest):
-        yield Place(role=role, stage=text_or_none(row["canonical"]))
+        rank = whole_or_none(row.get("rank"))
+        yield Place(role=role, stage=text_or_none(row["canonical"]), rank=rank)
 
 
 def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:

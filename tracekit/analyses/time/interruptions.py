@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
+from tracekit.job.idle import waited_for
 from tracekit.job.interruptions import (
     Interruption,
     interruption,
@@ -152,6 +154,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
                 reason = f"no step after the first {limit['first_steps']:g} was recorded{in_run(measured, run)}"
                 verdicts.append(Verdict(rule, "insufficient data", reason))
             elif is_worth_a_finding(late, thresholds):
+                late = _with_waits(measured, late)
                 findings.append(_FINDINGS[rule](measured, late, thresholds))
     first_steps = int(thresholds.of("recompilation")["first_steps"])
     return ANALYSIS.answered(
@@ -160,6 +163,15 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         findings=tuple(findings),
         verdicts=tuple(verdicts),
     )
+
+
+def _with_waits(measured: Measurements, found: Interruption) -> Interruption:
+    """The interruption with what other ranks wait for those that it holds up longer."""
+    if not measured.has("idle"):
+        return found
+    paused = found.rows[found.rows["idle_ns"].notna()]
+    waited = waited_for(measured, found.rows["run"].iloc[0], paused)
+    return replace(found, lost_ns=found.lost_ns + waited / found.steady.count)
 
 
 def _total(count: int) -> Metric:
@@ -305,6 +317,7 @@ ANALYSIS = Analysis(
     title="What interrupts steady steps?",
     reads=("host_ops",),
     writes=(INTERRUPTIONS,),
+    rests_on=("idle", "collectives", "segments", "arrivals"),
     rules=("allocator-calls", "recompilation", "graph-capture"),
     thresholds={
         "recompilation": {
