@@ -200,3 +200,15 @@ def test_little_work_after_long_start_up_ranks_low(name):
     assert (first.rule, first.severity) == ("start-up", "high")
     assert others
     assert {other.severity for other in others} == {"info"}
+
+
+# Among profiles that do not belong together
+
+
+@needs_real_data
+def test_a_capture_is_as_long_among_others_as_alone():
+    """`mock` lasts 236 ms, all but 0.65 of it start-up, whether it is looked at alone or beside others."""
+    folder = real_profile("data/nsys/GindaChen_nsys-ai")
+    walls = {m.label: m.value for m in tracekit.analyze(folder).headline if m.name == "step_wall"}
+    alone = headline(tracekit.analyze(folder / "mock.sqlite"))
+    assert walls["capture of mock"] == alone["step_wall"]

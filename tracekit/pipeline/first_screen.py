@@ -226,7 +226,7 @@ def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
         return ()
     walls = steps.walls
     if is_apart(measured):
-        return _steps_apart(steps)
+        return _steps_apart(measured, steps)
     low: float | None = None
     high: float | None = None
     if len(walls) > 1:
@@ -272,14 +272,16 @@ def is_apart(measured: Measurements) -> bool:
     return APART in map(attrgetter("code"), measured.notes)
 
 
-def _steps_apart(steps: Job) -> tuple[Metric, ...]:
+def _steps_apart(measured: Measurements, steps: Job) -> tuple[Metric, ...]:
     """The step of each run, the longest first: of what does not belong together there is no mean."""
     metrics: list[Metric] = []
+    before = {prefix.run: prefix.start_up_ns for prefix in prefixes(measured)}
     for run in steps.walls["run"].astype(str).unique():
         of_run = steps.of(run)
         if of_run.step_ns is not None:
             label = f"{_unit_name(of_run)} of {run}"
-            metrics.append(Metric("step_wall", of_run.step_ns, "ns", "lower", label=label))
+            wall_ns = of_run.step_ns + before.get(run, 0)
+            metrics.append(Metric("step_wall", wall_ns, "ns", "lower", label=label))
     return tuple(sorted(metrics, key=attrgetter("value"), reverse=True)[:MOST_APART])
 
 
