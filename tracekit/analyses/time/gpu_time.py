@@ -51,8 +51,8 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.busy import by_bin, by_window, rows_by_device, running, running_of
 from tracekit.process.by_name import is_named, narrow
-from tracekit.process.stage_at import outer_ranges
-from tracekit.process.steps import Stages, Steps, windows
+from tracekit.process.device_windows import DeviceWindows, device_windows
+from tracekit.process.steps import Stages, Steps
 
 GPU_TIME = Table(
     "gpu_time",
@@ -131,7 +131,8 @@ def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFr
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Breakdowns per device of the whole capture, of every step and of every stage."""
-    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    of_device: DeviceWindows = trace.derived(device_windows)
+    steps, stages = of_device.step_rows, of_device.outer_ranges
     parts, bins = [], []
     device = trace.nullable("device_ops", "device")
     for number, rows in rows_by_device(device):
