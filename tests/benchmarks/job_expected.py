@@ -98,8 +98,8 @@ EXPECTED = {
     "casts": Expectation((), (), ("aten::copy_|_to_copy|direct_copy|cast",)),
     "weights_through_host": Expectation(("pageable-copies", "weight-sync", "offload"), ("host-sync-stalls",), ()),
     "object_broadcast": Expectation(("host-silence", "launch-bound", "small-collectives", "low-gpu-utilization"), ("host-sync-stalls",), ("@stage",)),
-    "frequent_checkpoints": Expectation((), (), ("checkpoint",)),
-    "frequent_validation": Expectation((), (), ("@stage",)),
+    "frequent_checkpoints": Expectation(("periodic-stage",), (), ("checkpoint",)),
+    "frequent_validation": Expectation(("periodic-stage",), (), ("@stage",)),
     "clock_of_one_of_two": Expectation(LATE, (), ("@rank",)),
     "copies_of_one_of_two": Expectation((*LATE, "pageable-copies"), (), ("@rank",)),
 }  # fmt: skip
@@ -107,7 +107,7 @@ EXPECTED = {
 ALLOWED: dict[str, tuple[tuple[str, str], ...]] = {
     "cut_file": (("profiling-artefact", ""),),
     "pipeline": (("exposed-communication", ""),),
-    "periodic": (("", "save_checkpoint"), ("", "testing")),
+    "periodic": (("periodic-stage", ""), ("", "save_checkpoint"), ("", "testing")),
 }
 """(Rule, words) of what is true of every job under a switch: neither a fault nor a false alarm. The bubble of a pipeline
 is waiting, and a checkpoint takes its time."""

@@ -11,6 +11,7 @@ import pandas as pd
 from tracekit.job.frames import UNIT, distinct, same_text, staged, summed
 from tracekit.job.host_syncs import sync_bound
 from tracekit.job.launching import bound_stages
+from tracekit.job.periodic_stages import chore_keys
 from tracekit.job.stage_windows import (
     NO_STEPS,
     WHERE,
@@ -111,8 +112,10 @@ def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pause
     busy_ratio = thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
     elsewhere = _claimed_between_ops(measured, thresholds)
     paused: dict[Owner, Pauses] = {}
-    caused = idle_by_cause(measured)
+    caused, chores = idle_by_cause(measured), chore_keys(measured)
     for window in stage_windows(measured):
+        if window.key in chores:
+            continue
         before = paused.setdefault(window.owner, Pauses(0, 0, 0, [], {}))
         silent, code, short = (
             caused.get((*window.key, cause), 0) for cause in (*PAUSING, "host_none")
