@@ -392,10 +392,11 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 "host-silence",
                 thresholds.severity(ratio),
                 f"GPUs wait {show(total, 'ns')} of {show(steps.step_ns, 'ns')} per step while {what}"
-                f"{others}{_in_few_steps(measured, owner, lost)}{in_run(measured, run)}",
+                f"{_outside(lost)}{others}{_in_few_steps(measured, owner, lost)}{in_run(measured, run)}",
                 advice,
                 (
                     *_pause_evidence(lost, steps),
+                    *_outside_evidence(lost, steps),
                     *_waiting_evidence(waited),
                     evidence(
                         "longest_ns",
@@ -403,14 +404,38 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                         "longest pause",
                     ),
                 ),
-                tuple(_place(row) for row in row_dicts(_of_each_stage(gaps).head(3)))
-                or tuple(window.place for window in lost.windows[:3]),
+                tuple(_places(lost, gaps)),
                 round(total + waited),
                 ratio,
                 caveats,
             )
         )
     return findings
+
+
+def _is_outside(lost: Pauses) -> bool:
+    """Whether most of the pauses are in no stage."""
+    return 2 * lost.outside_ns > lost.total_ns
+
+
+def _outside(lost: Pauses) -> str:
+    """Where the pauses are, if most of them are in no stage."""
+    return ", outside any stage" if _is_outside(lost) else ""
+
+
+def _places(lost: Pauses, gaps: pd.DataFrame) -> Iterator[Place]:
+    """The longest gaps of each stage, else the stages; gaps outside stages may begin within one, which is not their place."""
+    places = [_place(row) for row in row_dicts(_of_each_stage(gaps).head(3))]
+    for place in places or [window.place for window in lost.windows[:3]]:
+        yield replace(place, stage=None) if _is_outside(lost) else place
+
+
+def _outside_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
+    """The part of the pauses that no stage holds."""
+    if lost.outside_ns:
+        yield evidence(
+            "outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage, per step"
+        )
 
 
 def _in_few_steps(measured: Measurements, owner: Owner, lost: Pauses) -> str:
@@ -499,7 +524,7 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
     rows = rows[rows["cause"].isin(PAUSING).to_numpy(np.bool_)]
     canonical = canonical_stages(rows)
     stages = {window.canonical for window in lost.windows}
-    if None not in stages:
+    if None not in stages and not lost.outside_ns:
         counts = np.array(list(map(stages.__contains__, canonical.tolist())), np.bool_)
         rows, canonical = rows[counts], canonical[counts]
     rows = rows.assign(canonical=canonical)
