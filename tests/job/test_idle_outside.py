@@ -69,3 +69,19 @@ def test_without_marks_of_steps_the_time_between_stages_is_not_the_hosts(tmp_pat
     """Another process may have worked meanwhile: stages alone do not tell."""
     rows = [row for row in logging_steps(4, 10 * MS) if not row["name"].startswith("ProfilerStep")]
     assert not idle_outside_stages(report_of(tmp_path, rows).measurements)
+
+
+def test_the_place_of_pauses_outside_stages_is_none_of_a_stage(tmp_path):
+    """4 steps: 10 ms a step in the range `mini_batch log` outside stages, 6 ms in `micro_batch wait` inside `gen`."""
+    rows = []
+    for number in range(1, 5):
+        at = (number - 1) * 100 * MS
+        rows += [step(number, at, 100 * MS), annotation("gen", at, 90 * MS)]
+        rows += launched("gemm", at + 1, at + 2, 40 * MS, 10 * number)
+        rows.append(annotation("micro_batch wait", at + 40 * MS + 3, 6 * MS))
+        rows += launched("gemm", at + 46 * MS + 4, at + 46 * MS + 5, 44 * MS - 6, 10 * number + 1)
+        rows.append(annotation("mini_batch log", at + 90 * MS, 10 * MS - 1))
+    (found,) = silence(report_of(tmp_path, rows).report)
+    assert found.recoverable_ns == pytest.approx(16_000_000, abs=50_000)
+    assert "the host is in mini_batch log" in found.claim
+    assert "outside any stage" in found.claim

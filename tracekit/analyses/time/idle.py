@@ -440,7 +440,7 @@ def _outside_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
 
 def _in_few_steps(measured: Measurements, owner: Owner, lost: Pauses) -> str:
     """In which steps the pauses are, where these are few."""
-    steps = pausing_steps(measured, owner, lost)
+    steps = set() if _is_outside(lost) else pausing_steps(measured, owner, lost)
     return f", nearly all in {plural(len(steps), 'step')} {numbers(steps)}" if steps else ""
 
 
@@ -467,26 +467,27 @@ def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
 
 def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str, tuple[str, ...]]:
     """(what the host does, what to try, caveats) of pauses, by what most of them are."""
+    named_culprit = partial(of_owner, measured, owner, is_outside=_is_outside(lost))
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
-        culprit = of_owner(measured, owner, ("python", "range", "sample", "off_cpu", "nothing"))
+        culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
         place = "" if culprit is None else f", most in {_named(culprit)}"
         advice = "see what runs between the ops: with_stack=True, ranges (NVTX), samples of the CPU"
         return f"the host is between ops, in many short pauses{place}", advice, ()
     if lost.code_ns > lost.silent_ns:
-        culprit = of_owner(measured, owner, ("python", "range"))
+        culprit = named_culprit(("python", "range"))
         if culprit is None:
             place = "the host runs Python"
         else:
             waiting = waiting_for(measured, culprit, owner)
             place = f"the host is in {_named(culprit)}{waiting}"
         return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
-    culprit = of_owner(measured, owner, ("sample", "off_cpu"))
+    culprit = named_culprit(("sample", "off_cpu"))
     if culprit is not None:
         advice = (
             "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
         )
         return f"the host is {_on_cpu(culprit)}", advice, ()
-    culprit = of_owner(measured, owner, ("nothing",))
+    culprit = named_culprit(("nothing",))
     around = (
         "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
     )
