@@ -124,7 +124,8 @@ def _holds(text: str, word: str, fault: dict[str, Any]) -> bool:
     if word == "@step":
         return all(f"step {step}" in text for step in fault["steps"])
     if word in ("@stage", "@place"):
-        return str(fault[word[1:]]) in text
+        names = (fault[word[1:]], fault.get(f"usual_{word[1:]}") or fault[word[1:]])
+        return any(str(name) in text for name in names)
     return word in text
 
 
