@@ -85,3 +85,8 @@ def test_the_place_of_pauses_outside_stages_is_none_of_a_stage(tmp_path):
     assert found.recoverable_ns == pytest.approx(16_000_000, abs=50_000)
     assert "the host is in mini_batch log" in found.claim
     assert "outside any stage" in found.claim
+
+
+def test_where_only_some_stages_are_asked_for_nothing_is_outside(tmp_path):
+    """The time of the stages that were left out is not the host's."""
+    assert not silence(report_of(tmp_path, logging_steps(4, 10 * MS), stages=("update*",)).report)

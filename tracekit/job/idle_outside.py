@@ -31,7 +31,10 @@ def idle_outside_stages(measured: Measurements) -> dict[Owner, Outside]:
     """Return what the host's pauses outside stages leave idle, by run and role with stages and with marked steps.
 
     Marks of steps show that one program runs them: elsewhere the time between stages may be that of other processes.
+    Nothing where only some stages were asked for.
     """
+    if measured.facts.stages:
+        return {}
     return measured.derived(_idle_outside_stages)
 
 

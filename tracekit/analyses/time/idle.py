@@ -396,7 +396,6 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 advice,
                 (
                     *_pause_evidence(lost, steps),
-                    *_outside_evidence(lost, steps),
                     *_waiting_evidence(waited),
                     evidence(
                         "longest_ns",
@@ -430,14 +429,6 @@ def _places(lost: Pauses, gaps: pd.DataFrame) -> Iterator[Place]:
         yield replace(place, stage=None) if _is_outside(lost) else place
 
 
-def _outside_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
-    """The part of the pauses that no stage holds."""
-    if lost.outside_ns:
-        yield evidence(
-            "outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage, per step"
-        )
-
-
 def _in_few_steps(measured: Measurements, owner: Owner, lost: Pauses) -> str:
     """In which steps the pauses are, where these are few."""
     steps = set() if _is_outside(lost) else pausing_steps(measured, owner, lost)
@@ -463,6 +454,8 @@ def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
         yield evidence("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
     if lost.short_ns:
         yield evidence("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
+    if lost.outside_ns:
+        yield evidence("outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage")
 
 
 def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str, tuple[str, ...]]:

@@ -71,7 +71,10 @@ STEPS = Table(
             "category", "What repeats, where that alone divides the source; with # for numbers."
         ),
         "ts_ns": TS,
-        "dur_ns": Column("int64", "Wall time on the host, ns."),
+        "dur_ns": Column(
+            "int64",
+            "Wall time on the host, ns; where the host runs ahead in most steps, until its device work is done.",
+        ),
         "start_up_ns": Column(
             "int64",
             "Start-up before it, in a recording that no mark divides: recorded, and no part of it.",
