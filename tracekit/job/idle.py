@@ -162,7 +162,11 @@ def _outside_edges(measured: Measurements, thresholds: Thresholds) -> dict[Owner
         rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
         at_edges = idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
     outside = idle_outside_stages(measured).items()
-    return {owner: lost for owner, lost in outside if owner not in at_edges and sum(lost)}
+    return {
+        owner: lost
+        for owner, lost in outside
+        if owner not in at_edges and lost.silent_ns + lost.code_ns
+    }
 
 
 def collection_idle(measured: Measurements) -> dict[Owner, int]:

@@ -89,7 +89,8 @@ def _less(
         .to_numpy(np.int64)
         for sums in (in_step, in_stages)
     )
-    return np.maximum(of_step - of_stages, 0)
+    left: npt.NDArray[np.int64] = np.maximum(of_step - of_stages, 0)
+    return left
 
 
 def _with_last_step(left: dict[str, npt.NDArray[np.int64]]) -> Outside:

@@ -132,8 +132,8 @@ def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFr
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Breakdowns per device of the whole capture, of every step and of every stage."""
-    of_device: DeviceWindows = trace.derived(device_windows)
-    steps, stages = of_device.step_rows, of_device.outer_ranges
+    moved: DeviceWindows = trace.derived(device_windows)
+    steps, stages = moved.step_rows, moved.outer_ranges
     parts, bins = [], []
     device = trace.nullable("device_ops", "device")
     for number, rows in rows_by_device(device):
