@@ -81,8 +81,10 @@ def _part(kind: str, cost: int, truth: Facts, loud: list[Facts]) -> Facts:
 
 
 def _renamed(fault: Facts) -> Facts:
+    """Return a fault with the names that were recorded; reports may also use the stage's usual name, as an alias of it."""
     names = {key: NAMES.get(fault.get(key), fault.get(key)) for key in ("stage", "place")}
-    return fault | {key: name for key, name in names.items() if name is not None}
+    usual = {f"usual_{key}": fault.get(key) for key in names}
+    return fault | usual | {key: name for key, name in names.items() if name is not None}
 
 
 def expected_under(expected: Expectation, unknown: frozenset[str]) -> Expectation:

@@ -78,7 +78,7 @@ def test_a_stage_of_four_in_seven_steps_is_shared_out_over_all(tmp_path):
     assert cells["gen"]["share_ratio"] == pytest.approx(360 / 690)
     assert sum(row["share_ratio"] for row in cells.values()) == pytest.approx(1)
     assert "test: 30.0 ms every 2 steps, 13 % of the time." in table.caption
-    assert [f.rule for f in measured.findings] == []
+    assert [f.rule for f in measured.findings] == ["periodic-stage"]
 
 
 def test_validation_between_steps_has_no_share_of_the_step_but_of_the_time(tmp_path):
@@ -183,3 +183,40 @@ def test_periodic_stages_of_a_job_that_was_captured_stage_by_stage_are_not_guess
     assert (
         periodic_stages(analyze(tmp_path, Options(jobs=1, questions=QUESTIONS)).measurements) == []
     )
+
+
+def idle_in(name, count, every):
+    """So many steps of 100 ms that are all work, and 20 ms of `name` in every k-th in which the host is silent but for its ends."""
+    rows, at = [], 0
+    for number in range(1, count + 1):
+        begin = at
+        rows += [annotation("update_actor", at, 100_000)]
+        rows += launched("gemm", at + 1, at + 2, 99_990, 10 * number)
+        at += 100_000
+        if number % every == 0:
+            rows += [annotation(name, at, 20_000)]
+            rows += launched("copy", at + 1, at + 2, 1_000, 10 * number + 1)
+            rows += launched("copy", at + 19_000, at + 19_001, 900, 10 * number + 2)
+            at += 20_000
+        rows.append(step(number, begin, at - begin))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "rules"),
+    [
+        ("save_checkpoint", 2, {"periodic-stage": "medium"}),
+        ("save_checkpoint", 5, {"periodic-stage": "info"}),
+        ("export to disk", 2, {"periodic-stage": "medium"}),
+        ("update_critic", 2, {"host-silence": "medium"}),
+        ("save_checkpoint", 1, {"host-silence": "high"}),
+    ],
+)
+def test_gpus_that_idle_in_a_scheduled_stage_are_the_stage_and_no_silence(
+    tmp_path, name, every, rules
+):
+    """5 steps of which the first does not count: 18 ms of 20 idle in 2 of 4, once, or in all; an update is no chore."""
+    path = write(tmp_path / "rank0.json", idle_in(name, 5, every))
+    findings = analyze(path, Options(jobs=1)).report.findings
+    of_idle = ("periodic-stage", "host-silence", "low-gpu-utilization")
+    assert {f.rule: f.severity for f in findings if f.rule in of_idle} == rules

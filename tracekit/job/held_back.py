@@ -17,6 +17,7 @@ from tracekit.job.stage_windows import (
     owners_of,
     placed,
     stage_windows,
+    whole,
 )
 from tracekit.model.keys import numbered, of_keys, places_of, summed
 from tracekit.model.records import dataclass
@@ -78,7 +79,22 @@ def blame(measured: Measurements) -> Blame:
 
 
 def _blame(measured: Measurements) -> Blame:
-    rows = placed(measured, "idle_blame").reset_index(drop=True)
+    return _blame_of(measured, placed(measured, "idle_blame"))
+
+
+def _blame_outside(measured: Measurements) -> Blame:
+    """What held GPUs back in steps less what did so in their stages, whose rows are negative."""
+    rows = whole(measured, "idle_blame")
+    in_stages = placed(measured, "idle_blame")
+    in_stages = in_stages[
+        (in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)
+    ]
+    steps = rows[(rows["window"] == "step").to_numpy(np.bool_)]
+    return _blame_of(measured, pd.concat([steps, in_stages.assign(idle_ns=-in_stages["idle_ns"])]))
+
+
+def _blame_of(measured: Measurements, rows: pd.DataFrame) -> Blame:
+    rows = rows.reset_index(drop=True)
     frames = measured["idle_frames"]
     tree, place = _merged(frames)
     keys = ["run", "source", "pid", "node"]
@@ -127,9 +143,14 @@ def inside(tree: Tree, own_ns: Ints) -> Ints:
     return total
 
 
-def of_owner(measured: Measurements, owner: Owner, holders: Sequence[str]) -> Culprit | None:
-    """The place of these kinds that most of the idle time of a run and role was spent in; None if none stands out."""
-    blamed = blame(measured)
+def of_owner(
+    measured: Measurements, owner: Owner, holders: Sequence[str], *, is_outside: bool = False
+) -> Culprit | None:
+    """The place of these kinds that most of the idle time of a run and role was spent in; None if none stands out.
+
+    With `is_outside` that of its steps outside their stages.
+    """
+    blamed = measured.derived(_blame_outside) if is_outside else blame(measured)
     owners, number = owners_of(blamed.rows)
     if owner not in owners:
         return None

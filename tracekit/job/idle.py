@@ -10,7 +10,9 @@ import pandas as pd
 
 from tracekit.job.frames import UNIT, distinct, same_text, staged, summed
 from tracekit.job.host_syncs import sync_bound
+from tracekit.job.idle_outside import Outside, idle_outside_stages
 from tracekit.job.launching import bound_stages
+from tracekit.job.periodic_stages import chore_keys
 from tracekit.job.stage_windows import (
     NO_STEPS,
     WHERE,
@@ -52,7 +54,8 @@ PAUSING = ("host_silent", "host_code")
 class Pauses(NamedTuple):
     """What a (run, role) loses to silence and to other code: sums over the steps of its GPUs.
 
-    `short_ns` are pauses too short for either, where there are many; `stages` is what each stage loses.
+    `short_ns` are pauses too short for either, where there are many; `stages` is what each stage loses. `outside_ns` is the
+    part of silence and code outside all stages.
     """
 
     silent_ns: int
@@ -60,6 +63,7 @@ class Pauses(NamedTuple):
     short_ns: int
     windows: list[StageWindow]
     stages: dict[tuple[object, ...], int]
+    outside_ns: int = 0
 
     @property
     def total_ns(self) -> int:
@@ -114,8 +118,10 @@ def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pause
     busy_ratio = thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
     elsewhere = _claimed_between_ops(measured, thresholds)
     paused: dict[Owner, Pauses] = {}
-    caused = idle_by_cause(measured)
+    caused, chores = idle_by_cause(measured), chore_keys(measured)
     for window in stage_windows(measured):
+        if window.key in chores:
+            continue
         before = paused.setdefault(window.owner, Pauses(0, 0, 0, [], {}))
         silent, code, short = (
             caused.get((*window.key, cause), 0) for cause in (*PAUSING, "host_none")
@@ -131,6 +137,13 @@ def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pause
                 windows=[*before.windows, window],
                 stages={**before.stages, window.key: silent + code + short},
             )
+    for owner, (silent, code) in _outside_edges(measured, thresholds).items():
+        before = paused.setdefault(owner, Pauses(0, 0, 0, [], {}))
+        paused[owner] = before._replace(
+            silent_ns=before.silent_ns + silent,
+            code_ns=before.code_ns + code,
+            outside_ns=silent + code,
+        )
     existing = gpu_steps(measured)
     costly = {}
     for owner, lost in paused.items():
@@ -139,6 +152,24 @@ def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pause
         if total and ratio is not None and ratio >= limit["step_ratio"]:
             costly[owner] = lost
     return costly
+
+
+def _outside_edges(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Outside]:
+    """What pauses of the host leave idle outside stages, where rule R15 does not count the time between these."""
+    if not measured.has("idle"):
+        return {}
+    at_edges: Mapping[Owner, object] = {}
+    if {"host-sync-stalls", "stage-edge-idle"} <= thresholds.values.keys() and measured.has(
+        "stage_edges"
+    ):
+        rows = edge_rows(measured, thresholds.of("host-sync-stalls"))
+        at_edges = idle_at_edges(measured, rows, thresholds.of("stage-edge-idle"))
+    outside = idle_outside_stages(measured).items()
+    return {
+        owner: lost
+        for owner, lost in outside
+        if owner not in at_edges and lost.silent_ns + lost.code_ns
+    }
 
 
 def collection_idle(measured: Measurements) -> dict[Owner, int]:

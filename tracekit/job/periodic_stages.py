@@ -20,7 +20,7 @@ from tracekit.job.frames import (
 from tracekit.job.stage_walls import recorded_steps, stage_steps, stage_walls
 from tracekit.model.keys import looked_up, row_dicts
 from tracekit.model.records import dataclass
-from tracekit.model.stages import VALIDATION
+from tracekit.model.stages import STAGES, VALIDATION
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 
@@ -29,6 +29,8 @@ LEAST_TIMES = 2
 
 CHECKPOINT = "save"
 """The canonical stage of checkpoints."""
+
+_CHORES = (VALIDATION, CHECKPOINT)
 
 WORTH_NAMING = 0.001
 """A smaller share of the time is not worth a sentence."""
@@ -60,9 +62,19 @@ class PeriodicStage:
         return f"in {self.present} of {self.recorded} steps"
 
     @property
+    def per_step_ns(self) -> float:
+        """What it takes per step, steps without it included."""
+        return self.wall_ns * self.present / max(self.recorded, 1)
+
+    @property
     def is_planned(self) -> bool:
         """Whether it comes by a schedule: with a period, or as validation and checkpoints do."""
-        return self.every is not None or self.canonical in (VALIDATION, CHECKPOINT)
+        return self.every is not None or self.canonical in _CHORES
+
+    @property
+    def is_chore(self) -> bool:
+        """Whether it comes by a schedule and is no part of training, as validation and checkpoints: its GPUs idle by plan."""
+        return self.is_planned and (self.canonical not in STAGES or self.canonical in _CHORES)
 
     def sentence(self, measured: Measurements) -> str:
         """What it costs when it runs, and on average."""
@@ -149,6 +161,15 @@ def _periodic_stage(
         stage_ns / max(float(row["recorded_ns"]) + outside_ns, 1.0),
         not row["inside_ns"],
     )
+
+
+def chore_keys(measured: Measurements) -> set[tuple[object, ...]]:
+    """Return run, role and canonical stage of chores: rules about idle GPUs leave them to `told`."""
+    return {
+        (text_or_none(stage.run), stage.role, stage.canonical)
+        for stage in periodic_stages(measured)
+        if stage.is_chore
+    }
 
 
 def planned_ns(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.float64]:

@@ -19,6 +19,7 @@ from tracekit.job.frames import (
     stage_rows,
     whole_or_none,
 )
+from tracekit.job.periodic_stages import planned_ns
 from tracekit.job.stage_windows import whole
 from tracekit.job.start_up import prefixes
 from tracekit.job.step_marks import DISAGREE, device_steps
@@ -218,7 +219,8 @@ def _variation(measured: Measurements, sections: Sequence[Section]) -> Iterator[
         return
     covered = sum(f.recoverable_ns or 0 for f in findings if f.rule in OF_SOME_STEPS)
     for run, walls in each_run(job(measured).walls):
-        wall = walls["wall_ns"].to_numpy(np.float64)
+        # Stages that come by a schedule are no variation of steps.
+        wall = walls["wall_ns"].to_numpy(np.float64) - planned_ns(measured, walls)
         if len(wall) < FEWEST_STEPS or _is_unlike(walls):
             continue
         median = float(np.median(wall))

@@ -51,7 +51,7 @@ COVERED_BY: Mapping[str, tuple[Kind, ...]] = {
 
 CAUSES_OF: Mapping[str, tuple[str, ...]] = {
     "data-loader-wait": ("host_loader", "loader"),
-    "host-silence": ("host_silent", "host_code", "host_none", "silent", "between"),
+    "host-silence": ("host_silent", "host_code", "host_none", "silent", "between", "after_last"),
     "garbage-collection": ("host_gc", "gc"),
     "launch-bound": ("host_op", "host_overhead", "host_none", "host_code", "kernel_wait"),
 }

@@ -14,11 +14,11 @@ from tracekit.model.keys import distinct, numbered
 from tracekit.model.tables import DEVICE_OP_KINDS
 from tracekit.model.tables.slots import CAUSES, CLASSES
 from tracekit.model.trace import Trace
+from tracekit.process.device_windows import device_windows
 from tracekit.process.idle import DeviceIdle, name_ranks
 from tracekit.process.launches import Launches, launches
 from tracekit.process.op_paths import op_paths
 from tracekit.process.parts import NO_OP, NONE, UNLINKED, Parts, keyed, together
-from tracekit.process.stage_at import outer_stages, stage_at
 from tracekit.process.work_classes import work_stages
 
 Ints = npt.NDArray[np.int64]
@@ -78,10 +78,11 @@ def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
 
 def _idle(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> Parts:
     """Idle time of each window by the stage at that time and by cause."""
-    stages = trace.derived(outer_stages)
+    stages = trace.derived(device_windows).outer_stages
     cuts = distinct(np.concatenate((low, high, stages.ts_ns, stages.end_ns)))
     window, cell = beginning(cuts, low[kept], high[kept])
-    stage = stage_at(trace, cuts)
+    codes = np.append(stages.stage.codes.astype(np.int64), -1)
+    stage = codes[stages.row_at(cuts)]
     until = np.append(cuts[1:], cuts[-1:])
     entries = []
     for cause, name in enumerate(CAUSES):

@@ -23,11 +23,10 @@ from tracekit.model.tables.arrays import (
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import codes_at, narrow
+from tracekit.process.device_windows import DeviceWindows, device_windows
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.launches import launches
 from tracekit.process.nesting import innermost
-from tracekit.process.stage_at import outer_ranges
-from tracekit.process.steps import windows
 
 Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
@@ -63,7 +62,8 @@ WINDOWS = ("capture", "step", "stage")
 
 def idle_windows(trace: Trace, idle: DeviceIdle) -> tuple[dict[str, Any], Ints, Ints]:
     """(window, step and stage of the capture, of every step and of every outermost range; their starts, their ends)."""
-    steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    of_device: DeviceWindows = trace.derived(device_windows)
+    steps, ranges = of_device.step_rows, of_device.outer_ranges
     start = np.concatenate(([idle.first], steps.ts_ns, ranges.ts_ns))
     end = np.concatenate(([idle.last], steps.end_ns, ranges.end_ns))
     kind = np.repeat(np.arange(len(WINDOWS)), (1, len(steps), len(ranges)))
@@ -153,7 +153,8 @@ def longest(
     )
     rows = np.lexsort((place, start, -length))[:MAX_GAPS]
     start, length, cause = start[rows], length[rows], cause[rows]
-    names, ranges = trace.texts("device_ops", "name"), trace.derived(outer_ranges)
+    of_device: DeviceWindows = trace.derived(device_windows)
+    names, ranges = trace.texts("device_ops", "name"), of_device.outer_ranges
     waits = np.char.startswith(np.array(CAUSES), "host_")[cause]
     inside = _host(trace, after[rows], start, start + length, waits)
     numbers = joined([repeated_number(idle.device, 1) for idle in devices])
@@ -169,7 +170,7 @@ def longest(
         "dur_ns": length,
         "cause": narrow(cause, CAUSES),
         "cause_ns": cause_ns[rows],
-        "step": trace.derived(windows).step_rows.number_at(start),
+        "step": of_device.step_rows.number_at(start),
         **trimmed_all(texts),
     }
 

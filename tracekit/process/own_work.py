@@ -31,8 +31,8 @@ from tracekit.model.trace import Trace
 from tracekit.process.by_name import is_named, named, of_kind
 from tracekit.process.collective_names import ROOTED
 from tracekit.process.collectives import Collectives, collectives
-from tracekit.process.stage_at import outer_ranges
-from tracekit.process.steps import Spans, windows
+from tracekit.process.device_windows import DeviceWindows, device_windows
+from tracekit.process.steps import Spans
 
 Ints = npt.NDArray[np.int64]
 
@@ -183,7 +183,8 @@ def _arrivals(
 
 def _pieces(trace: Trace) -> Pieces:
     """Steps and outermost stages as disjoint pieces in order."""
-    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    of_device: DeviceWindows = trace.derived(device_windows)
+    steps, stages = of_device.step_rows, of_device.outer_ranges
     bounds = [_disjoint(spans) for spans in (steps, stages)]
     cuts = distinct(np.concatenate([side for pair in bounds for side in pair]))
     start, end = cuts[:-1], cuts[1:]

@@ -16,6 +16,7 @@ from tracekit.model.tables.slots import CAUSES, CLASSES, NO_OP, OTHER, UNLINKED
 from tracekit.model.trace import Trace
 from tracekit.process.by_name import narrow
 from tracekit.process.device_slots import device_slots
+from tracekit.process.device_windows import device_windows
 from tracekit.process.host_slots import host_slots
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.op_paths import path_texts
@@ -24,7 +25,7 @@ from tracekit.process.parts import OTHER as OTHER_CODE
 from tracekit.process.parts import UNLINKED as UNLINKED_CODE
 from tracekit.process.parts import Parts, bounded
 from tracekit.process.stage_at import stage_names
-from tracekit.process.steps import Steps, windows
+from tracekit.process.steps import Steps
 
 Ints = npt.NDArray[np.int64]
 
@@ -47,7 +48,7 @@ def exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, Ar
     `devices` is the idle time of every device of the trace; without one the step thread is told instead.
     Of a source with very many steps that overlap, the last may be left out.
     """
-    steps = trace.derived(windows).step_rows
+    steps = trace.derived(device_windows).step_rows
     low = steps.ts_ns
     high = low + np.maximum(steps.dur_ns, 0)
     if not len(low):

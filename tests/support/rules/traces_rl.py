@@ -56,7 +56,28 @@ def batches_of(*lengths, kind="micro"):
     return [step(1, 0, at + 20), annotation("actor_update", 0, at + 20), *rows]
 
 
+def validating(length):
+    """Five steps, one after the other: an update of 900 that a kernel fills, and in the second and fourth a validation that one fills."""
+    rows, at = [], 0
+    for number in range(1, 6):
+        begin, parts = (
+            at,
+            [("update_actor", 900), *([("testing", length)] if number % 2 == 0 else [])],
+        )
+        for place, (name, dur) in enumerate(parts):
+            rows.append(annotation(name, at, dur))
+            rows += launched("gemm", at, at, dur, 10 * number + place)
+            at += dur
+        rows.append(step(number, begin, at - begin))
+    return rows
+
+
 FIRES: dict[str, Firing] = {
+    # The first step does not count: 2 · 100 of 4 · 900 + 2 · 100 = 3,800.
+    "periodic-stage": Firing(
+        validating(100), "test (testing) takes 100 µs every 2 steps: 5.3 % of the time", "medium", 50_000, 200 / 3_800,
+        {"stage_ns": 100_000, "step_count": 2},
+    ),
     # 50 of each step of 1000; nothing says how much is moved.
     "weight-sync": Firing(
         sync_of(50), "weight sync takes 5.0 % of the step", "medium", 50_000, 0.05,
@@ -86,6 +107,8 @@ FIRES: dict[str, Firing] = {
 }  # fmt: skip
 
 NEAR_MISSES: dict[str, Sources] = {
+    # 2 · 36 of 4 · 900 + 2 · 36 = 3,672: 1.96 %.
+    "periodic-stage": validating(36),
     # 49 of 1000.
     "weight-sync": sync_of(49),
     # 2998 of 100,000.

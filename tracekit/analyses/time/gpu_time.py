@@ -28,6 +28,7 @@ from tracekit.job.held_back import Culprit, kinds_of, of_window
 from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import idle_by_cause
 from tracekit.job.idle_claims import claims
+from tracekit.job.periodic_stages import chore_keys
 from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import PROCESS, sums_of
@@ -51,8 +52,8 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 from tracekit.process.busy import by_bin, by_window, rows_by_device, running, running_of
 from tracekit.process.by_name import is_named, narrow
-from tracekit.process.stage_at import outer_ranges
-from tracekit.process.steps import Stages, Steps, windows
+from tracekit.process.device_windows import DeviceWindows, device_windows
+from tracekit.process.steps import Stages, Steps
 
 GPU_TIME = Table(
     "gpu_time",
@@ -131,7 +132,8 @@ def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFr
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     """Breakdowns per device of the whole capture, of every step and of every stage."""
-    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    moved: DeviceWindows = trace.derived(device_windows)
+    steps, stages = moved.step_rows, moved.outer_ranges
     parts, bins = [], []
     device = trace.nullable("device_ops", "device")
     for number, rows in rows_by_device(device):
@@ -272,7 +274,7 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
     otherwise it may be idle because another role has the GPU.
     """
     limit = thresholds.of("low-gpu-utilization")
-    idle_windows = []
+    idle_windows, chores = [], chore_keys(measured)
     for window in judged_windows(measured):
         row = window.gpu_time
         share = window.per_step(float(row["window_ns"]))[1]
@@ -281,6 +283,7 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
             or row["window_ns"] == 0
             or row["busy_ratio"] >= limit["busy_ratio"]
             or (share or 0.0) < limit["stage_ratio"]
+            or window.key in chores
             or (window.origin == "file" and not _is_held_back(measured, window))
         ):
             continue

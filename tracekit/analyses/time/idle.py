@@ -392,7 +392,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                 "host-silence",
                 thresholds.severity(ratio),
                 f"GPUs wait {show(total, 'ns')} of {show(steps.step_ns, 'ns')} per step while {what}"
-                f"{others}{_in_few_steps(measured, owner, lost)}{in_run(measured, run)}",
+                f"{_outside(lost)}{others}{_in_few_steps(measured, owner, lost)}{in_run(measured, run)}",
                 advice,
                 (
                     *_pause_evidence(lost, steps),
@@ -403,8 +403,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
                         "longest pause",
                     ),
                 ),
-                tuple(_place(row) for row in row_dicts(_of_each_stage(gaps).head(3)))
-                or tuple(window.place for window in lost.windows[:3]),
+                tuple(_places(lost, gaps)),
                 round(total + waited),
                 ratio,
                 caveats,
@@ -413,9 +412,26 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     return findings
 
 
+def _is_outside(lost: Pauses) -> bool:
+    """Whether most of the pauses are in no stage."""
+    return 2 * lost.outside_ns > lost.total_ns
+
+
+def _outside(lost: Pauses) -> str:
+    """Where the pauses are, if most of them are in no stage."""
+    return ", outside any stage" if _is_outside(lost) else ""
+
+
+def _places(lost: Pauses, gaps: pd.DataFrame) -> Iterator[Place]:
+    """The longest gaps of each stage, else the stages; gaps outside stages may begin within one, which is not their place."""
+    places = [_place(row) for row in row_dicts(_of_each_stage(gaps).head(3))]
+    for place in places or [window.place for window in lost.windows[:3]]:
+        yield replace(place, stage=None) if _is_outside(lost) else place
+
+
 def _in_few_steps(measured: Measurements, owner: Owner, lost: Pauses) -> str:
     """In which steps the pauses are, where these are few."""
-    steps = pausing_steps(measured, owner, lost)
+    steps = set() if _is_outside(lost) else pausing_steps(measured, owner, lost)
     return f", nearly all in {plural(len(steps), 'step')} {numbers(steps)}" if steps else ""
 
 
@@ -438,30 +454,33 @@ def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
         yield evidence("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
     if lost.short_ns:
         yield evidence("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
+    if lost.outside_ns:
+        yield evidence("outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage")
 
 
 def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str, tuple[str, ...]]:
     """(what the host does, what to try, caveats) of pauses, by what most of them are."""
+    named_culprit = partial(of_owner, measured, owner, is_outside=_is_outside(lost))
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
-        culprit = of_owner(measured, owner, ("python", "range", "sample", "off_cpu", "nothing"))
+        culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
         place = "" if culprit is None else f", most in {_named(culprit)}"
         advice = "see what runs between the ops: with_stack=True, ranges (NVTX), samples of the CPU"
         return f"the host is between ops, in many short pauses{place}", advice, ()
     if lost.code_ns > lost.silent_ns:
-        culprit = of_owner(measured, owner, ("python", "range"))
+        culprit = named_culprit(("python", "range"))
         if culprit is None:
             place = "the host runs Python"
         else:
             waiting = waiting_for(measured, culprit, owner)
             place = f"the host is in {_named(culprit)}{waiting}"
         return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
-    culprit = of_owner(measured, owner, ("sample", "off_cpu"))
+    culprit = named_culprit(("sample", "off_cpu"))
     if culprit is not None:
         advice = (
             "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
         )
         return f"the host is {_on_cpu(culprit)}", advice, ()
-    culprit = of_owner(measured, owner, ("nothing",))
+    culprit = named_culprit(("nothing",))
     around = (
         "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
     )
@@ -499,7 +518,7 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
     rows = rows[rows["cause"].isin(PAUSING).to_numpy(np.bool_)]
     canonical = canonical_stages(rows)
     stages = {window.canonical for window in lost.windows}
-    if None not in stages:
+    if None not in stages and not lost.outside_ns:
         counts = np.array(list(map(stages.__contains__, canonical.tolist())), np.bool_)
         rows, canonical = rows[counts], canonical[counts]
     rows = rows.assign(canonical=canonical)

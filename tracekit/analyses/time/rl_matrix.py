@@ -13,6 +13,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.drawn_ranks import drawn
 from tracekit.job.driver_log import logs, same_steps
+from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     apart,
     grouped,
@@ -25,7 +26,9 @@ from tracekit.job.frames import (
     whole_if_exact,
 )
 from tracekit.job.periodic_stages import (
+    CHECKPOINT,
     MOST_NAMED,
+    PeriodicStage,
     logged_periodic_stages,
     periodic_stages,
     told,
@@ -34,10 +37,11 @@ from tracekit.job.stage_matrix import by_rank, cells, timed_units
 from tracekit.job.stage_walls import of_step, stage_walls
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up, numbered_alike, of_keys
-from tracekit.model.report import Chart, Heading, Metric, Section, Sheet
+from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet
 from tracekit.model.stages import VALIDATION
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
+from tracekit.model.units import show
 
 MAX_COLUMNS = 6
 """Most steps or ranks side by side."""
@@ -53,8 +57,8 @@ def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {}
 
 
-def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """Stages by role, step and rank with the state of every cell, and the rest that no stage explains."""
+def judge(measured: Measurements, thresholds: Thresholds) -> Section:
+    """Stages by role, step and rank with the state of every cell, and the rest that no stage explains; finding R43."""
     walls, known_logs = timed_units(measured), logs(measured)
     if not len(stage_rows(measured)) and not known_logs:
         return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
@@ -62,9 +66,49 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     return ANALYSIS.answered(
         metrics=lambda: _metrics(all_cells(), walls),
         sheets=lambda: with_rows(*_sheets(measured, all_cells(), walls)),
+        findings=tuple(_chores(measured, thresholds)),
         caveats=lambda: _caveats(measured, all_cells(), walls),
         charts=lambda: _charts(measured),
     )
+
+
+CHORE_ADVICE = {
+    CHECKPOINT: "write checkpoints asynchronously (torch.distributed.checkpoint.async_save), or less often",
+    VALIDATION: "validate less often, on fewer samples, or on other GPUs",
+}
+
+
+def _chores(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+    """R43: validation, checkpoints and other scheduled stages that take a large part of the time."""
+    limit = thresholds.of("periodic-stage")["step_ratio"]
+    for stage in periodic_stages(measured):
+        if not stage.is_chore or stage.share < limit:
+            continue
+        # Nothing tells how often a stage without a period runs: its share of this recording may be chance.
+        is_known = stage.every is not None
+        yield Finding(
+            "periodic-stage",
+            thresholds.severity(stage.share) if is_known else "info",
+            f"{_chore_name(measured, stage)} takes {show(stage.wall_ns, 'ns')} {stage.how_often}: "
+            f"{show(stage.share, 'ratio')} of the time{in_run(measured, stage.run)}",
+            CHORE_ADVICE.get(stage.canonical, "run it less often, or beside training"),
+            (
+                evidence("stage_ns", round(stage.wall_ns), "each time, on the longest rank"),
+                evidence("step_count", stage.present, "steps with it", better="neither"),
+            ),
+            (Place(role=stage.role, stage=stage.canonical, run=text_or_none(stage.run)),),
+            round(stage.per_step_ns),
+            stage.share,
+            ("a planned stage: what is saved depends on how much rarer or shorter it may be",),
+        )
+
+
+def _chore_name(measured: Measurements, stage: PeriodicStage) -> str:
+    """The stage, with the name that was recorded for it."""
+    rows = stage_rows(measured)
+    names = rows["stage"][(rows["canonical"] == stage.canonical).to_numpy(np.bool_)]
+    recorded = str(names.iloc[0]) if len(names) else stage.canonical
+    return stage.canonical if recorded == stage.canonical else f"{stage.canonical} ({recorded})"
 
 
 def _sheets(
@@ -427,6 +471,13 @@ ANALYSIS = Analysis(
     title="Which role and stage costs the step, on which rank?",
     reads=("host_ops",),
     rests_on=("logged",),
+    rules=("periodic-stage",),
+    thresholds={
+        "periodic-stage": {
+            # Its time over all steps, as a share of theirs.
+            "step_ratio": 0.02,
+        },
+    },
     measure=measure,
     judge=judge,
 )

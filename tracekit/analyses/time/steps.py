@@ -48,6 +48,7 @@ from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, W
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import numbers, show
+from tracekit.process.device_windows import DeviceWindows, device_windows
 from tracekit.process.recurrences import recurrences
 from tracekit.process.steps import Stages, Steps, Windows, windows
 from tracekit.process.work import work_ends, work_within
@@ -70,7 +71,10 @@ STEPS = Table(
             "category", "What repeats, where that alone divides the source; with # for numbers."
         ),
         "ts_ns": TS,
-        "dur_ns": Column("int64", "Wall time on the host, ns."),
+        "dur_ns": Column(
+            "int64",
+            "Wall time on the host, ns; where the host runs ahead in most steps, until its device work is done.",
+        ),
         "start_up_ns": Column(
             "int64",
             "Start-up before it, in a recording that no mark divides: recorded, and no part of it.",
@@ -118,13 +122,21 @@ RECURRENCES = Table(
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The steps and stages of this source, each with the device work launched inside it."""
+    """The steps and stages of this source, each with the device work launched inside it.
+
+    Where the host runs ahead of its device, `ts_ns` and `dur_ns` are those of this work.
+    """
     recorded: Windows = trace.derived(windows)
+    on_device: DeviceWindows = trace.derived(device_windows)
     tables: dict[str, Mapping[str, Any]] = {}
     spans: Steps | Stages
-    for name, spans in (("steps", recorded.step_rows), ("stages", recorded.stage_rows)):
+    shown: Steps | Stages
+    for name, spans, shown in (
+        ("steps", recorded.step_rows, on_device.step_rows),
+        ("stages", recorded.stage_rows, on_device.stage_rows),
+    ):
         work = work_within(trace, spans.ts_ns, spans.end_ns)
-        tables[name] = {**spans.arrays, **work}
+        tables[name] = {**shown.arrays, **work}
     steps = recorded.step_rows
     tables["steps"] = {
         **tables["steps"],

@@ -1,0 +1,92 @@
+"""Hosts that pause outside all stages, such as one that logs at the end of every step: numbers worked by hand."""
+
+import pytest
+from chrome_builder import annotation, launched, op, step, write
+
+from tracekit.job.idle_outside import idle_outside_stages
+from tracekit.pipeline.run import Options, analyze
+
+MS = 1_000
+
+
+def logging_steps(count, pause, *, mark=step, inside=None, around=None):
+    """So many steps of 90 ms of `update_actor` that a kernel fills, and a pause in which nothing is launched.
+
+    The pause is outside stages, or inside a stage called `inside`; `around` is an op that lasts as long.
+    """
+    rows, at = [], 0
+    for number in range(1, count + 1):
+        rows += [mark(number, at, 90 * MS + pause), annotation("update_actor", at, 90 * MS)]
+        rows += launched("gemm", at + 1, at + 2, 90 * MS - 2, number)
+        if inside:
+            rows.append(annotation(inside, at + 90 * MS, pause))
+        if around:
+            rows.append(op(around, at + 90 * MS, pause))
+        at += 90 * MS + pause
+    return rows
+
+
+def report_of(folder, rows, **options):
+    return analyze(write(folder / "rank0.json", rows), Options(jobs=1, **options))
+
+
+def silence(report):
+    return [f for f in report.findings if f.rule == "host-silence"]
+
+
+def test_a_host_that_logs_after_every_step_is_silent_outside_any_stage(tmp_path):
+    """4 steps, the first does not count. 10 ms in steps 2 and 3; the 10 behind the last kernel count as the others do."""
+    result = report_of(tmp_path, logging_steps(4, 10 * MS))
+    (found,) = silence(result.report)
+    assert found.recoverable_ns == pytest.approx(10_000_000, abs=10_000)
+    assert "outside any stage" in found.claim
+    assert {place.stage for place in found.places} == {None}
+    assert {m.name: m.value for m in found.evidence}["outside_ns"] == found.recoverable_ns
+
+
+def test_behind_the_last_kernel_no_more_counts_than_in_the_other_steps(tmp_path):
+    """10 ms in steps 1 to 3, 60 in the last, whose recording goes on: 4 · 10 in all, not 90."""
+    rows = logging_steps(4, 10 * MS)
+    rows = [row for row in rows if row["name"] != "ProfilerStep#4"] + [step(4, 300 * MS, 150 * MS)]
+    (outside,) = idle_outside_stages(report_of(tmp_path, rows).measurements).values()
+    assert outside.silent_ns == pytest.approx(40_000_000, abs=40_000)
+    assert outside.code_ns == 0
+
+
+def test_an_op_outside_stages_is_no_pause(tmp_path):
+    """The host is in an op for as long: other rules name what it does."""
+    assert not silence(report_of(tmp_path, logging_steps(4, 10 * MS, around="aten::sort")).report)
+
+
+def test_a_pause_in_a_stage_is_of_that_stage(tmp_path):
+    """`reward` launches nothing, and what idles in it is by design; none of it is outside."""
+    result = report_of(tmp_path, logging_steps(4, 10 * MS, inside="reward"))
+    (outside,) = idle_outside_stages(result.measurements).values()
+    assert sum(outside) < 100_000
+
+
+def test_without_marks_of_steps_the_time_between_stages_is_not_the_hosts(tmp_path):
+    """Another process may have worked meanwhile: stages alone do not tell."""
+    rows = [row for row in logging_steps(4, 10 * MS) if not row["name"].startswith("ProfilerStep")]
+    assert not idle_outside_stages(report_of(tmp_path, rows).measurements)
+
+
+def test_the_place_of_pauses_outside_stages_is_none_of_a_stage(tmp_path):
+    """4 steps: 10 ms a step in the range `mini_batch log` outside stages, 6 ms in `micro_batch wait` inside `gen`."""
+    rows = []
+    for number in range(1, 5):
+        at = (number - 1) * 100 * MS
+        rows += [step(number, at, 100 * MS), annotation("gen", at, 90 * MS)]
+        rows += launched("gemm", at + 1, at + 2, 40 * MS, 10 * number)
+        rows.append(annotation("micro_batch wait", at + 40 * MS + 3, 6 * MS))
+        rows += launched("gemm", at + 46 * MS + 4, at + 46 * MS + 5, 44 * MS - 6, 10 * number + 1)
+        rows.append(annotation("mini_batch log", at + 90 * MS, 10 * MS - 1))
+    (found,) = silence(report_of(tmp_path, rows).report)
+    assert found.recoverable_ns == pytest.approx(16_000_000, abs=50_000)
+    assert "the host is in mini_batch log" in found.claim
+    assert "outside any stage" in found.claim
+
+
+def test_where_only_some_stages_are_asked_for_nothing_is_outside(tmp_path):
+    """The time of the stages that were left out is not the host's."""
+    assert not silence(report_of(tmp_path, logging_steps(4, 10 * MS), stages=("update*",)).report)
