@@ -26,6 +26,7 @@ from tracekit.job.lateness import (
     LateSet,
     cost_by_group,
     cost_by_rank,
+    excess_work,
     late_sets,
     lateness,
     stands_alone,
@@ -155,8 +156,7 @@ def _by_cause(
         return
     arrivals = late.rank_group.of(waited.collectives)
     arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
-    is_late = is_among(arrivals, late.lateness.members[all_late], MEMBER)
-    cost_ns = cost_by_rank(arrivals, is_late)
+    cost_ns = _costs(measured, late.rank_group, arrivals, late.lateness.members[all_late])
     step_ns = job(measured).of(late.rank_group.run).step_ns
     for members in parts.values():
         part = replace(late, late_set=_subset(late, members))
@@ -210,7 +210,11 @@ def _candidates(
     for late_set in late_sets(late):
         is_late = is_among(arrivals, late.members[late_set.is_late], MEMBER)
         costs = cost_by_group(arrivals, is_late)
-        cost_ns = float(costs["saved_ns"].iloc[0]) / rank_group.steps
+        longest = same_text(arrivals["group"], costs["group"].iloc[0]).to_numpy(np.bool_)
+        bounded = _costs(
+            measured, rank_group, arrivals[longest], late.members[late_set.is_late]
+        )
+        cost_ns = sum(bounded.values()) / rank_group.steps
         # What lasts: of unlike steps the collectives add up the latest of each, whoever it is.
         lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
         cause = None
@@ -222,6 +226,15 @@ def _candidates(
         yield LateRanks(
             rank_group, late, tested, costs["group"].iloc[0], cost_ns, cause, is_named=False
         )
+
+
+def _costs(
+    measured: Measurements, rank_group: RankGroup, arrivals: pd.DataFrame, late: pd.DataFrame
+) -> dict[int, int]:
+    """What the others wait for each late rank in one process group, at most its excess of own work."""
+    works = rank_group.by_step, rank_group.of(measured.derived(all_work))
+    is_late = is_among(arrivals, late, MEMBER)
+    return cost_by_rank(arrivals, is_late, excess_work(works, late))
 
 
 def _recounted(

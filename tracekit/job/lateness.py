@@ -5,7 +5,7 @@ A rank is late by how much less it waits than the others do: what it does, in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -188,14 +188,42 @@ def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
     return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
 
 
-def cost_by_rank(arrivals: pd.DataFrame, is_late: Bools) -> dict[int, int]:
+def cost_by_rank(
+    arrivals: pd.DataFrame, is_late: Bools, most: dict[int, int] | None = None
+) -> dict[int, int]:
     """What those who are not late wait for each late rank: a collective counts for the late rank that comes last to it.
 
-    `arrivals` are rows of `Waits.collectives` of one process group, as for `cost_by_group`.
+    `arrivals` are rows of `Waits.collectives` of one process group, as for `cost_by_group`. `most` bounds the time of
+    each rank, as `excess_work` returns it.
     """
     last, saved = _saved_by_last(arrivals, is_late)
     ranks = arrivals["rank"].to_numpy(np.int64)[last]
-    return {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
+    costs = {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
+    most = most or {}
+    return {rank: min(cost, most.get(rank, cost)) for rank, cost in costs.items()}
+
+
+def excess_work(works: Sequence[pd.DataFrame], late: pd.DataFrame) -> dict[int, int]:
+    """Sum up over steps how much longer each late rank works than those who are not late: without it, no more can be gained.
+
+    In a pipeline the others also wait for a late rank while work passes from stage to stage, and would wait without
+    its lateness too. `late` are the late members; of several ways to count own work (frames with RANK_GROUP_STEP,
+    MEMBER and own_ns) the one that shows most counts.
+    """
+    excess: dict[int, int] = {}
+    for work in works:
+        is_late = is_among(work, late, MEMBER)
+        own_ns = work["own_ns"].to_numpy(np.int64)
+        step, first = of_keys(work, UNIT)
+        usual, place = np.unique(step[~is_late], return_inverse=True)
+        of_usual = np.full(len(first), -1)
+        of_usual[usual] = middles(own_ns[~is_late], place, len(usual)) if len(usual) else 0
+        is_known = is_late & (of_usual[step] >= 0)
+        beyond = np.maximum(own_ns - of_usual[step], 0)[is_known]
+        ranks = work["rank"].to_numpy(np.int64)[is_known]
+        for rank in np.unique(ranks).tolist():
+            excess[rank] = max(excess.get(rank, 0), int(beyond[ranks == rank].sum()))
+    return excess
 
 
 def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
