@@ -35,14 +35,15 @@ APART = 0.5
 class Lateness:
     """`late_ns`: a row a member (of `members`), a column a step (of `steps`): how much less it waits than the others.
 
-    `worked_ns` is how much longer it works in stages than the others. Members and steps of which any pair was not
-    recorded are left out.
+    `worked_ns` is how much longer it works in stages than the others, `lost_ns` how long it waits. Members and steps
+    of which any pair was not recorded are left out.
     """
 
     members: pd.DataFrame
     steps: pd.DataFrame
     late_ns: Floats
     worked_ns: Floats
+    lost_ns: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ def lateness(rank_group: RankGroup, waited: Waits) -> Lateness:
         steps[is_step].reset_index(drop=True),
         beyond_others(-lost[chosen]),
         worked[chosen].astype(float),
+        lost[chosen],
     )
 
 
@@ -125,8 +127,11 @@ def beyond_others(values: Ints) -> Floats:
     return (values - medians).astype(float)
 
 
-def late_sets(late: Lateness) -> Iterator[LateSet]:
-    """The set of members that is latest, then what is latest among the others, at most `MOST_SETS`."""
+def late_sets(late: Lateness, missing: int = 0) -> Iterator[LateSet]:
+    """The set of members that is latest, then what is latest among the others, at most `MOST_SETS`.
+
+    A set is at most half of all: of those left, and of the `missing` members, which were not recorded.
+    """
     count, steps = late.late_ns.shape
     is_left = np.ones(count, np.bool_)
     for _ in range(MOST_SETS):
@@ -139,13 +144,13 @@ def late_sets(late: Lateness) -> Iterator[LateSet]:
         mean = values.mean(axis=1)
         chosen = mean >= APART * mean.max()
         size = int(chosen.sum())
-        if mean.max() <= 0 or 2 * size > len(left):
+        if mean.max() <= 0 or 2 * size > len(left) + missing or size == len(left):
             return
         is_late = np.zeros(count, np.bool_)
         is_late[left[chosen]] = True
         late_set = LateSet(
             is_late,
-            values[chosen].mean(axis=0),
+            _beyond_usual(values, late.lost_ns[left], chosen).mean(axis=0),
             votes_of(values, chosen),
             steps,
             1.0,
@@ -153,6 +158,14 @@ def late_sets(late: Lateness) -> Iterator[LateSet]:
         )
         yield replace(late_set, chance=lasting(values, chosen, late_set.since))
         is_left &= ~is_late
+
+
+def _beyond_usual(values: Floats, lost_ns: Ints, is_late: Bools) -> Floats:
+    """How late the late rows are; where they are the most, beyond those not late: the median of the others is late too."""
+    if 2 * int(is_late.sum()) <= len(values):
+        return values[is_late]
+    beyond: Floats = np.median(lost_ns[~is_late], axis=0) - lost_ns[is_late]
+    return beyond
 
 
 def stands_alone(late: Lateness, late_set: LateSet) -> bool:
@@ -203,26 +216,30 @@ def cost_by_rank(
     return {rank: min(cost, most.get(rank, cost)) for rank, cost in costs.items()}
 
 
-def excess_work(works: Sequence[pd.DataFrame], late: pd.DataFrame) -> dict[int, int]:
-    """Sum up over steps how much longer each late rank works than those who are not late: without it, no more can be gained.
+def excess_work(
+    works: Sequence[pd.DataFrame], late: pd.DataFrame, arrivals: pd.DataFrame
+) -> dict[int, int]:
+    """Sum up how much longer each late rank works than those who are not late: without it, no more can be gained.
 
-    In a pipeline the others also wait for a late rank while work passes from stage to stage, and would wait without
-    its lateness too. `late` are the late members; of several ways to count own work (frames with RANK_GROUP_STEP,
-    MEMBER and own_ns) the one that shows most counts.
+    In a pipeline the others also wait while work passes from stage to stage, and would without a late rank too.
+    `late` are the late members. Of several ways to count own work the one that shows most counts: `works`, frames with
+    UNIT, MEMBER and own_ns, by step; `arrivals`, rows of `Waits.collectives` of one group, from one collective to the next.
     """
-    excess: dict[int, int] = {}
+    beyond = [arrivals[is_among(arrivals, late, MEMBER)][["rank", "excess_ns"]]]
     for work in works:
         is_late = is_among(work, late, MEMBER)
         own_ns = work["own_ns"].to_numpy(np.int64)
         step, first = of_keys(work, UNIT)
         usual, place = np.unique(step[~is_late], return_inverse=True)
-        of_usual = np.full(len(first), -1)
+        of_usual = np.full(len(first), np.iinfo(np.int64).max)
         of_usual[usual] = middles(own_ns[~is_late], place, len(usual)) if len(usual) else 0
-        is_known = is_late & (of_usual[step] >= 0)
-        beyond = np.maximum(own_ns - of_usual[step], 0)[is_known]
-        ranks = work["rank"].to_numpy(np.int64)[is_known]
+        excess_ns = np.maximum(own_ns - of_usual[step], 0)
+        beyond.append(work[["rank"]].assign(excess_ns=excess_ns)[is_late])
+    excess: dict[int, int] = {}
+    for part in beyond:
+        ranks, ns = part["rank"].to_numpy(np.int64), part["excess_ns"].to_numpy(np.int64)
         for rank in np.unique(ranks).tolist():
-            excess[rank] = max(excess.get(rank, 0), int(beyond[ranks == rank].sum()))
+            excess[rank] = max(excess.get(rank, 0), int(ns[ranks == rank].sum()))
     return excess
 
 
@@ -237,6 +254,8 @@ def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
     saved = middles(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
+    # What the late ones lose too, they all wait for a rank that was not recorded.
+    saved = saved - lowest[1][waiting]
     last = np.zeros(count, np.int64)
     is_last = np.flatnonzero(is_late & (lost == lowest[1][match]))
     last[match[is_last[::-1]]] = is_last[::-1]
