@@ -13,14 +13,14 @@ def work_of(own):
     return pd.DataFrame(rows, columns=["run", "step", "part", "rank", "device", "own_ns"])
 
 
-def arrivals_of(lost, excess):
-    """Arrivals of ranks at collectives: `lost[match][rank]` ns of waiting, `excess[match][rank]` ns of more work before."""
+def arrivals_of(lost, work):
+    """Arrivals of ranks at collectives: `lost[match][rank]` ns of waiting, `work[match][rank]` ns of own work before."""
     rows = [
-        (rank, 0, match, ns, excess[match][rank])
+        (rank, 0, match, ns, work[match][rank])
         for match, of_match in enumerate(lost)
         for rank, ns in enumerate(of_match)
     ]
-    return pd.DataFrame(rows, columns=["rank", "device", "match", "lost_ns", "excess_ns"])
+    return pd.DataFrame(rows, columns=["rank", "device", "match", "lost_ns", "work_ns"])
 
 
 def members(*ranks):
@@ -42,18 +42,29 @@ LATE = np.array([True, False, False, False])
 )
 def test_a_late_rank_costs_no_more_than_it_works_longer(own, cost):
     """In a pipeline the others also wait while the batch passes through the stages: the median waits 90."""
-    most = excess_work([work_of(own)], members(0), WAITED)
+    most = excess_work(work_of(own), work_of(own), WAITED, members(0))
     assert cost_by_rank(WAITED, LATE, most) == {0: cost}
     assert cost_by_rank(WAITED, LATE) == {0: 90}
 
 
 def test_of_ways_to_count_work_the_one_that_shows_most_counts():
-    """In all 50 longer; 40 in its stages; from collective to collective 30 and 30, as it works less elsewhere."""
-    in_stages, in_all = work_of([[90], [50]]), work_of([[150], [100]])
-    arrivals = arrivals_of([[0, 9], [0, 9]], [[30, 0], [30, 0]])
-    assert excess_work([in_stages], members(0), arrivals[:0]) == {0: 40}
-    assert excess_work([in_stages, in_all], members(0), arrivals[:0]) == {0: 50}
-    assert excess_work([in_stages, in_all], members(0), arrivals) == {0: 60}
+    """40 longer in its stages, 10 outside; from collective to collective 30 and 30, as it works 20 less elsewhere."""
+    staged, whole = work_of([[90], [50]]), work_of([[150], [100]])
+    arrivals = arrivals_of([[0, 9]] * 3, [[40, 10], [40, 10], [10, 30]])
+    late = members(0)
+    assert excess_work(staged, staged, arrivals[:0], late) == ({0: 40}, 40)
+    assert excess_work(staged, whole, arrivals[:0], late) == ({0: 50}, 50)
+    assert excess_work(staged, whole, arrivals, late) == ({0: 30 + 30 + 10}, 70)
+
+
+def test_late_ranks_together_cost_no_more_than_the_latest_of_them_works_longer():
+    """Rank 2 waits 50 for rank 0 and 50 for rank 1, which both work 30 and 40 longer in the step: 40, as 30 to 40."""
+    arrivals = arrivals_of([[0, 9, 50], [9, 0, 50]], [[0] * 3] * 2)
+    work = work_of([[130], [140], [100]])
+    most = excess_work(work, work, arrivals, members(0, 1))
+    assert most == ({0: 30, 1: 40}, 40)
+    is_late = np.array([True, True, False] * 2)
+    assert cost_by_rank(arrivals, is_late, most) == {0: round(30 * 40 / 70), 1: round(40 * 40 / 70)}
 
 
 def test_what_the_late_rank_waits_too_is_not_its_cost():

@@ -232,9 +232,9 @@ def _costs(
     measured: Measurements, rank_group: RankGroup, arrivals: pd.DataFrame, late: pd.DataFrame
 ) -> dict[int, int]:
     """What the others wait for each late rank in one process group, at most its excess of own work."""
-    works = rank_group.by_step, rank_group.of(measured.derived(all_work))
+    whole = rank_group.of(measured.derived(all_work))
     is_late = is_among(arrivals, late, MEMBER)
-    return cost_by_rank(arrivals, is_late, excess_work(works, late, arrivals))
+    return cost_by_rank(arrivals, is_late, excess_work(rank_group.by_step, whole, arrivals, late))
 
 
 def _recounted(
@@ -280,8 +280,10 @@ def _is_own(measured: Measurements, late: LateRanks) -> bool:
     rows = late.rank_group.of(measured.derived(all_work))
     if 2 * late.late_set.size > len(is_late):
         none = waits(measured).collectives[:0]
-        excess = excess_work((late.rank_group.by_step, rows), late.members, none)
-        return sum(excess.values()) >= needed * late.late_set.size * len(late.lateness.steps)
+        excess = excess_work(late.rank_group.by_step, rows, none, late.members)
+        return sum(excess.by_rank.values()) >= needed * late.late_set.size * len(
+            late.lateness.steps
+        )
     if float(late.lateness.worked_ns[is_late].mean()) >= needed:
         return True
     return float(rows["beyond_ns"][is_among(rows, late.members, MEMBER)].mean()) >= needed

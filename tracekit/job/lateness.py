@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -202,45 +203,69 @@ def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
 
 
 def cost_by_rank(
-    arrivals: pd.DataFrame, is_late: Bools, most: dict[int, int] | None = None
+    arrivals: pd.DataFrame, is_late: Bools, most: Excess | None = None
 ) -> dict[int, int]:
     """What those who are not late wait for each late rank: a collective counts for the late rank that comes last to it.
 
-    `arrivals` are rows of `Waits.collectives` of one process group, as for `cost_by_group`. `most` bounds the time of
-    each rank, as `excess_work` returns it.
+    `arrivals` are rows of `Waits.collectives` of one process group, as for `cost_by_group`; `most` bounds the time.
     """
     last, saved = _saved_by_last(arrivals, is_late)
     ranks = arrivals["rank"].to_numpy(np.int64)[last]
     costs = {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
-    most = most or {}
-    return {rank: min(cost, most.get(rank, cost)) for rank, cost in costs.items()}
+    if most is None:
+        return costs
+    costs = {rank: min(cost, most.by_rank.get(rank, cost)) for rank, cost in costs.items()}
+    share = min(most.together / max(sum(costs.values()), 1), 1.0)
+    return {rank: round(cost * share) for rank, cost in costs.items()}
+
+
+class Excess(NamedTuple):
+    """How much longer late ranks work than those who are not late: each of them, and the latest of them at a time."""
+
+    by_rank: dict[int, int]
+    together: int
 
 
 def excess_work(
-    works: Sequence[pd.DataFrame], late: pd.DataFrame, arrivals: pd.DataFrame
-) -> dict[int, int]:
-    """Sum up how much longer each late rank works than those who are not late: without it, no more can be gained.
+    staged: pd.DataFrame, whole: pd.DataFrame, arrivals: pd.DataFrame, late: pd.DataFrame
+) -> Excess:
+    """Sum up the excess of own work of the `late` members: without it, no more can be gained.
 
     In a pipeline the others also wait while work passes from stage to stage, and would without a late rank too.
-    `late` are the late members. Of several ways to count own work the one that shows most counts: `works`, frames with
-    UNIT, MEMBER and own_ns, by step; `arrivals`, rows of `Waits.collectives` of one group, from one collective to the next.
+    Of three ways to count own work the one that shows most counts: in stages by step (`staged`), in and outside of
+    them (`whole`), and in stages from one collective to the next (`arrivals`) with what is outside by step.
     """
-    beyond = [arrivals[is_among(arrivals, late, MEMBER)][["rank", "excess_ns"]]]
-    for work in works:
-        is_late = is_among(work, late, MEMBER)
-        own_ns = work["own_ns"].to_numpy(np.int64)
-        step, first = of_keys(work, UNIT)
-        usual, place = np.unique(step[~is_late], return_inverse=True)
-        of_usual = np.full(len(first), np.iinfo(np.int64).max)
-        of_usual[usual] = middles(own_ns[~is_late], place, len(usual)) if len(usual) else 0
-        excess_ns = np.maximum(own_ns - of_usual[step], 0)
-        beyond.append(work[["rank"]].assign(excess_ns=excess_ns)[is_late])
-    excess: dict[int, int] = {}
-    for part in beyond:
-        ranks, ns = part["rank"].to_numpy(np.int64), part["excess_ns"].to_numpy(np.int64)
-        for rank in np.unique(ranks).tolist():
-            excess[rank] = max(excess.get(rank, 0), int(ns[ranks == rank].sum()))
-    return excess
+    place = places_of(whole, staged, (*UNIT, *MEMBER), optional=(*UNIT, *MEMBER))
+    in_stages = np.append(staged["own_ns"].to_numpy(np.int64), 0)[place]
+    outside = whole.assign(own_ns=whole["own_ns"].to_numpy(np.int64) - in_stages)
+    between = arrivals.assign(own_ns=arrivals["work_ns"])
+    ways = (
+        [_excess(staged, UNIT, late)],
+        [_excess(whole, UNIT, late)],
+        [_excess(between, ["match"], late), _excess(outside, UNIT, late)],
+    )
+    ranks = sorted({rank for way in ways for part in way for rank in part.by_rank})
+    by_rank = {
+        rank: max(sum(part.by_rank.get(rank, 0) for part in way) for way in ways) for rank in ranks
+    }
+    return Excess(by_rank, max(sum(part.together for part in way) for way in ways))
+
+
+def _excess(rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame) -> Excess:
+    """Excess of `own_ns` of late members over the median of those that are not late, in each unit of `by`."""
+    unit, is_late = of_keys(rows, by)[0], is_among(rows, late, MEMBER)
+    usual, place = np.unique(unit[~is_late], return_inverse=True)
+    if not len(usual):
+        return Excess({}, 0)
+    own_ns, ranks = rows["own_ns"].to_numpy(np.int64), rows["rank"].to_numpy(np.int64)
+    of_usual = np.full(int(unit.max()) + 1, np.iinfo(np.int64).max)
+    of_usual[usual] = middles(own_ns[~is_late], place, len(usual))
+    beyond = np.maximum(own_ns - of_usual[unit], 0)
+    late_ranks = np.unique(ranks[is_late]).tolist()
+    by_rank = {rank: int(beyond[is_late & (ranks == rank)].sum()) for rank in late_ranks}
+    latest = np.zeros(len(of_usual), np.int64)
+    np.maximum.at(latest, unit[is_late], beyond[is_late])
+    return Excess(by_rank, int(latest.sum()))
 
 
 def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
