@@ -241,7 +241,7 @@ def _almost(
 ) -> Lack:
     """What the imbalance of a rank group costs in the few steps that were recorded."""
     judged = _judged(measured, rank_group, limit)
-    ratio = float(judged["by_step"]["imbalance_ratio"].mean()) if judged["step_count"] else 0.0
+    ratio = float(judged["by_step"]["imbalance_ratio"].mean()) if len(judged["by_step"]) else 0.0
     if ratio < limit["imbalance_ratio"]:
         return Lack(few)
     gain = _gain(measured, rank_group, judged["rows"])
