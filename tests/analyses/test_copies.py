@@ -224,3 +224,20 @@ def test_what_pageable_copies_cost_is_that_of_the_steps_that_count(tmp_path, sta
     (found,) = [finding for finding in report.findings if finding.rule == "pageable-copies"]
     assert found.recoverable_ns == 10_000_000
     assert found.recoverable_ratio == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("pageable_ms", "named"),
+    [([10, 0, 0, 0], [0]), ([10, 9, 0, 0], [0, 1]), ([10, 10, 10, 0], []), ([10, 0.5, 0.5, 0.5], [0])],
+)  # fmt: skip
+def test_the_ranks_are_named_where_at_most_half_have_nearly_all_pageable_copies(
+    tmp_path, pageable_ms, named
+):
+    """Every rank has pinned copies, too; 0.5 ms of 10 is next to none."""
+    for rank, ms in enumerate(pageable_ms):
+        rows = pageable(16 * MIB, round(1_000 * ms) + rank)
+        rows = [row for row in rows if ms or "Pageable" not in row["name"]]
+        write(tmp_path / f"rank{rank}.json", rows)
+    report = analyze(tmp_path, Options(jobs=1, questions=("copies", "transfers"))).report
+    (found,) = [finding for finding in report.findings if finding.rule == "pageable-copies"]
+    assert [place.rank for place in found.places if place.rank is not None] == named

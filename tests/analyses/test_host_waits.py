@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 from chrome_builder import annotation, launch, launched, op, step, write
+from rules.firing import write_sources
 from rules.host_report import STEP, evidence, of, on, table, verdicts
 from rules.traces_host import ADAM, LOADER, asking, updating, waiting
 
 from tracekit.analyses.ops import optimizer
 from tracekit.analyses.time import data_loading, host, interruptions
+from tracekit.job.counted_steps import counted
+from tracekit.job.loader_waits import by_rank
+from tracekit.job.warm_up import _OPENING, Dropped
+from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("data-loading", "host", "interruptions", "optimizer")
 
@@ -49,6 +54,17 @@ def test_the_rank_that_waits_longest_is_named(tmp_path):
     (found,) = on(tmp_path, files, "data-loader-wait")
     assert found.claim == "10 % of the step is spent waiting for the data loader on rank 1"
     assert found.places[0].rank == 1
+
+
+def test_the_first_step_is_left_out_once(tmp_path):
+    """Waits of 0, 0, 0, 30 and 0 in steps of 100; the first step compiles, so does not count: 30 of four steps, not of three."""
+    path = write_sources(tmp_path, waiting(0, 0, 0, 30, 0))
+    measured = analyze(path, Options(jobs=1, questions=("data-loading",))).measurements
+    first = Dropped(measured["steps"]["run"].iloc[0], 0, None, _OPENING)
+    rows = by_rank(counted(measured, (first,)))
+    assert rows["steps"].tolist() == [4]
+    assert rows["wait_ns"].tolist() == [7_500]
+    assert by_rank(measured)["wait_ns"].tolist() == [7_500]
 
 
 def test_a_single_step_is_judged_as_it_is(tmp_path):

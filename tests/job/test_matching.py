@@ -64,6 +64,37 @@ def test_the_wait_is_until_the_last_comes_and_the_transfer_is_what_is_left():
     }  # fmt: skip
 
 
+def alike(size, times):
+    """All-reduces of one size on ranks 0 and 1 of a group of so many; each rank comes at its own time, both leave at the end."""
+    starts = [[(begin, end) for begin, _, end in times], [(begin, end) for _, begin, end in times]]
+    return [row for rank in (0, 1) for row in on_rank(rank, starts[rank], size_bytes=64, group_size=size)]  # fmt: skip
+
+
+EIGHT = [*((1000 * k, 1000 * k, 1000 * k + 10) for k in range(7)), (7000, 7020, 7100)]
+"""Seven that take 10, and one that takes 80 after the later rank has come."""
+
+
+def test_all_wait_for_a_missing_rank_as_long_as_a_collective_takes_beyond_its_usual_time():
+    """10 as usual, so 70 of the 80 are a wait, and rank 0 waited 20 for rank 1 before."""
+    rows = alike(3, EIGHT)
+    assert by_rank(rows, "wait_ns") == {0: [0] * 7 + [90], 1: [0] * 7 + [70]}
+    assert by_rank(rows, "transfer_ns") == {r: [10] * 8 for r in range(2)}
+    assert by_rank(rows, "is_last") == {r: [False] * 8 for r in range(2)}
+    assert by_rank(rows, "trusted")[1] == [False] * 7 + [True]
+
+
+@pytest.mark.parametrize(
+    ("size", "times"),
+    [(2, EIGHT), (None, EIGHT), (3, EIGHT[1:]), (3, [*EIGHT[:7], (7000, 7020, 7050)])],
+    ids=["nobody is missing", "size unknown", "seven alike", "three times the usual"],
+)
+def test_else_a_long_collective_is_a_long_transfer(size, times):
+    rows = alike(size, times)
+    last = times[-1][2] - times[-1][1]
+    assert by_rank(rows, "transfer_ns")[1][-1] == last
+    assert by_rank(rows, "wait_ns") == {0: [0] * (len(times) - 1) + [20], 1: [0] * len(times)}
+
+
 def test_rows_keep_the_order_of_the_table():
     shuffled = [THREE[k] for k in (8, 3, 0, 5, 1, 7, 2, 6, 4)]
     whole, other = matched(measured(THREE)), matched(measured(shuffled))

@@ -43,6 +43,13 @@ def test_other_ranks_roles_and_runs_count_for_themselves(other):
     assert (late.recoverable_ns, late.severity) == (200, "high")
 
 
+def test_copies_of_a_late_rank_count_as_its_lateness_and_those_of_all_for_themselves():
+    late, copies = finding("straggler", 200, RANK), ("pageable-copies", 50)
+    own = finding(*copies, Place(role="actor", rank=2, name="HtoD (Pageable -> Device)"))
+    of_all = finding(*copies, Place(name="HtoD (Pageable -> Device)"))
+    assert [one.recoverable_ns for one in left(late, own, of_all)] == [200, 0, 50]
+
+
 def test_pauses_of_more_ranks_than_the_late_one_count():
     pauses = finding("host-silence", 100, RANK, Place(run="a", role="actor", rank=5))
     assert left(pauses, finding("straggler", 200, RANK))[0].recoverable_ns == 100

@@ -61,9 +61,9 @@ def matched(measured: Measurements) -> pd.DataFrame:
     """One row a row of `collectives`, in its order.
 
     `match` (Int64) numbers the collective across ranks, <NA> where `reason` (of `REASONS`) says why not;
-    `members` ranks show it. `transfer_ns`: its shortest duration. For synchronising ones, and those with a root in
+    `members` ranks show it. `transfer_ns`: its shortest duration, less what all waited for a rank that was not recorded. For synchronising ones, and those with a root in
     which all met, on comparable clocks `skew_ns`: from first to last start; `wait_ns`: from the own start to the last, at most the
-    own duration. `trusted`: whether the skew exceeds the uncertainty of the clocks; only then is one rank
+    own duration, and what all waited for a missing one. `trusted`: whether the skew exceeds the uncertainty of the clocks; only then is one rank
     `is_last`.
     """
     return measured.derived(_solve).rows
@@ -121,12 +121,16 @@ def _solve(measured: Measurements) -> Matching:
     matched_rows = match[is_matched]
     shortest = least(matched_rows, dur[is_matched], int(match.max(initial=-1)) + 1)
     transfer[is_matched] = shortest[matched_rows]
+    held = _held_up(rows, match, met, members, transfer)
+    transfer -= held
+    waited = _waits(match, who, start, dur, met, state)
+    _wait_for_missing(waited, held)
     of_rows = {
         "match": pd.arrays.IntegerArray(match, ~is_matched),
         "members": pd.arrays.IntegerArray(np.where(is_matched, members, 0), ~is_matched),
         "reason": np.array([None, *REASONS], object)[why],
         "transfer_ns": pd.arrays.IntegerArray(transfer, ~is_matched),
-        **_waits(match, who, start, dur, met, state),
+        **waited,
     }
     table = pd.concat([ranks, state], axis=1)
     return Matching(framed(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True))
@@ -370,6 +374,46 @@ def _all_met(
     together &= last_left - first_left <= least(of_match, dur[rows], count)
     met[rows] = (together & ~apart)[of_match]
     return met
+
+
+ALIKE, HELD_UP = 8, 3.0
+"""Of collectives alike, at least so many, those that take so many times the lower quartile are held up by a missing rank."""
+
+
+def _held_up(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints) -> Ints:
+    """How long each row waited for a rank that was not recorded, after the last of those that were had come.
+
+    Known only where a rank of the group is missing, from the time that collectives of the same size take else.
+    """
+    held = np.zeros(len(rows), np.int64)
+    size = rows["group_size"].to_numpy(np.int64, na_value=0)
+    of_rows = np.flatnonzero(met & (members < size))
+    if not len(of_rows):
+        return held
+    _, first, place = np.unique(match[of_rows], return_index=True, return_inverse=True)
+    one = of_rows[first]
+    kind, _ = of_keys(
+        rows.iloc[one], ["run", "tool", "role", "replica", "group", "op", "size_bytes"]
+    )
+    took = transfer[one]
+    in_order = np.lexsort((took, kind))
+    count = np.bincount(kind)
+    begin = np.cumsum(count) - count
+    usual = took[in_order][begin + count // 4][kind]
+    is_held = (count[kind] >= ALIKE) & (took > HELD_UP * usual)
+    held[of_rows] = np.where(is_held, took - usual, 0)[place]
+    return held
+
+
+def _wait_for_missing(waited: dict[str, Any], held: Ints) -> None:
+    """Add what each row waited for a missing rank, which needs no clock: then none that was recorded is the last."""
+    is_held = held > 0
+    wait = waited["wait_ns"]
+    waited["wait_ns"] = pd.arrays.IntegerArray(
+        wait.to_numpy(np.int64, na_value=0) + held, wait.isna() & ~is_held
+    )
+    waited["trusted"] = waited["trusted"] | is_held
+    waited["is_last"] = waited["is_last"] & ~is_held
 
 
 def _waits(

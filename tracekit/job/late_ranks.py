@@ -26,6 +26,7 @@ from tracekit.job.lateness import (
     LateSet,
     cost_by_group,
     cost_by_rank,
+    excess_work,
     late_sets,
     lateness,
     stands_alone,
@@ -37,7 +38,9 @@ from tracekit.job.rank_groups import (
     Lack,
     RankGroup,
     abstained,
+    are_in_steps,
     in_rank_group,
+    missing_ranks,
     of_others,
     rank_groups,
 )
@@ -155,8 +158,7 @@ def _by_cause(
         return
     arrivals = late.rank_group.of(waited.collectives)
     arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
-    is_late = is_among(arrivals, late.lateness.members[all_late], MEMBER)
-    cost_ns = cost_by_rank(arrivals, is_late)
+    cost_ns = _costs(measured, late.rank_group, arrivals, late.lateness.members[all_late])
     step_ns = job(measured).of(late.rank_group.run).step_ns
     for members in parts.values():
         part = replace(late, late_set=_subset(late, members))
@@ -171,12 +173,12 @@ MOST_APART = 8
 
 
 def _subset(late: LateRanks, rows: list[int]) -> LateSet:
-    """Some of the members that are late together, by row of `Lateness`, with the votes of all."""
+    """Some of the members that are late together, by row of `Lateness`, with their share of the votes."""
     is_late = np.zeros(len(late.late_set.is_late), np.bool_)
     is_late[rows] = True
-    return replace(
-        late.late_set, is_late=is_late, late_ns=late.lateness.late_ns[is_late].mean(axis=0)
-    )
+    votes = late.late_set.votes * len(rows) // late.late_set.size
+    late_ns = late.lateness.late_ns[is_late].mean(axis=0)
+    return replace(late.late_set, is_late=is_late, late_ns=late_ns, votes=votes)
 
 
 def _judged(
@@ -207,10 +209,12 @@ def _candidates(
     late = lateness(rank_group, waited)
     arrivals = rank_group.of(waited.collectives)
     step_ns = job(measured).of(rank_group.run).step_ns
-    for late_set in late_sets(late):
+    for late_set in late_sets(late, missing_ranks(measured, rank_group)):
         is_late = is_among(arrivals, late.members[late_set.is_late], MEMBER)
         costs = cost_by_group(arrivals, is_late)
-        cost_ns = float(costs["saved_ns"].iloc[0]) / rank_group.steps
+        longest = same_text(arrivals["group"], costs["group"].iloc[0]).to_numpy(np.bool_)
+        bounded = _costs(measured, rank_group, arrivals[longest], late.members[late_set.is_late])
+        cost_ns = sum(bounded.values()) / rank_group.steps
         # What lasts: of unlike steps the collectives add up the latest of each, whoever it is.
         lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
         cause = None
@@ -222,6 +226,15 @@ def _candidates(
         yield LateRanks(
             rank_group, late, tested, costs["group"].iloc[0], cost_ns, cause, is_named=False
         )
+
+
+def _costs(
+    measured: Measurements, rank_group: RankGroup, arrivals: pd.DataFrame, late: pd.DataFrame
+) -> dict[int, int]:
+    """What the others wait for each late rank in one process group, at most its excess of own work."""
+    whole = rank_group.of(measured.derived(all_work))
+    is_late = is_among(arrivals, late, MEMBER)
+    return cost_by_rank(arrivals, is_late, excess_work(rank_group.by_step, whole, arrivals, late))
 
 
 def _recounted(
@@ -264,16 +277,23 @@ def _is_own(measured: Measurements, late: LateRanks) -> bool:
     """Whether they are late by what they do, in stages or outside, not by being blocked elsewhere."""
     needed = 0.5 * float(late.late_set.late_ns.mean())
     is_late = late.late_set.is_late
+    rows = late.rank_group.of(measured.derived(all_work))
+    if 2 * late.late_set.size > len(is_late):
+        none = waits(measured).collectives[:0]
+        excess = excess_work(late.rank_group.by_step, rows, none, late.members)
+        return sum(excess.by_rank.values()) >= needed * late.late_set.size * len(
+            late.lateness.steps
+        )
     if float(late.lateness.worked_ns[is_late].mean()) >= needed:
         return True
-    rows = late.rank_group.of(measured.derived(all_work))
     return float(rows["beyond_ns"][is_among(rows, late.members, MEMBER)].mean()) >= needed
 
 
 def all_work(measured: Measurements) -> pd.DataFrame:
     """One row a (step, rank group, member): own_ns in stages and outside of them, and beyond_ns of the others."""
     segments = measured["segments"]
-    segments = segments[segments["rank"].notna()]
+    is_known = segments["rank"].notna().to_numpy(np.bool_)
+    segments = segments[is_known & are_in_steps(measured, segments)]
     segments = segments.assign(part=segments["part"].where(segments["step"].isna(), None))
     rows = summed(segments, [*RANK_GROUP_STEP, *MEMBER], ["own_ns"])
     (step,) = numbered_alike(RANK_GROUP_STEP, rows, in_order=True)

@@ -5,8 +5,9 @@ A rank is late by how much less it waits than the others do: what it does, in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,14 +36,15 @@ APART = 0.5
 class Lateness:
     """`late_ns`: a row a member (of `members`), a column a step (of `steps`): how much less it waits than the others.
 
-    `worked_ns` is how much longer it works in stages than the others. Members and steps of which any pair was not
-    recorded are left out.
+    `worked_ns` is how much longer it works in stages than the others, `lost_ns` how long it waits. Members and steps
+    of which any pair was not recorded are left out.
     """
 
     members: pd.DataFrame
     steps: pd.DataFrame
     late_ns: Floats
     worked_ns: Floats
+    lost_ns: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def lateness(rank_group: RankGroup, waited: Waits) -> Lateness:
         steps[is_step].reset_index(drop=True),
         beyond_others(-lost[chosen]),
         worked[chosen].astype(float),
+        lost[chosen],
     )
 
 
@@ -125,8 +128,11 @@ def beyond_others(values: Ints) -> Floats:
     return (values - medians).astype(float)
 
 
-def late_sets(late: Lateness) -> Iterator[LateSet]:
-    """The set of members that is latest, then what is latest among the others, at most `MOST_SETS`."""
+def late_sets(late: Lateness, missing: int = 0) -> Iterator[LateSet]:
+    """The set of members that is latest, then what is latest among the others, at most `MOST_SETS`.
+
+    A set is at most half of all: of those left, and of the `missing` members, which were not recorded.
+    """
     count, steps = late.late_ns.shape
     is_left = np.ones(count, np.bool_)
     for _ in range(MOST_SETS):
@@ -139,13 +145,13 @@ def late_sets(late: Lateness) -> Iterator[LateSet]:
         mean = values.mean(axis=1)
         chosen = mean >= APART * mean.max()
         size = int(chosen.sum())
-        if mean.max() <= 0 or 2 * size > len(left):
+        if mean.max() <= 0 or 2 * size > len(left) + missing or size == len(left):
             return
         is_late = np.zeros(count, np.bool_)
         is_late[left[chosen]] = True
         late_set = LateSet(
             is_late,
-            values[chosen].mean(axis=0),
+            _beyond_usual(values, late.lost_ns[left], chosen).mean(axis=0),
             votes_of(values, chosen),
             steps,
             1.0,
@@ -153,6 +159,14 @@ def late_sets(late: Lateness) -> Iterator[LateSet]:
         )
         yield replace(late_set, chance=lasting(values, chosen, late_set.since))
         is_left &= ~is_late
+
+
+def _beyond_usual(values: Floats, lost_ns: Ints, is_late: Bools) -> Floats:
+    """How late the late rows are; where they are the most, beyond those not late: the median of the others is late too."""
+    if 2 * int(is_late.sum()) <= len(values):
+        return values[is_late]
+    beyond: Floats = np.median(lost_ns[~is_late], axis=0) - lost_ns[is_late]
+    return beyond
 
 
 def stands_alone(late: Lateness, late_set: LateSet) -> bool:
@@ -188,14 +202,70 @@ def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
     return table.sort_values(["saved_ns", "group"], ascending=[False, True], kind="stable")
 
 
-def cost_by_rank(arrivals: pd.DataFrame, is_late: Bools) -> dict[int, int]:
+def cost_by_rank(
+    arrivals: pd.DataFrame, is_late: Bools, most: Excess | None = None
+) -> dict[int, int]:
     """What those who are not late wait for each late rank: a collective counts for the late rank that comes last to it.
 
-    `arrivals` are rows of `Waits.collectives` of one process group, as for `cost_by_group`.
+    `arrivals` are rows of `Waits.collectives` of one process group, as for `cost_by_group`; `most` bounds the time.
     """
     last, saved = _saved_by_last(arrivals, is_late)
     ranks = arrivals["rank"].to_numpy(np.int64)[last]
-    return {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
+    costs = {rank: int(saved[ranks == rank].sum()) for rank in np.unique(ranks).tolist()}
+    if most is None:
+        return costs
+    costs = {rank: min(cost, most.by_rank.get(rank, cost)) for rank, cost in costs.items()}
+    share = min(most.together / max(sum(costs.values()), 1), 1.0)
+    return {rank: round(cost * share) for rank, cost in costs.items()}
+
+
+class Excess(NamedTuple):
+    """How much longer late ranks work than those who are not late: each of them, and the latest of them at a time."""
+
+    by_rank: dict[int, int]
+    together: int
+
+
+def excess_work(
+    staged: pd.DataFrame, whole: pd.DataFrame, arrivals: pd.DataFrame, late: pd.DataFrame
+) -> Excess:
+    """Sum up the excess of own work of the `late` members: without it, no more can be gained.
+
+    In a pipeline the others also wait while work passes from stage to stage, and would without a late rank too.
+    Of three ways to count own work the one that shows most counts: in stages by step (`staged`), in and outside of
+    them (`whole`), and in stages from one collective to the next (`arrivals`) with what is outside by step.
+    """
+    place = places_of(whole, staged, (*UNIT, *MEMBER), optional=(*UNIT, *MEMBER))
+    in_stages = np.append(staged["own_ns"].to_numpy(np.int64), 0)[place]
+    outside = whole.assign(own_ns=whole["own_ns"].to_numpy(np.int64) - in_stages)
+    between = arrivals.assign(own_ns=arrivals["work_ns"])
+    ways = (
+        [_excess(staged, UNIT, late)],
+        [_excess(whole, UNIT, late)],
+        [_excess(between, ["match"], late), _excess(outside, UNIT, late)],
+    )
+    ranks = sorted({rank for way in ways for part in way for rank in part.by_rank})
+    by_rank = {
+        rank: max(sum(part.by_rank.get(rank, 0) for part in way) for way in ways) for rank in ranks
+    }
+    return Excess(by_rank, max(sum(part.together for part in way) for way in ways))
+
+
+def _excess(rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame) -> Excess:
+    """Excess of `own_ns` of late members over the median of those that are not late, in each unit of `by`."""
+    unit, is_late = of_keys(rows, by)[0], is_among(rows, late, MEMBER)
+    usual, place = np.unique(unit[~is_late], return_inverse=True)
+    if not len(usual):
+        return Excess({}, 0)
+    own_ns, ranks = rows["own_ns"].to_numpy(np.int64), rows["rank"].to_numpy(np.int64)
+    of_usual = np.full(int(unit.max()) + 1, np.iinfo(np.int64).max)
+    of_usual[usual] = middles(own_ns[~is_late], place, len(usual))
+    beyond = np.maximum(own_ns - of_usual[unit], 0)
+    late_ranks = np.unique(ranks[is_late]).tolist()
+    by_rank = {rank: int(beyond[is_late & (ranks == rank)].sum()) for rank in late_ranks}
+    latest = np.zeros(len(of_usual), np.int64)
+    np.maximum.at(latest, unit[is_late], beyond[is_late])
+    return Excess(by_rank, int(latest.sum()))
 
 
 def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
@@ -209,6 +279,8 @@ def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
     saved = middles(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
+    # What the late ones lose too, they all wait for a rank that was not recorded.
+    saved = saved - lowest[1][waiting]
     last = np.zeros(count, np.int64)
     is_last = np.flatnonzero(is_late & (lost == lowest[1][match]))
     last[match[is_last[::-1]]] = is_last[::-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,13 +12,15 @@ from tracekit.job.frames import job, same_text, share_of, units
 from tracekit.model.keys import PROCESS, is_among
 from tracekit.model.trace import Measurements
 
+_MARK = ["step", "part", "occurrence"]
+"""Columns that tell the steps of a process apart."""
 _COLUMNS = (*PROCESS, "name", "count", "wait_ns", "idle_ns", "max_ns", "steps", "share_ratio")
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
-    """One row a (process, loader): Σ over its steps but the first, which starts workers and fills queues.
+    """One row a (process, loader): Σ over its steps but the first recorded, which starts workers and fills queues.
 
-    A process of which one step is known keeps that one. Columns: the keys, count, wait_ns, max_ns, idle_ns,
+    A first step that does not count is left out already. A process with one step that counts keeps it. Columns: the keys, count, wait_ns, max_ns, idle_ns,
     steps and share_ratio (of the mean step of the run); the longest wait first. Not to be changed in place.
     """
     return measured.derived(_by_rank)
@@ -25,14 +28,13 @@ def by_rank(measured: Measurements) -> pd.DataFrame:
 
 def _by_rank(measured: Measurements) -> pd.DataFrame:
     rows, steps, jobs = units(measured["loader_waits"]), units(measured["steps"]), job(measured)
+    recorded = steps if measured.recorded is None else units(measured.recorded["steps"])
     waits = []
     for key, of_loader in rows.groupby([*PROCESS, "name"], dropna=False, sort=False):
         who = dict(zip([*PROCESS, "name"], key, strict=True))
-        same = np.logical_and.reduce([same_text(steps[n], who[n]) for n in PROCESS])
-        all_steps = steps[same].sort_values("ts_ns", kind="stable")
-        marks = all_steps[["step", "part", "occurrence"]].drop_duplicates()
-        counted = marks.iloc[1:] if len(marks) > 1 else marks
-        later = of_loader[is_among(of_loader, counted, ["step", "part", "occurrence"])]
+        marks, first = _marks(steps, who), _marks(recorded, who).iloc[:1]
+        counted = marks[~is_among(marks, first, _MARK)] if len(marks) > 1 else marks
+        later = of_loader[is_among(of_loader, counted, _MARK)]
         step_ns = jobs.of(who["run"]).step_ns
         count = max(len(counted), 1)
         wait = int(later["wait_ns"].sum()) / count
@@ -51,6 +53,12 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
     out = pd.DataFrame(waits, columns=list(_COLUMNS))
     out = out.astype({"idle_ns": "Float64", "share_ratio": "Float64"})
     return out.sort_values(["wait_ns", "name"], ascending=[False, True], kind="stable")
+
+
+def _marks(steps: pd.DataFrame, who: Mapping[Any, Any]) -> pd.DataFrame:
+    """The steps of a process, in order of time."""
+    same = np.logical_and.reduce([same_text(steps[name], who[name]) for name in PROCESS])
+    return steps[same].sort_values("ts_ns", kind="stable")[_MARK].drop_duplicates()
 
 
 def long_waits(waits: pd.DataFrame, limit: Mapping[str, float]) -> pd.DataFrame:

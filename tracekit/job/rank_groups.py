@@ -27,7 +27,7 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.model.keys import looked_up, numbered_alike, of_keys, records
+from tracekit.model.keys import is_among, looked_up, numbered_alike, of_keys, records
 from tracekit.model.labels import called
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Verdict
@@ -77,6 +77,18 @@ class RankGroup:
 def rank_groups(measured: Measurements) -> list[RankGroup]:
     """Every rank group, in a fixed order."""
     return measured.derived(_rank_groups)
+
+
+MOST_MISSING = 0.25
+"""Where a larger share of the ranks is missing, those that were recorded say little about the rest."""
+
+
+def missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
+    """How many ranks of a rank group were not recorded; 0 where that is unknown, or where most are missing."""
+    captures = rank_group.of(measured["captures"])
+    seen, size = captures["rank"].nunique(), captures["world_size"].max()
+    missing = 0 if pd.isna(size) else max(int(size) - seen, 0)
+    return missing if missing <= MOST_MISSING * (seen + missing) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +168,22 @@ def staged_segments(measured: Measurements) -> pd.DataFrame:
 def _staged_segments(measured: Measurements) -> pd.DataFrame:
     rows = units(measured["segments"])
     rows["canonical"] = canonical_stages(rows)
-    rows = rows[rows["rank"].notna()]
+    rows = rows[rows["rank"].notna().to_numpy(np.bool_) & are_in_steps(measured, rows)]
     rank_group, _ = of_keys(rows, RANK_GROUP)
     is_staged = rows["canonical"].notna().to_numpy(np.bool_)
     has_stages = np.bincount(rank_group, is_staged) > 0
     return rows[is_staged | ~has_stages[rank_group]]
+
+
+def are_in_steps(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Whether each row counts: it is in a step, or its rank group was recorded without any.
+
+    Where steps are marked, the rows before the first mark and after the last are parts of steps, and no mean is of them.
+    """
+    known = distinct(units(measured["segments"]), [*RANK_GROUP, "step", "part"])
+    known = known[known["step"].notna() | known["part"].notna()]
+    is_known = (rows["step"].notna() | rows["part"].notna()).to_numpy(np.bool_)
+    return is_known | ~is_among(rows, known, RANK_GROUP)
 
 
 def work_by_step(measured: Measurements) -> pd.DataFrame:

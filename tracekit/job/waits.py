@@ -15,7 +15,13 @@ import pandas as pd
 
 from tracekit.job.collectives import matched, middles
 from tracekit.job.frames import canonical_stages, summed, text_or_none, units
-from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, of_others, staged_segments
+from tracekit.job.rank_groups import (
+    MEMBER,
+    RANK_GROUP_STEP,
+    are_in_steps,
+    of_others,
+    staged_segments,
+)
 from tracekit.model.keys import numbered_alike, of_arrays, of_column, of_keys, places_of
 from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
@@ -64,7 +70,7 @@ def _waits(measured: Measurements) -> Waits:
         return _no_waits()
     rows, matches = units(measured["collectives"]), matched(measured)
     rows = pd.concat([rows, matches], axis=1)
-    chosen = rows["wait_ns"].notna().to_numpy(np.bool_)
+    chosen = rows["wait_ns"].notna().to_numpy(np.bool_) & are_in_steps(measured, rows)
     rows = rows[chosen].reset_index(drop=True)
     if not len(rows):
         return _no_waits()
@@ -220,6 +226,22 @@ def savings(measured: Measurements) -> pd.DataFrame:
     lost in one is often lost again in the next.
     """
     return measured.derived(_savings).copy()
+
+
+def held_up(measured: Measurements) -> pd.DataFrame:
+    """One row a (unit, rank group) with held_ns: what all its recorded ranks wait for one that was not recorded."""
+    return measured.derived(_held_up)
+
+
+def _held_up(measured: Measurements) -> pd.DataFrame:
+    rows = waits(measured).collectives
+    number, first = np.unique(rows["match"].to_numpy(np.int64), return_index=True)
+    out = rows.iloc[first][[*RANK_GROUP_STEP]].reset_index(drop=True)
+    least_ns = np.full(len(number), np.iinfo(np.int64).max)
+    place = np.searchsorted(number, rows["match"].to_numpy(np.int64))
+    np.minimum.at(least_ns, place, rows["lost_ns"].to_numpy(np.int64))
+    out["held_ns"] = least_ns
+    return summed(out[least_ns > 0], [*RANK_GROUP_STEP], ["held_ns"])
 
 
 def saved_by_match(measured: Measurements) -> pd.DataFrame:

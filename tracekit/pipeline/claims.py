@@ -21,6 +21,7 @@ COUNTED_BY: tuple[tuple[str, str], ...] = (
     ("replica-imbalance", "straggler"),
     ("host-silence", "straggler"),
     ("garbage-collection", "straggler"),
+    ("pageable-copies", "straggler"),
     ("host-sync-stalls", "weight-sync"),
     ("host-silence", "weight-sync"),
     ("exposed-communication", "weight-sync"),

@@ -13,6 +13,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
+    count_distinct,
     grouped,
     in_run,
     number_or_none,
@@ -20,6 +21,7 @@ from tracekit.job.frames import (
     run_heading,
     same_text,
     share_of,
+    text_or_none,
 )
 from tracekit.job.stage_windows import recorded_steps_of, steps_of
 from tracekit.job.tables import as_headings, sheet
@@ -230,7 +232,7 @@ def _pageable(
                         better="higher",
                     ),
                 ),
-                (Place(name=f"{row['direction']} ({row['memory']})"),),
+                _places(row, of_run),
                 round(gain),
                 gain_ratio,
                 (
@@ -239,6 +241,27 @@ def _pageable(
             )
         )
     return findings
+
+
+MAX_PLACES = 8
+NEXT_TO_NONE = 0.1
+"""A rank that copies for a smaller share of the time of the rank that copies longest has next to no such copies."""
+
+
+def _places(row: Mapping[str, Any], of_run: pd.DataFrame) -> tuple[Place, ...]:
+    """The kind of copies; and the ranks, where a few have nearly all copies of this kind."""
+    name = f"{row['direction']} ({row['memory']})"
+    is_kind = same_text(of_run["direction"], row["direction"])
+    is_kind &= same_text(of_run["memory"], row["memory"])
+    of_ranks = of_run[of_run["rank"].notna()]
+    by_rank = grouped(of_ranks[is_kind[of_ranks.index]], ["role", "rank"], dur_ns=("dur_ns", "sum"))
+    having = by_rank[by_rank["dur_ns"] >= NEXT_TO_NONE * by_rank["dur_ns"].max()]
+    if not 0 < len(having) <= min(count_distinct(of_ranks, ["role", "rank"]) // 2, MAX_PLACES):
+        return (Place(name=name),)
+    return tuple(
+        Place(name=name, role=text_or_none(each["role"]), rank=int(each["rank"]))
+        for each in row_dicts(ordered(having, role=True, rank=True))
+    )
 
 
 def _pinned_rate(pooled: pd.DataFrame, row: Mapping[Any, Any]) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.counted_steps import LEAST_COUNTED
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     UNIT,
@@ -32,13 +33,15 @@ from tracekit.job.rank_groups import (
     in_order,
     in_rank_group,
     member_headings,
+    missing_ranks,
     rank_group_headings,
     rank_groups,
 )
 from tracekit.job.rank_stages import rank_stage_charts
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.job.waits import savings
-from tracekit.model.keys import numbered_alike, of_keys
+from tracekit.job.waits import held_up, savings
+from tracekit.model.keys import numbered_alike, of_keys, places_of
+from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Heading, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -66,13 +69,19 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
 
 
-def _imbalance(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _imbalance(
+    rows: pd.DataFrame, keys: list[str], held: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """One row a `keys`: members, mean_ns and max_ns of own work over members, and L = 1 − mean / max (Q7).
 
-    L is <NA> where there is nothing to compare: one member, or no own work.
+    L is <NA> where there is nothing to compare: one member, or no own work. A missing rank for which all wait
+    (`held_up`) is the longest.
     """
     parts = {"members": "size", "mean_ns": "mean", "max_ns": "max"}
     out = grouped(rows, keys, **{name: ("own_ns", how) for name, how in parts.items()})
+    if held is not None and len(held):
+        place = places_of(out, held, UNIT, optional=UNIT)
+        out["max_ns"] += np.append(held["held_ns"].to_numpy(np.int64), 0)[place]
     is_comparable = (out["members"] > 1) & (out["max_ns"] > 0)
     longest = out["max_ns"].astype("Float64")
     ratio = (longest - out["mean_ns"].astype("Float64")) / longest.clip(lower=1)
@@ -212,7 +221,8 @@ def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdi
     limit = thresholds.of("rank-imbalance")
 
     def lacking(mine: list[RankGroup]) -> Lack | None:
-        steps = max(_judged(rank_group, limit)["step_count"] for rank_group in mine)
+        judged = [_judged(measured, rank_group, limit) for rank_group in mine]
+        steps = max(each["step_count"] for each in judged)
         if steps >= limit["min_steps"]:
             return None
         few = f"{steps} of at least {limit['min_steps']:g} steps"
@@ -230,8 +240,8 @@ def _almost(
     measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float], few: str
 ) -> Lack:
     """What the imbalance of a rank group costs in the few steps that were recorded."""
-    judged = _judged(rank_group, limit)
-    ratio = float(judged["by_step"]["imbalance_ratio"].mean()) if judged["step_count"] else 0.0
+    judged = _judged(measured, rank_group, limit)
+    ratio = float(judged["by_step"]["imbalance_ratio"].mean()) if len(judged["by_step"]) else 0.0
     if ratio < limit["imbalance_ratio"]:
         return Lack(few)
     gain = _gain(measured, rank_group, judged["rows"])
@@ -239,25 +249,59 @@ def _almost(
     return Lack(few, gain, claim, f"{limit['min_steps']:g} steps would prove it")
 
 
-def _judged(rank_group: RankGroup, limit: Mapping[str, float]) -> dict[str, Any]:
-    """The steps of a rank group in which enough ranks were recorded: their number, L, and who works longest."""
+def _judged(
+    measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float]
+) -> dict[str, Any]:
+    """The steps of a rank group in which enough ranks were recorded: their number, L, and who works longest.
+
+    Who works longest is looked up in every recorded step: it is known in a first step too, whatever that step takes.
+    """
+    rows, by_step, longest = _compared(measured, rank_group, limit)
+    everything = rows, by_step, longest
+    if measured.recorded is not None and len(by_step) >= LEAST_COUNTED:
+        for whole_group in rank_groups(measured.recorded):
+            if whole_group.labels == rank_group.labels:
+                everything = _compared(measured.recorded, whole_group, limit)
+    constant = max(
+        (_most_often(each)[1] for each in (longest, everything[2]) if len(each)), default=1.0
+    )
+    return {
+        "step_count": len(everything[1]),
+        "by_step": by_step,
+        "rows": rows,
+        "constant": constant,
+    }
+
+
+def _compared(
+    measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float]
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """(own work of the ranks, L by step, the longest rank by step) of the steps in which enough ranks were recorded.
+
+    What all of them wait for a missing rank, that one has worked longer than any of them: it has no number.
+    """
     rows = rank_group.by_step[
         (rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)
     ]
-    by_step = _imbalance(rows, [*RANK_GROUP_STEP])
-    comparable = by_step[by_step["imbalance_ratio"].notna()]
-    return {"step_count": len(comparable), "by_step": comparable, "rows": rows}
+    held = rank_group.of(held_up(measured))
+    by_step = _imbalance(rows, [*RANK_GROUP_STEP], held)
+    longest = _slowest(rows, UNIT)
+    place = places_of(longest, held, UNIT, optional=UNIT)
+    held_ns = np.append(held["held_ns"].to_numpy(np.int64), 0)[place]
+    is_missing = held_ns >= limit["imbalance_ratio"] * longest["own_ns"].to_numpy(np.int64)
+    longest = longest.assign(rank=longest["rank"].mask((held_ns > 0) & is_missing))
+    return rows, by_step[by_step["imbalance_ratio"].notna()], longest
 
 
 def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
     """R10: ranks that work unequally long, now one more and now another."""
     limit = thresholds.of("rank-imbalance")
     for rank_group in rank_groups(measured):
-        judged = _judged(rank_group, limit)
-        if judged["step_count"] < limit["min_steps"]:
+        judged = _judged(measured, rank_group, limit)
+        if judged["step_count"] < limit["min_steps"] or not len(judged["by_step"]):
             continue
         ratio = float(judged["by_step"]["imbalance_ratio"].mean())
-        _, constant = _most_often(_slowest(judged["rows"], UNIT))
+        constant = judged["constant"]
         gain = _gain(measured, rank_group, judged["rows"])
         step_ns = job(measured).of(rank_group.run).step_ns
         share = share_of(gain, step_ns)
@@ -316,8 +360,18 @@ def _finding(
         (Place(role=rank_group.role, step=whole_or_none(step), stage=stage),),
         round(gain),
         share,
-        ("other load on the hosts looks the same",),
+        (*_missing(measured, rank_group), "other load on the hosts looks the same"),
     )
+
+
+def _missing(measured: Measurements, rank_group: RankGroup) -> tuple[str, ...]:
+    """The ranks that were not recorded, as a caveat."""
+    number = missing_ranks(measured, rank_group)
+    if not number:
+        return ()
+    verb = "was" if number == 1 else "were"
+    who = f"{number} {plural(number, 'rank')} {verb} not recorded"
+    return (f"{who}: the time that all others wait for one counts as its work",)
 
 
 ANALYSIS = Analysis(

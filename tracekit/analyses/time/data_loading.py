@@ -85,7 +85,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Waits per loader and rank, without the first step of each process; finding R04."""
+    """Waits per loader and rank, without the first recorded step of each process; finding R04."""
     if not measured.has("loader_waits"):
         return ANALYSIS.skipped("no host activity was recorded")
     if not measured.row_count("loader_waits"):
@@ -106,7 +106,7 @@ def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
         *as_headings("""
             rank | rank | id
             name | loader
-            wait_ns | wait | ns | Per step, mean over the steps but the first.
+            wait_ns | wait | ns | Per step, mean over the steps but the first recorded.
             share_ratio | of step | ratio | Of the mean step wall.
             idle_ns | GPU idle in it | ns | Of the wait, while none of the process' GPUs ran anything.
             max_ns | longest | ns | Longest single wait, the first step included.
