@@ -189,9 +189,8 @@ def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int
     is_lost = idle["canonical"].isin(list(stages - {None})).to_numpy(np.bool_)
     if None in stages:
         is_lost = is_lost | idle["canonical"].isna().to_numpy(np.bool_)
-    return waited_for(
-        measured, owner, idle[is_lost & idle["cause"].isin(PAUSING).to_numpy(np.bool_)]
-    )
+    is_pause = idle["cause"].isin(PAUSING).to_numpy(np.bool_)
+    return waited_for(measured, owner[0], idle[is_lost & is_pause], owner[1])
 
 
 def waited_for_collections(measured: Measurements, owner: Owner) -> int:
