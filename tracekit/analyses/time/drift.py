@@ -16,6 +16,7 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import UNIT, each_run, in_run, job, same_text, share_of
 from tracekit.job.late_causes import slower_since
 from tracekit.job.longer_steps import counted_elsewhere, device_walls, longer_pause
+from tracekit.job.periodic_stages import planned_ns
 from tracekit.job.rank_groups import rank_groups
 from tracekit.job.waits import savings
 from tracekit.model.keys import places_of, summed
@@ -65,11 +66,11 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _without_waits(measured: Measurements, walls: pd.DataFrame) -> Floats:
-    """The walls of steps as they would be if no rank were late."""
+    """The walls of steps as they would be if no rank were late, less stages that come by a schedule."""
     saved = savings(measured)
     place = places_of(saved, walls, UNIT, optional=UNIT)
     lost = summed(place, saved["saved_ns"].to_numpy(np.int64), len(walls))
-    return walls["wall_ns"].to_numpy(float) - lost
+    return walls["wall_ns"].to_numpy(float) - lost - planned_ns(measured, walls)
 
 
 def _places(steps: int, level: float) -> list[int]:
