@@ -30,7 +30,7 @@ gc.set_threshold(50_000, 50, 100)
 
 
 # The same cases in every run, however long each takes: what passes here passes elsewhere. `make fuzz` draws others.
-settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=50)
 # Other cases every time, and more of them; a failure prints what repeats it.
 settings.register_profile("nightly", deadline=None, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("TRACEKIT_HYPOTHESIS", "steady"))

@@ -67,7 +67,17 @@ def test_there_are_enough_questions_of_every_tool():
     assert all(question["known"] for question in QUESTIONS)
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["ask"])
+def _of_questions():
+    """The first question of every list of tools; the others at night."""
+    seen = set()
+    for question in QUESTIONS:
+        tools = tuple(call["tool"] for call in question["calls"])
+        marks = pytest.mark.slow if tools in seen else ()
+        seen.add(tools)
+        yield pytest.param(question, id=question["ask"], marks=marks)
+
+
+@pytest.mark.parametrize("question", _of_questions())
 def test_the_tools_answer(asked, question):
     answer, expected = answered(asked, question), question["expected"]
     if "tolerance" in question:

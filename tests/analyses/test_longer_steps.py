@@ -77,6 +77,7 @@ def test_one_pause_of_the_host_is_a_silent_host_in_its_step_and_counts_once(tmp_
     assert not [f for f in report.findings if f.rule == "drift"]
 
 
+@pytest.mark.slow
 def test_compiling_that_leaves_no_mark_is_no_drift_though_it_is_in_the_last_steps(tmp_path):
     """20 ms in steps 6, 7 and 8 of six: all of them are longer than all before, by a pause of the host and not by its GPU."""
     report = report_on(tmp_path, {"recompile_ns": 20 * MS}, (6, 7, 8), steps=6, more=changed_jobs.without_compiling)  # fmt: skip
@@ -87,12 +88,14 @@ def test_compiling_that_leaves_no_mark_is_no_drift_though_it_is_in_the_last_step
     assert drift.recoverable_ns == 0
 
 
+@pytest.mark.slow
 def test_a_pause_of_one_rank_is_its_rank_s_and_counts_once(tmp_path):
     report = report_on(tmp_path, COLLECTS, (6,), ranks=(1,), steps=6)
     loud = [finding for finding in report.findings if finding.severity != "info"]
     assert [finding.rule for finding in loud] == ["straggler"]
 
 
+@pytest.mark.slow
 def test_slower_clocks_from_some_step_on_stay_a_drift(tmp_path):
     report = report_on(tmp_path, {"clock": 1.08}, (6, 7, 8), steps=6)
     first = report.findings[0]

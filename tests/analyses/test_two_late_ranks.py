@@ -29,7 +29,12 @@ def ranks_of(finding):
     return {place.rank for place in finding.places}
 
 
-@pytest.mark.parametrize("other", PAIRS)
+def _of_pairs():
+    first, *rest = PAIRS
+    return [first, *(pytest.param(other, marks=pytest.mark.slow) for other in rest)]
+
+
+@pytest.mark.parametrize("other", _of_pairs())
 def test_each_of_two_late_ranks_is_named_with_its_own_cause(tmp_path, other):
     pair = PAIRS[other]
     late, figures = report_and_truth(tmp_path, [(CLOCK, (1,)), (pair, (3,))])
@@ -41,6 +46,7 @@ def test_each_of_two_late_ranks_is_named_with_its_own_cause(tmp_path, other):
     assert total == pytest.approx(figures["all_faults_ns"], rel=0.1)
 
 
+@pytest.mark.slow
 def test_ranks_that_are_late_for_one_cause_stay_together(tmp_path):
     late, figures = report_and_truth(tmp_path, [(CLOCK, (1, 3))])
     (finding,) = late
@@ -48,6 +54,7 @@ def test_ranks_that_are_late_for_one_cause_stay_together(tmp_path):
     assert finding.recoverable_ns == pytest.approx(figures["all_faults_ns"], rel=0.1)
 
 
+@pytest.mark.slow
 def test_of_three_late_ranks_those_of_one_cause_stay_together(tmp_path):
     late, _ = report_and_truth(tmp_path, [(CLOCK, (1, 6)), (PAIRS["late_start"], (3,))])
     assert sorted(map(sorted, map(ranks_of, late))) == [[1, 6], [3]]

@@ -39,7 +39,7 @@ def loud(report):
 # A rank that is cut, or has fewer steps
 
 
-CUT = [("clock", 1, 3), ("pause", 2, 1), ("none", 1, 3)]
+CUT = [("clock", 1, 3)]
 """What is wrong with rank 1, the rank that is cut, and how many of its last steps are missing; nightly all of them."""
 ALL_CUT = [(change, rank, missing) for change in LATE for rank in (1, 2) for missing in (1, 3, 5)]
 
@@ -62,7 +62,14 @@ def test_a_rank_with_fewer_steps_changes_no_finding(tmp_path, change, rank, miss
     assert "not recorded whole on every rank" in " ".join(report.identity)
 
 
-@pytest.mark.parametrize(("change", "rank"), [("clock", 1), ("pause", 2), ("none", 2)])
+@pytest.mark.parametrize(
+    ("change", "rank"),
+    [
+        ("clock", 1),
+        pytest.param("pause", 2, marks=pytest.mark.slow),
+        pytest.param("none", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_a_file_that_ends_in_its_device_rows_changes_no_finding(tmp_path, change, rank):
     documents = changed_jobs.documents_of(late_job(change))
     whole = loud(report_on(changed_jobs.write(documents, tmp_path / "whole")))
@@ -115,7 +122,11 @@ def said(documents, folder):
 
 @pytest.mark.parametrize(
     ("name", "fast_ns"),
-    [("straggler_clock", 20_000), ("rollout_tail", 10 * MS), ("gc_all_ranks", -3_000 * MS)],
+    [
+        ("straggler_clock", 20_000),
+        pytest.param("rollout_tail", 10 * MS, marks=pytest.mark.slow),
+        pytest.param("gc_all_ranks", -3_000 * MS, marks=pytest.mark.slow),
+    ],
 )
 def test_a_clock_that_is_off_changes_no_finding(tmp_path, recordings, name, fast_ns):
     still = said(on_two_hosts(recordings[name], 0), tmp_path / "still")
@@ -142,7 +153,7 @@ NEED_STAGES = {
     # Known by the stage of its name.
     "slow_weight_sync",
 }
-QUICK = ("silent_pause", "gc_one_rank", "late_start", "pageable_copies")
+QUICK = ("silent_pause", "pageable_copies")
 
 
 def _of_kinds():

@@ -18,13 +18,19 @@ SHARES = read_table(TABLE.read_text("utf-8"))
 HERE = dict(profiles(Path(REAL).parent if REAL else None))
 
 
-@pytest.mark.parametrize("name", sorted(set(HERE) & set(SHARES)))
+def _of_profiles():
+    names = sorted(set(HERE) & set(SHARES))
+    return [pytest.param(n, marks=pytest.mark.slow) if n.startswith("real/") else n for n in names]
+
+
+@pytest.mark.parametrize("name", _of_profiles())
 def test_an_unexplained_share_only_falls(name):
     share = share_of(HERE[name])
     assert share is not None
     assert risen(SHARES, {name: share}) == []
 
 
+@pytest.mark.slow
 def test_every_committed_profile_with_time_to_explain_is_in_the_table():
     committed = {name for name in HERE if not name.startswith("real/")}
     assert committed - set(SHARES) <= {name for name in committed if share_of(HERE[name]) is None}

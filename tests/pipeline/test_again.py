@@ -34,6 +34,7 @@ PROFILES = [
     "simulated_memory/leaking",
     "compare_cpu/base",
 ]
+OF_PROFILES = [PROFILES[0], *(pytest.param(p, marks=pytest.mark.slow) for p in PROFILES[1:])]
 RANKS = 4
 FORMS = ("md", "html", "json", "txt")
 FEW = ("kernels", "steps", "data-quality")
@@ -92,7 +93,8 @@ def written(path, folder, *args):
 @pytest.mark.parametrize(
     ("example", "args"),
     [
-        *((example, ()) for example in PROFILES),
+        (PROFILES[0], ()),
+        *(pytest.param(example, (), marks=pytest.mark.slow) for example in PROFILES[1:]),
         (PROFILES[1], ("-v", "--top", "3", "--tokens", "4096", "--strict")),
     ],
 )
@@ -108,7 +110,7 @@ def test_every_form_of_a_kept_report_is_that_of_one_without_a_cache(
         assert written(path, tmp_path / "second", *args) == uncached
 
 
-@pytest.mark.parametrize("example", PROFILES)
+@pytest.mark.parametrize("example", OF_PROFILES)
 def test_the_screen_is_the_same_whether_details_are_made_kept_or_neither(
     example, tmp_path, cache, monkeypatch
 ):
@@ -149,7 +151,7 @@ def test_the_details_of_many_files_are_kept_at_once(profile, monkeypatch, many, 
     assert isinstance(again.analyze(str(profile)), again.KeptResult) is is_kept_whole
 
 
-@pytest.mark.parametrize("example", PROFILES)
+@pytest.mark.parametrize("example", OF_PROFILES)
 def test_details_that_are_made_later_are_those_that_are_made_at_once(example):
     at_once, later = (
         pipeline.analyze(EXAMPLES / example, Options(details=details)).report
@@ -160,7 +162,7 @@ def test_details_that_are_made_later_are_those_that_are_made_at_once(example):
     assert at_once == replace(later, values=at_once.values)
 
 
-@pytest.mark.parametrize("example", PROFILES)
+@pytest.mark.parametrize("example", OF_PROFILES)
 def test_a_report_holds_plain_values_alone(example):
     assert kinds_in(pipeline.analyze(EXAMPLES / example).report) <= {
         int,

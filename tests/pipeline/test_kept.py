@@ -92,9 +92,14 @@ def test_the_second_look_measures_nothing_and_gives_the_same(profile, tmp_path, 
     "example",
     [
         "verl_cpu/outputs/profile",
-        "simulated_gpu/outputs/profile",
-        "simulated_memory/leaking",
-        "compare_cpu/base",
+        *(
+            pytest.param(example, marks=pytest.mark.slow)
+            for example in (
+                "simulated_gpu/outputs/profile",
+                "simulated_memory/leaking",
+                "compare_cpu/base",
+            )
+        ),
     ],
 )
 def test_the_bytes_of_an_example_are_those_of_a_look_without_a_cache(example, tmp_path):
