@@ -77,7 +77,7 @@ def _of_questions():
         yield pytest.param(question, id=question["ask"], marks=marks)
 
 
-@pytest.mark.parametrize("question", _of_questions())
+@pytest.mark.parametrize("question", list(_of_questions()))
 def test_the_tools_answer(asked, question):
     answer, expected = answered(asked, question), question["expected"]
     if "tolerance" in question:
