@@ -13,6 +13,9 @@ WITHIN, WORTH, NEARLY = 0.25, 0.015, 0.8
 """By how much an estimate may miss; the least share of the step that has to be named; the share of the costliest fault
 from which another one may come first as well."""
 
+BESIDE_STAGES = {"outside", "between", "edge", "no stage"}
+"""Words for places that only stages show."""
+
 Facts = dict[str, Any]
 
 
@@ -95,8 +98,12 @@ def expected_under(expected: Expectation, unknown: frozenset[str]) -> Expectatio
 
 
 def _is_known(text: str, fault: Facts, truth: Facts) -> bool:
-    """Whether a report can tell this place under the switch."""
-    unknown = SWITCHES[truth.get("switch", "none")].unknown
+    """Whether a report can tell this place: under the switch, and with the stacks that were recorded."""
+    unknown = set(SWITCHES[truth.get("switch", "none")].unknown)
+    if "@stage" in unknown:
+        unknown |= BESIDE_STAGES
+    if not truth.get("stacks", True):
+        unknown |= {word for word in text.split("|") if word.endswith(".py")}
     words = {word if word != "@place" else _kind_of_place(fault) for word in text.split("|")}
     return not words <= unknown
 
