@@ -162,6 +162,15 @@ def test_places_that_are_not_recorded_are_not_required():
     assert score("silent_pause", truth(10 * MS) | {"switch": "renamed"}, renamed)["named"]
 
 
+def test_a_file_is_asked_for_only_where_stacks_were_recorded():
+    """A reward in Python is known by its stage or by its file: without either, by the silence alone."""
+    silent = [finding("host-silence", 10 * MS)]
+    bare = truth(10 * MS) | {"switch": "no_stages"}
+    assert not score("reward_in_python", bare | {"stacks": True}, silent)["named"]
+    assert score("reward_in_python", bare | {"stacks": False}, silent)["named"]
+    assert not score("reward_in_python", truth(10 * MS) | {"stacks": False}, silent)["named"]
+
+
 def test_what_is_true_of_every_job_under_a_switch_is_no_alarm():
     cut = [finding("profiling-artefact", None), finding("straggler", 9 * MS, "rank 2")]
     assert score("straggler_clock", truth(10 * MS) | {"switch": "cut_file"}, cut)["first"]
