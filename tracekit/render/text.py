@@ -187,15 +187,23 @@ def _recordings(report: Report, width: int) -> list[Line]:
     """What was recorded where that limits the answer, each with what to do."""
     lines: list[Line] = []
     label = "Recorded: "
-    for sentence, remedy in phrases.recordings(report):
+    for sentence, advice, command in phrases.recordings(report):
         first, *further = _wrap(sentence, width - len(label)) or [[]]
         lines += [[(label, "bold"), *first], *_indented(further, len(label))]
-        first, *further = _wrap(remedy, width - len(label) - 2) or [[]]
+        first, *further = _remedy(advice, command, width - len(label) - 2) or [[]]
         lines += _indented([[("→ ", ""), *first], *_indented(further, 2)], len(label))
         label = " " * len(label)
     if lines:
         lines.append([])
     return lines
+
+
+def _remedy(advice: str, command: str, width: int) -> list[Line]:
+    """Advice with its command: on a line of its own where both do not fit on one, so that it can be pasted."""
+    whole = f"{advice}: {command}"
+    if _cells(whole) <= width:
+        return _wrap(whole, width)
+    return _wrap(f"{advice}:", width) + _wrap(command, width)
 
 
 def _cautions(report: Report, width: int) -> list[Line]:
