@@ -89,8 +89,8 @@ def _notes(
     if len(of_engine):
         size = show(int(of_engine["reserved_bytes"].sum()), "bytes")
         yield (
-            f"{size} of the {show(most, 'bytes')} that PyTorch counts for {one['who']} lie in pools of a "
-            f"serving engine ({', '.join(_parts(of_engine))}): asleep, they hold no memory"
+            f"{size} of the {show(most, 'bytes')} that PyTorch counts for {one['who']} are in pools of a "
+            f"serving engine ({', '.join(_parts(of_engine))}): while it sleeps, they use no memory"
         )
     for row in row_dicts(private):
         if row["class"] in (*ENGINE, "paused region"):
@@ -109,8 +109,8 @@ def _notes(
         if card_bytes is not None and most > card_bytes:
             over = f", and at least {show(most - card_bytes, 'bytes')} are unmapped"
         yield (
-            f"{one['who']} holds {show(least, 'bytes')} to {show(most, 'bytes')} of what PyTorch counts"
-            f"{over}: compare with nvidia-smi"
+            f"{one['who']} uses between {show(least, 'bytes')} and {show(most, 'bytes')}: pools may be unmapped, "
+            f"which PyTorch still counts{over}; compare with nvidia-smi"
         )
 
 

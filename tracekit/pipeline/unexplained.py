@@ -131,8 +131,8 @@ def _disagreements(measured: Measurements) -> Iterator[str]:
             show(float(rows[name].mean()), "ns") for name in ("inside_ns", "launched_ns")
         )
         yield (
-            f"GPUs are busy {inside} of a {unit} of {show(each, 'ns')}, and {launched} with what was launched in it: "
-            f"work of one {unit} runs in another, or was launched before the recording"
+            f"GPUs are busy {inside} of a {unit} of {show(each, 'ns')}, but only {launched} with kernels launched in it: "
+            f"the rest was launched in another {unit} or before the recording"
         )
         return
     yield from _apart(measured, rows, unit)
@@ -168,8 +168,8 @@ def _apart(measured: Measurements, rows: pd.DataFrame, unit: str) -> Iterator[st
     from_ns = float((both["begin_ns"] - both["ts_ns"]).mean())
     until_ns = float((both["end_ns"] - both["ts_ns"]).mean())
     yield (
-        f"device work takes {show(until_ns - from_ns, 'ns')} of the {unit} of {show(lasting, 'ns')}, "
-        f"from {show(max(from_ns, 0.0), 'ns')} on, and GPUs are busy {show(busy, 'ratio')} of that"
+        f"GPU work covers {show(until_ns - from_ns, 'ns')} of the {unit} ({show(lasting, 'ns')}), starting "
+        f"{show(max(from_ns, 0.0), 'ns')} into it; GPUs are busy {show(busy, 'ratio')} of that span"
     )
 
 

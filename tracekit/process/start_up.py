@@ -32,8 +32,8 @@ KINDS = ("context", "code", "library", "compile", "graph", "memory", "other", "p
 
 KIND_TITLES = {
     "context": "context creation",
-    "code": "loading code",
-    "library": "handles and algorithm search of libraries",
+    "code": "module loading",
+    "library": "library set-up",
     "compile": "JIT compilation",
     "graph": "graph capture",
     "memory": "first allocations",
