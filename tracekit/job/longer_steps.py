@@ -36,7 +36,7 @@ AHEAD = 0.5
 """The host of a run runs ahead if it does so in at least this share of its steps."""
 
 SHORTEST_NS = 1_000_000
-"""A shorter pause is not told from Python between ops."""
+"""A shorter pause looks like Python between ops."""
 
 DOES = {
     "host_loader": "the host waits for its data loader for {} more",

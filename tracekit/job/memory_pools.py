@@ -20,10 +20,10 @@ ENGINE = ("engine weights", "engine KV cache")
 """Classes of pools that a serving engine with sleep mode has."""
 
 WORTH_NAMING = 0.01
-"""Of a smaller share of what is reserved no pool is named."""
+"""A pool with a smaller share of the reserved bytes is not named."""
 
 IN_USE = 0.5
-"""A pool of graphs or of communication with more of it in use is as it should be."""
+"""A pool of graphs or communication with a larger share in use is normal."""
 
 _NAMES = {
     "engine weights": "weights",
@@ -67,7 +67,7 @@ def held_bounds(pools: pd.DataFrame) -> tuple[int, int]:
 
 
 def pool_notes(measured: Measurements) -> Iterator[str]:
-    """What the private pools of each memory mean for its numbers, the highest peak first; nothing without such."""
+    """Sentences on the private pools of each memory, the highest peak first; none without such pools."""
     if not measured.row_count("memory_pools"):
         return
     sizes = device_sizes(measured)

@@ -19,7 +19,7 @@ MAX_LABELS, MAX_LABEL_LENGTH = 4, 40
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One thing counted in a recording; `label` tells apart several of one name (a category, a device, an op)."""
+    """One count of a recording; `label` separates several counts of one name (a category, a device, an op)."""
 
     name: str
     count: int
@@ -512,7 +512,7 @@ KINDS: Mapping[str, Kind] = {
 """All kinds by code; where the processes of one file differ, the first of them here is that of the file."""
 
 UNSEEN_DEVICE = frozenset({"launches-only", "unread-accelerator"})
-"""Kinds of which a device worked whose work was not recorded, or is not read: an idle host says nothing of lost time."""
+"""Kinds in which a device worked whose rows were not recorded or are not read: an idle host is not lost time."""
 
 NORMAL = frozenset(code for code, kind in KINDS.items() if kind.severity is None)
-"""Kinds of which there is nothing to say."""
+"""Kinds that need no sentence."""

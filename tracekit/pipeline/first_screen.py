@@ -414,7 +414,7 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
 
 
 _SHARE_DOC = (
-    "Of all steps, those without the stage included; stages of different roles may overlap."
+    "Of all steps, including steps without it; stages of different roles may overlap."
 )
 _STAGE_HEADINGS = (
     Heading("canonical", "stage"),
@@ -482,7 +482,7 @@ def file_counts(measured: Measurements) -> FileCounts:
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
-    """What limits all numbers: files taken for several runs, removed rows, cut late ends, memory that may be unmapped."""
+    """Limits of all numbers: files taken for several runs, removed rows, cut late ends, memory that may be unmapped."""
     nothing: tuple[str, ...] = ()
     pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
     apart = (note.message for note in measured.notes if note.code == APART)

@@ -99,7 +99,7 @@ def _of_captures(measured: Measurements, times: list[Unexplained]) -> list[Unexp
 
 
 def _of_some(measured: Measurements, part: Any) -> tuple[Any, ...]:
-    """A part of what is said; nothing where it rests on a table that has failed or was not asked for."""
+    """The sentences of one part; none where it reads a table that failed or was not requested."""
     parts: tuple[Any, ...] = faults.sound(
         measured, lambda whom: faults.asked(whom, lambda m: tuple(part(m)), ()), ()
     )
@@ -107,7 +107,7 @@ def _of_some(measured: Measurements, part: Any) -> tuple[Any, ...]:
 
 
 def _unit(measured: Measurements) -> str:
-    """What the windows are called in a sentence."""
+    """The name of the windows in a sentence."""
     walls = job(measured).walls
     if prefixes(measured):
         return "time after start-up"
@@ -199,7 +199,7 @@ def _cause(measured: Measurements, cause: str | None) -> str:
 
 
 def _reason(sections: Sequence[Section]) -> str:
-    """Why communication has no finding: the reason of the rule about the largest exposure."""
+    """Why communication has no finding: the rule's reason for the largest exposure."""
     verdicts = [
         verdict
         for section in sections

@@ -184,7 +184,7 @@ def _total(widths: Iterable[int]) -> int:
 
 
 def _recordings(report: Report, width: int) -> list[Line]:
-    """What was recorded where that limits the answer, each with what to do."""
+    """Recordings that limit the answer, each with its remedy."""
     lines: list[Line] = []
     label = "Recorded: "
     for sentence, advice, command in phrases.recordings(report):
@@ -262,7 +262,7 @@ def _parts(finding: Finding, width: int) -> list[Line]:
 
 
 def _unproven(report: Report, findings: list[Finding], width: int) -> list[Line]:
-    """What rules almost found, each with its price and what would prove it."""
+    """Abstentions that matter, each with its price and the proof that it lacks."""
     lines: list[Line] = []
     for sentence in phrases.unproven(report, findings):
         first, *further = _wrap(f"unproven: {sentence}", width - 5)

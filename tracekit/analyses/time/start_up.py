@@ -1,4 +1,4 @@
-"""How much of the recording is start-up? First calls, by what they do, before the work and inside of steps."""
+"""How much of the recording is start-up? First calls by kind, before the work and inside of steps."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _calls(trace: Trace) -> dict[str, Array]:
 
 
 def _named_calls(trace: Trace) -> Iterator[dict[str, Array]]:
-    """The other calls that load or compile code, capture graphs or ask for memory, however short."""
+    """The other calls that load modules, compile, capture graphs or allocate memory, however short."""
     side: HostSide = trace.derived(host_side)
     known = np.zeros(len(side.compiling), np.bool_)
     rows = trace.derived(start_up).row
@@ -264,7 +264,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 
 
 def _advice(measured: Measurements, run: object) -> str:
-    """How to record later, for the tool that recorded."""
+    """Advise how to record later with the tool that recorded."""
     captures = measured["captures"]
     tools = set(captures["tool"][same_text(captures["run"], run)].dropna())
     if tools == {"nsys"}:
@@ -276,7 +276,7 @@ def _advice(measured: Measurements, run: object) -> str:
 
 
 def _described(rows: pd.DataFrame) -> str:
-    """What calls do and which take longest: `context creation 981 ms (cudaFree), module loading 1.34 ms (cudaLaunchKernel)`."""
+    """Describe calls by kind, each with the longest: `context creation 981 ms (cudaFree), module loading 1.34 ms (cudaLaunchKernel)`."""
     by_kind = ordered(summed(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True)
     by_name = ordered(summed(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True)
     texts = []
@@ -428,7 +428,7 @@ def _within(
 def _not_counted(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """Steps that do not count and in which code is loaded, graphs are captured or memory is asked for, for long."""
+    """Steps that do not count and spend long on module loading, graph capture or allocation."""
     limit = thresholds.of("start-up")
     is_counted = is_among(rows, units(measured["steps"]), UNIT)
     is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_)
@@ -484,7 +484,7 @@ def _outside_steps(
 
 
 def _places(rows: pd.DataFrame) -> tuple[Place, ...]:
-    """Where most of the time is: up to three names and stages."""
+    """Up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
     longest = ordered(summed(rows, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
     return tuple(

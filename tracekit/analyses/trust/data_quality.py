@@ -396,10 +396,10 @@ def _artefacts(
 
 
 OWN_LOSSES = frozenset({"interleaved-processes", "unusable"})
-"""Kinds of recordings that say themselves what was lost."""
+"""Kinds of recordings whose own sentence names the loss."""
 
 WITHOUT_GPU_BY_DESIGN = frozenset({"front-end", *FOREIGN})
-"""Kinds of recordings of which nobody expects GPU rows."""
+"""Kinds of recordings that have no GPU rows by design."""
 
 
 def _noted(measured: Measurements, codes: Collection[str]) -> list[str]:
