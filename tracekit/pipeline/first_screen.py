@@ -413,9 +413,7 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
     return sheet("overview", "Where the step goes", headings, stages, caption=caption)
 
 
-_SHARE_DOC = (
-    "Of all steps, including steps without it; stages of different roles may overlap."
-)
+_SHARE_DOC = "Of all steps, including steps without it; stages of different roles may overlap."
 _STAGE_HEADINGS = (
     Heading("canonical", "stage"),
     Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps with it."),
