@@ -85,7 +85,7 @@ def test_where_nothing_is_recorded_the_claim_says_between_what_and_guesses_nothi
     host = [op("aten::first", 29 * MS, MS), op("aten::second", 70 * MS, 10)]
     (finding,) = found(asked(tmp_path, paused(40 * MS, host=host)), "host-silence")
     assert finding.claim == (
-        "GPUs wait 40.0 ms of 100 ms per step while nothing is recorded of the host after aten::first and before aten::second"
+        "GPUs wait 40.0 ms of 100 ms per step while no host activity is recorded between aten::first and aten::second"
     )
     assert "gc." not in finding.advice
     assert "with_stack" in finding.advice
@@ -114,7 +114,7 @@ def test_the_claim_names_what_samples_of_the_cpu_found_where_they_alone_tell(tmp
     ]
     (finding,) = found(profiled(tmp_path, *samples), "host-silence")
     assert finding.claim == (
-        "GPUs wait 40.0 ms of 100 ms per step while the host is in tokenize (62 % of it), as samples of the CPU tell"
+        "GPUs wait 40.0 ms of 100 ms per step while the host is in tokenize (62 % of it), according to CPU samples"
     )
     assert "NVTX" in finding.advice
     assert not finding.caveats
@@ -276,7 +276,7 @@ def test_first_calls_are_start_up_and_no_cause_of_idle_time(tmp_path):
     (finding,) = found(report, "start-up")
     assert finding.claim == (
         "GPUs wait 70.0 ms of 100 ms per step for first calls:"
-        " other first calls 60.0 ms (cudaFree), loading code 10.0 ms (cudaLaunchKernel)"
+        " other first calls 60.0 ms (cudaFree), module loading 10.0 ms (cudaLaunchKernel)"
     )
     assert finding.advice.startswith("record later: torch.profiler.schedule(wait=")
     assert finding.recoverable_ns == 70 * MS * 1_000

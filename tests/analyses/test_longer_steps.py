@@ -70,7 +70,7 @@ def test_one_pause_of_the_host_is_a_silent_host_in_its_step_and_counts_once(tmp_
     assert first.recoverable_ns == pytest.approx(8 * MS, rel=0.01)
     (variance,) = [finding for finding in others if finding.rule == "step-variance"]
     assert (
-        ": in step 6, nothing is recorded of the host for 40.0 ms more in update_actor"
+        ": in step 6, no host activity is recorded for 40.0 ms more in update_actor"
         in variance.claim
     )
     assert (variance.recoverable_ns, variance.severity) == (0, "info")
@@ -84,7 +84,7 @@ def test_compiling_that_leaves_no_mark_is_no_drift_though_it_is_in_the_last_step
     loud = [finding for finding in report.findings if finding.severity != "info"]
     assert [finding.rule for finding in loud] == ["host-silence"]
     (drift,) = [finding for finding in report.findings if finding.rule == "drift"]
-    assert "nothing is recorded of the host for 20" in drift.claim
+    assert "no host activity is recorded for 20" in drift.claim
     assert drift.recoverable_ns == 0
 
 

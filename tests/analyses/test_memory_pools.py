@@ -64,11 +64,11 @@ def test_pools_of_a_sleeping_engine_are_told_apart_and_bounded(tmp_path):
     ]
     engine, bounds = report.cautions
     assert engine == (
-        "88.0 GiB of the 191 GiB that PyTorch counts for rank 0, GPU 0 lie in pools of a serving engine "
-        "(weights 24.0 GiB, KV cache 64.0 GiB): asleep, they hold no memory"
+        "88.0 GiB of the 191 GiB that PyTorch counts for rank 0, GPU 0 are in pools of a serving engine "
+        "(weights 24.0 GiB, KV cache 64.0 GiB): while it sleeps, they use no memory"
     )
     assert bounds == (
-        "rank 0, GPU 0 holds 103 GiB to 191 GiB of what PyTorch counts: compare with nvidia-smi"
+        "rank 0, GPU 0 uses between 103 GiB and 191 GiB: pools may be unmapped, which PyTorch still counts; compare with nvidia-smi"
     )
     assert report.findings == ()
 

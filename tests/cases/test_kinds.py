@@ -28,7 +28,7 @@ CASES = {
         "200 of 610 rows have categories that tracekit does not read: mtia_ccp_events 200.",
         "tracekit sql PATH",
     ),
-    "22_jax_xla": ("jax", "Not a PyTorch trace but one of JAX or XLA: its rows (400)", "nsys profile"),
+    "22_jax_xla": ("jax", "A trace of JAX or XLA, not of PyTorch: its 400 rows", "nsys profile"),
     "23_ascend_npu": (
         "unread-accelerator",
         "246 of 369 rows have categories that tracekit does not read: Ascend Hardware 120, CANN 120,",
@@ -258,3 +258,19 @@ def test_the_kind_is_in_the_json_of_both_commands(tmp_path):
     examined = json.loads(invoke("doctor", tmp_path, "--json").stdout)
     assert analyzed["recordings"] == examined["recordings"]
     assert analyzed["recordings"][0]["kind"] == "launches-only"
+
+
+def test_a_long_command_is_on_a_line_of_its_own(case):
+    """It can be pasted: no line break is inside of it."""
+    screen = case("35_sglang_merged").screen
+    assert "start SGLang's profiler with:\n" in screen
+    assert (
+        "\n            curl http://HOST:30000/start_profile --json '{\"merge_profiles\": false}'\n"
+        in screen
+    )
+
+
+def test_a_log_alone_shows_its_stages_and_names_the_section_with_the_others(case):
+    found = case("verl_async_log")
+    assert "gen              64.59" in found.screen
+    assert "5 of 12 rows; more in section rl-matrix (-v)" in found.screen

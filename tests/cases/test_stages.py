@@ -36,7 +36,7 @@ def test_a_private_pool_that_reserves_gigabytes_for_megabytes_is_named(case):
         "private pool (0,7) (a CUDA graph or torch.cuda.MemPool) of rank ?, GPU 0: "
         "3.91 GiB reserved, 10.0 MiB in use"
     )
-    assert "holds 200 MiB to 4.10 GiB" in bounds
+    assert "uses between 200 MiB and 4.10 GiB" in bounds
     pools = rows_of(section(found.report, "memory-peak"), "memory_pools")
     assert [(p["reserved_bytes"] // MIB, p["in_use_bytes"] // MIB) for p in pools] == [(4000, 10), (200, 150)]  # fmt: skip
     # Memory that may be unmapped is no waste, and no fragmentation.

@@ -55,7 +55,7 @@ def test_a_first_launch_that_loads_code_is_start_up(case):
     assert (first.rule, first.recoverable_ns) == ("start-up", 300_004_000)
     assert (
         first.claim
-        == "the first 300 ms of 305 ms are start-up, 300 ms of it in first calls: loading code 300 ms (cudaLaunchKernel)"
+        == "the first 300 ms of 305 ms are start-up; first calls take 300 ms: module loading 300 ms (cudaLaunchKernel)"
     )
     assert first.advice.startswith("record later: torch.profiler.schedule(wait=")
     # Nothing else counts it.
@@ -178,7 +178,7 @@ def test_a_capture_of_nothing_but_start_up_says_so():
     first = tracekit.analyze(path).findings[0]
     assert first.rule == "start-up"
     assert first.recoverable_ns == pytest.approx(233e6, rel=0.01)
-    assert "start of the program 194 ms (no calls), loading code 35.2 ms" in first.claim
+    assert "start of the program 194 ms (no calls), module loading 35.2 ms" in first.claim
     assert first.advice.startswith("record later: nsys profile --capture-range")
 
 

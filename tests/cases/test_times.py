@@ -184,3 +184,16 @@ def test_names_that_look_like_commands_are_names(case):
     found = case("workflow_commands")
     assert headline(found.report)["step_wall"] == pytest.approx(19_900_000, rel=0.01)
     assert remarks(found.report) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "claim", "advice"),
+    [
+        ("02_ts_zero_half", "have rows with impossible times", "newer torch"),
+        ("03b_head_kernels_dropped", "lack usable kernels for their first launches", "warmup=1"),
+    ],
+)
+def test_the_finding_names_what_was_lost_and_what_helps_against_that(case, name, claim, advice):
+    (finding,) = [f for f in case(name).report.findings if f.rule == "profiling-artefact"]
+    assert claim in finding.claim
+    assert advice in finding.advice

@@ -103,7 +103,7 @@ def test_a_report_of_another_version_is_named_with_both_and_never_called_cut_off
 @pytest.mark.parametrize(
     ("rows", "code", "said"),
     [
-        ([], "empty-trace", "The recording is empty: it holds no event"),
+        ([], "empty-trace", "The recording is empty: it has no events"),
         (without("ts"), "no-times", "No event can be used: 3 have no start (ts)"),
         (without("ph"), "no-times", "No event can be used: 3 have no phase (ph)"),
         (

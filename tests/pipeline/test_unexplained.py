@@ -222,7 +222,7 @@ def test_work_that_takes_much_less_than_its_window_is_told(tmp_path):
     rows = [op("aten::loop", 0, 1000), *launched("gemm", 10, 700, 100, 1)]
     report = analyze(write(tmp_path / "rank0.json", rows), Options()).report
     assert report.cautions[0] == (
-        "device work takes 100 µs of the capture of 1.00 ms, from 700 µs on, and GPUs are busy 100 % of that"
+        "GPU work covers 100 µs of the capture (1.00 ms), starting 700 µs into it; GPUs are busy 100 % of that span"
     )
 
 

@@ -104,7 +104,7 @@ MADE = {
         "start-up",
         export(CALL, nsys.memset(1_300, 1_310, 64, 1)),
         "Only start-up was recorded: 1 CUDA call, 1 copy or fill, no launch and no kernel.",
-        "nsys profile --trace=cuda,nvtx",
+        "nsys profile --trace=cuda,nvtx --delay=60",
     ),
     "start-up": (
         "start-up",
@@ -156,7 +156,7 @@ MADE = {
             folder / "trace.json",
             events("fusion", "loop", count=2, processes=("/device:GPU:0", "/host:CPU")),
         ),
-        "Not a PyTorch trace but one of JAX or XLA: its rows (4) are not analyzed.",
+        "A trace of JAX or XLA, not of PyTorch: its 4 rows are not analyzed.",
         "nsys profile",
     ),
     "tensorflow": (
@@ -169,19 +169,19 @@ MADE = {
                 processes=("/job:localhost/replica:0/task:0/device:GPU:0 Compute",),
             ),
         ),
-        "Not a PyTorch trace but one of TensorFlow: its rows (1) are not analyzed.",
+        "A trace of TensorFlow, not of PyTorch: its 1 row is not analyzed.",
         "nsys profile",
     ),
     "ebpf": (
         "ebpf",
         lambda folder: put(folder / "trace.json", events("read", "write", category="eBPF")),
-        "Not a PyTorch trace but one of an eBPF tool: its rows (2) are not analyzed.",
+        "A trace of an eBPF tool, not of PyTorch: its 2 rows are not analyzed.",
         "nsys profile",
     ),
     "chrome-json": (
         "chrome-json",
         lambda folder: put(folder / "trace.json", events("compile", category="build")),
-        "Not a PyTorch trace but one of another program: its rows (1) are not analyzed.",
+        "A trace of another program, not of PyTorch: its 1 row is not analyzed.",
         "nsys profile",
     ),
     "front-end": (
@@ -193,7 +193,7 @@ MADE = {
     "empty": (
         "empty",
         torch([]),
-        "The recording is empty: it holds no event.",
+        "The recording is empty: it has no events.",
         "torch.profiler.schedule(",
     ),
     "unusable": (
@@ -222,28 +222,28 @@ KNOWN = {
         "flight-recorder",
         "nccl_trace_rank_0",
         pickle.dumps(DUMP, protocol=2),
-        "1 NCCL flight-recorder dump: collectives for finding a hang, not profiles, and not analyzed here.",
+        "1 NCCL flight-recorder dump: a log of collectives for finding hangs, not a profile; not analyzed.",
         "torchfrtrace DIR",
     ),
     "flight-recorder-json": (
         "flight-recorder",
         "nccl_trace_rank_0.json",
         json.dumps(DUMP, sort_keys=True).encode(),
-        "1 NCCL flight-recorder dump: collectives for finding a hang, not profiles, and not analyzed here.",
+        "1 NCCL flight-recorder dump: a log of collectives for finding hangs, not a profile; not analyzed.",
         "TORCH_NCCL_DUMP_ON_TIMEOUT=1",
     ),
     "flight-recorder-gloo": (
         "flight-recorder",
         "fr_trace_rank_0",
         pickle.dumps(DUMP, protocol=2).replace(b"nccl:", b"gloo:"),
-        "1 gloo flight-recorder dump: collectives for finding a hang, not profiles, and not analyzed here.",
+        "1 gloo flight-recorder dump: a log of collectives for finding hangs, not a profile; not analyzed.",
         "py-spy dump --pid PID",
     ),
     "ray-timeline": (
         "ray-timeline",
         "timeline.json",
         json.dumps(TASKS).encode(),
-        "1 Ray timeline: when tasks ran, not GPU work, and not analyzed here.",
+        "1 Ray timeline: when tasks ran, not GPU work; not analyzed.",
         "https://ui.perfetto.dev",
     ),
 }

@@ -15,7 +15,7 @@ DOCTOR, INSPECT = "tracekit.doctor/1", "tracekit.inspect/1"
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What went wrong in a capture; `files` are how many were `read`, `refused`, `unreadable` and `duplicate`, `held` what was recorded, in words, `recordings` of which kinds the files are."""
+    """Problems of a capture. `files` counts those `read`, `refused`, `unreadable` and `duplicate`; `held` describes the recording; `recordings` lists its kinds."""
 
     title: str
     file_count: int

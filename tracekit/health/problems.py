@@ -151,14 +151,14 @@ PROBLEMS: Mapping[str, Problem] = {
     "interleaved-processes": Problem(
         "data_loss",
         "{files}: two processes wrote one file at the same time; no figure is shown",
-        "ranks use one file name: the name holds no rank, or each rank believes to be rank 0",
+        "ranks share one file name: the name has no rank, or every rank thinks it is rank 0",
         "put rank and pid into the file name (tensorboard_trace_handler does), and record again",
     ),
     "unusable-kernels": Problem(
         "data_loss",
         "",
-        "the profiler stamped kernels long before their launch, as ROCm and CUPTI do where clocks are not "
-        "synchronised yet; these kernels are left out, so GPU time is too low there",
+        "the profiler stamped kernels long before their launch, as ROCm and CUPTI do before clocks are "
+        "synchronized; these kernels are left out, so GPU time is too low there",
         "schedule(warmup=1) or more, so that recording starts later; use a newer driver or profiler",
     ),
     "lost-kernels": Problem(
@@ -172,11 +172,11 @@ PROBLEMS: Mapping[str, Problem] = {
         "data_loss",
         "{count} rows in {files} at time zero, or days from all other rows, left out",
         "the profiler lost the times of these rows while it wrote (pytorch#188481), or its clock jumped",
-        "record again with a newer torch; steps without sound rows are not counted",
+        "record again with a newer torch; steps that lost rows are not counted",
     ),
     "no-times": Problem(
         "data_loss",
-        "{files} of which no event can be used",
+        "{files} without a usable event",
         "written by another program, or changed after it was recorded: an event needs a phase (ph), a start (ts) "
         "and, where its phase is X, a duration (dur)",
         "export it again from the profiler that recorded it",
@@ -229,8 +229,8 @@ PROBLEMS: Mapping[str, Problem] = {
     "no-kernels": Problem(
         "warning",
         "{files}: CUDA was traced, or a GPU listed, but no kernel was recorded",
-        "the capture lay outside the work, activities held only CPU, another profiler held CUPTI, the work ran in a "
-        "forked child, CUDA_VISIBLE_DEVICES hid the GPU, a CUDA graph hid its kernels, or CUPTI dropped the rows",
+        "the capture missed the work, activities=[CPU], another profiler used CUPTI, a forked child ran the work, "
+        "CUDA_VISIBLE_DEVICES hid the GPU, a CUDA graph hid its kernels, or CUPTI dropped the rows",
         "put the range around real steps; --trace-fork-before-exec=true; --cuda-graph-trace=node; in nsys's "
         "configuration CuptiUseRawGpuTimestamps=false",
     ),
@@ -244,7 +244,7 @@ PROBLEMS: Mapping[str, Problem] = {
     "not-pytorch": Problem(
         "warning",
         "{files}: Chrome JSON that PyTorch's profiler did not write",
-        "another program writes the same format with rows of its own meaning",
+        "another program writes the same format, with other rows",
         "record the program with nsys or torch.profiler",
     ),
     "ran-on-cpu": Problem(
@@ -257,7 +257,7 @@ PROBLEMS: Mapping[str, Problem] = {
         "warning",
         "{files}: memory snapshots without a history of allocations",
         "_record_memory_history was not called before the snapshot, or had been switched off",
-        "switch the history on before the work; without it peaks, leaks and call sites cannot be told",
+        "record the history before the work; without it, peaks, leaks and call sites are unknown",
     ),
     "empty-trace": Problem(
         "warning",
@@ -276,7 +276,7 @@ PROBLEMS: Mapping[str, Problem] = {
         "warning",
         "",
         "a filter or a sampler of traces wrote the file, to make it small",
-        "analyze the trace as the profiler wrote it; a sample does not tell when a GPU is idle",
+        "analyze the trace as the profiler wrote it; a sample does not show when a GPU is idle",
     ),
     "late-ends": Problem(
         "warning",

@@ -1,4 +1,4 @@
-"""What the kinds of recordings mean for a capture: the sentence and command of `analyze`, as symptoms."""
+"""Symptoms of the kinds of recordings, with the sentence and command of `analyze`."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Capture:
 
 
 NOT_COMPARED = frozenset({"front-end", "empty", *FOREIGN})
-"""Kinds of recordings that are no ranks of a job: they are compared with nothing."""
+"""Kinds of recordings that are not ranks of a job: nothing is compared with them."""
 
 Check = Callable[[Sequence[Capture]], Iterator[Symptom]]
 """A function that gives what is wrong among the captures of one run."""

@@ -36,17 +36,17 @@ AHEAD = 0.5
 """The host of a run runs ahead if it does so in at least this share of its steps."""
 
 SHORTEST_NS = 1_000_000
-"""A shorter pause is not told from Python between ops."""
+"""A shorter pause looks like Python between ops."""
 
 DOES = {
     "host_loader": "the host waits for its data loader for {} more",
     "host_gc": "the host collects garbage for {} more",
     "host_sync": "the host waits in synchronising calls for {} more, with the GPU idle",
-    "host_overhead": "the profiler or loading of code holds the host up for {} more",
+    "host_overhead": "the profiler or module loading takes {} more",
     "host_op": "the host is busy in ops and calls for {} more, with the GPU idle",
     "host_code": "the host runs Python for {} more, with the GPU idle",
     "host_none": "the host is between ops for {} more, with the GPU idle",
-    "host_silent": "nothing is recorded of the host for {} more",
+    "host_silent": "no host activity is recorded for {} more",
     None: "no op is recorded for {} more",
 }
 """What the host does in a pause, by cause of idle time; None: there is no GPU."""

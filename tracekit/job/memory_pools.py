@@ -20,10 +20,10 @@ ENGINE = ("engine weights", "engine KV cache")
 """Classes of pools that a serving engine with sleep mode has."""
 
 WORTH_NAMING = 0.01
-"""Of a smaller share of what is reserved no pool is named."""
+"""A pool with a smaller share of the reserved bytes is not named."""
 
 IN_USE = 0.5
-"""A pool of graphs or of communication with more of it in use is as it should be."""
+"""A pool of graphs or communication with a larger share in use is normal."""
 
 _NAMES = {
     "engine weights": "weights",
@@ -67,7 +67,7 @@ def held_bounds(pools: pd.DataFrame) -> tuple[int, int]:
 
 
 def pool_notes(measured: Measurements) -> Iterator[str]:
-    """What the private pools of each memory mean for its numbers, the highest peak first; nothing without such."""
+    """Sentences on the private pools of each memory, the highest peak first; none without such pools."""
     if not measured.row_count("memory_pools"):
         return
     sizes = device_sizes(measured)
@@ -89,8 +89,8 @@ def _notes(
     if len(of_engine):
         size = show(int(of_engine["reserved_bytes"].sum()), "bytes")
         yield (
-            f"{size} of the {show(most, 'bytes')} that PyTorch counts for {one['who']} lie in pools of a "
-            f"serving engine ({', '.join(_parts(of_engine))}): asleep, they hold no memory"
+            f"{size} of the {show(most, 'bytes')} that PyTorch counts for {one['who']} are in pools of a "
+            f"serving engine ({', '.join(_parts(of_engine))}): while it sleeps, they use no memory"
         )
     for row in row_dicts(private):
         if row["class"] in (*ENGINE, "paused region"):
@@ -109,8 +109,8 @@ def _notes(
         if card_bytes is not None and most > card_bytes:
             over = f", and at least {show(most - card_bytes, 'bytes')} are unmapped"
         yield (
-            f"{one['who']} holds {show(least, 'bytes')} to {show(most, 'bytes')} of what PyTorch counts"
-            f"{over}: compare with nvidia-smi"
+            f"{one['who']} uses between {show(least, 'bytes')} and {show(most, 'bytes')}: pools may be unmapped, "
+            f"which PyTorch still counts{over}; compare with nvidia-smi"
         )
 
 

@@ -33,7 +33,7 @@ CHECKPOINT = "save"
 _CHORES = (VALIDATION, CHECKPOINT)
 
 WORTH_NAMING = 0.001
-"""A smaller share of the time is not worth a sentence."""
+"""A smaller share of the time needs no sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,4 +244,4 @@ def told(measured: Measurements) -> str:
     sentences = [f"{stage.sentence(measured)}." for stage in stages[:MOST_NAMED]]
     if len(stages) > MOST_NAMED:
         sentences.append(f"{len(stages) - MOST_NAMED} more stages are in some steps only.")
-    return " ".join((*sentences, "Shares are of all steps, those without the stage included."))
+    return " ".join((*sentences, "Shares are of all steps, including steps without it."))

@@ -418,7 +418,7 @@ def _stage_windows(measured: Measurements) -> list[StageWindow]:
 
 
 def _unit_name(row: Mapping[Any, Any], started: set[object]) -> str:
-    """What a window without a stage is called; the capture of a run in `started` begins after its start-up."""
+    """The name of a window without a stage; the capture of a run in `started` begins after its start-up."""
     if row["origin"] != "file":
         return "the step"
     return "the time after start-up" if row["run"] in started else "the capture"

@@ -19,7 +19,7 @@ MAX_LABELS, MAX_LABEL_LENGTH = 4, 40
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One thing counted in a recording; `label` tells apart several of one name (a category, a device, an op)."""
+    """One count of a recording; `label` separates several counts of one name (a category, a device, an op)."""
 
     name: str
     count: int
@@ -127,6 +127,10 @@ _NSYS_KERNELS = Remedy(
     "record the kernels of child processes and CUDA graphs as well",
     "nsys profile --trace=cuda,nvtx --trace-fork-before-exec=true --cuda-graph-trace=node -o run python train.py",
 )
+_NSYS_LATER = Remedy(
+    "record later, around real steps",
+    "nsys profile --trace=cuda,nvtx --delay=60 -o run python train.py",
+)
 _SCHEDULE = Remedy(
     "record later, around real steps, and call prof.step() after each",
     "torch.profiler.schedule(wait=1, warmup=1, active=3)",
@@ -190,7 +194,7 @@ def _start_up(group: Group) -> str:
 
 
 def _empty(group: Group) -> str:
-    return f"The recording is empty: it holds no event{group.share}."
+    return f"The recording is empty: it has no events{group.share}."
 
 
 def _unusable(group: Group) -> str:
@@ -202,14 +206,14 @@ def _unusable(group: Group) -> str:
         )
         if count
     ]
-    reason = " and ".join(lacking) or "none is of a kind that is read"
+    reason = " and ".join(lacking) or "tracekit reads no event of these kinds"
     return f"No event can be used: {reason}{group.share}."
 
 
 def _foreign(name: str) -> Callable[[Group], str]:
     def sentence(group: Group) -> str:
         rows = group.count("rows")
-        return f"Not a PyTorch trace but one of {name}: its rows ({rows:,}) are not analyzed{group.share}."
+        return f"A trace of {name}, not of PyTorch: its {_counted(rows, 'row')} {plural(rows, 'is', 'are')} not analyzed{group.share}."
 
     return sentence
 
@@ -247,7 +251,7 @@ def _merged_ranks(group: Group) -> str:
 def _merged_remedy(_: Group) -> Remedy:
     return Remedy(
         "to keep one file per rank, start SGLang's profiler with",
-        "curl -X POST http://HOST:30000/start_profile -H 'Content-Type: application/json' -d '{\"merge_profiles\": false}'",
+        "curl http://HOST:30000/start_profile --json '{\"merge_profiles\": false}'",
     )
 
 
@@ -320,7 +324,7 @@ def _flight_recorder(group: Group) -> str:
     count = len(group.sources)
     backend = "gloo" if _is_gloo(group) else "NCCL"
     noun = plural(count, f"{backend} flight-recorder dump")
-    return f"{count:,} {noun}: collectives for finding a hang, not profiles, and not analyzed here."
+    return f"{count:,} {noun}: a log of collectives for finding hangs, not a profile; not analyzed."
 
 
 def _is_gloo(group: Group) -> bool:
@@ -333,7 +337,7 @@ def _flight_recorder_remedy(group: Group) -> Remedy:
         return Remedy("gloo records no states: look at the stacks", "py-spy dump --pid PID")
     if group.labels.get("form", {}).keys() == {"json"}:
         return Remedy(
-            "torchfrtrace reads pickles; have NCCL write them with",
+            "torchfrtrace reads pickles; to write them, set",
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=DIR/nccl_trace_rank_",
         )
     return Remedy("find the collective that some rank did not join", "torchfrtrace DIR")
@@ -342,7 +346,7 @@ def _flight_recorder_remedy(group: Group) -> Remedy:
 def _ray_timeline(group: Group) -> str:
     count = len(group.sources)
     noun = plural(count, "Ray timeline")
-    return f"{count:,} {noun}: when tasks ran, not GPU work, and not analyzed here."
+    return f"{count:,} {noun}: when tasks ran, not GPU work; not analyzed."
 
 
 def _perfetto(_: Group) -> Remedy:
@@ -354,7 +358,7 @@ def _always(remedy: Remedy) -> Callable[[Group], Remedy]:
 
 
 def _record_later(group: Group) -> Remedy:
-    return _NSYS_CUDA if group.is_nsys else _SCHEDULE
+    return _NSYS_LATER if group.is_nsys else _SCHEDULE
 
 
 def _export_again(_: Group) -> Remedy:
@@ -508,7 +512,7 @@ KINDS: Mapping[str, Kind] = {
 """All kinds by code; where the processes of one file differ, the first of them here is that of the file."""
 
 UNSEEN_DEVICE = frozenset({"launches-only", "unread-accelerator"})
-"""Kinds of which a device worked whose work was not recorded, or is not read: an idle host says nothing of lost time."""
+"""Kinds in which a device worked whose rows were not recorded or are not read: an idle host is not lost time."""
 
 NORMAL = frozenset(code for code, kind in KINDS.items() if kind.severity is None)
-"""Kinds of which there is nothing to say."""
+"""Kinds that need no sentence."""

@@ -67,7 +67,7 @@ Steps differ by pauses and by late ranks, which rules of their own find; what el
 
 
 NEARLY_ALL = 0.9
-"""A capture of which start-up is this share: all other findings are about next to nothing."""
+"""From this share of start-up on, the other findings of a capture cover next to nothing."""
 
 
 def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:

@@ -413,9 +413,7 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
     return sheet("overview", "Where the step goes", headings, stages, caption=caption)
 
 
-_SHARE_DOC = (
-    "Of all steps, those without the stage included; stages of different roles may overlap."
-)
+_SHARE_DOC = "Of all steps, including steps without it; stages of different roles may overlap."
 _STAGE_HEADINGS = (
     Heading("canonical", "stage"),
     Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps with it."),
@@ -482,7 +480,7 @@ def file_counts(measured: Measurements) -> FileCounts:
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
-    """What limits all numbers: files taken for several runs, removed rows, cut late ends, memory that may be unmapped."""
+    """Limits of all numbers: files taken for several runs, removed rows, cut late ends, memory that may be unmapped."""
     nothing: tuple[str, ...] = ()
     pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
     apart = (note.message for note in measured.notes if note.code == APART)

@@ -28,6 +28,7 @@ _TOP_SHEETS = (
     ),
     ("cpu", "cpu_frames", ("run", "name", "self_ns", "total_ns", "count")),
     ("steps", "ranges", ("run", "role", "parent", "stage", "count", "total_ns", "mean_ns")),
+    ("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),
 )
 """(section, its sheet, the columns that fit) of what took the time; the first that has rows is shown."""
 
@@ -61,11 +62,11 @@ def _first(
             continue
         sheet = next((s for s in section.sheets if s.name == name), None)
         if sheet is not None and sheet.rows:
-            return _cut(sheet, columns, most)
+            return _cut(sheet, columns, most, id_)
     return None
 
 
-def _cut(sheet: Sheet, columns: Sequence[str], most: int) -> Sheet:
+def _cut(sheet: Sheet, columns: Sequence[str], most: int, section: str) -> Sheet:
     """The first rows and these columns of a sheet; a column that says nothing is left out."""
     first_rows = sheet.rows[:most]
     fits: list[bool] = []
@@ -73,5 +74,9 @@ def _cut(sheet: Sheet, columns: Sequence[str], most: int) -> Sheet:
         fits.append(heading.name in columns and set(cells) != {None})
     rows = tuple(tuple(compress(row, fits)) for row in first_rows)
     headings = tuple(compress(sheet.headings, fits))
-    omitted = sheet.omitted + len(sheet.rows) - len(rows)
-    return Sheet("overview", sheet.title, headings, rows, omitted, sheet.caption)
+    total = sheet.omitted + len(sheet.rows)
+    # The caption of the matrix is about the steps that are its other columns.
+    captions = [] if sheet.name == "matrix" else [sheet.caption]
+    if total > len(rows):
+        captions.insert(0, f"{len(rows)} of {total:,} rows; more in section {section} (-v)")
+    return Sheet("overview", sheet.title, headings, rows, 0, " · ".join(filter(None, captions)))

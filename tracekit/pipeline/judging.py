@@ -115,7 +115,7 @@ def _made(
 
 
 def _recordings(measured: Measurements) -> tuple[Recording, ...]:
-    """Summarize the kinds of recordings, of the processes of which they could be measured."""
+    """Summarize the kinds of recordings over the processes in which they were measured."""
     nothing: tuple[Recording, ...] = ()
     of_sound = faults.judged(
         measured, lambda whom: faults.asked(whom, summarize_recordings, nothing)

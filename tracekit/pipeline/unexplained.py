@@ -99,7 +99,7 @@ def _of_captures(measured: Measurements, times: list[Unexplained]) -> list[Unexp
 
 
 def _of_some(measured: Measurements, part: Any) -> tuple[Any, ...]:
-    """A part of what is said; nothing where it rests on a table that has failed or was not asked for."""
+    """The sentences of one part; none where it reads a table that failed or was not requested."""
     parts: tuple[Any, ...] = faults.sound(
         measured, lambda whom: faults.asked(whom, lambda m: tuple(part(m)), ()), ()
     )
@@ -107,7 +107,7 @@ def _of_some(measured: Measurements, part: Any) -> tuple[Any, ...]:
 
 
 def _unit(measured: Measurements) -> str:
-    """What the windows are called in a sentence."""
+    """The name of the windows in a sentence."""
     walls = job(measured).walls
     if prefixes(measured):
         return "time after start-up"
@@ -131,8 +131,8 @@ def _disagreements(measured: Measurements) -> Iterator[str]:
             show(float(rows[name].mean()), "ns") for name in ("inside_ns", "launched_ns")
         )
         yield (
-            f"GPUs are busy {inside} of a {unit} of {show(each, 'ns')}, and {launched} with what was launched in it: "
-            f"work of one {unit} runs in another, or was launched before the recording"
+            f"GPUs are busy {inside} of a {unit} of {show(each, 'ns')}, but only {launched} with kernels launched in it: "
+            f"the rest was launched in another {unit} or before the recording"
         )
         return
     yield from _apart(measured, rows, unit)
@@ -168,8 +168,8 @@ def _apart(measured: Measurements, rows: pd.DataFrame, unit: str) -> Iterator[st
     from_ns = float((both["begin_ns"] - both["ts_ns"]).mean())
     until_ns = float((both["end_ns"] - both["ts_ns"]).mean())
     yield (
-        f"device work takes {show(until_ns - from_ns, 'ns')} of the {unit} of {show(lasting, 'ns')}, "
-        f"from {show(max(from_ns, 0.0), 'ns')} on, and GPUs are busy {show(busy, 'ratio')} of that"
+        f"GPU work covers {show(until_ns - from_ns, 'ns')} of the {unit} ({show(lasting, 'ns')}), starting "
+        f"{show(max(from_ns, 0.0), 'ns')} into it; GPUs are busy {show(busy, 'ratio')} of that span"
     )
 
 
@@ -199,7 +199,7 @@ def _cause(measured: Measurements, cause: str | None) -> str:
 
 
 def _reason(sections: Sequence[Section]) -> str:
-    """Why communication has no finding: the reason of the rule about the largest exposure."""
+    """Why communication has no finding: the rule's reason for the largest exposure."""
     verdicts = [
         verdict
         for section in sections

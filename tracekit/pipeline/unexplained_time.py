@@ -211,7 +211,7 @@ def _of_hosts(measured: Measurements) -> _Recorded | None:
 
 
 def _with_records(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the ranks of which any activity was recorded: without ops, nothing is known of the others."""
+    """The rows of ranks with any recorded activity: without ops, nothing is known about the others."""
     (number,) = numbered_alike(WHOSE, rows)
     is_record = (~rows["cause"].isin(("between", "silent"))).to_numpy(np.float64)
     return rows[np.bincount(number, is_record * rows["time_ns"])[number] > 0]

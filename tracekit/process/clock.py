@@ -10,7 +10,7 @@ MICROSECOND = 1_000
 """The coarsest clock of any profiler, ns."""
 
 FEW_FRACTIONS, ROWS_A_FRACTION = 10, 8
-"""So many different fractions of a microsecond, in so many rows each, are all that the clock has."""
+"""Most different fractions of a microsecond, and fewest rows with each, of a coarse clock."""
 
 
 def resolution_ns(trace: Trace) -> int:

@@ -22,7 +22,7 @@ MIN_WAIT_NS = 1_000_000
 """A shorter wait at the start of a recording is not worth a cut."""
 
 SOON = 0.1
-"""A call that begins within this share of its own length from the start was in progress, as far as the recording tells."""
+"""A call that begins within this share of its own length from the start counts as in progress."""
 
 MOST_WORK_BEFORE = 0.1
 """A device that did more of its work before had begun already; one that works more during a wait is what is waited for."""
@@ -80,7 +80,7 @@ def _start_up_end(trace: Trace, begin_ns: int) -> int:
 
 
 def _work_until(busy: Intervals, ts_ns: Ints) -> Ints:
-    """How much of some time lies before each instant."""
+    """The part of some time before each instant."""
     first = int(busy.start[0]) if len(busy.start) else 0
     return covered(busy, np.full(len(ts_ns), min(first, int(ts_ns.min(initial=first)))), ts_ns)
 

@@ -32,8 +32,8 @@ KINDS = ("context", "code", "library", "compile", "graph", "memory", "other", "p
 
 KIND_TITLES = {
     "context": "context creation",
-    "code": "loading code",
-    "library": "handles and algorithm search of libraries",
+    "code": "module loading",
+    "library": "library set-up",
     "compile": "JIT compilation",
     "graph": "graph capture",
     "memory": "first allocations",
@@ -104,7 +104,7 @@ _ALLOCATING_OP = re.compile(r"aten::(new_)?empty(_strided|_like|_permuted)?$")
 
 @remembered
 def _kind_by_name(name: str) -> int:
-    """The kind of start-up that a name alone tells of; -1 for other names."""
+    """The kind of start-up by name alone; -1 for other names."""
     start = name[:300]
     patterns = (
         (_LOADS, CODE),
@@ -422,7 +422,7 @@ def _joined(first: StartUp, second: StartUp) -> StartUp:
 
 
 def _outermost(calls: StartUp) -> StartUp:
-    """Those that no other one of their thread holds, in order of start."""
+    """The rows that no other row of their thread contains, in order of start."""
     if len(calls.ts_ns) < 2:
         return calls
     order = np.lexsort((-calls.dur_ns, calls.ts_ns, calls.thread))

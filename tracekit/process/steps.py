@@ -276,7 +276,7 @@ def _after_start_up(trace: Trace, steps: Steps) -> Steps:
 
 
 def _clipped(stages: Stages, begin_ns: int) -> Stages:
-    """The stages from this instant on, without those of which most lies before it."""
+    """The stages from this instant on, without those that are mostly before it."""
     stages = stages.at((stages.ts_ns + stages.dur_ns // 2 >= begin_ns).nonzero()[0])
     start = np.maximum(stages.ts_ns, begin_ns)
     return replace(stages, ts_ns=start, dur_ns=stages.end_ns - start)

@@ -9,7 +9,7 @@ from tracekit.model.codes import Data, Reason
 
 RAY_TASKS = Reason(
     "no-profile",
-    "a timeline of Ray's tasks, no profile",
+    "a timeline of Ray's tasks, not a profile",
     Data(what="a timeline of Ray's tasks", kind="ray-timeline"),
 )
 PICTURE = Reason(
@@ -35,7 +35,7 @@ def no_profile(head: bytes) -> Reason | None:
     with any category of a profiler's own is a profile. `export_memory_timeline` writes a page with a PNG.
 
     >>> no_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]').text
-    "a timeline of Ray's tasks, no profile"
+    "a timeline of Ray's tasks, not a profile"
     >>> no_profile(b'[{"cat": "cpu_op", "ph": "X"}]')
     """
     if _PICTURE.match(head):
@@ -72,4 +72,4 @@ def _flight_recorder(head: bytes) -> Reason:
     form = "pickle" if _FLIGHT_PICKLE.match(head) else "json"
     what = f"{'a' if backend == 'gloo' else 'an'} {backend} flight-recorder dump"
     data = Data(what=what, kind="flight-recorder", form=form, backend=backend)
-    return Reason("no-profile", f"{what}, no profile", data)
+    return Reason("no-profile", f"{what}, not a profile", data)

@@ -44,10 +44,10 @@ def render_markdown(report: Report, options: Options) -> str:
 
 
 def _recordings(report: Report) -> str:
-    """What was recorded where that limits the answer, each with what to do."""
+    """Recordings that limit the answer, each with its remedy."""
     return "\n".join(
-        f"- Recorded: {sentence(recorded)} → {sentence(remedy)}"
-        for recorded, remedy in phrases.recordings(report)
+        f"- Recorded: {sentence(recorded)} → {sentence(f'{advice}: {command}')}"
+        for recorded, advice, command in phrases.recordings(report)
     )
 
 

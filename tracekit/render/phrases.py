@@ -217,13 +217,14 @@ FIRST_RECORDINGS = 3
 """Most kinds of recordings on the first screen."""
 
 
-def recordings(report: Report) -> list[tuple[str, str]]:
-    """Kinds of recordings that limit the answer: what was recorded, and what to do with a command to type."""
+def recordings(report: Report) -> list[tuple[str, str, str]]:
+    """Kinds of recordings that limit the answer: what was recorded, what to do, and the command to type."""
     limiting = [recording for recording in report.recordings if recording.command]
     return [
         (
             printable(recording.sentence, SENTENCE),
-            printable(f"{recording.advice}: {recording.command}", SENTENCE),
+            printable(recording.advice, SENTENCE),
+            printable(recording.command, SENTENCE),
         )
         for recording in limiting[:FIRST_RECORDINGS]
     ]

@@ -184,18 +184,26 @@ def _total(widths: Iterable[int]) -> int:
 
 
 def _recordings(report: Report, width: int) -> list[Line]:
-    """What was recorded where that limits the answer, each with what to do."""
+    """Recordings that limit the answer, each with its remedy."""
     lines: list[Line] = []
     label = "Recorded: "
-    for sentence, remedy in phrases.recordings(report):
+    for sentence, advice, command in phrases.recordings(report):
         first, *further = _wrap(sentence, width - len(label)) or [[]]
         lines += [[(label, "bold"), *first], *_indented(further, len(label))]
-        first, *further = _wrap(remedy, width - len(label) - 2) or [[]]
+        first, *further = _remedy(advice, command, width - len(label) - 2) or [[]]
         lines += _indented([[("→ ", ""), *first], *_indented(further, 2)], len(label))
         label = " " * len(label)
     if lines:
         lines.append([])
     return lines
+
+
+def _remedy(advice: str, command: str, width: int) -> list[Line]:
+    """Advice with its command: on a line of its own where both do not fit on one, so that it can be pasted."""
+    whole = f"{advice}: {command}"
+    if _cells(whole) <= width:
+        return _wrap(whole, width)
+    return _wrap(f"{advice}:", width) + _wrap(command, width)
 
 
 def _cautions(report: Report, width: int) -> list[Line]:
@@ -254,7 +262,7 @@ def _parts(finding: Finding, width: int) -> list[Line]:
 
 
 def _unproven(report: Report, findings: list[Finding], width: int) -> list[Line]:
-    """What rules almost found, each with its price and what would prove it."""
+    """Abstentions that matter, each with its price and the proof that it lacks."""
     lines: list[Line] = []
     for sentence in phrases.unproven(report, findings):
         first, *further = _wrap(f"unproven: {sentence}", width - 5)

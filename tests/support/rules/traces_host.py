@@ -125,7 +125,7 @@ FIRES: dict[str, Firing] = {
     ),
     # Step 1 is the first after the profiler began: 100 µs there of steps of 1000.
     "start-up": Firing(
-        warming_up(100, 0, 0), "first calls take 100 µs of step 1, which does not count: warm-up, in cuLibraryLoadData",
+        warming_up(100, 0, 0), "warm-up: first calls take 100 µs of step 1, not counted: cuLibraryLoadData",
         "info", None, None, {"start_up_ns": 100_000},
     ),
     # 6 and 4 µs of 1000, each told twice.

@@ -107,11 +107,11 @@ MEMORY_POOLS = Table(
         "pool": POOL,
         "class": Column(
             "category",
-            "What it is for, by the frames of what it holds: " + " | ".join(POOL_CLASSES) + ".",
+            "Its use, by the call stacks of its blocks: " + " | ".join(POOL_CLASSES) + ".",
             POOL_CLASSES,
         ),
         "segment_count": Column("int64", "Segments."),
-        "reserved_bytes": Column("int64", "Bytes of them, also where they are unmapped."),
+        "reserved_bytes": Column("int64", "Bytes of them, unmapped parts included."),
         "in_use_bytes": Column("int64", "Of blocks in use, as rounded up."),
         "emptied_bytes": Column("int64", "Of segments without a block in use."),
     },
@@ -354,8 +354,8 @@ def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any])
 def _pool_sheet(pools: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
     """The pools of one memory; nothing where there is only the default one."""
     headings = as_headings("""
-        label | pool | text | By the frames of what it holds.
-        reserved_bytes | reserved | bytes | What PyTorch counts, also where an engine unmapped it.
+        label | pool | text | By the call stacks of its blocks.
+        reserved_bytes | reserved | bytes | As PyTorch counts it, unmapped parts included.
         in_use_bytes | in use | bytes | Blocks, as the allocator rounds them up.
         emptied_bytes | emptied | bytes | Segments without a block in use.
         segment_count | segments | count

@@ -131,7 +131,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     ]
     if (pausable := has_pausable(measured, rows)).any():
         caveats.append(
-            "private pools that an engine may have unmapped count as reserved and in use: what others hold is not told"
+            "private pools that an engine may have unmapped count as reserved and in use: use by other processes is unknown"
         )
     if (rows["card_bytes"].isna() & ~pausable).any():
         caveats.append(

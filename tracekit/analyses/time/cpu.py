@@ -119,7 +119,7 @@ def _activity_sheet(measured: Measurements) -> Sheet:
         *(Heading(a, CPU_ACTIVITY_TITLES[a][0], "ratio", CPU_ACTIVITY_TITLES[a][1]) for a in shown),
     )
     table = ordered(stages, window_ns=False, stage=True)
-    caption = "At each instant one activity counts, the first of the columns that applies."
+    caption = "Each instant counts once, for the first column that applies."
     return sheet("cpu_time", "Host time by activity", headings, table, caption=caption)
 
 

@@ -36,7 +36,7 @@ from tracekit.process.garbage import collection_spans
 from tracekit.process.host_side import HostWindows, device_busy, host_windows
 
 MOST_PLACES = 3
-"""A finding names at most so many places."""
+"""Most places that a finding names."""
 
 GARBAGE = Table(
     "garbage_collections",

@@ -385,7 +385,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
         waited = steps.mean(waited_for_pauses(measured, owner, lost))
         ratio = share_of(total + waited, steps.step_ns)
         gaps = _gaps_of(measured, run, role, lost)
-        others = f", and {show(waited, 'ns')} for ranks that do so longer" if waited else ""
+        others = f", and {show(waited, 'ns')} for ranks that pause longer" if waited else ""
         what, advice, caveats = _told(measured, owner, lost)
         findings.append(
             Finding(
@@ -464,7 +464,7 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
         culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
         place = "" if culprit is None else f", most in {_named(culprit)}"
-        advice = "see what runs between the ops: with_stack=True, ranges (NVTX), samples of the CPU"
+        advice = "see what runs between the ops: with_stack=True, ranges (NVTX), CPU samples"
         return f"the host is between ops, in many short pauses{place}", advice, ()
     if lost.code_ns > lost.silent_ns:
         culprit = named_culprit(("python", "range"))
@@ -484,22 +484,30 @@ def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str,
     around = (
         "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
     )
-    what = "nothing is recorded of the host" + (
-        f" {around.replace(', before', ' and before')}" if around else ""
-    )
+    what = f"no host activity is recorded{_between(around)}"
     advice = "see what it does: record with with_stack=True, mark it with ranges (NVTX), or sample the CPU"
     return (
         what,
         advice,
-        ("no trace row says what the host did: it may have waited for another process or a file",),
+        (
+            "the trace does not show what the host did: it may have waited for another process or a file",
+        ),
     )
+
+
+def _between(around: str) -> str:
+    """What was recorded around a pause, as the end of a sentence: ` between aten::mm and aten::add`."""
+    if not around:
+        return ""
+    after, both, before = around.removeprefix("after ").partition(", before ")
+    return f" between {after} and {before}" if both else f" {around}"
 
 
 def _on_cpu(culprit: Culprit) -> str:
     """What is known of CPUs alone, as the end of "the host is"."""
     if culprit.place in OFF_CPU.values():
         return _named(replace(culprit, place=culprit.place.strip("()")))
-    return f"in {_named(culprit)}, as samples of the CPU tell"
+    return f"in {_named(culprit)}, according to CPU samples"
 
 
 def _named(culprit: Culprit) -> str:

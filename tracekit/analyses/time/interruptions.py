@@ -263,7 +263,7 @@ def _steps_with(found: Interruption) -> str:
 
 
 def _places(late: pd.DataFrame) -> tuple[Place, ...]:
-    """Where most of the time is: up to three names and stages."""
+    """Up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
     longest = ordered(summed(late, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
     return tuple(

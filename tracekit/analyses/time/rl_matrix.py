@@ -99,7 +99,7 @@ def _chores(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]
             (Place(role=stage.role, stage=stage.canonical, run=text_or_none(stage.run)),),
             round(stage.per_step_ns),
             stage.share,
-            ("a planned stage: what is saved depends on how much rarer or shorter it may be",),
+            ("a planned stage: the saving depends on how much less often or shorter it can run",),
         )
 
 
@@ -173,7 +173,7 @@ def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
         *as_headings("""
             canonical | stage
             mean_ns | mean | ns | Over the steps that have the stage, of the longest rank.
-            share_ratio | of step | ratio | Of all steps, those without the stage included; roles may overlap.
+            share_ratio | of step | ratio | Of all steps, including steps without it; roles may overlap.
         """),
         *chosen,
         Heading("state", "known from"),

@@ -1,4 +1,4 @@
-"""How much of the recording is start-up? First calls, by what they do, before the work and inside of steps."""
+"""How much of the recording is start-up? First calls by kind, before the work and inside of steps."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _calls(trace: Trace) -> dict[str, Array]:
 
 
 def _named_calls(trace: Trace) -> Iterator[dict[str, Array]]:
-    """The other calls that load or compile code, capture graphs or ask for memory, however short."""
+    """The other calls that load modules, compile, capture graphs or allocate memory, however short."""
     side: HostSide = trace.derived(host_side)
     known = np.zeros(len(side.compiling), np.bool_)
     rows = trace.derived(start_up).row
@@ -264,22 +264,19 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 
 
 def _advice(measured: Measurements, run: object) -> str:
-    """How to record later, for the tool that recorded."""
+    """Advise how to record later with the tool that recorded."""
     captures = measured["captures"]
     tools = set(captures["tool"][same_text(captures["run"], run)].dropna())
     if tools == {"nsys"}:
         return (
             "record later: nsys profile --capture-range=cudaProfilerApi and torch.cuda.profiler.start() after the first"
-            " steps, or --delay=SECONDS"
+            " steps; or --delay=SECONDS"
         )
-    return (
-        "record later: torch.profiler.schedule(wait=…, warmup=…) with profiler.step() after every step, so that the first"
-        " steps are not recorded"
-    )
+    return "record later: torch.profiler.schedule(wait=1, warmup=1, active=3), with prof.step() after each step"
 
 
 def _described(rows: pd.DataFrame) -> str:
-    """What calls do and which take longest: `context creation 981 ms (cudaFree), loading code 1.34 ms (cudaLaunchKernel)`."""
+    """Describe calls by kind, each with the longest: `context creation 981 ms (cudaFree), module loading 1.34 ms (cudaLaunchKernel)`."""
     by_kind = ordered(summed(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True)
     by_name = ordered(summed(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True)
     texts = []
@@ -304,8 +301,8 @@ def _before(
         yield Finding(
             "start-up",
             thresholds.severity(lost_ratio),
-            f"the first {show(prefix.start_up_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are start-up,"
-            f" {show(int(calls['dur_ns'].sum()), 'ns')} of it in first calls: {_described(calls)}"
+            f"the first {show(prefix.start_up_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are start-up;"
+            f" first calls take {show(int(calls['dur_ns'].sum()), 'ns')}: {_described(calls)}"
             + in_run(measured, prefix.run),
             _advice(measured, prefix.run),
             (
@@ -315,8 +312,15 @@ def _before(
             _places(calls),
             lost_ns,
             lost_ratio,
-            (f"all other findings are about the {show(after_ns, 'ns')} after it",),
+            (_others_cover(after_ns),),
         )
+
+
+def _others_cover(after_ns: int) -> str:
+    """The caveat that no other finding covers start-up, nor counts it in its share."""
+    return (
+        f"all other findings and their shares cover only the {show(after_ns, 'ns')} after start-up"
+    )
 
 
 def _of(rows: pd.DataFrame, prefix: Prefix, window: str, kinds: Sequence[str]) -> pd.DataFrame:
@@ -338,16 +342,14 @@ def _in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding
         yield Finding(
             "start-up",
             "info",
-            f"the first {show(wait_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are a {name} in progress when the recording"
-            f" began: it waits for work launched before{in_run(measured, prefix.run)}",
-            "leave that time out; to see what it waits for, begin to record a step earlier",
+            f"the first {show(wait_ns, 'ns')} of {show(prefix.whole_ns, 'ns')} are a {name} that was in progress when the recording"
+            f" began: it waits for work launched earlier{in_run(measured, prefix.run)}",
+            "ignore that time; to see what the call waits for, start recording a step earlier",
             (evidence("wait_ns", wait_ns, "in the call"),),
             _places(waits),
             None,
             None,
-            (
-                f"all other findings are about the {show(prefix.whole_ns - prefix.start_up_ns, 'ns')} after it",
-            ),
+            (_others_cover(prefix.whole_ns - prefix.start_up_ns),),
         )
 
 
@@ -369,15 +371,15 @@ def _skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
             "info",
             f"one call of {name} takes {show(int(longest['dur_ns']), 'ns')} on {_ranks(sorted(waiting))}, the others"
             f" {show(usual, 'ns')}: start skew of {_ranks(late)}, not communication{in_run(measured, run)}",
-            "begin to record on all ranks behind one barrier, and leave out the first step",
+            "start recording on all ranks after a barrier, and skip the first step",
             (
-                evidence("wait_ns", int(longest["dur_ns"]), "the longest"),
-                evidence("usual_ns", usual, "as a rule"),
+                evidence("wait_ns", int(longest["dur_ns"]), "longest wait"),
+                evidence("usual_ns", usual, "median"),
             ),
             tuple(Place(rank=rank, name=name) for rank in late[:3]),
             None,
             None,
-            ("no number of this report holds that call",),
+            ("no number in this report includes that call",),
         )
 
 
@@ -426,7 +428,7 @@ def _within(
 def _not_counted(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """Steps that do not count and in which code is loaded, graphs are captured or memory is asked for, for long."""
+    """Steps that do not count and spend long on module loading, graph capture or allocation."""
     limit = thresholds.of("start-up")
     is_counted = is_among(rows, units(measured["steps"]), UNIT)
     is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_)
@@ -442,14 +444,15 @@ def _not_counted(
         yield Finding(
             "start-up",
             "info",
-            f"first calls take {show(each, 'ns')} of {plural(len(steps), 'step')} {numbers(set(steps))}, which"
-            f" {plural(len(steps), 'does', 'do')} not count: warm-up, in {names}{in_run(measured, run)}",
-            _advice(measured, run) + "; load code, capture graphs and fill caches before the loop",
+            f"warm-up: first calls take {show(each, 'ns')} of {plural(len(steps), 'step')} {numbers(set(steps))},"
+            f" not counted: {names}{in_run(measured, run)}",
+            _advice(measured, run)
+            + "; load modules, capture graphs and fill caches before the loop",
             (evidence("start_up_ns", round(each), "per process and such step"),),
             tuple(replace(place, step=steps[0]) for place in places),
             None,
             None,
-            ("no number of this report holds these steps",),
+            ("no number in this report includes these steps",),
         )
 
 
@@ -476,12 +479,12 @@ def _outside_steps(
             _places(of_run),
             None,
             None,
-            ("no number of this report holds that time",),
+            ("no number in this report includes that time",),
         )
 
 
 def _places(rows: pd.DataFrame) -> tuple[Place, ...]:
-    """Where most of the time is: up to three names and stages."""
+    """Up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
     longest = ordered(summed(rows, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
     return tuple(

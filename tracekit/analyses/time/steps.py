@@ -271,7 +271,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame) -> Any:
         *as_headings("""
             canonical | stage
             wall_ns | wall | ns | Host wall per step: longest rank, mean over the steps that have the stage.
-            share_ratio | of step | ratio | Of all steps, those without the stage included.
+            share_ratio | of step | ratio | Of all steps, including steps without it.
             low_ns | shortest | ns | Shortest step.
             high_ns | longest | ns | Longest step.
             work_busy_ns | GPU work | ns | Device work launched in it, per step and rank; may run after it, so it may exceed the wall.

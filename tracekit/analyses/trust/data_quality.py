@@ -15,7 +15,13 @@ from tracekit.health.checks import Capture, diagnose
 from tracekit.job.frames import label_headings, whole_or_none
 from tracekit.job.recording_kinds import classified
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, OF_TIMES
+from tracekit.model.codes import (
+    FILTERED_ROWS,
+    INTERLEAVED,
+    LOST_KERNELS,
+    OF_TIMES,
+    UNUSABLE_KERNELS,
+)
 from tracekit.model.keys import (
     CAPTURE,
     is_one_of,
@@ -369,7 +375,8 @@ def _artefacts(
         (failed, "high", *FAILED),
         (interleaved, "high", *TWO_PROCESSES),
         (lossy, "high", *LOSSY),
-        (_noted(measured, OF_TIMES), "high", *LOST_ROWS),
+        (_noted(measured, OF_TIMES - OF_FIRST_KERNELS), "high", *IMPOSSIBLE_ROWS),
+        (_noted(measured, OF_FIRST_KERNELS), "high", *LOST_FIRST_KERNELS),
         (_noted(measured, {FILTERED_ROWS}), "high", *REMOVED_ROWS),
         (unlinked["source"].tolist(), "info", without_launch, WARM_UP),
         (mixed["source"].tolist(), "info", *WITHOUT_GPU),
@@ -389,10 +396,10 @@ def _artefacts(
 
 
 OWN_LOSSES = frozenset({"interleaved-processes", "unusable"})
-"""Kinds of recordings that say themselves what was lost."""
+"""Kinds of recordings whose own sentence names the loss."""
 
 WITHOUT_GPU_BY_DESIGN = frozenset({"front-end", *FOREIGN})
-"""Kinds of recordings of which nobody expects GPU rows."""
+"""Kinds of recordings that have no GPU rows by design."""
 
 
 def _noted(measured: Measurements, codes: Collection[str]) -> list[str]:
@@ -409,9 +416,16 @@ TWO_PROCESSES = (
     "were written by two processes at the same time: no figure is shown",
     "put rank and pid into the name of the trace file, and record again",
 )
-LOST_ROWS = (
-    "have rows with impossible times, or lack kernels of their first launches: GPU time is too low there",
-    "record later (schedule warmup=1 or more), with a newer driver and torch",
+OF_FIRST_KERNELS = frozenset({UNUSABLE_KERNELS, LOST_KERNELS})
+"""Codes of notes on kernels that the profiler lost where recording began."""
+
+IMPOSSIBLE_ROWS = (
+    "have rows with impossible times, which are left out: GPU time may be too low",
+    "record again with a newer torch",
+)
+LOST_FIRST_KERNELS = (
+    "lack usable kernels for their first launches: GPU time is too low there",
+    "start recording later (schedule warmup=1 or more), with a newer driver",
 )
 REMOVED_ROWS = (
     "are a sample of the recorded rows: idle time, counts and shares are not those of the run",

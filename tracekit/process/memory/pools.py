@@ -27,7 +27,7 @@ POOL_CLASSES = (
 """What a pool is for. A `paused region` is of torch_memory_saver."""
 
 PAUSABLE = ("engine weights", "engine KV cache", "paused region", "unknown")
-"""Classes of pools whose memory may be unmapped: no limit, no waste and no fragmentation is told from them."""
+"""Classes of pools whose memory may be unmapped: limits, waste and fragmentation ignore them."""
 
 _OF_GRAPHS = re.compile(r"cuda_?graph|graph_capture|capture_model|capture_begin", re.IGNORECASE)
 _OF_COMMUNICATION = re.compile(r"nccl|symm_mem|symmetric_memory", re.IGNORECASE)
