@@ -63,4 +63,18 @@ if verl_python.PYTHON:
         assert by_stage["tool_config"]["schedule"]["active"] == 2
         assert memory["tool"] == "torch_memory"
         assert nsys["range_end"] == f"repeat-shutdown:{nsys['captures']}"
-        assert [one["surprises"] for one in (whole, by_stage, memory, nsys)] == [[], [], [], []]
+        # verl's rollout inherits `enable` and `discrete` from the actor, and its servers need both.
+        assert by_stage["surprises"] == []
+        for recipe, why in (
+            (whole, "in discrete mode"),
+            (memory, "with torch"),
+            (nsys, "with torch"),
+        ):
+            (text,) = recipe["surprises"]
+            assert text.startswith(
+                (
+                    "actor_rollout_ref.rollout: vllm servers record only",
+                    "actor_rollout_ref.rollout: vllm servers record with torch or npu only",
+                )
+            )
+            assert why in text
