@@ -26,8 +26,11 @@ _LENIENT = frozenset({"trtllm"})
 """The engines whose servers record without `discrete` too, and without any tool."""
 
 
-def find_problems(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each part of a configuration that has another effect than it seems to, or none."""
+def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> Iterator[str]:
+    """Yield a sentence for each part of a configuration that has another effect than it seems to, or none.
+
+    `total_steps` is the length of the run where it is known; else the configuration may say it.
+    """
     shared = read_shared(config)
     blocks = {
         role: read_role(config, role)
@@ -36,7 +39,7 @@ def find_problems(config: Mapping[str, Any]) -> Iterator[str]:
     }
     enabled = {role: block for role, block in blocks.items() if block.enable}
     yield from _old_keys(config, shared)
-    yield from _step_problems(config, shared, enabled)
+    yield from _step_problems(config, shared, enabled, total_steps)
     for role, block in enabled.items():
         problem = _tool_problem(config, role, block, shared)
         if problem:
@@ -87,7 +90,10 @@ def _old_keys(config: Mapping[str, Any], shared: GlobalProfile) -> Iterator[str]
 
 
 def _step_problems(
-    config: Mapping[str, Any], shared: GlobalProfile, enabled: Mapping[str, ProfilerConfig]
+    config: Mapping[str, Any],
+    shared: GlobalProfile,
+    enabled: Mapping[str, ProfilerConfig],
+    total: int | None,
 ) -> Iterator[str]:
     """Steps without a role, roles without a step, and steps that never come."""
     if shared.plan.steps and not enabled:
@@ -97,7 +103,8 @@ def _step_problems(
     steps = given(at(config, "global_profiler") or {}, "steps")
     if isinstance(steps, (int, str)):
         yield f"steps is {steps!r}: verl's trainers look for a step's number in a list, [1, 2]"
-    total = given(at(config, "trainer") or {}, "total_training_steps")
+    if total is None:
+        total = given(at(config, "trainer") or {}, "total_training_steps")
     absent = find_absent_steps(shared.plan.steps, total if isinstance(total, int) else None)
     if absent and enabled:
         yield absent

@@ -58,12 +58,17 @@ def read_global(config: Mapping[str, Any]) -> GlobalProfile:
     `surprises` tells of a whole configuration is logged, once.
     """
     profile = read_shared(config)
-    with contextlib.suppress(
-        AssertionError
-    ):  # a role's values that verl refuses: `read_role` raises
-        for text in surprises(config):
-            _warn_once(text)
+    warn_of(config)
     return profile
+
+
+def warn_of(config: Mapping[str, Any], total_steps: int | None = None) -> None:
+    """Log what `surprises` says of a whole configuration, each sentence once; `total_steps` where the run knows it."""
+    from capture.config_checks import find_problems
+
+    with contextlib.suppress(AssertionError):  # values that verl refuses: `read_role` raises
+        for text in find_problems(config, total_steps):
+            _warn_once(text)
 
 
 @functools.cache
