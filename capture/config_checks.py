@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from capture.config import ProfilerConfig
-from capture.run_config import ROLES, GlobalProfile, at, given, read_role, read_shared
+from capture.run_blocks import ROLES, GlobalProfile, at, given, read_role, read_shared
 
 _TOKENS = ("profile_token_start", "profile_token_end")
 _OLD_GLOBAL = {
@@ -132,9 +132,10 @@ def _rank_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig) 
     world = _world_size(config, role)
     if world is None or block.all_ranks:
         return
-    absent = [rank for rank in block.ranks if isinstance(rank, int) and not 0 <= rank < world]
+    ranks: list[Any] = block.ranks  # verl looks at none of them
+    absent = [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
     if absent:
-        rest = "nothing" if len(absent) == len(block.ranks) else "only the others"
+        rest = "nothing" if len(absent) == len(ranks) else "only the others"
         last = f"ranks 0 to {world - 1}" if world > 1 else "rank 0 only"
         verb = "is" if rest == "nothing" else "are"
         yield f"{role}: ranks {absent} do not exist: the run has {last}; {rest} {verb} profiled"

@@ -8,14 +8,7 @@ not set. This one switches only where it is named, so that installing it changes
 
 import os
 
-VARIABLE = "VERL_USE_EXTERNAL_PLUGINS"
-NAME = "capture"
-
-
-def is_named_in(plugins: str) -> bool:
-    """Whether a list of plugins names this one, as verl reads such a list."""
-    return NAME in (name.strip() for name in plugins.lower().split(","))
-
+from capture.verl_plugins import VARIABLE, is_named_in
 
 if is_named_in(os.environ.get(VARIABLE, "")):
     import capture.verl  # noqa: F401 - importing it is the switch

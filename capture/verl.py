@@ -24,7 +24,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import capture
-from capture import driver, plugin
+from capture import driver, verl_plugins
 from capture.profiler import DistProfiler
 
 log = logging.getLogger("capture")
@@ -267,10 +267,10 @@ def _with_variable(runtime_env: Any) -> dict[str, Any]:
     settings = {} if runtime_env is None else dict(runtime_env)
     variables = dict(settings.get("env_vars") or {})
     of_job = _variables_of_job()
-    plugins = os.environ.get(plugin.VARIABLE, "")
-    if plugin.is_named_in(plugins):
-        if plugin.VARIABLE not in of_job:
-            variables.setdefault(plugin.VARIABLE, plugins)
+    plugins = os.environ.get(verl_plugins.VARIABLE, "")
+    if verl_plugins.is_named_in(plugins):
+        if verl_plugins.VARIABLE not in of_job:
+            variables.setdefault(verl_plugins.VARIABLE, plugins)
     elif VARIABLE not in of_job:
         variables[VARIABLE] = _named(variables.get(VARIABLE) or os.environ.get(VARIABLE, ""))
     return {**settings, "env_vars": variables} if variables else settings

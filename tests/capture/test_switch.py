@@ -15,7 +15,7 @@ import pytest
 import verl_python
 
 import capture
-from capture import endings, plugin
+from capture import endings, verl_plugins
 
 sys.modules["verl"] = None  # the real one stays as it is
 try:
@@ -178,7 +178,7 @@ JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def test_a_submitted_job_and_its_driver_never_name_the_same_variable(
     monkeypatch, set_here, of_job, given, made
 ):
-    for name in (switch.VARIABLE, plugin.VARIABLE, JOB):
+    for name in (switch.VARIABLE, verl_plugins.VARIABLE, JOB):
         monkeypatch.delenv(name, raising=False)
     for name, value in set_here.items():
         monkeypatch.setenv(name, value)
@@ -190,16 +190,18 @@ def test_a_submitted_job_and_its_driver_never_name_the_same_variable(
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"runtime_env": null}'])
 def test_a_jobs_configuration_that_says_nothing_is_none(monkeypatch, text):
     monkeypatch.setenv(JOB, text)
-    monkeypatch.delenv(plugin.VARIABLE, raising=False)
+    monkeypatch.delenv(verl_plugins.VARIABLE, raising=False)
     assert switch.VARIABLE in switch._with_variable(None)["env_vars"]
 
 
 def test_the_entry_point_is_declared_and_switches_only_where_it_is_named():
     project = tomllib.loads((verl_python.ROOT / "capture" / "pyproject.toml").read_text())
-    assert project["project"]["entry-points"]["verl.plugins"] == {plugin.NAME: "capture.plugin"}
+    assert project["project"]["entry-points"]["verl.plugins"] == {
+        verl_plugins.NAME: "capture.plugin"
+    }
     named = ("capture", "other,capture", " CAPTURE , x")
-    assert all(map(plugin.is_named_in, named))
-    assert not any(map(plugin.is_named_in, ("", "auto", "none", "capture2", "my-capture")))
+    assert all(map(verl_plugins.is_named_in, named))
+    assert not any(map(verl_plugins.is_named_in, ("", "auto", "none", "capture2", "my-capture")))
 
 
 @pytest.mark.parametrize("missing", ["verl.utils.profiler", "verl.utils.profiler.profile"])

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from tracekit.discover.manifests import Manifest, name_process
 from tracekit.discover.nsys_files import REPORT_SUFFIXES, STREAM_SUFFIX
 from tracekit.model.codes import Data
-from tracekit.model.labels import first_few, plural, shown
-from tracekit.model.sources import Note, Recorded, Source
+from tracekit.model.labels import first_few, plural
+from tracekit.model.sources import Note, NoteSeverity, Recorded, Source
 from tracekit.model.units import numbers
 
 _MOST_NAMED = 3
@@ -35,29 +35,35 @@ def _one_per_process(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 def _losses(manifests: Sequence[Manifest]) -> Iterator[Note]:
     """A note for each reason why captures were lost, or not written in full, with the processes that gave it."""
-    lost: dict[tuple[tuple[int, ...], bool, str], list[Manifest]] = defaultdict(list)
+    processes: dict[tuple[str, tuple[int, ...], bool], list[Manifest]] = defaultdict(list)
     for manifest in manifests:
-        steps: dict[tuple[bool, str], list[int]] = defaultdict(list)
-        for capture in manifest.captures:
-            for reason in capture.because if capture.outcome != "elsewhere" else ():
-                named = steps[capture.outcome == "lost", reason]
-                if capture.step is not None:
-                    named.append(capture.step)
-        for (whole, reason), in_steps in steps.items():
-            lost[tuple(in_steps), whole, reason].append(manifest)
-    for (in_steps, whole, reason), processes in lost.items():
-        who = first_few([*map(name_process, processes)], _MOST_NAMED)
-        message = f"{who}: {_what_happened(in_steps, whole)}: {reason}"
-        data = Data(because=reason, steps=in_steps)
-        severity, count = ("data_loss" if whole else "warning"), len(processes)
-        yield Note(severity, "lost-capture", message, processes[0].name, count, data=data)
+        for (reason, is_lost), steps in _steps_by_reason(manifest).items():
+            processes[reason, tuple(steps), is_lost].append(manifest)
+    for (reason, in_steps, is_lost), told in processes.items():
+        who = first_few([*map(name_process, told)], _MOST_NAMED)
+        message = f"{who}: {_what_happened(in_steps, is_lost)}: {reason}"
+        severity: NoteSeverity = "data_loss" if is_lost else "warning"
+        data = Data(because=reason, steps=numbers(in_steps))
+        yield Note(severity, "lost-capture", message, told[0].name, len(told), data=data)
 
 
-def _what_happened(steps: Sequence[int], whole: bool) -> str:
+def _steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
+    """The steps of a process by why something of them is missing, and whether all of it is."""
+    steps: dict[tuple[str, bool], list[int]] = {}
+    for capture in manifest.captures:
+        if capture.outcome == "elsewhere":
+            continue
+        for reason in capture.because:
+            named = steps.setdefault((reason, capture.outcome == "lost"), [])
+            named += [] if capture.step is None else [capture.step]
+    return steps
+
+
+def _what_happened(steps: Sequence[int], is_lost: bool) -> str:
     """What became of these steps, in words."""
     several = len(steps) > 1
     named = f"{plural(len(steps), 'step')} {numbers(steps)}" if steps else "a capture"
-    if whole:
+    if is_lost:
         return f"{named} {'were' if several else 'was'} lost"
     return f"{named} {'are' if several else 'is'} not complete"
 
@@ -66,28 +72,49 @@ def _elsewhere(
     manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
 ) -> Iterator[Note]:
     """A note for each place where nsys wrote reports that are not here."""
-    pids = {source.pid for source in sources if source.tool == "nsys"}
-    if None in pids:  # one of them may be of any process
+    pids = _recorded_pids(sources, passed_over)
+    if None in pids:  # one of the reports may be of any process
         return
+    places: dict[tuple[str | None, str | None], list[tuple[Manifest, int]]] = defaultdict(list)
+    for manifest in manifests:
+        captures = [] if manifest.pid in pids else _captures_elsewhere(manifest)
+        if captures:
+            places[captures[0].where, manifest.host].append((manifest, len(captures)))
+    for (where, host), told in places.items():
+        yield _note_elsewhere(where, host, told)
+
+
+def _recorded_pids(sources: Iterable[Source], passed_over: Iterable[str]) -> set[int | None]:
+    """The processes whose reports are here, read or not; None for a report that names no process."""
+    pids = {source.pid for source in sources if source.tool == "nsys"}
     for name in passed_over:
         if name.endswith((*REPORT_SUFFIXES, STREAM_SUFFIX)):
             pids.update(map(int, re.findall(r"\d+", name)))
-    places: dict[tuple[str | None, str | None], list[tuple[Manifest, int]]] = defaultdict(list)
-    for manifest in manifests:
-        captures = [*filter(_is_elsewhere, manifest.captures)]
-        if manifest.tool != "nsys" or not captures or manifest.pid in pids:
-            continue
-        if manifest.files and all(capture.outcome is None for capture in captures):
-            continue  # written before captures had outcomes, and some were moved here
-        places[captures[0].where, manifest.host].append((manifest, len(captures)))
-    for (where, host), told in places.items():
-        count = sum(number for _, number in told)
-        of_processes = f"{count:,} {plural(count, 'capture')} of {len(told):,} {plural(len(told), 'process', 'processes')}"
-        place = f" to {shown(where)}" if where else ""
-        node = f" on {host}" if host else ""
-        message = f"nsys wrote the reports of {of_processes}{place}{node}: they are not here"
-        data = Data(where=where, host=host)
-        yield Note("warning", "elsewhere", message, told[0][0].name, count, data=data)
+    return pids
+
+
+def _captures_elsewhere(manifest: Manifest) -> list[Recorded]:
+    """The captures of a process that nsys wrote."""
+    if manifest.tool != "nsys":
+        return []
+    captures = [*filter(_is_elsewhere, manifest.captures)]
+    # Before captures had outcomes, files said which had been moved here.
+    told_nothing = all(capture.outcome is None for capture in captures)
+    return [] if manifest.files and told_nothing else captures
+
+
+def _note_elsewhere(
+    where: str | None, host: str | None, told: Sequence[tuple[Manifest, int]]
+) -> Note:
+    """The note on the captures of some processes that lie in one place."""
+    count = sum(number for _, number in told)
+    captures = f"{count:,} {plural(count, 'capture')}"
+    processes = f"{len(told):,} {plural(len(told), 'process', 'processes')}"
+    place = f" to {where}" if where else ""
+    node = f" on {host}" if host else ""
+    message = f"nsys wrote the reports of {captures} of {processes}{place}{node}: they are not here"
+    data = Data(where=where, host=host)
+    return Note("warning", "elsewhere", message, told[0][0].name, count, data=data)
 
 
 def _is_elsewhere(capture: Recorded) -> bool:
