@@ -51,10 +51,13 @@ def warn_of(config: Mapping[str, Any], total_steps: int | None = None) -> None:
 
 @functools.cache
 def _warn_once(text: str) -> None:
-    """Note it, and log it in the processes that stand for the run: the driver, which has no rank, and rank 0."""
+    """Note it, and log it once for the run: in its driver; without one, as under torchrun, on rank 0.
+
+    A worker of verl's groups on Ray has a driver, which verl tells it by a variable.
+    """
     without_effect.append(text)
-    level = logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.INFO
-    log.log(level, "profiler configuration: %s", text)
+    speaks = os.environ.get("RANK", "0") == "0" and os.environ.get("WG_BACKEND") != "ray"
+    log.log(logging.WARNING if speaks else logging.INFO, "profiler configuration: %s", text)
 
 
 def colocated(blocks: Mapping[str, ProfilerConfig]) -> ProfilerConfig:

@@ -297,13 +297,16 @@ def test_what_is_never_profiled_is_said_once_and_precisely(changes, said):
     assert surprises(changed(ONE, **changes)) == said
 
 
-def test_only_the_driver_and_rank_0_log_it(caplog, monkeypatch):
+@pytest.mark.parametrize("elsewhere", [{"RANK": "3"}, {"RANK": "0", "WG_BACKEND": "ray"}])
+def test_a_run_logs_it_once_in_its_driver_or_on_rank_0(caplog, monkeypatch, elsewhere):
     wrong = changed(ONE, global_profiler__steps=[0])
-    monkeypatch.setenv("RANK", "3")
+    for name, value in elsewhere.items():
+        monkeypatch.setenv(name, value)
     read_global(wrong)
     assert caplog.text == ""
     assert run_config.without_effect == ["steps [0]: steps count from 1; nothing is profiled"]
     run_config._warn_once.cache_clear()
+    monkeypatch.delenv("WG_BACKEND", raising=False)
     monkeypatch.setenv("RANK", "0")
     read_global(wrong)
     assert caplog.text.count("steps [0]") == 1
