@@ -1,5 +1,7 @@
-"""verl's trainers follow requests: after they have looked whether a step is one of theirs, they look for a request.
+"""Trainers follow requests: after they have looked whether a step is one of theirs, they look for a request.
 
+A trainer is a class with `_start_profiling` and `_stop_profiling`, in a module with "trainer" in its name: verl's, those of
+VeRL-Omni, those that derive from them. For a class in another module, call `follow`.
 A trainer's worker groups begin and end together, so all ranks are profiled in the same step. Steps that the
 configuration names are left to it. Rollout servers are not asked: they decide at their start whether they can be.
 """
@@ -7,71 +9,81 @@ configuration names are left to it. Rollout servers are not asked: they decide a
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from capture.warn import warn
 
-TRAINERS = {
-    "verl.trainer.ppo.ray_trainer": "RayPPOTrainer",
-    "verl.trainer.ppo.v1.trainer_base": "PPOTrainer",
-}
-"""The classes of verl that drive worker groups through steps, by the module that has them."""
+C = TypeVar("C")
 
-_WATCH, _ASKED = "_capture_watch", "_capture_request"
+_START, _STOP = _METHODS = ("_start_profiling", "_stop_profiling")
+_WATCH, _ASKED, _DEPTH = "_capture_watch", "_capture_request", "_capture_depth"
+_FOLLOWS = "_capture_follows"
+
+_followed: list[tuple[type, str, Any]] = []
+"""(class, method, what stood there; None where it was inherited) of everything that was replaced."""
+
+_said: set[str] = set()
+"""Problems that were logged: a trainer meets the same one in every step."""
 
 
 class FollowWhenImported(MetaPathFinder):
-    """Lets the trainers follow requests as soon as somebody imports them; nothing is imported for that."""
+    """Lets trainers follow requests as soon as somebody imports them; nothing is imported for that."""
 
     def __init__(self) -> None:
-        self._looking = False
+        self._local = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own specification, its loader wrapped; None for all other modules."""
+        """The module's own specification, its loader wrapped; None for modules that hold no trainer."""
         del path, target
-        if name not in TRAINERS or self._looking:
+        if not _may_hold_trainers(name) or getattr(self._local, "looking", False):
             return None
-        self._looking = True
+        self._local.looking = True
         try:
             spec = find_spec(name)
         finally:
-            self._looking = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, name)
+            self._local.looking = False
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader)
         return spec
 
 
 class _Loader(Loader):
-    """A loader that changes one class of the module it has loaded."""
+    """A loader that looks for trainers in the module that it has loaded, and then leaves it to its own loader."""
 
-    def __init__(self, loader: Loader, name: str) -> None:
-        self._loader, self._name = loader, name
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
 
     def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        follow(getattr(module, TRAINERS[self._name], None))
+        _follow_in(module)
 
     def __getattr__(self, name: str) -> Any:  # get_source and the like, of whatever loader it is
         return getattr(self._loader, name)
 
 
 def install() -> FollowWhenImported:
-    """The finder that is asked for modules from now on; trainers that are here already follow at once."""
+    """Make the finder that is asked for modules from now on; trainers that are here already follow at once."""
     finder = FollowWhenImported()
     sys.meta_path.insert(0, finder)
-    for module, name in TRAINERS.items():
-        follow(getattr(sys.modules.get(module), name, None))
+    for name, module in [*sys.modules.items()]:
+        if _may_hold_trainers(name):
+            _follow_in(module)
     return finder
 
 
@@ -79,40 +91,77 @@ def uninstall(finder: FollowWhenImported) -> None:
     """Leave modules and trainers as they were."""
     if finder in sys.meta_path:
         sys.meta_path.remove(finder)
-    for module, name in TRAINERS.items():
-        trainer = getattr(sys.modules.get(module), name, None)
-        for method in ("_start_profiling", "_stop_profiling"):
-            original = getattr(vars(trainer).get(method) if trainer else None, "__wrapped__", None)
-            if original is not None:
-                setattr(trainer, method, original)
+    while _followed:
+        trainer, name, original = _followed.pop()
+        if original is None:
+            delattr(trainer, name)
+        else:
+            setattr(trainer, name, original)
 
 
-def follow(trainer: Any) -> None:
-    """Let a class of trainers look for requests where it starts and stops profiles; nothing for one that has no such place."""
-    methods = [getattr(trainer, name, None) for name in ("_start_profiling", "_stop_profiling")]
-    if None in methods or any(hasattr(method, "__wrapped__") for method in methods):
-        return
-    start, stop = (_guarded(action) for action in (_begin, _end))
-    trainer._start_profiling = _then(methods[0], start)  # noqa: SLF001 - verl names it so
-    trainer._stop_profiling = _after(stop, methods[1])  # noqa: SLF001 - as above
+def _may_hold_trainers(name: str) -> bool:
+    """Whether a module is looked through: by its name, since there are thousands."""
+    return "trainer" in name
 
 
-def _then(method: Any, action: Callable[[Any], None]) -> Any:
+def _follow_in(module: Any) -> None:
+    """Let the trainers that a module defines follow requests. Raises nothing."""
+    try:
+        for value in [*vars(module).values()]:
+            remote = getattr(value, "__ray_metadata__", None)  # the class below `ray.remote`
+            found = getattr(remote, "modified_class", value)
+            for one in _own_classes(found, module):
+                follow(one)
+    except Exception as error:  # noqa: BLE001 - a module that answers no question is the user's all the same
+        _warn_once(f"no request is followed in {module}: {type(error).__name__}: {error}")
+
+
+def _own_classes(found: Any, module: Any) -> Iterator[type]:
+    """A class and those that it derives from, as far as this module defines them."""
+    for one in found.__mro__ if isinstance(found, type) else ():
+        if one.__module__ == module.__name__:
+            yield one
+
+
+def follow(trainer: C) -> C:
+    """Let a class of trainers look for requests where it starts and stops profiles; give the class back.
+
+    A class that has no such methods, or has them as coroutines, stays as it is.
+    """
+    methods = [getattr(trainer, name, None) for name in _METHODS]
+    if not isinstance(trainer, type) or any(map(_is_unfit, methods)):
+        return trainer
+    actions = (_guarded(_begin), _guarded(_end))
+    for name, method, action in zip(_METHODS, methods, actions, strict=True):
+        if getattr(method, _FOLLOWS, False):  # its own, or one that it inherits, follows already
+            continue
+        _followed.append((trainer, name, vars(trainer).get(name)))
+        setattr(trainer, name, _with_request(method, action, first=name == _STOP))
+    return trainer
+
+
+def _is_unfit(method: Any) -> bool:
+    return not callable(method) or inspect.iscoroutinefunction(method)
+
+
+def _with_request(method: Any, action: Callable[[Any], None], *, first: bool) -> Any:
+    """The method, and before or after it the action; once, where a method calls that of its base."""
+
     @functools.wraps(method)
     def both(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = method(self, *args, **kwargs)
-        action(self)
-        return result
+        depth = getattr(self, _DEPTH, 0)
+        setattr(self, _DEPTH, depth + 1)
+        try:
+            if first and not depth:
+                action(self)
+            result = method(self, *args, **kwargs)
+            if not first and not depth:
+                action(self)
+            return result
+        finally:
+            setattr(self, _DEPTH, depth)
 
-    return both
-
-
-def _after(action: Callable[[Any], None], method: Any) -> Any:
-    @functools.wraps(method)
-    def both(self: Any, *args: Any, **kwargs: Any) -> Any:
-        action(self)
-        return method(self, *args, **kwargs)
-
+    setattr(both, _FOLLOWS, True)
     return both
 
 
@@ -123,20 +172,27 @@ def _guarded(action: Callable[[Any], None]) -> Callable[[Any], None]:
         try:
             action(trainer)
         except Exception as error:  # noqa: BLE001 - as said
-            warn("request for a profile not followed: %s: %s", type(error).__name__, error)
+            _warn_once(f"request for a profile not followed: {type(error).__name__}: {error}")
 
     return run
 
 
+def _warn_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        warn("%s", text)
+
+
 def _begin(trainer: Any) -> None:
     """Start the workers where a request is due and the step is not profiled anyway."""
-    block, step = trainer.config.global_profiler, trainer.global_steps
+    block, step = trainer.config.global_profiler, step_of(trainer)
     watch = getattr(trainer, _WATCH, None)
     if watch is None:
         from capture.trigger import Watch
 
         watch = Watch(block.save_path or "outputs/profile", alone=True)
         setattr(trainer, _WATCH, watch)
+        _check(trainer)
         return  # what lies there before the first step is older than the run
     if step in (block.steps or ()):
         return
@@ -148,7 +204,29 @@ def _begin(trainer: Any) -> None:
     groups = _groups(trainer)
     setattr(trainer, _ASKED, groups)
     for role, group in groups:
-        ray.start(group, step, role=role, on_demand=request.settings())
+        ray.start(group, trainer.global_steps, role=role, on_demand=request.settings())
+
+
+def step_of(trainer: Any) -> int:
+    """The number by which the configuration names this step.
+
+    Fully asynchronous training counts versions of the parameters: the step on its way makes the next one, and may
+    be several updates long. Files are named by `global_steps` there too, as verl names them.
+    """
+    version: int | None = getattr(trainer, "current_param_version", None)
+    steps: int = trainer.global_steps
+    return steps if version is None else version + 1
+
+
+def _check(trainer: Any) -> None:
+    """Log what of the run's configuration has no effect; the trainer knows how many steps there will be."""
+    if not isinstance(trainer.config, Mapping):
+        return
+    from capture.run_config import warn_of
+
+    counts_steps = getattr(trainer, "current_param_version", None) is None
+    total = getattr(trainer, "total_training_steps", None) if counts_steps else None
+    warn_of(trainer.config, total if isinstance(total, int) else None)
 
 
 def _end(trainer: Any) -> None:

@@ -2,7 +2,12 @@
 
 Written when a capture starts (`"status": "open"`) and again when it stops, so that a process that dies
 in between can be named afterwards. It says what file names are too short to say, and whose the reports of
-nsys are, which know of a process little but its id.
+nsys are, which know of a process little but its id. It is a ledger: every capture ends with an `outcome`.
+
+- `file`: files of it are in `files`; `because`, where it is not empty, says what of it is missing.
+- `elsewhere`: somebody else writes it, to `where` (nsys in Ray's session; the trace of another role in this process).
+- `lost`: nothing of it was written; `because` says why.
+- `waiting`: a window of several steps that is not complete.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,8 @@ from capture.plain import plain
 
 SCHEMA = "capture/2"
 MOST_PROBLEMS = 20
+MOST_REASONS = 5
+FILE, ELSEWHERE, LOST, WAITING = "file", "elsewhere", "lost", "waiting"
 _OF_PROCESS: dict[tuple[object, ...], Manifest] = {}
 _VERSIONS = ("torch", "ray", "verl", "nvtx", "vllm", "sglang", "transformers")
 _ASKED = ("tool", "all_ranks", "ranks", "tool_config", "global_tool_config", "relocate_results")
@@ -33,8 +40,8 @@ class Manifest:
     """What this process has captured for one worker and rank; `folder` is where its files go, `beside` a copy of this.
 
     `files` hold path (relative to the folder where it lies in it), step, stage, start and stop; `captures` the
-    step, scope and clocks of each start and stop; `asked` the configuration as it was given, `problems` what
-    the log said of it.
+    step, scope, outcome and clocks of each start and stop; `asked` the configuration as it was given, `problems`
+    what the log said of it.
     """
 
     folder: Path
@@ -53,9 +60,41 @@ class Manifest:
         """The capture of this step, which begins now: what `end` takes. It is not written yet."""
         if step is not None and step not in self.steps:
             self.steps.append(step)
-        capture = {"step": step, "scope": scope, "start": clock(), "stop": None}
+        capture: dict[str, Any] = {
+            "step": step,
+            "scope": scope,
+            "start": clock(),
+            "stop": None,
+            "outcome": None,
+            "where": None,
+            "because": [],
+        }
         self.captures.append(capture)
         return capture
+
+    @property
+    def latest(self) -> dict[str, Any] | None:
+        """The capture that began last: that of a tool which is being started."""
+        return self.captures[-1] if self.captures else None
+
+    def lose(self, capture: dict[str, Any] | None, reason: str) -> None:
+        """Note why a capture, or a part of it, is not written."""
+        if capture is None:
+            return
+        if reason not in capture["because"] and len(capture["because"]) < MOST_REASONS:
+            capture["because"].append(reason)
+        if capture["outcome"] == WAITING:
+            capture["outcome"] = LOST
+
+    def leave(self, capture: dict[str, Any] | None, where: str | None) -> None:
+        """Note that somebody else writes a capture, to this place where it is known."""
+        if capture is not None and capture["outcome"] is None:
+            capture |= {"outcome": ELSEWHERE, "where": where}
+
+    def wait(self, capture: dict[str, Any] | None) -> None:
+        """Note that a capture is written together with later ones."""
+        if capture is not None and capture["outcome"] is None:
+            capture["outcome"] = WAITING
 
     def saw(self, stage: str) -> None:
         """Note that a stage was captured; it is written with the rest."""
@@ -74,8 +113,12 @@ class Manifest:
         step: int | None = None,
         stage: str | None = None,
         start_unix_ns: int | None = None,
+        captures: Iterable[dict[str, Any] | None] = (),
     ) -> None:
-        """Note that a file was written, of a capture that began then, where that is known, and ends now."""
+        """Note that a file of these captures was written; it began then, where that is known, and ends now."""
+        for capture in captures:
+            if capture is not None:
+                capture["outcome"] = FILE
         inside = path.is_relative_to(self.folder)
         self.files.append(
             {
@@ -88,15 +131,20 @@ class Manifest:
         )
 
     def end(self, capture: dict[str, Any]) -> None:
-        """Write that a capture is complete. Raises `OSError` where that cannot be written."""
+        """Write that a capture is complete, or lost. Raises `OSError` where that cannot be written."""
         capture["stop"] = clock()
+        if capture["outcome"] is None:
+            capture["outcome"] = LOST
+            capture["because"] = capture["because"] or ["no file was written"]
         self.save()
 
     def save(self) -> None:
         """Write all of it. Raises `OSError` where that cannot be done."""
         place = topology()
         rank = place.get("rank", self.rank)
-        under_way = any(capture["stop"] is None for capture in self.captures)
+        under_way = any(
+            capture["stop"] is None or capture["outcome"] == WAITING for capture in self.captures
+        )
         account: Mapping[str, Any] = {
             "schema": SCHEMA,
             "run_id": run_id(),

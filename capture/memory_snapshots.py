@@ -26,6 +26,9 @@ from capture.tools import NoTool, Target
 log = logging.getLogger("capture")
 
 
+_NO_CUDA = "needs CUDA and finds none"
+
+
 class MemorySnapshots(NoTool):
     """One profiler's snapshots; the history is the process's."""
 
@@ -39,11 +42,13 @@ class MemorySnapshots(NoTool):
         self._target = target
         self._config: TorchMemoryToolConfig = target.config
         self._steps: list[int | None] = []
+        self._captures: list[dict[str, Any] | None] = []
         self._under_way = False
         self._start_ns = 0
         if not torch.cuda.is_available():
-            message = "rank %s: torch_memory needs CUDA and finds none: no snapshot will be taken"
-            log.warning(message, target.rank)
+            log.warning(
+                "rank %s: torch_memory %s: no snapshot will be taken", target.rank, _NO_CUDA
+            )
         elif not MemorySnapshots.recording:
             self._record()
         if MemorySnapshots.recording and not MemorySnapshots.observed:
@@ -57,6 +62,7 @@ class MemorySnapshots(NoTool):
         if not self._steps:
             self._start_ns = time.time_ns()
         self._steps.append(step)
+        self._captures.append(self._target.manifest.latest)
         self._under_way = True
 
     def stop(self) -> None:
@@ -66,6 +72,8 @@ class MemorySnapshots(NoTool):
         self._under_way = False
         if len(self._steps) >= self._config.memory_snapshot_num_steps:
             self._dump_window()
+        elif MemorySnapshots.recording:
+            self._target.manifest.wait(self._captures[-1])
 
     def finish(self) -> None:
         """Write the snapshot of a window that has fewer steps than it should."""
@@ -75,8 +83,23 @@ class MemorySnapshots(NoTool):
     def _dump_window(self) -> None:
         """The snapshot of the steps so far, and a new history."""
         steps, self._steps = self._steps, []
+        captures, self._captures = self._captures, []
+        manifest = self._target.manifest
         if not MemorySnapshots.recording:
+            for capture in captures:
+                manifest.lose(capture, _NO_CUDA)
             return
+        try:
+            self._write(steps, captures)
+        except Exception as error:
+            for capture in captures:
+                manifest.lose(capture, f"the snapshot was not written: {error}")
+            raise
+        self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
+        self._record()
+
+    def _write(self, steps: list[int | None], captures: list[dict[str, Any] | None]) -> None:
+        """Write the snapshot of these steps. Raises what torch and the disk raise."""
         self._torch.cuda.synchronize()
         first, last = steps[0], steps[-1]
         if first is None:
@@ -84,9 +107,7 @@ class MemorySnapshots(NoTool):
         else:
             folder = f"step{first}" if first == last else f"steps{first}-{last}"
         path = self._dump(folder, "torch_memory")
-        self._target.manifest.add(path, step=first, start_unix_ns=self._start_ns)
-        self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
-        self._record()
+        self._target.manifest.add(path, step=first, start_unix_ns=self._start_ns, captures=captures)
 
     def _dump(self, folder: str, label: str) -> Path:
         rank = os.environ.get("RANK") or self._target.rank

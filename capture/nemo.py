@@ -73,12 +73,6 @@ def nsight_config(worker: str, environment: Mapping[str, str] | None = None) -> 
     patterns = [pattern.strip() for pattern in environment[PATTERNS].split(",")]
     if not any(fnmatch.fnmatch(worker, pattern) for pattern in patterns if pattern):
         return {}
-    try:
-        extra = json.loads(environment.get(EXTRA) or "{}")
-    except ValueError as error:
-        raise ValueError(f"{EXTRA} is no JSON: {error}") from error
-    if not isinstance(extra, dict):
-        raise ValueError(f"{EXTRA} must be a JSON object")  # noqa: TRY004 - a bad value of a variable
     nemo_options = {
         "t": "cuda,nvtx",
         "o": f"'{worker}_{environment[RANGE]}_%p'",
@@ -88,8 +82,41 @@ def nsight_config(worker: str, environment: Mapping[str, str] | None = None) -> 
         "capture-range-end": "stop",
         "cuda-graph-trace": "node",
     }
-    options = nemo_options | {key: value for key, value in extra.items() if value is not None}
-    return {"nsight": options}
+    return {"nsight": nemo_options | _extra_options(environment)}
+
+
+def vllm_tp_nsight_config(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """`{"nsight": …}` for the tensor-parallel workers that vLLM starts by itself; `{}` where nothing is profiled.
+
+    vLLM's own options record from the first moment on and keep the report open until the worker is killed, so that
+    none is written. These wait for the capture range, as NeMo-RL's do, and end with it. They belong where vLLM makes
+    the runtime environment of its Ray workers (`ray_workers_use_nsight`), which may be a process of its own: a plugin
+    of vLLM's group `vllm.general_plugins` reaches it. Raises what `nsight_config` raises.
+    """
+    environment = os.environ if environment is None else environment
+    if step_range(environment) is None:
+        return {}
+    nemo_options = {
+        "t": "cuda,cudnn,cublas,nvtx",
+        "o": f"'vllm_tp_worker_{environment[RANGE]}_%p'",
+        "stop-on-exit": "true",
+        "s": "none",
+        "capture-range": "cudaProfilerApi",
+        "wait": "primary",
+        "capture-range-end": "stop",
+    }
+    return {"nsight": nemo_options | _extra_options(environment)}
+
+
+def _extra_options(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The options that go over NeMo-RL's own. Raises `ValueError` where they are no JSON object."""
+    try:
+        extra = json.loads(environment.get(EXTRA) or "{}")
+    except ValueError as error:
+        raise ValueError(f"{EXTRA} is no JSON: {error}") from error
+    if not isinstance(extra, dict):
+        raise ValueError(f"{EXTRA} must be a JSON object")  # noqa: TRY004 - a bad value of a variable
+    return {key: value for key, value in extra.items() if value is not None}
 
 
 def maybe_gpu_profile_step(policy: Policy, step: int) -> None:

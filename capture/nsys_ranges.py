@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from capture.manifest import ELSEWHERE
 from capture.marks import marked
 from capture.tools import NoTool, Stage, Target
 
@@ -23,6 +24,8 @@ log = logging.getLogger("capture")
 
 RAY_NSIGHT_LOG_DIR = "/tmp/ray/session_latest/logs/nsight"  # noqa: S108 - where Ray has it written
 """Where Ray lets nsys write; the name is verl's."""
+
+_NOT_UNDER_NSYS = "this process was not started under nsys"
 
 _lock = threading.Lock()
 _open_ranges = 0
@@ -67,10 +70,17 @@ class NsysRanges(NoTool):
         if session is not None and session.is_dir():
             target.manifest.beside = session  # whoever collects the reports finds whose they are
         self._open = self._warned = False
+        self._capture: dict[str, Any] | None = None
 
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin the capture range of a step, unless stages have ranges of their own."""
         del scope, step
+        self._capture = self._target.manifest.latest
+        if _is_recorded_by_nsys():
+            folder = _session_folder()
+            self._target.manifest.leave(self._capture, str(folder) if folder else None)
+        else:
+            self._target.manifest.lose(self._capture, _NOT_UNDER_NSYS)
         if not self._discrete and not self._open:
             self._open = self._opened()
 
@@ -100,19 +110,32 @@ class NsysRanges(NoTool):
                 message = "rank %s: no capture range for nsys: %s: %s"
                 log.warning(message, self._target.rank, type(error).__name__, error)
             self._warned = True
+            reason = f"no capture range: {type(error).__name__}: {error}"
+            self._target.manifest.lose(self._capture, reason)
             return False
         return True
 
     def relocate(self, folder: Path) -> None:
         """Move this process's finished reports out of Ray's session to the folder, under verl's names."""
         parts = [self._target.worker] if self._target.worker else []
+        manifest = self._target.manifest
+        waiting = [one for one in manifest.captures if one["outcome"] == ELSEWHERE]
         for report in sorted(nsight_folder().glob(f"worker_process_{os.getpid()}.*nsys-rep")):
             if not report.stat().st_size:
                 continue
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / "_".join([*parts, socket.gethostname(), report.name])
             shutil.move(report, path)
-            self._target.manifest.add(path)
+            # A report of a range is one capture's; with a range for each stage it is one of several of its step.
+            manifest.add(path, captures=waiting if self._discrete else waiting[:1])
+            waiting = waiting if self._discrete else waiting[1:]
+
+
+def _is_recorded_by_nsys() -> bool:
+    """Whether this process was started under nsys: it leaves variables of its own, and a library that is loaded first."""
+    if any(name.startswith("NSYS") for name in os.environ) or "CUDA_INJECTION64_PATH" in os.environ:
+        return True
+    return "nsight" in os.environ.get("LD_PRELOAD", "").lower()
 
 
 def nsight_folder() -> Path:

@@ -113,9 +113,9 @@ class DistProfiler:
         manifest.asked = asked(self._given | {"tool_config": plain(settings)})
         shared = plain(self._given.get("global_tool_config"))
         target = Target(self.rank, self.save_file_prefix, folder, settings, manifest, shared)
-        self._backend = _TOOLS[self._tool](target)
-        self._manifest = manifest
+        self._manifest = manifest  # before the tool: what it cannot do is written down as well
         endings.live.append(self)
+        self._backend = _TOOLS[self._tool](target)
 
     @property
     def _impl(self) -> DistProfiler:
@@ -169,7 +169,7 @@ class DistProfiler:
         if self._manifest is not None:
             self._try("manifest", lambda: self._begin(step, kwargs.get("role")))
             self._try("SIGTERM", endings.mind_sigterm)
-        self._try("start", lambda: self._backend.start(kwargs.get("role"), step))
+        self._tool_does("start", lambda: self._backend.start(kwargs.get("role"), step))
 
     def stop(self, run_command: bool = True) -> None:
         """End what `start` began, move results and, with `run_command`, run the finish command."""
@@ -181,7 +181,7 @@ class DistProfiler:
             self._try("request", self._dismiss)
         elif self._this_step:
             self._this_step = False
-            self._try("stop", self._backend.stop)
+            self._tool_does("stop", self._backend.stop)
             if self._manifest is not None:
                 from capture import endings
 
@@ -232,7 +232,7 @@ class DistProfiler:
         """Write what is still open: for the end of the process, where no `stop` is going to come."""
         self._stop()
         self._try("finish", self._backend.finish)
-        if self._manifest is not None and self._manifest.files:
+        if self._manifest is not None and self._manifest.captures:
             self._try("manifest", self._manifest.save)
 
     def abandon(self) -> None:
@@ -327,11 +327,13 @@ class DistProfiler:
             context = self._backend.stage(stage)
             context.__enter__()
         except Exception as error:  # noqa: BLE001 - the body runs all the same, unprofiled
-            self._tell(f"stage {stage.name}", error)
+            self._lose(f"stage {stage.name}", error)
             return _nothing
         if self._manifest is not None:
             self._manifest.saw(stage.name)
-        return lambda: self._try(f"stage {stage.name}", lambda: context.__exit__(None, None, None))
+        return lambda: self._tool_does(
+            f"stage {stage.name}", lambda: context.__exit__(None, None, None)
+        )
 
     def _try(self, what: str, action: Callable[[], object]) -> None:
         """Do it; an error is logged, not raised."""
@@ -340,15 +342,33 @@ class DistProfiler:
         except Exception as error:  # noqa: BLE001 - profiling is never worth the training
             self._tell(what, error)
 
+    def _tool_does(self, what: str, action: Callable[[], object]) -> None:
+        """Have the tool do it; an error is logged, and costs the capture."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._lose(what, error)
+
+    def _lose(self, what: str, error: Exception) -> None:
+        """Log what the tool could not do, and note it with the capture that is under way."""
+        self._tell(what, error)
+        if self._manifest is not None:
+            self._manifest.lose(self._under_way, _described(what, error))
+
     def _tell(self, what: str, problem: object) -> None:
         """Log a problem, once."""
-        kind = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
-        text = f"{what}: {kind}{problem}"
+        text = _described(what, problem)
         if text not in self._told:
             self._told.add(text)
             if self._manifest is not None:
                 self._manifest.failed(text)
             warn("rank %s: profiler: %s; the training goes on", self.rank, text)
+
+
+def _described(what: str, problem: object) -> str:
+    """A problem in words."""
+    kind = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
+    return f"{what}: {kind}{problem}"
 
 
 def _lasting(function: Any, stage: Stage) -> Any:

@@ -247,9 +247,10 @@ def nsight_runtime_env(
         return {}
     if python is None or os.path.dirname(python) != os.path.dirname(sys.executable):  # noqa: PTH120 - links are not to be followed
         message = (
-            "Ray starts a process under nsys with the first python on the PATH, %s, not with %s"
+            "Ray starts a process under nsys with the first python on the PATH, %s, not with %s: "
+            'add "env_vars": {"PATH": "%s:${PATH}"} to the same runtime_env'
         )
-        log.warning(message, python, sys.executable)
+        log.warning(message, python, sys.executable, os.path.dirname(sys.executable))  # noqa: PTH120 - as above
     nsight_options = {str(key): value for key, value in options.items() if value is not None}
     if "output" in nsight_options:  # Ray adds `-o` in any case, and nsys refuses both
         name = nsight_options.pop("output")

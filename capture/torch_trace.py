@@ -28,6 +28,9 @@ from capture.tools import NoTool, Stage, Target
 
 log = logging.getLogger("capture")
 
+_OTHER_RUNS = "another torch.profiler ran in this process"
+_OTHER_BEGAN = "another torch.profiler began in this process, and the trace ended there"
+
 _END = re.compile(
     rb'(\}|"traceEvents":\s*\[)\s*\]\s*(,\s*"[^"]*"\s*:\s*("[^"]*"|[^][{}",]+)\s*)*\}\s*\Z'
 )
@@ -59,13 +62,14 @@ class TorchTrace(NoTool):
         self._target = target
         self._config: TorchProfilerToolConfig = target.config
         self._step: int | None = None
+        self._account: dict[str, Any] | None = None
         self._capture: _Capture | None = None
         self._told = False
         other_profiles.watch(_give_way)
 
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin the trace of a step, unless stages have traces of their own or another is running."""
-        self._step = step
+        self._step, self._account = step, self._target.manifest.latest
         if self._config.discrete:
             return
         schedule = self._schedule()
@@ -78,6 +82,9 @@ class TorchTrace(NoTool):
         """End the trace, if it is this profiler's own."""
         if TorchTrace.owner is self:
             self._end()
+        account, self._account = self._account, None
+        if self._config.discrete and account and not (account["outcome"] or account["because"]):
+            self._target.manifest.lose(account, "no stage ran that has a trace of its own")
 
     def finish(self) -> None:
         """End what no `stop` could end, which came on another thread."""
@@ -126,14 +133,19 @@ class TorchTrace(NoTool):
         if not TorchTrace.taking.acquire(blocking=not by_stage):
             return None
         try:
-            if TorchTrace.owner is not None:
+            owner = TorchTrace.owner
+            if owner is not None:
+                if owner is not self and owner._capture is not None:  # noqa: SLF001 - the class's own
+                    self._target.manifest.leave(self._account, owner._capture.stem)  # noqa: SLF001
                 return None
             if other_profiles.under_way():
                 self._tell()
+                self._target.manifest.lose(self._account, _OTHER_RUNS)
                 return None
             capture = _Capture(
                 self._torch, self._target, scope, self._step, schedule, by_stage=by_stage
             )
+            capture.account = self._account
             capture.start()
             self._capture, TorchTrace.owner = capture, self
             TorchTrace.scheduled = capture if schedule else None
@@ -157,6 +169,7 @@ class TorchTrace(NoTool):
 
     def _lose(self) -> None:
         """Be the owner no more, without a trace."""
+        self._target.manifest.lose(self._account, _OTHER_BEGAN)
         TorchTrace.lost.append(self._capture)
         self._capture = None
         TorchTrace.owner = TorchTrace.scheduled = None
@@ -186,6 +199,7 @@ def _give_way() -> None:
             return
         message = "rank %s: another torch.profiler begins in this process: the trace ends here"
         log.warning(message, owner._target.rank)  # noqa: SLF001 - the class's own
+        owner._target.manifest.lose(owner._account, _OTHER_BEGAN)  # noqa: SLF001
         try:
             owner._end()  # noqa: SLF001
         except Exception as error:  # noqa: BLE001 - on a thread where torch cannot end it
@@ -232,7 +246,8 @@ class _Capture:
     ) -> None:
         self.schedule, self._by_stage = schedule, by_stage
         self._torch, self._target, self._scope, self._step = torch, target, scope, step
-        self._stem = trace_stem(target.rank, scope, target.worker, step)
+        self.stem = trace_stem(target.rank, scope, target.worker, step)
+        self.account: dict[str, Any] | None = None
         self._written, self._start_ns, self._empty = 0, 0, False
         contents = set(target.config.contents)
         kinds = torch.ProfilerActivity
@@ -311,16 +326,22 @@ class _Capture:
         if self._empty:
             return
         folder = self._target.folder
-        path = folder / f"{self._stem}{self._suffix(profiler)}.json.gz"
+        path = folder / f"{self.stem}{self._suffix(profiler)}.json.gz"
         self._written += 1
         try:
             export(profiler, path)
         except Exception as error:  # noqa: BLE001 - a full disk, a lost mount, whatever torch meets
             message = "rank %s: the trace %s was not written: %s%s"
             log.warning(message, self._target.rank, path, error, _free(folder))
+            reason = f"the trace was not written: {error}"
+            self._target.manifest.lose(self.account, reason)
             return
         self._target.manifest.add(
-            path, step=self._step, stage=self._scope, start_unix_ns=self._start_ns
+            path,
+            step=self._step,
+            stage=self._scope,
+            start_unix_ns=self._start_ns,
+            captures=[self.account],
         )
 
 

@@ -1,27 +1,30 @@
 """The switch: a process that imports this has capture where verl looks up its profiler, timers and marks.
 
     VERL_USE_EXTERNAL_MODULES=capture.verl python -m verl.trainer.main_ppo …
+    VERL_USE_EXTERNAL_PLUGINS=capture bash script_that_sets_the_other_variable.sh
     python -m capture.verl verl.trainer.main_ppo …
 
-verl imports the modules of that variable in every process, before its workers look anything up; what has
-looked it up already is given capture's as well. verl's configuration stays as it is. The second form sets
-the variable, and either one hands it to the processes that Ray starts. What goes wrong here is logged, and
-verl's own profiler stays.
+verl imports the modules of the first variable, and loads the plugins that the second names (`capture.plugin`), in
+every process, before its workers look anything up; what has looked it up already is given capture's as well. verl's
+configuration stays as it is. The third form sets the first variable. Each hands its variable to the processes that
+Ray starts. What goes wrong here is logged, and verl's own profiler stays.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, TypeVar
 
 import capture
-from capture import driver
+from capture import driver, verl_plugins
 from capture.profiler import DistProfiler
 
 log = logging.getLogger("capture")
@@ -31,9 +34,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 VARIABLE = "VERL_USE_EXTERNAL_MODULES"
 """verl imports the modules that it names, separated by commas, in every process."""
 
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""In this variable Ray gives a submitted job its configuration, as JSON."""
+
 _HOMES = {
     "verl.utils.profiler.profile": (
-        *("DistProfiler", "DistProfilerExtension"),
+        *("DistProfiler", "DistProfilerExtension", "build_rollout_dist_profiler"),
         *("mark_annotate", "mark_end_range", "mark_start_range"),
     ),
     "verl.utils.profiler.config": (
@@ -58,12 +64,16 @@ _replaced: list[tuple[Any, str, Any]] = []
 _finders: list[driver.FollowWhenImported] = []
 
 
+_decides_only: ContextVar[bool] = ContextVar("_decides_only", default=False)
+"""Whether the profiler being made is one that a rollout server asks whether to record: its engine does the recording."""
+
+
 class SwitchedProfiler(DistProfiler):
     """The profiler as verl's code finds it: it reports stages to RL-Insight too where a run has that on."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.check_enable() and self.check_this_rank():
+    def _set_up(self, settings: Any) -> None:
+        if not _decides_only.get():
+            super()._set_up(settings)
             _tell_that_it_is_active()
 
     @classmethod
@@ -87,6 +97,20 @@ def _tell_that_it_is_active() -> None:
     """Say once, where verl's logs show it, who profiles here: a warning, as verl shows nothing less."""
     version = getattr(sys.modules.get("verl"), "__version__", "of an unknown version")
     log.warning("capture profiles this process in the place of verl's profiler (verl %s)", version)
+
+
+def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of verl that makes a rollout server's profiler; here it has no tool, as the server never starts it."""
+
+    @functools.wraps(build)
+    def built(*args: Any, **kwargs: Any) -> Any:
+        token = _decides_only.set(True)
+        try:
+            return build(*args, **kwargs)
+        finally:
+            _decides_only.reset(token)
+
+    return built
 
 
 def _told_to_rl_insight(function: F, role: str | None) -> F:
@@ -156,8 +180,9 @@ def _found_in_verl() -> dict[int, Any]:
             continue
         for name in names:
             if name in vars(module):
-                _originals.setdefault(name, vars(module)[name])
-                replacements[id(vars(module)[name])] = _ours(name)
+                verls = vars(module)[name]
+                _originals.setdefault(name, verls)
+                replacements[id(verls)] = _ours(name, verls)
     if "DistProfiler" not in _originals:
         raise ImportError("verl.utils.profiler.profile has no DistProfiler")
     config = import_module("verl.utils.config")
@@ -167,7 +192,10 @@ def _found_in_verl() -> dict[int, Any]:
     return replacements
 
 
-def _ours(name: str) -> Any:
+def _ours(name: str, verls: Any) -> Any:
+    """What takes the place of an object of verl."""
+    if name == "build_rollout_dist_profiler":
+        return _deciding(verls)
     return SwitchedProfiler if name == "DistProfiler" else getattr(capture, name)
 
 
@@ -232,11 +260,28 @@ def _hand_to_ray() -> None:
 
 
 def _with_variable(runtime_env: Any) -> dict[str, Any]:
-    """A runtime environment whose processes switch as this one did; what it says itself stays."""
+    """A runtime environment whose processes switch as this one did.
+
+    A variable that a submitted job gives its processes is left to it: Ray refuses to start where both name it.
+    """
     settings = {} if runtime_env is None else dict(runtime_env)
     variables = dict(settings.get("env_vars") or {})
-    variables.setdefault(VARIABLE, _named(os.environ.get(VARIABLE, "")))
-    return {**settings, "env_vars": variables}
+    of_job = _variables_of_job()
+    plugins = os.environ.get(verl_plugins.VARIABLE, "")
+    if verl_plugins.is_named_in(plugins):
+        if verl_plugins.VARIABLE not in of_job:
+            variables.setdefault(verl_plugins.VARIABLE, plugins)
+    elif VARIABLE not in of_job:
+        variables[VARIABLE] = _named(variables.get(VARIABLE) or os.environ.get(VARIABLE, ""))
+    return {**settings, "env_vars": variables} if variables else settings
+
+
+def _variables_of_job() -> set[str]:
+    """The variables that a submitted job sets for all of its processes; none for another job."""
+    with suppress(ValueError, AttributeError):
+        job = json.loads(os.environ.get(_JOB) or "{}")
+        return set((job.get("runtime_env") or {}).get("env_vars") or {})
+    return set()
 
 
 def _named(modules: str) -> str:

@@ -1,6 +1,6 @@
 """A three-worker Ray job in the shape of an RL step, profiled by `capture`: a laptop does it in under a minute.
 
-    pip install 'tracekit-rl-capture[torch]' ray
+    pip install './capture[torch]' ray
     python examples/ray_cpu.py [OUT] [--steps 6] [--profile 2 3 4 5]
     tracekit analyze OUT/outputs/profile
 

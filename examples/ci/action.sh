@@ -20,8 +20,9 @@ run() {
   folder="${RUNNER_TEMP:-/tmp}/tracekit-${GITHUB_RUN_ID:-0}-${GITHUB_ACTION:-0}"
   mkdir -p "$folder"
   environment="$folder.venv"
+  source="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)" # the commit of the action that the workflow names
   "$TK_PYTHON" -m venv "$environment"
-  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check "$TK_PACKAGE"
+  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check "${TK_PACKAGE:-$source}"
 
   lines "$TK_ARGS"
   further=(${listed[@]+"${listed[@]}"})

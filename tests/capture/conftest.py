@@ -27,6 +27,7 @@ def torch(monkeypatch):
     for name in ("recording", "observed"):
         monkeypatch.setattr(MemorySnapshots, name, False)
     monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WG_BACKEND", raising=False)
     monkeypatch.delenv("CAPTURE_RUN_ID", raising=False)
     yield fake_torch.Torch().install(monkeypatch)
     marks._nvtx.cache_clear()

@@ -3,7 +3,13 @@
 import pytest
 
 from capture import nemo
-from capture.nemo import maybe_gpu_profile_step, nsight_config, step_range, wrap_with_nvtx_name
+from capture.nemo import (
+    maybe_gpu_profile_step,
+    nsight_config,
+    step_range,
+    vllm_tp_nsight_config,
+    wrap_with_nvtx_name,
+)
 
 
 def variables(steps="2:4", patterns="*policy*,vllm_generation_worker", extra=None):
@@ -136,3 +142,21 @@ def test_a_wrapped_method_is_a_range_that_closes_when_it_raises(nvtx):
         ("end", "dtensor_policy_worker/train"),
     ]
     assert (train.__name__, train.__doc__) == ("train", "Its own words.")
+
+
+def test_workers_that_vllm_starts_wait_for_the_capture_range_and_end_with_it():
+    options = vllm_tp_nsight_config(variables(extra='{"t": "cuda-sw,nvtx", "x": null}'))["nsight"]
+    assert options == {
+        "t": "cuda-sw,nvtx",
+        "o": "'vllm_tp_worker_2:4_%p'",
+        "stop-on-exit": "true",
+        "s": "none",
+        "capture-range": "cudaProfilerApi",
+        "wait": "primary",
+        "capture-range-end": "stop",
+    }
+    assert vllm_tp_nsight_config({}) == {}
+    with pytest.raises(ValueError, match="is no JSON"):
+        vllm_tp_nsight_config(variables(extra="{"))
+    with pytest.raises(AssertionError, match="set both"):
+        vllm_tp_nsight_config(variables(patterns=None))

@@ -56,7 +56,45 @@ print(json.dumps([len(begun), [[one.worker, one.problem] for one in ended], seco
 ray.shutdown()
 """
 
+# An nsys that only starts what it is given, and a python on the PATH that is not the environment's.
+NSYS = """#!/bin/bash
+shift
+while [ $# -gt 0 ]; do case "$1" in --*) shift;; -?) shift 2;; *) break;; esac; done
+exec "$@"
+"""
+WRONG = """#!/bin/bash
+export WRONG_PYTHON=1
+exec "$RIGHT_PYTHON" "$@"
+"""
+BARE = """
+import json, os, sys
+import ray
+from capture.ray import nsight_runtime_env
+
+ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+
+@ray.remote
+def wrong():
+    return os.environ.get("WRONG_PYTHON")
+
+nsight = nsight_runtime_env({"t": "cuda"})
+path = {"env_vars": {"PATH": os.path.dirname(sys.executable) + ":${PATH}"}}
+print(json.dumps([ray.get(wrong.options(runtime_env=env).remote(), timeout=90) for env in (nsight, {**nsight, **path})]))
+ray.shutdown()
+"""
+
 if verl_python.PYTHON:
+
+    @pytest.mark.slow
+    def test_the_path_in_the_warning_has_ray_start_the_right_python_under_nsys(tmp_path):
+        for name, text in (("nsys", NSYS), ("python", WRONG)):
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        done = verl_python.run(
+            "-c", BARE, timeout=180, PATH=f"{tmp_path}:/usr/bin:/bin", RIGHT_PYTHON=str(verl_python.PYTHON)
+        )  # fmt: skip
+        assert json.loads(done.stdout.splitlines()[-1]) == ["1", None]
+        assert f'"env_vars": {{"PATH": "{verl_python.PYTHON.parent}:${{PATH}}"}}' in done.stderr
 
     @pytest.mark.slow
     def test_the_example_gives_a_profile_of_every_rank_the_times_of_all_steps_and_its_straggler(

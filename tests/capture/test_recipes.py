@@ -20,8 +20,12 @@ def recipes(program):
 
 
 def test_no_override_adds_what_is_there_already():
-    commands = [*recipes("verl.trainer.main_ppo"), *recipes("examples/flowgrpo_trainer/run_qwen_image_ocr_lora.sh")]  # fmt: skip
-    assert len(commands) == 6
+    scripts = (
+        "examples/flowgrpo_trainer/qwen_image/run_qwen_image_ocr_lora.sh",
+        "examples/gspo_trainer/qwen3_omni/run_qwen3_omni_thinker_gspo_lora_v1.sh",
+    )
+    commands = [*recipes("verl.trainer.main_ppo"), *(c for script in scripts for c in recipes(script))]  # fmt: skip
+    assert len(commands) == 9
     for word in (word for words in commands for word in words):
         assert re.fullmatch(r"[a-z_]+(\.[a-z_-]+)+=\S+", word), word
 
@@ -50,7 +54,12 @@ if verl_python.PYTHON:
 
     @pytest.mark.slow
     def test_verls_configuration_takes_every_recipe(composed):
-        whole, switched, by_stage, memory, nsys = composed
+        submitted, whole, switched, by_stage, memory, nsys = composed
+        assert (submitted["tool"], submitted["steps"], submitted["enable"]) == (
+            "torch",
+            [2, 4],
+            True,
+        )
         assert (whole["tool"], whole["steps"], whole["enable"]) == ("torch", [1, 2, 5], True)
         assert whole["tool_config"]["contents"] == ["cpu", "cuda"]
         assert switched["target"] == "verl.utils.profiler.ProfilerConfig"  # nothing is edited
@@ -63,4 +72,18 @@ if verl_python.PYTHON:
         assert by_stage["tool_config"]["schedule"]["active"] == 2
         assert memory["tool"] == "torch_memory"
         assert nsys["range_end"] == f"repeat-shutdown:{nsys['captures']}"
-        assert [one["surprises"] for one in (whole, by_stage, memory, nsys)] == [[], [], [], []]
+        # verl's rollout inherits `enable` and `discrete` from the actor, and its servers need both.
+        assert by_stage["surprises"] == []
+        for recipe, why in (
+            (whole, "in discrete mode"),
+            (memory, "with torch"),
+            (nsys, "with torch"),
+        ):
+            (text,) = recipe["surprises"]
+            assert text.startswith(
+                (
+                    "actor_rollout_ref.rollout: vllm servers record only",
+                    "actor_rollout_ref.rollout: vllm servers record with torch or npu only",
+                )
+            )
+            assert why in text

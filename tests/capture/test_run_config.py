@@ -137,13 +137,14 @@ def test_the_actors_block_counts_and_the_others_must_agree_on_discrete():
     ("changes", "told"),
     [
         ({}, []),
-        ({"global_profiler__tool": "nsys"}, ["actor_rollout_ref.actor: its tool torch_memory collects"]),
+        ({"global_profiler__tool": "nsys"}, ["actor_rollout_ref.actor: its tool torch_memory records"]),
         ({"global_profiler__steps": None}, ["actor_rollout_ref.actor: enabled, but"]),
         ({"actor_rollout_ref__actor__profiler__enable": False}, ["steps are given, but no role"]),
         (
             {
                 "actor_rollout_ref__actor__profiler__enable": False,
                 "actor_rollout_ref__ref__profiler__enable": True,
+                "actor_rollout_ref__ref__profiler__tool": "torch_memory",
             },
             ["actor_rollout_ref.ref: enabled alone"],
         ),
@@ -156,7 +157,7 @@ def test_the_actors_block_counts_and_the_others_must_agree_on_discrete():
                     "tool_config": {"torch": {"discrete": True}},
                 },
             },
-            ["actor, ref: they differ in discrete"],
+            ["actor_rollout_ref.actor, actor_rollout_ref.ref: they differ in discrete"],
         ),
         ({"global_profiler__steps": "[1,2]"}, ["steps is '[1,2]': verl's trainers look"]),
         ({"global_profiler__steps": 3}, ["steps is 3: verl's trainers look"]),
@@ -217,3 +218,95 @@ def test_reading_the_global_block_logs_what_surprises_once_and_never_fails_for_a
     ]
     refused = changed(NEW, actor_rollout_ref__actor__profiler__tool_config__torch_memory={"stack_depth": 0})  # fmt: skip
     assert read_global(refused).plan.steps
+
+
+ONE = {
+    "trainer": {"nnodes": 2, "n_gpus_per_node": 4, "total_training_steps": None},
+    "global_profiler": {"tool": "torch", "steps": [1, 2]},
+    "actor_rollout_ref": {
+        "actor": {
+            "profiler": {
+                "tool": "torch",
+                "enable": True,
+                "all_ranks": False,
+                "ranks": [0],
+                "tool_config": {"torch": {"discrete": False}},
+            }
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"actor_rollout_ref__actor__profiler__ranks": [7]}, []),
+        (
+            {"actor_rollout_ref__actor__profiler__ranks": [99]},
+            ["actor_rollout_ref.actor: ranks [99] do not exist: the run has ranks 0 to 7; nothing is profiled"],
+        ),
+        (
+            {"actor_rollout_ref__actor__profiler__ranks": [0, 8]},
+            ["actor_rollout_ref.actor: ranks [8] do not exist: the run has ranks 0 to 7; only the others are profiled"],
+        ),
+        (
+            {"actor_rollout_ref__actor__profiler__ranks": [99], "actor_rollout_ref__actor__profiler__all_ranks": True},
+            [],
+        ),
+        ({"actor_rollout_ref__actor__profiler__ranks": [99], "trainer__nnodes": None}, []),
+        ({"global_profiler__steps": [0]}, ["steps [0]: steps count from 1; nothing is profiled"]),
+        ({"global_profiler__steps": [0, 3]}, ["steps [0]: steps count from 1; the other steps are profiled"]),
+        (
+            {"global_profiler__steps": [500], "trainer__total_training_steps": 5},
+            ["steps [500]: this run has steps 1 to 5; nothing is profiled"],
+        ),
+        ({"global_profiler__steps": [5], "trainer__total_training_steps": 5}, []),
+        (
+            {"trainer__profile_steps": [1, 2], "global_profiler__steps": None, "actor_rollout_ref__actor__profiler__enable": False},
+            ["trainer.profile_steps: old key without effect, use global_profiler.steps"],
+        ),
+        (
+            {"trainer__worker_nsight_options": {"trace": "cuda"}},
+            [
+                ("trainer.worker_nsight_options: old key without effect, use "
+                "global_profiler.global_tool_config.nsys.worker_nsight_options")
+            ],
+        ),
+        (
+            {"actor_rollout_ref__actor__profiler__discrete": True},
+            [
+                ("actor_rollout_ref.actor.profiler.discrete: old key without effect, use "
+                "actor_rollout_ref.actor.profiler.tool_config.torch.discrete")
+            ],
+        ),
+        (
+            {"global_profiler__tool": None, "actor_rollout_ref__actor__profiler__tool": None},
+            ["actor_rollout_ref.actor: enabled, but neither it nor the global block names a tool: nothing is profiled"],
+        ),
+        (
+            {"actor_rollout_ref__actor__profiler__tool": None, "actor_rollout_ref__actor__profiler__ranks": [99]},
+            [
+                ("actor_rollout_ref.actor: enabled, but its own tool is null, which the global tool torch does not replace: "
+                "nothing is profiled; set actor_rollout_ref.actor.profiler.tool=torch")
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_never_profiled_is_said_once_and_precisely(changes, said):
+    assert surprises(changed(ONE, **changes)) == said
+
+
+@pytest.mark.parametrize("elsewhere", [{"RANK": "3"}, {"RANK": "0", "WG_BACKEND": "ray"}])
+def test_a_run_logs_it_once_in_its_driver_or_on_rank_0(caplog, monkeypatch, elsewhere):
+    wrong = changed(ONE, global_profiler__steps=[0])
+    for name, value in elsewhere.items():
+        monkeypatch.setenv(name, value)
+    read_global(wrong)
+    assert caplog.text == ""
+    assert run_config.without_effect == ["steps [0]: steps count from 1; nothing is profiled"]
+    run_config._warn_once.cache_clear()
+    monkeypatch.delenv("WG_BACKEND", raising=False)
+    monkeypatch.setenv("RANK", "0")
+    read_global(wrong)
+    assert caplog.text.count("steps [0]") == 1

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import verl_python
 
 import capture
+from capture import endings, verl_plugins
 
 sys.modules["verl"] = None  # the real one stays as it is
 try:
@@ -37,6 +39,14 @@ class Config:
     """verl's."""
 
 
+def build(replica_rank, replica_world_size, config=None, tool_config=None):
+    """verl's."""
+    del replica_world_size
+    return sys.modules["verl.utils.profiler.profile"].DistProfiler(
+        rank=replica_rank, config=config, tool_config=tool_config
+    )
+
+
 def convert(config, dataclass_type=None):
     """verl's: here a configuration is what it is converted to."""
     del dataclass_type
@@ -54,6 +64,7 @@ def verl(monkeypatch):
         "verl.utils.profiler.profile": {
             "DistProfiler": Profiler,
             "DistProfilerExtension": Extension,
+            "build_rollout_dist_profiler": build,
         },
         "verl.utils.profiler.config": {"ProfilerConfig": Config},
         "verl.utils.profiler.performance": {"simple_timer": print},
@@ -87,10 +98,39 @@ def test_a_process_that_is_profiled_says_once_by_whom(verl, tmp_path, caplog):
     block = {"tool": "torch", "enable": True, "save_path": str(tmp_path), "tool_config": {}}
     profiler(0, {**block, "enable": False})
     profiler(1, block)
+    profiler(0, {**block, "tool": None})
     assert caplog.text == ""
+    profiler(0, {**block, "tool": "bogus"})
+    profiler(0, {**block, "tool_config": {"contents": ["nonsense"]}})
+    assert "in the place of verl's profiler" not in caplog.text
     profiler(0, block)
     profiler(0, block)
     assert caplog.text.count("capture profiles this process in the place of verl's profiler") == 1
+
+
+def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(
+    verl, tmp_path, caplog
+):
+    switch._tell_that_it_is_active.cache_clear()
+    switch.install()
+    made = sys.modules["verl.utils.profiler.profile"].build_rollout_dist_profiler
+    block = {
+        "tool": "torch",
+        "enable": True,
+        "save_path": str(tmp_path),
+        "tool_config": {"discrete": True},
+    }
+    server = made(0, 2, config=block, tool_config={"discrete": True})
+    assert (server.check_enable(), server.check_this_rank(), server.is_discrete_mode()) == (
+        True,
+        True,
+        True,
+    )
+    assert not made(1, 2, config=block, tool_config={"discrete": True}).check_this_rank()
+    assert caplog.text == ""
+    assert endings.live == []
+    verl["verl.workers"].Watch(0, block)  # a worker's, made later in the same process
+    assert "in the place of verl's profiler" in caplog.text
 
 
 def test_uninstalling_leaves_everything_as_it_was(verl, monkeypatch):
@@ -118,6 +158,50 @@ def test_the_processes_that_ray_starts_switch_too(verl, monkeypatch):
         "runtime_env": {"env_vars": {"A": "1", switch.VARIABLE: "mine,capture.verl"}, "working_dir": None},
         "num_cpus": 2,
     }  # fmt: skip
+
+
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+@pytest.mark.parametrize(
+    ("set_here", "of_job", "given", "made"),
+    [
+        ({}, {}, None, {"env_vars": {"VERL_USE_EXTERNAL_MODULES": "capture.verl"}}),
+        ({}, {}, {"env_vars": {"VERL_USE_EXTERNAL_MODULES": "verl_omni"}}, {"env_vars": {"VERL_USE_EXTERNAL_MODULES": "verl_omni,capture.verl"}}),
+        # Ray does not start where a submitted job and `ray.init` name the same variable, whatever its values.
+        ({"VERL_USE_EXTERNAL_MODULES": "capture.verl"}, {"VERL_USE_EXTERNAL_MODULES": "capture.verl"}, None, {}),
+        ({"VERL_USE_EXTERNAL_MODULES": "capture.verl"}, {"VERL_USE_EXTERNAL_MODULES": "capture.verl"}, {"env_vars": {"A": "1"}}, {"env_vars": {"A": "1"}}),
+        ({"VERL_USE_EXTERNAL_PLUGINS": "other, Capture", "VERL_USE_EXTERNAL_MODULES": "verl_omni"}, {}, None, {"env_vars": {"VERL_USE_EXTERNAL_PLUGINS": "other, Capture"}}),
+        ({"VERL_USE_EXTERNAL_PLUGINS": "capture"}, {"VERL_USE_EXTERNAL_PLUGINS": "capture"}, None, {}),
+    ],
+)  # fmt: skip
+def test_a_submitted_job_and_its_driver_never_name_the_same_variable(
+    monkeypatch, set_here, of_job, given, made
+):
+    for name in (switch.VARIABLE, verl_plugins.VARIABLE, JOB):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in set_here.items():
+        monkeypatch.setenv(name, value)
+    if of_job:
+        monkeypatch.setenv(JOB, json.dumps({"runtime_env": {"env_vars": of_job}}))
+    assert switch._with_variable(given) == made
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"runtime_env": null}'])
+def test_a_jobs_configuration_that_says_nothing_is_none(monkeypatch, text):
+    monkeypatch.setenv(JOB, text)
+    monkeypatch.delenv(verl_plugins.VARIABLE, raising=False)
+    assert switch.VARIABLE in switch._with_variable(None)["env_vars"]
+
+
+def test_the_entry_point_is_declared_and_switches_only_where_it_is_named():
+    project = tomllib.loads((verl_python.ROOT / "capture" / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["verl.plugins"] == {
+        verl_plugins.NAME: "capture.plugin"
+    }
+    named = ("capture", "other,capture", " CAPTURE , x")
+    assert all(map(verl_plugins.is_named_in, named))
+    assert not any(map(verl_plugins.is_named_in, ("", "auto", "none", "capture2", "my-capture")))
 
 
 @pytest.mark.parametrize("missing", ["verl.utils.profiler", "verl.utils.profiler.profile"])
@@ -155,6 +239,51 @@ def test_it_does_as_python_does_with_a_module(tmp_path):
 
 
 if verl_python.PYTHON:
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("policy", "modules", "switched"),
+        [
+            (None, "", False),
+            ("auto", "", False),
+            ("none", "", False),
+            ("other", "", False),
+            ("capture", "", True),
+            ("capture", "json", True),
+            ("none", "capture.verl", True),
+        ],
+    )
+    def test_verl_loads_the_installed_plugin(tmp_path, policy, modules, switched):
+        info = tmp_path / "tracekit_rl_capture-9.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: tracekit-rl-capture\nVersion: 9\n"
+        )
+        (info / "entry_points.txt").write_text("[verl.plugins]\ncapture = capture.plugin\n")
+        code = "import sys, verl; switch = sys.modules.get('capture.verl'); print(bool(switch and switch.active()))"
+        more = {
+            "PYTHONPATH": f"{tmp_path}:{verl_python.ROOT}",
+            "VERL_USE_EXTERNAL_MODULES": modules,
+        }
+        if policy is not None:
+            more["VERL_USE_EXTERNAL_PLUGINS"] = policy
+        assert verl_python.run("-c", code, **more).stdout.split()[-1] == str(switched)
+
+    @pytest.mark.slow
+    def test_ray_takes_what_the_driver_of_a_submitted_job_asks_for(tmp_path):
+        code = (
+            "import json, os, ray, capture.verl as switch\n"
+            "from ray.runtime_env.runtime_env import _merge_runtime_env\n"
+            "job = {'env_vars': {'VERL_USE_EXTERNAL_MODULES': 'capture.verl'}, 'working_dir': '/x'}\n"
+            "os.environ['RAY_JOB_CONFIG_JSON_ENV_VAR'] = json.dumps({'runtime_env': job})\n"
+            "merged = _merge_runtime_env(job, switch._with_variable({'env_vars': {'A': '1'}}))\n"
+            "print(json.dumps(merged))\n"
+        )
+        done = verl_python.run("-c", code, VERL_USE_EXTERNAL_MODULES="capture.verl")
+        assert json.loads(done.stdout.splitlines()[-1]) == {
+            "env_vars": {"VERL_USE_EXTERNAL_MODULES": "capture.verl", "A": "1"},
+            "working_dir": "/x",
+        }
 
     @pytest.fixture(scope="module")
     def runs(tmp_path_factory):

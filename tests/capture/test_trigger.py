@@ -344,3 +344,149 @@ def test_uninstalling_leaves_trainers_as_they_were(trainer):
     driver.uninstall(finders[-1])
     assert not hasattr(type(trainer)._start_profiling, "__wrapped__")
     assert finders[-1] not in sys.meta_path
+
+
+class Base:
+    """A trainer's base, as verl has it."""
+
+    def _start_profiling(self, do_profile=False):
+        self.log.append("starts")
+
+    def _stop_profiling(self, do_profile=False):
+        self.log.append("stops")
+
+
+class Derived(Base):
+    """One that adds worker groups, as verl's VLA trainer does."""
+
+    def _start_profiling(self, do_profile=False):
+        super()._start_profiling(do_profile)
+        self.log.append("starts more")
+
+    def _stop_profiling(self, do_profile=False):
+        super()._stop_profiling(do_profile)
+        self.log.append("stops more")
+
+
+class Inheriting(Base):
+    """One that changes neither."""
+
+
+class Rollouter:
+    """What drives rollout servers, in coroutines."""
+
+    async def _start_profiling(self):
+        """Nothing."""
+
+    async def _stop_profiling(self):
+        """Nothing."""
+
+
+def made(kind, folder, calls):
+    """A trainer of this kind, with one worker group."""
+    trainer = kind()
+    trainer.log, trainer.actor_rollout_wg = calls, Group(calls, "actor")
+    block = types.SimpleNamespace(save_path=str(folder), steps=None)
+    trainer.config = types.SimpleNamespace(global_profiler=block)
+    return trainer
+
+
+@pytest.fixture
+def followed():
+    """Undo whatever a test has let follow."""
+    finder = driver.install()
+    yield driver.follow
+    driver.uninstall(finder)
+
+
+def steps_with_request(trainer, folder, steps, attribute="global_steps"):
+    """Go through steps, with a request after the first one."""
+    for number, step in enumerate(steps):
+        trainer.global_steps = number + 1
+        setattr(trainer, attribute, step)
+        trainer._start_profiling()
+        trainer._stop_profiling()
+        if number == 0:
+            trigger.trigger(folder)
+
+
+@pytest.mark.parametrize("kind", [Base, Derived, Inheriting])
+def test_a_request_is_followed_once_whoever_overrides_what(kind, followed, tmp_path, calls):
+    for one in reversed(kind.__mro__[:-1]):
+        assert followed(followed(one)) is one
+    steps_with_request(made(kind, tmp_path, calls), tmp_path, [1, 2, 3])
+    assert [call for call in calls if isinstance(call, tuple)] == [
+        ("start", "actor", 2, "train"),
+        ("stop", "actor", False),
+    ]
+    assert calls.index(("start", "actor", 2, "train")) > calls.index("starts")
+
+
+def test_a_class_that_only_inherits_follows_alone(followed, tmp_path, calls):
+    followed(Inheriting)
+    steps_with_request(made(Inheriting, tmp_path, calls), tmp_path, [1, 2])
+    assert ("start", "actor", 2, "train") in calls
+    assert not hasattr(Base._start_profiling, "__wrapped__")
+
+
+def test_whoever_drives_servers_in_coroutines_stays_as_it_is(followed):
+    before = Rollouter._start_profiling
+    assert followed(Rollouter) is Rollouter
+    assert Rollouter._start_profiling is before
+
+
+def test_uninstalling_takes_back_inherited_methods_too(followed):
+    followed(Inheriting)
+    followed(Derived)
+    driver.uninstall(driver.install())
+    for kind in (Base, Derived, Inheriting):
+        assert not hasattr(kind._start_profiling, "__wrapped__")
+    assert "_start_profiling" not in vars(Inheriting)
+
+
+def test_fully_asynchronous_training_is_asked_by_versions_and_named_by_steps(
+    followed, tmp_path, calls
+):
+    followed(Base)
+    trainer = made(Base, tmp_path, calls)
+    trainer.config.global_profiler.steps = [2]
+    # Two updates make a version; the configuration profiles the second version, verl's trainer by itself.
+    steps_with_request(trainer, tmp_path, [0, 0, 1, 1, 2, 2, 3], "current_param_version")
+    starts = [call[2] for call in calls if call[0] == "start"]
+    assert starts == [2]
+    assert driver.step_of(trainer) == 4
+
+
+def test_trainers_are_found_in_whatever_module_has_the_word(tmp_path, monkeypatch, followed):
+    text = (
+        "class Own:\n"
+        "    def _start_profiling(self): pass\n"
+        "    def _stop_profiling(self): pass\n"
+        "class Half:\n"
+        "    def _start_profiling(self): pass\n"
+    )
+    (tmp_path / "omni_diffusion_trainer.py").write_text(text)
+    (tmp_path / "some_other_module.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, follows in (("omni_diffusion_trainer", True), ("some_other_module", False)):
+        module = importlib.import_module(name)
+        monkeypatch.delitem(sys.modules, name)
+        assert hasattr(module.Own._start_profiling, "__wrapped__") is follows
+        assert not hasattr(module.Half._start_profiling, "__wrapped__")
+        assert type(module.__loader__).__name__ == "SourceFileLoader"
+        assert module.__spec__.loader is module.__loader__
+
+
+def test_the_driver_says_which_steps_never_come(followed, tmp_path, calls, caplog):
+    followed(Base)
+    trainer = made(Base, tmp_path, calls)
+    block = {"tool": "torch", "steps": [2, 500], "save_path": str(tmp_path)}
+    actor = {"tool": "torch", "enable": True, "tool_config": {"torch": {}}}
+
+    class Config(dict):
+        global_profiler = types.SimpleNamespace(**block)
+
+    trainer.config = Config(global_profiler=block, actor_rollout_ref={"actor": {"profiler": actor}})
+    trainer.total_training_steps = 5
+    steps_with_request(trainer, tmp_path, [1, 2])
+    assert caplog.text.count("steps [500]: this run has steps 1 to 5; the other steps") == 1

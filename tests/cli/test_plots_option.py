@@ -23,6 +23,6 @@ def test_plots_without_matplotlib_are_refused_before_the_work(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = call("analyze", "x", "--plots", tmp_path / "images")
     assert result.exit_code == 2
-    assert "pip install 'tracekit-rl[plots]'" in result.stderr
+    assert "pip install '.[plots]' (in a checkout of tracekit)" in result.stderr
     assert pipeline.calls == []
     assert not (tmp_path / "images").exists()

@@ -152,7 +152,7 @@ def test_what_an_export_needs_is_asked_for_before_the_work(call, pipeline, tmp_p
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
         "tracekit: parquet needs pyarrow",
-        "          try: pip install 'tracekit-rl[parquet]'",
+        "          try: pip install '.[parquet]' (in a checkout of tracekit)",
     ]
     assert pipeline.calls == []
 

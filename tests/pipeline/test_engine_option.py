@@ -11,7 +11,7 @@ def test_without_ray_it_says_how_to_get_it(call, monkeypatch, command):
     done = call(*command, "--engine", "ray")
     assert done.exit_code == 2
     assert "--engine ray needs Ray, which cannot be imported" in done.stderr
-    assert "pip install 'tracekit-rl[ray]'" in done.stderr
+    assert "pip install '.[ray]' (in a checkout of tracekit)" in done.stderr
     assert len(done.stderr.splitlines()) == 2
 
 

@@ -110,7 +110,7 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(TracekitError, match="need matplotlib") as refused:
         next(images.plots(sample_report()))
-    assert refused.value.hint == "pip install 'tracekit-rl[plots]'"
+    assert refused.value.hint == "pip install '.[plots]' (in a checkout of tracekit)"
 
 
 def test_names_are_safe_and_each_once(monkeypatch):

@@ -134,7 +134,7 @@ def test_without_pyarrow_the_error_says_what_to_install(sample, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(TracekitError, match="pyarrow") as caught:
         render(sample, "parquet")
-    assert caught.value.hint == "pip install 'tracekit-rl[parquet]'"
+    assert caught.value.hint == "pip install '.[parquet]' (in a checkout of tracekit)"
 
 
 def test_two_sections_may_have_sheets_of_the_same_name():

@@ -259,6 +259,25 @@ TORCH = {
         told('[{"path": "rank0.json"}], "problems": ["stop: OSError: no space left"]'),
         told('[{"path": "rank0.json"}], "problems": []'),
     ),
+    "lost-capture": (
+        told(
+            '[{"path": "rank0.json"}], "captures": [{"step": 1, "outcome": "file"}, '
+            '{"step": 2, "outcome": "lost", "because": ["the trace was not written: no space left"]}]'
+        ),
+        told(
+            '[{"path": "rank0.json"}], "captures": [{"step": 1, "outcome": "file", "because": []}, '
+            '{"step": 2, "outcome": "elsewhere", "where": "rank1_step2", "because": []}]'
+        ),
+    ),
+    "elsewhere": (
+        told(
+            '[], "tool": "nsys", "pid": 17, "captures": '
+            '[{"step": 1, "outcome": "elsewhere", "where": "/tmp/ray/session_1/logs/nsight"}]'
+        ),
+        told(
+            '[{"path": "rank0.json"}], "tool": "nsys", "pid": 17, "captures": [{"step": 1, "outcome": "file"}]'
+        ),
+    ),
     "no-effect": (
         told('[{"path": "rank0.json"}], "ignored": ["critic: relocate_results: nothing to move"]'),
         told('[{"path": "rank0.json"}], "ignored": []'),

@@ -8,6 +8,7 @@ import click
 
 from tracekit.cli import terminal
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import install_command
 
 PACKAGE = Path(__file__).parents[1]
 PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/outputs/profile"
@@ -34,7 +35,7 @@ def command(ctx: click.Context, *, only_path: bool) -> int:
     path = next((place for place in PLACES if place.is_dir()), None)
     if path is None:
         raise TracekitError(
-            "the example is not installed", "pip install --force-reinstall tracekit-rl"
+            "the example is not installed", install_command("", "--force-reinstall")
         )
     if only_path:
         terminal.say(f"{path}\n")

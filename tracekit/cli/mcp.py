@@ -8,6 +8,7 @@ import click
 
 from tracekit.cli import options as opt
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import install_command
 
 
 @click.command(name="mcp", short_help="Answer agents, by the Model Context Protocol.")
@@ -32,7 +33,7 @@ def command(*, roots: tuple[str, ...], verbose: bool) -> int:
 
     folders = roots_of(roots)
     if find_spec("mcp") is None:
-        raise TracekitError("mcp needs the package mcp", "pip install 'tracekit-rl[mcp]'")
+        raise TracekitError("mcp needs the package mcp", install_command("mcp"))
     from tracekit.agents import server
 
     server.serve(folders)

@@ -20,6 +20,7 @@ from typing import Any
 from tracekit.discover import nsys_files as nsys_pairs
 from tracekit.discover.arguments import Argument, Found, Ignored, State, read_arguments
 from tracekit.discover.copies import Counted, counted_once, without_copied_logs
+from tracekit.discover.ledgers import ledger_notes
 from tracekit.discover.manifests import (
     Listed,
     Manifest,
@@ -153,8 +154,16 @@ def discover(  # noqa: PLR0913 - one per option
     surveys += elsewhere
     arguments = [surveyed.argument for surveyed in surveys]
     findings, sources, runs = _in_runs(surveys, arguments)
+    names_of_others = [entry.path.name for entry in findings.ignored]
+    findings.notes += ledger_notes(findings.manifests, sources, names_of_others)
     if not sources and may_be_empty:
-        return Discovery((), tuple(findings.ignored), tuple(findings.notes), _title(arguments))
+        return Discovery(
+            (),
+            tuple(findings.ignored),
+            tuple(findings.notes),
+            _title(arguments),
+            tuple(findings.manifests),
+        )
     if not sources:
         raise _nothing(arguments, findings)
     names = _run_names(arguments, runs)
@@ -570,6 +579,10 @@ def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitErro
         problem = f"no profile found in {_title(arguments)}: {recording.sentence.rstrip('.')}"
         return TracekitError(problem, f"{recording.advice}: {recording.command}")
     hint = "there is no file in it"
+    for note in findings.notes:
+        if note.code in ("elsewhere", "lost-capture"):
+            problem = f"no profile found in {_title(arguments)}: {note.message}"
+            return TracekitError(problem, "tracekit doctor says what to do")
     if findings.ignored:
         counts = islice(_reason_counts(findings.ignored).items(), 4)
         hint = f"passed over {'; '.join(f'{count} of: {reason}' for reason, count in counts)}"

@@ -129,7 +129,7 @@ def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Lis
             missing.append(shown(listed.path))
         else:
             files[Path(path)] = listed
-    name, process = manifest.name, _who(manifest)
+    name, process = manifest.name, name_process(manifest)
     if missing:
         count, data = len(missing), Data(first=missing[0])
         message = f"{process} wrote {count} file(s) that are not here: {first_few(missing, 3)}"
@@ -138,9 +138,11 @@ def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Lis
         message = f"{process} never finished profiling: it died, or is still running"
         data = Data(role=manifest.role, rank=manifest.rank, pid=manifest.pid, host=manifest.host)
         notes.append(Note("data_loss", "open", message, name, data=data))
-    if manifest.problems:
-        count, data = len(manifest.problems), Data(problems=manifest.problems)
-        problems = first_few(manifest.problems, 3, "; ")
+    reasons = {reason for capture in manifest.captures for reason in capture.because}
+    told = tuple(problem for problem in manifest.problems if problem not in reasons)
+    if told:  # reasons of lost captures are told with these
+        count, data = len(told), Data(problems=told)
+        problems = first_few(told, 3, "; ")
         message = f"{process} could not profile all that was asked: {problems}"
         notes.append(Note("warning", "capture", message, name, count, data=data))
     return files, notes
@@ -215,7 +217,7 @@ def _same(named: object, told: object) -> bool:
     return named == told
 
 
-def _who(manifest: Manifest) -> str:
+def name_process(manifest: Manifest) -> str:
     """A process in words: `actor rank 3 (pid 17 on node1)`."""
     label = phrase(manifest.role, called("rank", manifest.rank)) or "a process"
     place = phrase(called("pid", manifest.pid), called("on", manifest.host))
@@ -256,6 +258,9 @@ def _captures(entries: Sequence[Any], wrong: list[str]) -> Iterable[Recorded]:
             _text(entry, "scope", wrong),
             _count(_object(entry, "start", wrong), "unix_ns", wrong),
             _count(_object(entry, "stop", wrong), "unix_ns", wrong),
+            _text(entry, "outcome", wrong),
+            _text(entry, "where", wrong),
+            _texts(entry, "because", wrong),
         )
 
 

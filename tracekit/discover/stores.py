@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from tracekit.discover.log_places import MOST_LOGS, STEPS_UP, holds_output, may_be_log
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import install_command
 from tracekit.model.labels import natural, shown
 from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
@@ -139,7 +140,7 @@ def listed(address: str) -> Listed:
         import fsspec
     except ImportError:
         raise TracekitError(
-            f"{_shown(address)}: addresses need fsspec", "pip install 'tracekit-rl[remote]'"
+            f"{_shown(address)}: addresses need fsspec", install_command("remote")
         ) from None
     scheme = address.partition("://")[0].lower()
     store = None

@@ -21,6 +21,7 @@ from typing import Any, Generic, TextIO, TypeVar
 from tracekit.discover.runs import numbered
 from tracekit.model.capacity import core_count
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import install_command
 from tracekit.model.labels import natural, shown
 from tracekit.model.records import dataclass
 from tracekit.model.version import VERSION
@@ -219,7 +220,7 @@ def _ray() -> Any:
     except ImportError as error:
         raise TracekitError(
             f"--engine ray needs Ray, which cannot be imported: {in_short(error)}",
-            "pip install 'tracekit-rl[ray]', or leave --engine out",
+            f"{install_command('ray')}, or leave --engine out",
         ) from error
     return ray
 

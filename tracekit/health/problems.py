@@ -195,6 +195,20 @@ PROBLEMS: Mapping[str, Problem] = {
         "nsys denies): every range of nvtx was dropped without a word",
         "use a newer nsys, or pip install nvtx==0.2.11",
     ),
+    "lost-capture": Problem(
+        "data_loss",
+        "",
+        "the profiler of the named processes could not write it, and the run went on without; the reason is theirs",
+        "remove the reason (make room on the disk: df -h; one profiler at a time; a GPU, or another tool) and record "
+        "these steps again",
+    ),
+    "elsewhere": Problem(
+        "warning",
+        "",
+        "nsys writes the reports of Ray's workers into Ray's session on each node (logs/nsight), not to save_path",
+        "fetch them before Ray starts again: tracekit collect /tmp/ray -o DIR on each node, or "
+        "tracekit collect --engine ray -o DIR; then tracekit analyze DIR",
+    ),
     "never-closed": Problem(
         "data_loss",
         "{files}: processes that never finished profiling",

@@ -113,11 +113,14 @@ _BY_NOTE: Mapping[str, str] = {
     "stale-export": "stale-export",
     "same-content": "same-content",
     "capture": "capture-problem",
+    "elsewhere": "elsewhere",
+    "lost-capture": "lost-capture",
     "no-effect": "no-effect",
 }
 _IN_OWN_WORDS = frozenset(
     {
         *("other-loss", "same-content", "capture-problem", "no-effect"),
+        *("elsewhere", "lost-capture"),
         *(UNUSABLE_KERNELS, LOST_KERNELS, FILTERED_ROWS),
     }
 )
@@ -175,6 +178,8 @@ def _softened(note: Note) -> NoteSeverity | None:
     """The severity of a symptom where a note is less sure than the table; None leaves it to the table."""
     # nsys says so of most captures that begin or end while the program runs.
     if note.code == "lost-rows" and note.data.get("certain") is False:
+        return "warning"
+    if note.code == "lost-capture" and note.severity == "warning":
         return "warning"
     return None
 

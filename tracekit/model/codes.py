@@ -150,6 +150,8 @@ CODES: Mapping[str, str] = {
     "capture": "what a process could not profile, in its own words; problems",
     "conflict": "two tell different things of one file; field, told_by, said, used",
     "duplicate": "two sources of one role, scope, step, rank and process; other",
+    "elsewhere": "captures that somebody else wrote, to a place that is not here; where, host",
+    "lost-capture": "captures of which a process wrote nothing, or not all; because, steps",
     "log": "several logs of a driver, none of which can be told to be the one; files",
     "missing": "files that a process wrote and that are not here; first: the first of them",
     "no-effect": "what of the configuration had no effect, in the process's words",

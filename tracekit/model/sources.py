@@ -31,12 +31,18 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a process said it captured: the step, and from when to when; None is unknown, or not over."""
+    """What a process said it captured: the step, and from when to when; None is unknown, or not over.
+
+    `outcome` is file, elsewhere (written by another, to `where`) or lost; `because` says what is missing, and why.
+    """
 
     step: int | None
     scope: str | None = None
     start_unix_ns: int | None = None
     stop_unix_ns: int | None = None
+    outcome: str | None = None
+    where: str | None = None
+    because: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
     notes = [*read_notes, *source_notes, *discovery.notes, *_ignored(ignored, paths)]
     symptoms = [*session_symptoms(_given(paths), _reports(discovery))]
     recordings = recordings_of(captures, notes)
-    if not (sources or recordings or any(sign.code in NAMED for sign in signs(notes))):
+    explained = NAMED | {"elsewhere", "lost-capture", "never-closed"}
+    if not (sources or recordings or any(sign.code in explained for sign in signs(notes))):
         count = len(ignored)
         message = f"no profile among {count:,} {plural(count, 'file')}"
         symptoms.append(Symptom("no-profile", (), message))

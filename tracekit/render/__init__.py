@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tracekit.model.callable_module import make_callable
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import install_command
 from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
 from tracekit.model.report import Report
@@ -117,7 +118,7 @@ def refuse_without_library(name: str) -> None:
     except ValueError:  # what stands in its place is no module
         spec = None
     if spec is None:
-        raise TracekitError(f"{name} needs {library}", f"pip install 'tracekit-rl[{name}]'")
+        raise TracekitError(f"{name} needs {library}", install_command(name))
 
 
 def format_of(path: PurePath | str) -> str:

@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Any
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import install_command
 from tracekit.model.report import Cell, Report, Sheet, Unit
 from tracekit.render.options import Options
 from tracekit.render.tables import column_names, tables
@@ -33,7 +34,7 @@ def pyarrow_or_refuse() -> tuple[Any, Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise TracekitError("parquet needs pyarrow", "pip install 'tracekit-rl[parquet]'") from None
+        raise TracekitError("parquet needs pyarrow", install_command("parquet")) from None
     return pa, pq
 
 

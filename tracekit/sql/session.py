@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import install_command
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, for_pandas, framed
 from tracekit.model.tables.table import Table
@@ -231,7 +232,7 @@ def _duckdb() -> Any:
     try:
         import duckdb
     except ImportError:
-        raise TracekitError("sql needs duckdb", "pip install 'tracekit-rl[sql]'") from None
+        raise TracekitError("sql needs duckdb", install_command("sql")) from None
     return duckdb
 
 

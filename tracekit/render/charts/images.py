@@ -14,6 +14,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.installed import install_command
 from tracekit.model.labels import did_you_mean
 from tracekit.model.report import Chart, Report
 from tracekit.render.charts import shapes
@@ -108,7 +109,7 @@ def matplotlib_or_refuse() -> Any:
             import_module(f"matplotlib.{name}")
     except ImportError:
         problem = "image files need matplotlib"
-        raise TracekitError(problem, "pip install 'tracekit-rl[plots]'") from None
+        raise TracekitError(problem, install_command("plots")) from None
     return library
 
 

@@ -1,0 +1,124 @@
+"""How captures ended, as their processes wrote it: which were lost and why, and which somebody else wrote elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from tracekit.discover.manifests import Manifest, name_process
+from tracekit.discover.nsys_files import REPORT_SUFFIXES, STREAM_SUFFIX
+from tracekit.model.codes import Data
+from tracekit.model.labels import first_few, plural
+from tracekit.model.sources import Note, NoteSeverity, Recorded, Source
+from tracekit.model.units import numbers
+
+_MOST_NAMED = 3
+
+
+def ledger_notes(
+    manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
+) -> list[Note]:
+    """Compare the captures in manifests with the files that are here; `passed_over` are names of other files."""
+    told = _one_per_process(manifests)
+    return [*_losses(told), *_elsewhere(told, sources, passed_over)]
+
+
+def _one_per_process(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """The manifests without copies: that of a process under nsys lies in Ray's session too."""
+    distinct = {
+        (m.host, m.pid, m.tool, m.role, m.rank) if m.pid is not None else m.path: m
+        for m in manifests
+    }
+    return [*distinct.values()]
+
+
+def _losses(manifests: Sequence[Manifest]) -> Iterator[Note]:
+    """A note for each reason why captures were lost, or not written in full, with the processes that gave it."""
+    processes: dict[tuple[str, tuple[int, ...], bool], list[Manifest]] = defaultdict(list)
+    for manifest in manifests:
+        for (reason, is_lost), steps in _steps_by_reason(manifest).items():
+            processes[reason, tuple(steps), is_lost].append(manifest)
+    for (reason, in_steps, is_lost), told in processes.items():
+        who = first_few([*map(name_process, told)], _MOST_NAMED)
+        message = f"{who}: {_what_happened(in_steps, is_lost)}: {reason}"
+        severity: NoteSeverity = "data_loss" if is_lost else "warning"
+        data = Data(because=reason, steps=numbers(in_steps))
+        yield Note(severity, "lost-capture", message, told[0].name, len(told), data=data)
+
+
+def _steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
+    """The steps of a process by why something of them is missing, and whether all of it is."""
+    steps: dict[tuple[str, bool], list[int]] = {}
+    for capture in manifest.captures:
+        if capture.outcome == "elsewhere":
+            continue
+        for reason in capture.because:
+            named = steps.setdefault((reason, capture.outcome == "lost"), [])
+            named += [] if capture.step is None else [capture.step]
+    return steps
+
+
+def _what_happened(steps: Sequence[int], is_lost: bool) -> str:
+    """What became of these steps, in words."""
+    several = len(steps) > 1
+    named = f"{plural(len(steps), 'step')} {numbers(steps)}" if steps else "a capture"
+    if is_lost:
+        return f"{named} {'were' if several else 'was'} lost"
+    return f"{named} {'are' if several else 'is'} not complete"
+
+
+def _elsewhere(
+    manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
+) -> Iterator[Note]:
+    """A note for each place where nsys wrote reports that are not here."""
+    pids = _recorded_pids(sources, passed_over)
+    if None in pids:  # one of the reports may be of any process
+        return
+    places: dict[tuple[str | None, str | None], list[tuple[Manifest, int]]] = defaultdict(list)
+    for manifest in manifests:
+        captures = [] if manifest.pid in pids else _captures_elsewhere(manifest)
+        if captures:
+            places[captures[0].where, manifest.host].append((manifest, len(captures)))
+    for (where, host), told in places.items():
+        yield _note_elsewhere(where, host, told)
+
+
+def _recorded_pids(sources: Iterable[Source], passed_over: Iterable[str]) -> set[int | None]:
+    """The processes whose reports are here, read or not; None for a report that names no process."""
+    pids = {source.pid for source in sources if source.tool == "nsys"}
+    for name in passed_over:
+        if name.endswith((*REPORT_SUFFIXES, STREAM_SUFFIX)):
+            pids.update(map(int, re.findall(r"\d+", name)))
+    return pids
+
+
+def _captures_elsewhere(manifest: Manifest) -> list[Recorded]:
+    """The captures of a process that nsys wrote."""
+    if manifest.tool != "nsys":
+        return []
+    captures = [*filter(_is_elsewhere, manifest.captures)]
+    # Before captures had outcomes, files said which had been moved here.
+    told_nothing = all(capture.outcome is None for capture in captures)
+    return [] if manifest.files and told_nothing else captures
+
+
+def _note_elsewhere(
+    where: str | None, host: str | None, told: Sequence[tuple[Manifest, int]]
+) -> Note:
+    """The note on the captures of some processes that lie in one place."""
+    count = sum(number for _, number in told)
+    captures = f"{count:,} {plural(count, 'capture')}"
+    processes = f"{len(told):,} {plural(len(told), 'process', 'processes')}"
+    place = f" to {where}" if where else ""
+    node = f" on {host}" if host else ""
+    message = f"nsys wrote the reports of {captures} of {processes}{place}{node}: they are not here"
+    data = Data(where=where, host=host)
+    return Note("warning", "elsewhere", message, told[0][0].name, count, data=data)
+
+
+def _is_elsewhere(capture: Recorded) -> bool:
+    """Whether somebody else wrote a capture; those without an outcome ended before there were any."""
+    if capture.outcome is None:
+        return capture.stop_unix_ns is not None
+    return capture.outcome == "elsewhere"
