@@ -250,6 +250,26 @@ def test_a_damaged_archive_is_said_to_be_one(tmp_path):
         tracekit.analyze(path)
 
 
+@pytest.mark.parametrize("make", [zipped, tarred])
+@pytest.mark.parametrize("is_young", [False, True])
+def test_an_archive_that_changed_is_copied_again_even_if_size_and_time_did_not(
+    make, is_young, tmp_path, monkeypatch
+):
+    # Of a young one even the inode's time of change may be the same: clocks tick every few ms.
+    monkeypatch.setattr("tracekit.model.files.MOMENTS_NS", -(10**12) if not is_young else 10**12)
+    if is_young:
+        monkeypatch.setattr(fetched, "sign_of", lambda status: (1, 1, status.st_size, 1, 10**18))
+        monkeypatch.setattr(fetched.time, "time_ns", lambda: 10**18)
+    path = tmp_path / f"run.{'zip' if make is zipped else 'tar'}"
+    for name in ("gemm", "GEMM"):
+        data = text([step(1, 0, 100), launch(5, 1), kernel(name, 10, 80, 1)], rank=0)
+        make(path, {"rank0.json": data, "notes.json": b"[]"})
+        os.utime(path, ns=(10**18, 10**18))
+        forget()
+        folder = fetched.here(path)
+        assert name.encode() in (folder / "rank0.json").read_bytes()
+
+
 def test_copies_are_counted_and_cleared(store, tmp_path):
     tracekit.analyze("memory://runs/a")
     ((_, size, index),) = cache.entries("fetched")

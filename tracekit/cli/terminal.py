@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from tracekit.model.cache import listeners
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import DISTRIBUTION
 from tracekit.model.labels import shown
@@ -31,6 +32,7 @@ def prepare() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
             reconfigure(errors="replace")
+    listeners[:] = [lambda problem, hint: tell_problem(f"{problem}; {hint}", "")]
 
 
 def say(text: str | bytes) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache as once
@@ -24,6 +25,7 @@ from tracekit.discover import stores
 from tracekit.discover.stores import MOST_FILES, Listed, Original, parts
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
+from tracekit.model.files import Sign, is_settled, sign_of
 from tracekit.model.labels import shown
 from tracekit.model.units import show
 
@@ -82,17 +84,17 @@ def of_address(address: str) -> Path:
 
 def of_archive(path: Path) -> Path:
     """The directory of copies of the members of an archive; raises `TracekitError` for one that cannot be read."""
-    status = path.stat()
-    state = f"{path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
-    return _of_archive(path, state)
+    return _of_archive(path, sign_of(path.stat()))
 
 
 @once
-def _of_archive(path: Path, state: str) -> Path:
+def _of_archive(path: Path, sign: Sign) -> Path:
     import tarfile
     import zipfile
 
     name = path.name.partition(".")[0] or "archive"
+    # Without a state nothing is taken for the same later: it may change again and keep its times.
+    state = f"{path} {sign}" if is_settled(sign, time.time_ns()) else None
     try:
         with ExitStack() as stack:
             if path.name.lower().endswith(".zip"):
@@ -120,23 +122,22 @@ def _of_archive(path: Path, state: str) -> Path:
 # Archives
 
 
-def _zipped(archive: zipfile.ZipFile, state: str, top: str) -> Iterator[Original]:
+def _zipped(archive: zipfile.ZipFile, state: str | None, top: str) -> Iterator[Original]:
     """The files of a zip archive."""
     for member in archive.infolist():
         if not member.is_dir():
             opened = partial(archive.open, member)
             names = top, *parts(member.filename)
-            yield Original(names, member.file_size, f"{state} {member.CRC}", opened)
+            yield Original(names, member.file_size, state and f"{state} {member.CRC}", opened)
 
 
-def _tarred(archive: tarfile.TarFile, state: str, top: str) -> Iterator[Original]:
+def _tarred(archive: tarfile.TarFile, state: str | None, top: str) -> Iterator[Original]:
     """The regular files of a tar archive; links and devices are none."""
     for member in archive:
         if member.isreg():
             opened = partial(_of_tar, archive, member)
-            yield Original(
-                (top, *parts(member.name)), member.size, f"{state} {member.offset}", opened
-            )
+            names = top, *parts(member.name)
+            yield Original(names, member.size, state and f"{state} {member.offset}", opened)
 
 
 def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
