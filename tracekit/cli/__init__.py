@@ -17,6 +17,7 @@ import click
 
 from tracekit.cli import terminal
 from tracekit.model.installed import require_alone
+from tracekit.model.redaction import remember
 from tracekit.model.version import VERSION
 
 COMMANDS = (
@@ -97,6 +98,8 @@ class Commands(click.Group):
 
             return shell_complete(self, {}, PROGRAM, COMPLETE, instruction)
         terminal.prepare()
+        for arg in args:
+            remember(arg)
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
         gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
@@ -117,6 +120,8 @@ class Commands(click.Group):
         except Exception as error:  # noqa: BLE001 - the last place where a person can be told
             terminal.tell_error(error, stack=bool(context and terminal.is_verbose(context)))
             return FAILED
+        finally:
+            terminal.resume_commands()
         return status if isinstance(status, int) else 0
 
 

@@ -41,7 +41,7 @@ def command(*, clear: bool, as_json: bool, verbose: bool) -> int:
     if as_json:
         kinds = {kind: {"files": files, "bytes": size} for kind, (files, size) in counts.items()}
         state = {"path": str(directory), "limit_bytes": limit, "kinds": kinds}
-        terminal.say(json.dumps(state, indent=2) + "\n")
+        terminal.say((json.dumps(state, indent=2) + "\n").encode("utf-8"))
         return 0
     rows = [
         {"": _WHAT[kind], "files": f"{files:,}", "size": show(size, "bytes")}

@@ -27,6 +27,7 @@ from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.files import Sign, is_settled, sign_of
 from tracekit.model.labels import shown
+from tracekit.model.redaction import redact, shown_cause
 from tracekit.model.units import show
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 def _copied(text: str, found: Listed) -> Path:
     """The directory that holds copies of all originals and nothing else, or the one copy."""
-    folder, shown_text = _folder(text), stores.without_password(text)
+    folder, shown_text = _folder(text), redact(text)
     top = folder / "copies"
     before = _index(folder)
     wanted = {"/".join(original.parts): original for original in found.originals}
@@ -231,7 +232,7 @@ def _copy(text: str, original: Original, target: Path, most_bytes: int) -> None:
         raise TracekitError(
             f"{shown(text)}: {shown(below)} cannot be fetched: {type(error).__name__}: {error}",
             "try again; what was fetched already is kept",
-        ) from error
+        ) from shown_cause(error)
     finally:
         unfinished.unlink(missing_ok=True)
 
