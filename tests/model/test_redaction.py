@@ -216,7 +216,9 @@ def test_no_output_of_a_run_holds_the_secret(address, leaky):
 
 
 @pytest.mark.parametrize(("address", "password"), ADDRESSES)
-@pytest.mark.parametrize("command", [["analyze"], ["compare", "x"], ["collect", "-o", "x"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command", [["analyze"], ["compare", "x"], ["collect", "-o", "x"], ["doctor"]]
+)
 def test_no_error_holds_the_secret_with_its_stack(address, password, command, leaky, monkeypatch):
     monkeypatch.setattr(Leaky, "password", password)
     done = invoke(*command, address, "-v")

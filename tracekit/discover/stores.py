@@ -136,7 +136,7 @@ def listed(address: str) -> Listed:
         found = _listed(store, path, is_folder=address.endswith("/"))
     except TracekitError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - each store has errors of its own
         raise _refusal(address, scheme, store, error) from shown_cause(error)
     if not any(original.is_asked for original in found.originals):
         raise _missing(address, scheme, store)
