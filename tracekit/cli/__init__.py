@@ -129,6 +129,13 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     """Nothing; prints the version and leaves when that is wanted."""
     if wanted and not ctx.resilient_parsing:
         terminal.say(f"{PROGRAM} {VERSION}\n")
+        if terminal.is_verbose(ctx):
+            from tracekit.model.compiled import PARTS, REMEDY, missing_phrase
+
+            if phrase := missing_phrase():
+                terminal.tell_problem(phrase, REMEDY)
+            else:
+                terminal.say(f"{len(PARTS)} of {len(PARTS)} compiled parts are in use\n")
         ctx.exit()
 
 
@@ -141,10 +148,18 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 @click.option(
     "--version",
     is_flag=True,
-    is_eager=True,
     expose_value=False,
     callback=_print_version,
     help="Print the version.",
+)
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=terminal.set_verbose,
+    help="With --version: tell whether the compiled parts are in use.",
 )
 @click.pass_context
 def main(ctx: click.Context) -> None:
