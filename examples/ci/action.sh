@@ -21,7 +21,7 @@ run() {
   mkdir -p "$folder"
   environment="$folder.venv"
   "$TK_PYTHON" -m venv "$environment"
-  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check "$TK_PACKAGE"
+  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check "${TK_PACKAGE:-$TK_HERE}"
 
   lines "$TK_ARGS"
   further=(${listed[@]+"${listed[@]}"})

@@ -109,8 +109,9 @@ def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:
         for name, data in output.items():
             write_atomically(folder / name, data)
     elif target.printed:
-        is_for_people = isinstance(output, bytes) or target.format in _FOR_PEOPLE
-        terminal.say(output if is_for_people else output.encode("utf-8"))
+        if isinstance(output, str) and target.format not in _FOR_PEOPLE:
+            output = output.encode("utf-8")
+        terminal.say(output)
     else:
         write_atomically(target.path, output.encode() if isinstance(output, str) else output)
 
