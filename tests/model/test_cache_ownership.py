@@ -36,6 +36,7 @@ FOREIGN = (
 def place(tmp_path, monkeypatch):
     """A place for the cache, which does not exist yet."""
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path / "place"))
+    monkeypatch.setattr(cache, "listeners", [])
     cache._tell_foreign.cache_clear()
     return tmp_path / "place"
 
