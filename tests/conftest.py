@@ -20,6 +20,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Who watches from a terminal of another width sees the same: tests that ask for a width set it.
 os.environ.pop("COLUMNS", None)
+# What a job of GitHub's sees is tested where it is asked for.
+os.environ.pop("GITHUB_ACTIONS", None)
 
 # Every test measures for itself: what one of them kept would hide from another what it breaks.
 os.environ["TRACEKIT_NO_CACHE"] = "1"

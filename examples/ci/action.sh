@@ -70,9 +70,9 @@ comment() {
   found=$(gh api --paginate "repos/$GITHUB_REPOSITORY/issues/$TK_NUMBER/comments" \
     --jq ".[] | select(.body | startswith(\"$marker\")) | .id" | head -n 1)
   if [ -n "$found" ]; then
-    gh api --method PATCH "repos/$GITHUB_REPOSITORY/issues/comments/$found" -F "body=@$marked"
+    gh api --silent --method PATCH "repos/$GITHUB_REPOSITORY/issues/comments/$found" -F "body=@$marked"
   else
-    gh api "repos/$GITHUB_REPOSITORY/issues/$TK_NUMBER/comments" -F "body=@$marked"
+    gh api --silent "repos/$GITHUB_REPOSITORY/issues/$TK_NUMBER/comments" -F "body=@$marked"
   fi
 }
 

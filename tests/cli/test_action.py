@@ -151,11 +151,13 @@ def test_the_comment_is_made_once_and_then_kept_up_to_date(runner):
     (action.folder / "found").write_text("")
     assert action.run() == 0, action.log
     calls = (action.folder / "calls").read_text().splitlines()
-    assert calls[-1].startswith("api repos/o/r/issues/7/comments -F body=@")
+    assert calls[-1].startswith("api --silent repos/o/r/issues/7/comments -F body=@")
     (action.folder / "found").write_text("42\n")
     assert action.run() == 0
     calls = (action.folder / "calls").read_text().splitlines()
-    assert calls[-1].startswith("api --method PATCH repos/o/r/issues/comments/42 -F body=@")
+    assert calls[-1].startswith(
+        "api --silent --method PATCH repos/o/r/issues/comments/42 -F body=@"
+    )
     body = Path(calls[-1].partition("@")[2]).read_text()
     assert body.startswith("<!-- tracekit analyze -->\n")
 

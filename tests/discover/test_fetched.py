@@ -14,7 +14,7 @@ from chrome_builder import kernel, launch, step, text
 
 import tracekit
 from tracekit.discover import fetched, stores
-from tracekit.model import cache
+from tracekit.model import cache, expansion
 from tracekit.model.errors import TracekitError
 
 ROWS = [step(1, 0, 100), launch(5, 1), kernel("k", 10, 80, 1)]
@@ -243,11 +243,70 @@ def test_a_bomb_is_stopped_at_what_the_cache_may_hold(tmp_path, monkeypatch):
         tracekit.analyze(path)
 
 
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_an_archive_that_unpacks_to_too_many_times_its_size_is_refused(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(expansion, "FREE_BYTES", 2**20)
+    path = tmp_path / ("run.zip" if make is zipped else "run.tgz")
+    make(path, {"a.json": b" " * 3_000_000, "b.json": b" " * 3_000_000})
+    with pytest.raises(TracekitError, match="unpacks to more than 200 times its size") as caught:
+        tracekit.analyze(path)
+    assert "unpack it first" in caught.value.hint
+    copied = [p.stat().st_size for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+    assert sum(copied) < 2**21
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_members_of_one_name_are_named(tmp_path):
+    path = tmp_path / "run.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/rank0.json", trace(0))
+        archive.writestr("a/rank1.json", trace(1))
+        archive.writestr("a/./rank0.json", b"{}")
+    with pytest.raises(TracekitError, match=r"run\.zip: 2 members are called a/rank0\.json"):
+        tracekit.analyze(path)
+    tar = tarred(tmp_path / "run.tar", {"rank0.json": trace(1)})
+    with tarfile.open(tar, "a") as archive:
+        info = tarfile.TarInfo("rank0.json")
+        info.size = len(trace(0))
+        archive.addfile(info, io.BytesIO(trace(0)))
+    assert tracekit.load(fetched.here(tar) / "rank0.json").source.rank == 0, "as tar unpacks it"
+
+
+def test_an_encrypted_member_is_named(tmp_path):
+    path = zipped(tmp_path / "run.zip", {f"rank{rank}.json": trace(rank) for rank in (0, 1)})
+    data = bytearray(path.read_bytes())
+    for magic, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.rindex(magic) + flags] |= 1
+    path.write_bytes(data)
+    with pytest.raises(TracekitError, match=r"run\.zip: rank1\.json is encrypted"):
+        tracekit.analyze(path)
+
+
 def test_a_damaged_archive_is_said_to_be_one(tmp_path):
     path = tarred(tmp_path / "run.tgz", {f"rank{rank}.json": trace(rank) for rank in (0, 1)})
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(TracekitError):
         tracekit.analyze(path)
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+@pytest.mark.parametrize("is_young", [False, True])
+def test_an_archive_that_changed_is_copied_again_even_if_size_and_time_did_not(
+    make, is_young, tmp_path, monkeypatch
+):
+    # Of a young one even the inode's time of change may be the same: clocks tick every few ms.
+    monkeypatch.setattr("tracekit.model.files.MOMENTS_NS", -(10**12) if not is_young else 10**12)
+    if is_young:
+        monkeypatch.setattr(fetched, "sign_of", lambda status: (1, 1, status.st_size, 1, 10**18))
+        monkeypatch.setattr(fetched.time, "time_ns", lambda: 10**18)
+    path = tmp_path / f"run.{'zip' if make is zipped else 'tar'}"
+    for name in ("gemm", "GEMM"):
+        data = text([step(1, 0, 100), launch(5, 1), kernel(name, 10, 80, 1)], rank=0)
+        make(path, {"rank0.json": data, "notes.json": b"[]"})
+        os.utime(path, ns=(10**18, 10**18))
+        forget()
+        folder = fetched.here(path)
+        assert name.encode() in (folder / "rank0.json").read_bytes()
 
 
 def test_copies_are_counted_and_cleared(store, tmp_path):

@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 
@@ -249,7 +250,7 @@ def test_a_byte_that_changed_is_seen_even_if_size_and_time_are_the_same(profile,
 
 def settled(monkeypatch):
     """Files that were written now count as written long ago."""
-    monkeypatch.setattr(seen_files, "_MOMENTS_NS", -(10**12))
+    monkeypatch.setattr("tracekit.model.files.MOMENTS_NS", -(10**12))
 
 
 @pytest.fixture
@@ -287,6 +288,18 @@ def test_a_large_file_that_was_written_moments_ago_is_read_as_a_whole(profile, d
     digested.clear()
     assert is_kept(profile)
     assert "rank2.json" in digested
+
+
+def test_a_file_that_changed_again_within_a_tick_of_the_clock_is_seen(profile, monkeypatch):
+    path = profile / "rank0.json"
+    size, moment = path.stat().st_size, time.time_ns()
+    monkeypatch.setattr(seen_files, "_sign", lambda path: (1, 1, size, moment, moment))
+    files = seen_files.SeenFiles({})
+    files.sniff(path)
+    contents = {path: seen_files.content_digest(path)}
+    assert files.are_unchanged(contents)
+    path.write_bytes(path.read_bytes().replace(b'"gemm"', b'"GEMM"'))
+    assert not files.are_unchanged(contents)
 
 
 def test_ends_that_changed_are_seen_where_all_that_a_system_tells_is_the_same(

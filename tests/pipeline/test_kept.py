@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -262,6 +263,24 @@ def test_a_file_that_changes_while_it_is_measured_is_not_kept(
         return parts
 
     monkeypatch.setattr(pipeline, "measure_source", slowly)
+    look(profile, tmp_path)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_file_that_changes_within_a_tick_of_the_clock_is_not_kept(
+    profile, tmp_path, cache, monkeypatch
+):
+    really = pipeline.measure_source
+
+    def quickly(source, advance, **chosen):
+        parts = really(source, advance, **chosen)
+        data = source.path.read_bytes()
+        source.path.write_bytes(data.replace(b'"gemm"', b'"GEMM"'))
+        return parts
+
+    moment = time.time_ns()
+    monkeypatch.setattr(kept, "_state", lambda path: (1, 1, path.stat().st_size, moment, moment))
+    monkeypatch.setattr(pipeline, "measure_source", quickly)
     look(profile, tmp_path)
     assert list(cache.iterdir()) == []
 

@@ -139,14 +139,16 @@ def test_a_limit_that_is_no_size_is_refused(tmp_path, monkeypatch, good, report)
 def test_what_crashes_left_in_the_cache_is_removed_after_a_day(
     tmp_path, monkeypatch, cache, good, report
 ):
-    for name in ("partial-old", "partial-new"):
-        (cache / "nsys" / name).mkdir(parents=True)
-        (cache / "nsys" / name / "export.sqlite").write_bytes(b"x")
-    os.utime(cache / "nsys" / "partial-old", (OLD, OLD))
     install(tmp_path, monkeypatch, copies(good))
     export(report)
-    assert "partial-new" in kept(cache)
-    assert "partial-old" not in kept(cache)
+    old, new = "partial-a_b1c2d3", f"partial-{'0f' * 8}"
+    for name in (old, new):
+        (cache / "nsys" / name).mkdir()
+        (cache / "nsys" / name / "export.sqlite").write_bytes(b"x")
+    os.utime(cache / "nsys" / old, (OLD, OLD))
+    export(put_report(tmp_path / "other.nsys-rep", REPORT + b"other"))
+    assert new in kept(cache)
+    assert old not in kept(cache)
 
 
 def test_without_a_usable_cache_the_export_is_made_elsewhere_and_removed(

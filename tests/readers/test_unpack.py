@@ -2,9 +2,12 @@
 
 import bz2
 import contextlib
+import gzip
 import io
 import lzma
+import os
 import random
+import subprocess
 import sys
 import zipfile
 import zlib
@@ -15,6 +18,7 @@ from chrome_builder import text as trace_text
 from memory_builder import pickled, snapshot
 
 import tracekit
+from tracekit.model import expansion
 from tracekit.model.errors import TraceFormatError
 from tracekit.readers import unpack
 from tracekit.readers.foreign import refusal
@@ -149,15 +153,58 @@ def test_a_fault_costs_the_same_whatever_the_size_of_the_blocks(path):
     assert len(found[4096][0]) > 25_000
 
 
-@pytest.mark.parametrize("form", ["zst", "xz", "bz2"])
-def test_what_unpacks_to_more_than_gzip_could_is_not_read_to_its_end(path, form, monkeypatch):
-    monkeypatch.setattr(unpack, "FREE_BYTES", 2**20)
-    data = PACKED[form](bytes(2**23))
-    most = max(2**20, 1032 * len(data))
+@pytest.mark.parametrize("form", ["gz", "zst", "xz", "bz2", "zip"])
+def test_what_unpacks_to_too_many_times_its_size_is_not_read_to_its_end(path, form, monkeypatch):
+    monkeypatch.setattr(expansion, "FREE_BYTES", 2**20)
+    data = {**PACKED, "gz": gzip.compress}[form](bytes(2**23))
+    most = max(2**20, 200 * len(data))
     assert most < 2**23
     found, faults = read(path, data)
     assert faults == ["packed-bomb"]
     assert most - 2**20 <= len(found) <= most
+    with pytest.raises(unpack.Unproven):
+        read(path, data, careful=False)
+
+
+EVENT = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1.0,"dur":1.0},'
+PEAK = """
+import resource, sys, tracekit
+report = tracekit.analyze(sys.argv[1])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print([remark.message for remark in report.remarks])
+"""
+
+
+@pytest.mark.parametrize("form", ["gz", "zst", "xz", "bz2", "zip"])
+def test_a_bomb_of_events_takes_little_memory_and_is_named(form, tmp_path):
+    # 160 MB of events in at most 450 kB: read as a whole they take 1.1 GB.
+    text = b'{"traceEvents":[' + EVENT * 2_000_000 + EVENT[:-1] + b"]}"
+    path = tmp_path / f"bomb.json.{form}"
+    path.write_bytes({**PACKED, "gz": gzip.compress}[form](text))
+    small = tmp_path / "small.json"
+    small.write_bytes(b'{"traceEvents":[' + EVENT[:-1] + b"]}")
+    peaks = []
+    for each in (small, path):
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, each],
+            env={**os.environ, "TRACEKIT_NO_CACHE": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peak, said = done.stdout.splitlines()
+        peaks.append(int(peak))
+    allowed = expansion.most_bytes(path.stat().st_size)
+    assert "it unpacks to more than 200 times its size: the rest was not read" in said
+    assert peaks[1] - peaks[0] < 8 * allowed / 1e6 + 40
+
+
+def test_no_public_trace_is_near_the_limit():
+    # Of those of one kernel in a loop, which are the most repetitive, too.
+    rows = [kernel("ampere_sgemm_128x64_nn", 10 * n, 8, n) for n in range(20_000)]
+    text = trace_text(rows)
+    for pack in (gzip.compress, zstd.compress, lzma.compress, bz2.compress):
+        assert len(text) / len(pack(text)) < expansion.MOST_TIMES / 2
 
 
 def test_a_decoder_may_not_ask_for_gigabytes(path):

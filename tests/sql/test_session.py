@@ -141,8 +141,22 @@ def test_a_plan_is_shown_line_by_line(small):
     assert not any("\n" in line for line in lines)
 
 
-def test_a_name_that_is_put_together_is_refused_rather_than_an_empty_table(small):
-    assert "cannot be told" in refusal(small, "FROM query_table('thi' || 'ngs')")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "FROM query_table('thi' || 'ngs')",
+        "FROM query('FROM thi' || 'ngs')",
+        "FROM query(concat('FROM thi', 'ngs'))",
+        "FROM \"query\" ('FROM thi' || 'ngs')",
+        "FROM QUERY/* */('FROM thi' || 'ngs')",
+        "FROM query('FROM query(''FROM thi'' || ''ngs'')')",
+        "SELECT 1 FROM others, query('FROM thi' || 'ngs')",
+        "SUMMARIZE FROM query('FROM thi' || 'ngs')",
+    ],
+)
+def test_a_name_that_is_put_together_is_refused_rather_than_an_empty_table(small, asked, statement):
+    assert "cannot be told" in refusal(small, statement)
+    assert asked == []
 
 
 def test_what_is_wrong_with_a_statement_is_said_before_any_file_is_read(small, asked):

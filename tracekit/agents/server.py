@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 from tracekit.agents import resources, tools
 from tracekit.agents.roots import Roots
 from tracekit.agents.working import tried
+from tracekit.model.escape import visible_lines
 from tracekit.model.version import VERSION
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ def server(roots: Roots) -> Server[Any]:
         answer, problem = await _worked(work, turn)
         if answer is None:
             raise MCPError(types.INVALID_PARAMS, problem)
-        text = tools.sendable(answer)
+        text = visible_lines(tools.sendable(answer))
         contents = types.TextResourceContents(
             uri=asked.uri, text=text, mime_type=resources.MARKDOWN
         )
@@ -108,7 +109,7 @@ def _always(result: Any) -> Callable[..., Any]:
 
 
 def _text(text: str) -> types.TextContent:
-    return types.TextContent(type="text", text=text)
+    return types.TextContent(type="text", text=visible_lines(text))
 
 
 def _tool(tool: tools.Tool) -> types.Tool:

@@ -23,6 +23,7 @@ from tracekit.agents.roots import Roots
 from tracekit.agents.statements import LIMIT_S, SqlAnswer, SqlArguments, sql
 from tracekit.agents.table_rows import TablesAnswer, TablesArguments, table_rows
 from tracekit.model.errors import TracekitError
+from tracekit.model.escape import visible
 from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
 from tracekit.render.json import plain_json
@@ -140,10 +141,19 @@ def called(roots: Roots, name: str, arguments: Mapping[str, Any]) -> tuple[str, 
         raise TracekitError(f"no tool {name!r}{near}", f"there are: {', '.join(tools)}")
     tool = tools[name]
     text, answer = tool.function(roots, read_arguments(tool.arguments, arguments))
-    data: dict[str, Any] = json.loads(plain_json(answer, "answer"))
+    data: dict[str, Any] = _visible(json.loads(plain_json(answer, "answer")))
     # What is no text (bytes of a file's name) cannot be sent.
     data = json.loads(sendable(json.dumps(data, ensure_ascii=False)))
     return sendable(text), data
+
+
+def _visible(value: Any) -> Any:
+    """The data with every text in it made visible."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {visible(name): _visible(value[name]) for name in value}
+    return list(map(_visible, value)) if isinstance(value, list) else value
 
 
 def sendable(text: str) -> str:

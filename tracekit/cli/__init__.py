@@ -17,6 +17,7 @@ import click
 
 from tracekit.cli import terminal
 from tracekit.model.installed import require_alone
+from tracekit.model.redaction import remember
 from tracekit.model.version import VERSION
 
 COMMANDS = (
@@ -97,6 +98,8 @@ class Commands(click.Group):
 
             return shell_complete(self, {}, PROGRAM, COMPLETE, instruction)
         terminal.prepare()
+        for arg in args:
+            remember(arg)
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
         gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
@@ -117,6 +120,8 @@ class Commands(click.Group):
         except Exception as error:  # noqa: BLE001 - the last place where a person can be told
             terminal.tell_error(error, stack=bool(context and terminal.is_verbose(context)))
             return FAILED
+        finally:
+            terminal.resume_commands()
         return status if isinstance(status, int) else 0
 
 
@@ -124,6 +129,13 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     """Nothing; prints the version and leaves when that is wanted."""
     if wanted and not ctx.resilient_parsing:
         terminal.say(f"{PROGRAM} {VERSION}\n")
+        if terminal.is_verbose(ctx):
+            from tracekit.model.compiled import PARTS, REMEDY, missing_phrase
+
+            if phrase := missing_phrase():
+                terminal.tell_problem(phrase, REMEDY)
+            else:
+                terminal.say(f"{len(PARTS)} of {len(PARTS)} compiled parts are in use\n")
         ctx.exit()
 
 
@@ -136,10 +148,18 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 @click.option(
     "--version",
     is_flag=True,
-    is_eager=True,
     expose_value=False,
     callback=_print_version,
     help="Print the version.",
+)
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=terminal.set_verbose,
+    help="With --version: tell whether the compiled parts are in use.",
 )
 @click.pass_context
 def main(ctx: click.Context) -> None:

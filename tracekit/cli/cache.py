@@ -33,12 +33,15 @@ def command(*, clear: bool, as_json: bool, verbose: bool) -> int:
     if directory is None:
         problem = "there is no place to keep anything: no home directory is known"
         raise TracekitError(problem, f"name one in {cache.CACHE_VARIABLE}")
+    if cache.foreign() is not None:
+        problem = f"{shown(str(directory))}: holds other files, so nothing is cached there"
+        raise TracekitError(problem, f"name an empty directory in {cache.CACHE_VARIABLE}")
     limit = cache.limit_bytes()
     counts = {kind: _counted(kind, clear=clear) for kind in cache.KINDS}
     if as_json:
         kinds = {kind: {"files": files, "bytes": size} for kind, (files, size) in counts.items()}
         state = {"path": str(directory), "limit_bytes": limit, "kinds": kinds}
-        terminal.say(json.dumps(state, indent=2) + "\n")
+        terminal.say((json.dumps(state, indent=2) + "\n").encode("utf-8"))
         return 0
     rows = [
         {"": _WHAT[kind], "files": f"{files:,}", "size": show(size, "bytes")}

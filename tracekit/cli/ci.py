@@ -48,14 +48,9 @@ def export_target(text: str) -> out.Target:
 def targets(outputs: Sequence[str], exports: Sequence[str], *, quiet: bool) -> list[out.Target]:
     """Everything that is asked for, and the text on standard output where nothing else is printed."""
     wanted = [*map(file_target, outputs), *map(export_target, exports)]
-    if in_github() and not any(target.format == GITHUB for target in wanted):
+    if terminal.in_github() and not any(target.format == GITHUB for target in wanted):
         wanted.append(out.Target(GITHUB, _STANDARD_ERROR))
     return out.with_answer(wanted, quiet=quiet)
-
-
-def in_github() -> bool:
-    """Whether this runs in a job of GitHub Actions."""
-    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def write_comparison(
@@ -106,12 +101,12 @@ def write(
         if text is None and comparison is not None:
             text = _comparison_text(report, comparison, target.format, options)
         if target.path == _STANDARD_ERROR:
-            _annotate(text or "")
+            annotate(gates, untested_passes=_untested_passes(rules or comparison))
             continue
         if text is None:
             out.write(report, target, top=top, verbose=verbose)
         elif target.printed:
-            terminal.say(text)
+            terminal.say(text if target.format == "md" else text.encode("utf-8"))
         else:
             write_atomically(target.path, text.encode("utf-8"))
         if not (target.printed or quiet):
@@ -125,7 +120,7 @@ def _gate_text(
     from tracekit.render.github import gate_annotations
     from tracekit.render.junit import gate_junit
 
-    untested_passes = rules is not None and rules.untested_passes
+    untested_passes = _untested_passes(rules)
     if name == GITHUB:
         lines = gate_annotations(gates, untested_passes=untested_passes)
         return "".join(f"{line}\n" for line in lines)
@@ -137,6 +132,11 @@ def _gate_text(
         inconclusive_fails=rules is not None and rules.inconclusive_fails,
         untested_passes=untested_passes,
     )
+
+
+def _untested_passes(rules: Rules | Comparison | None) -> bool:
+    """Whether a rule that tested nothing passes."""
+    return rules is not None and rules.untested_passes
 
 
 def _comparison_text(
@@ -193,7 +193,7 @@ def summarize(report: Report, sides: tuple[str, str]) -> None:
     from tracekit.render.options import Options
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not (in_github() and path):
+    if not (terminal.in_github() and path):
         return
     room = SUMMARY
     with contextlib.suppress(OSError):
@@ -211,7 +211,7 @@ def summarize(report: Report, sides: tuple[str, str]) -> None:
 def _append(variable: str, text: str) -> None:
     """Append to the file that GitHub names."""
     path = os.environ.get(variable)
-    if not (in_github() and path):
+    if not (terminal.in_github() and path):
         return
     try:
         with Path(path).open("a", encoding="utf-8") as file:
@@ -220,7 +220,9 @@ def _append(variable: str, text: str) -> None:
         terminal.tell_problem(f"{variable}: cannot be written: {error}", "")
 
 
-def _annotate(lines: str) -> None:
+def annotate(gates: Sequence[Gate], *, untested_passes: bool) -> None:
     """Write annotations to standard error, each on a line of its own."""
-    for line in lines.splitlines():
-        terminal.tell(line)
+    from tracekit.render.github import gate_annotations
+
+    for line in gate_annotations(gates, untested_passes=untested_passes):
+        terminal.tell_command(line)

@@ -24,5 +24,6 @@ def command(ctx: click.Context, *, shell: str) -> int:
 
     completion_class = get_completion_class(shell)
     assert completion_class is not None
-    terminal.say(completion_class(ctx.find_root().command, {}, PROGRAM, COMPLETE).source())
+    script = completion_class(ctx.find_root().command, {}, PROGRAM, COMPLETE).source()
+    terminal.say(script.encode("utf-8"))
     return 0

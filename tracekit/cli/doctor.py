@@ -54,9 +54,12 @@ def command(
     """
     from tracekit.cli import outputs as out
     from tracekit.health.checks import GRAVE
+    from tracekit.model.compiled import REMEDY, missing_phrase
     from tracekit.pipeline.doctor import examine
 
     json_paths = out.json_paths(exports, as_json=as_json)
+    if not quiet and (phrase := missing_phrase()):
+        terminal.tell_problem(phrase, REMEDY)
     examination = examine(paths, options)
     if json_paths:
         out.write_json(_as_json(examination) + "\n", json_paths, quiet=quiet)

@@ -13,6 +13,7 @@ from tracekit.model.report import Report
 from tracekit.render import format_of, refuse_without_library, render, renderer
 
 STANDARD_OUTPUT = "-"
+_FOR_PEOPLE = ("text", "md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def write_json(text: str, paths: Sequence[str], *, quiet: bool = False) -> None:
     """Nothing; afterwards the text is in all these files, or printed."""
     for path in paths:
         if path == STANDARD_OUTPUT:
-            terminal.say(text)
+            terminal.say(text.encode("utf-8"))
         else:
             write_atomically(path, text.encode("utf-8"))
             if not quiet:
@@ -108,6 +109,8 @@ def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:
         for name, data in output.items():
             write_atomically(folder / name, data)
     elif target.printed:
+        if isinstance(output, str) and target.format not in _FOR_PEOPLE:
+            output = output.encode("utf-8")
         terminal.say(output)
     else:
         write_atomically(target.path, output.encode() if isinstance(output, str) else output)

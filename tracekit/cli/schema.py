@@ -33,5 +33,5 @@ def command(*, name: str | None, verbose: bool) -> int:
         near = did_you_mean(name, kinds)
         raise TracekitError(f"no schema {name!r}{near}", f"there are: {', '.join(kinds)}")
     schema = document(kinds[name].kind, kinds[name].version)
-    terminal.say(json.dumps(schema, indent=1, ensure_ascii=False) + "\n")
+    terminal.say((json.dumps(schema, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
     return 0

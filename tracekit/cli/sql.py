@@ -244,7 +244,7 @@ def _give(result: Result, form: Form) -> None:
 
     if form.output is None:
         data, has_more = _rendered(result, form, terminal.page()[0])
-        terminal.say(data)
+        terminal.say(data.decode("utf-8") if form.format == "text" else data)
     else:
         data, has_more = _rendered(result, form, None)
         write_atomically(form.output, data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import sys
 import traceback
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from tracekit.model.cache import listeners
 from tracekit.model.errors import TracekitError
+from tracekit.model.escape import Lines, visible_lines
 from tracekit.model.installed import DISTRIBUTION
 from tracekit.model.labels import shown
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 _HINT_AT = "          try: "
 _VERBOSE = "tracekit.verbose"
 _SHOWN_FAILURES = 10
+_stopped: list[str] = []
+"""The token by which commands of GitHub's log are resumed, while they are stopped."""
 
 
 def prepare() -> None:
@@ -31,22 +36,25 @@ def prepare() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
             reconfigure(errors="replace")
+    listeners[:] = [lambda problem, hint: tell_problem(f"{problem}; {hint}", "")]
 
 
 def say(text: str | bytes) -> None:
-    """Nothing; writes to standard output.
+    """Nothing; writes to standard output: text for people without anything that acts on their screen, bytes as they are.
 
     A reader that has gone (`| head`) is no error: the rest is dropped, and the command goes on to write
     its files and to find its status. A full disk is one.
     """
     if sys.stdout is None:
         return
+    if text:
+        stop_commands()
     try:
         if isinstance(text, bytes):
             sys.stdout.flush()
             sys.stdout.buffer.write(text)
         else:
-            sys.stdout.write(text)
+            sys.stdout.write(visible_lines(text, keeps_color=page()[1]))
         sys.stdout.flush()
     except BrokenPipeError:
         mute(sys.stdout)
@@ -69,9 +77,44 @@ def fetching(text: str, number: int, total: int) -> None:
 
 
 def tell(line: str) -> None:
-    """Nothing; writes a line to standard error, if anybody listens there."""
+    """Nothing; writes a line (or a few) to standard error, if anybody listens there."""
+    stop_commands()
+    _write_error(visible_lines(line))
+
+
+def tell_command(line: Lines) -> None:
+    """Write a command that GitHub is to run to standard error; `render.github` makes them."""
+    resume_commands()
+    _write_error(line)
+
+
+def stop_commands() -> None:
+    """Let GitHub run no commands until `resume_commands`: names of a profile follow. Elsewhere do nothing.
+
+    The token is on standard error, where commands of ours are too: one stream keeps its order.
+    """
+    if in_github() and not _stopped:
+        _stopped.append(secrets.token_hex(16))
+        _write_error(Lines(f"::stop-commands::{_stopped[0]}"))
+
+
+def resume_commands() -> None:
+    """Let GitHub run commands again."""
+    if _stopped:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()
+        _write_error(Lines(f"::{_stopped.pop()}::"))
+
+
+def in_github() -> bool:
+    """Whether this runs in a job of GitHub Actions."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def _write_error(lines: Lines) -> None:
+    """Write lines to standard error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{lines}\n")
         sys.stderr.flush()
 
 
@@ -175,7 +218,9 @@ def set_verbose(ctx: click.Context, _parameter: click.Parameter, verbose: bool) 
         import logging
 
         ctx.meta[_VERBOSE] = True
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+        told = logging.Handler()
+        told.emit = lambda record: tell(told.format(record))  # type: ignore[method-assign]
+        logging.basicConfig(handlers=[told], level=logging.INFO, format="%(message)s")
         logging.getLogger("tracekit").setLevel(logging.DEBUG)
     return verbose
 

@@ -14,11 +14,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
-from tracekit.discover import fetched, stores
+from tracekit.discover import fetched
 from tracekit.model.codes import UNREADABLE, Data, Reason, why_unread
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, plural, shown
 from tracekit.model.records import dataclass
+from tracekit.model.redaction import redact, remember
 from tracekit.model.sources import Note
 
 _MAGIC = frozenset("*?[")
@@ -140,6 +141,7 @@ def split_label(given: str | Path) -> tuple[str | None, Path]:
     What exists or matches as it is typed has no label, whatever characters it holds, nor has a `Path`.
     """
     text = os.fspath(given)
+    remember(text)
     if fetched.is_address(text):
         return None, fetched.of_address(text)
     label, equals, path = text.partition("=")
@@ -231,7 +233,7 @@ def _read_argument(given: str | Path) -> Argument:
     text = os.fspath(given)
     path_text = text if label is None else str(path)
     if fetched.is_address(text.partition("=")[2]) or fetched.is_address(text):
-        argument = _existing(str(path), label, stores.without_password(text))
+        argument = _existing(str(path), label, redact(text))
     else:
         argument = _existing(path_text, label) or _pattern(path_text, label)
     if argument is None:

@@ -13,6 +13,8 @@ import json
 import os
 import re
 import shutil
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache as once
@@ -22,9 +24,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tracekit.discover import stores
 from tracekit.discover.stores import MOST_FILES, Listed, Original, parts
-from tracekit.model import cache
+from tracekit.model import cache, expansion
 from tracekit.model.errors import TracekitError
+from tracekit.model.files import Sign, is_settled, sign_of
 from tracekit.model.labels import shown
+from tracekit.model.redaction import redact, shown_cause
 from tracekit.model.units import show
 
 if TYPE_CHECKING:
@@ -35,6 +39,8 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ARCHIVE = re.compile(r"(?i).*\.(?:zip|tar|tgz|tbz2?|txz|tar\.(?:gz|bz2|xz))\Z")
 PIECE_BYTES = 1 << 20
 _INDEX = cache.INDEX
+_ENCRYPTED = 1
+_UNZIP = "unpack it first (unzip), and name the directory"
 
 _held = ExitStack()
 atexit.register(_held.close)
@@ -82,27 +88,29 @@ def of_address(address: str) -> Path:
 
 def of_archive(path: Path) -> Path:
     """The directory of copies of the members of an archive; raises `TracekitError` for one that cannot be read."""
-    status = path.stat()
-    state = f"{path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
-    return _of_archive(path, state)
+    return _of_archive(path, sign_of(path.stat()))
 
 
 @once
-def _of_archive(path: Path, state: str) -> Path:
+def _of_archive(path: Path, sign: Sign) -> Path:
     import tarfile
     import zipfile
 
     name = path.name.partition(".")[0] or "archive"
+    # Without a state nothing is taken for the same later: it may change again and keep its times.
+    state = f"{path} {sign}" if is_settled(sign, time.time_ns()) else None
     try:
         with ExitStack() as stack:
             if path.name.lower().endswith(".zip"):
                 members = list(_zipped(stack.enter_context(zipfile.ZipFile(path)), state, name))
             else:
                 members = list(_tarred(stack.enter_context(tarfile.open(path)), state, name))
+            _refuse_twice(path, members)
             if len(members) > MOST_FILES:
                 problem = f"{shown(str(path))}: {len(members):,} files"
                 raise TracekitError(problem, "unpack a part of them")
-            return _copied(str(path), Listed(tuple(members), (name,)))
+            most = expansion.most_bytes(path.stat().st_size)
+            return _copied(str(path), Listed(tuple(members), (name,)), most)
     except (
         OSError,
         EOFError,
@@ -120,23 +128,39 @@ def _of_archive(path: Path, state: str) -> Path:
 # Archives
 
 
-def _zipped(archive: zipfile.ZipFile, state: str, top: str) -> Iterator[Original]:
+def _zipped(archive: zipfile.ZipFile, state: str | None, top: str) -> Iterator[Original]:
     """The files of a zip archive."""
     for member in archive.infolist():
         if not member.is_dir():
+            if member.flag_bits & _ENCRYPTED:
+                raise TracekitError(
+                    f"{shown(str(archive.filename))}: {shown(member.filename)} is encrypted", _UNZIP
+                )
             opened = partial(archive.open, member)
             names = top, *parts(member.filename)
-            yield Original(names, member.file_size, f"{state} {member.CRC}", opened)
+            yield Original(names, member.file_size, state and f"{state} {member.CRC}", opened)
 
 
-def _tarred(archive: tarfile.TarFile, state: str, top: str) -> Iterator[Original]:
+def _refuse_twice(path: Path, members: Iterable[Original]) -> None:
+    """Raise where two members of a zip archive have one name: which of them is meant cannot be told.
+
+    A tar archive is added to by writing the new state of a file behind the old one: the last is meant.
+    """
+    if path.name.lower().endswith(".zip"):
+        counts = Counter("/".join(member.parts[1:]) for member in members)
+        twice = next((name for name, count in counts.items() if count > 1), None)
+        if twice is not None:
+            problem = f"{shown(str(path))}: {counts[twice]} members are called {shown(twice)}"
+            raise TracekitError(problem, _UNZIP)
+
+
+def _tarred(archive: tarfile.TarFile, state: str | None, top: str) -> Iterator[Original]:
     """The regular files of a tar archive; links and devices are none."""
     for member in archive:
         if member.isreg():
             opened = partial(_of_tar, archive, member)
-            yield Original(
-                (top, *parts(member.name)), member.size, f"{state} {member.offset}", opened
-            )
+            names = top, *parts(member.name)
+            yield Original(names, member.size, state and f"{state} {member.offset}", opened)
 
 
 def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
@@ -149,21 +173,26 @@ def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 # Copies
 
 
-def _copied(text: str, found: Listed) -> Path:
-    """The directory that holds copies of all originals and nothing else, or the one copy."""
-    folder, shown_text = _folder(text), stores.without_password(text)
+def _copied(text: str, found: Listed, most_bytes: int | None = None) -> Path:
+    """The directory that holds copies of all originals and nothing else, or the one copy.
+
+    Of an archive, copies are made up to `most_bytes` together.
+    """
+    folder, shown_text = _folder(text), redact(text)
     top = folder / "copies"
     before = _index(folder)
     wanted = {"/".join(original.parts): original for original in found.originals}
     _remove_others(top, wanted)
-    left = cache.limit_bytes()
+    limit = cache.limit_bytes()
+    is_bomb = most_bytes is not None and most_bytes < limit
+    left = most_bytes if is_bomb and most_bytes is not None else limit
     index: dict[str, list[Any]] = {}
     for number, (below, original) in enumerate(wanted.items(), 1):
         target = top.joinpath(*original.parts)
         entry = [original.size_bytes, original.sign]
         if original.sign is None or before.get(below) != entry or not target.is_file():
             try:
-                _copy(shown_text, original, target, left)
+                _copy(shown_text, original, target, left, _too_large(shown_text, is_bomb=is_bomb))
             except TracekitError:
                 if original.is_asked:
                     raise
@@ -213,24 +242,36 @@ def _remove_others(top: Path, wanted: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _copy(text: str, original: Original, target: Path, most_bytes: int) -> None:
+def _too_large(text: str, *, is_bomb: bool) -> TracekitError:
+    """The error for more bytes than are copied: an archive unpacks to too many, or they are more than is kept."""
+    if is_bomb:
+        return TracekitError(f"{shown(text)}: {expansion.BOMB}", "unpack it first, or a part of it")
+    return TracekitError(
+        f"{shown(text)}: more than {show(cache.limit_bytes(), 'bytes')}, the most that is kept",
+        f"name a part of it, or set {cache.LIMIT_VARIABLE}",
+    )
+
+
+def _copy(
+    text: str, original: Original, target: Path, most_bytes: int, too_large: TracekitError
+) -> None:
     """Nothing; afterwards the copy is whole, or not there: raises `TracekitError` where it cannot be had."""
     below = "/".join(original.parts)
     unfinished = target.with_name(f"{cache.PARTIAL}{os.urandom(8).hex()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with original.open() as source, unfinished.open("xb") as file:
-            for piece in _pieces(source, most_bytes, text):
+            for piece in _pieces(source, most_bytes, too_large):
                 file.write(piece)
             _refuse_short(file.tell(), original.size_bytes)
         unfinished.replace(target)
     except TracekitError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - each store has errors of its own
         raise TracekitError(
             f"{shown(text)}: {shown(below)} cannot be fetched: {type(error).__name__}: {error}",
             "try again; what was fetched already is kept",
-        ) from error
+        ) from shown_cause(error)
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -241,14 +282,11 @@ def _refuse_short(count: int, size_bytes: int | None) -> None:
         raise OSError(f"it ended after {count:,} of {size_bytes:,} bytes")
 
 
-def _pieces(source: stores.Stream, most_bytes: int, text: str) -> Iterator[bytes]:
-    """The bytes of a file; raises `TracekitError` after so many."""
+def _pieces(source: stores.Stream, most_bytes: int, too_large: TracekitError) -> Iterator[bytes]:
+    """The bytes of a file; raises `too_large` after so many."""
     count = 0
     while piece := source.read(PIECE_BYTES):
         count += len(piece)
         if count > most_bytes:
-            raise TracekitError(
-                f"{shown(text)}: more than {show(cache.limit_bytes(), 'bytes')}, the most that is kept",
-                f"name a part of it, or set {cache.LIMIT_VARIABLE}",
-            )
+            raise too_large
         yield piece

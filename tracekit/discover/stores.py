@@ -19,6 +19,7 @@ from tracekit.model.installed import install_command
 from tracekit.model.labels import natural, shown
 from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
+from tracekit.model.redaction import redact, shown_cause
 
 SMALL_BYTES = 1 << 20
 MOST_FILES = 100_000
@@ -51,8 +52,6 @@ _SAME_BY = (
 )
 """What stores say of a file that changes with it; the first that is known counts."""
 
-_PASSWORD = expression(r"(://[^/@:]*):[^/@]*@")
-_QUERY = expression(r"(?i)\A(https?://[^?]*)\?.*", re.DOTALL)
 _MAGIC, _MAGIC_OF_PAGES = expression(r"[*?\[]"), re.compile(r"\*")
 
 _PACKAGES = {
@@ -118,17 +117,6 @@ class Listed:
     is_one: bool = False
 
 
-def without_password(address: str) -> str:
-    """The address as it can be shown: without what lets others in, a password or a signed query.
-
-    >>> without_password("ssh://me:secret@host/runs"), without_password("s3://runs/a@b:c")
-    ('ssh://me:…@host/runs', 's3://runs/a@b:c')
-    >>> without_password("https://host/rank0.json.gz?signature=x")
-    'https://host/rank0.json.gz?…'
-    """
-    return _QUERY.sub(r"\1?…", _PASSWORD.sub(r"\1:…@", address))
-
-
 def _without_query(address: str) -> str:
     """The address of a page without what stands behind its question mark."""
     return address.partition("?")[0]
@@ -149,8 +137,8 @@ def listed(address: str) -> Listed:
         found = _listed(store, path, is_folder=address.endswith("/"))
     except TracekitError:
         raise
-    except Exception as error:
-        raise _refusal(address, scheme, store, error) from error
+    except Exception as error:  # noqa: BLE001 - each store has errors of its own
+        raise _refusal(address, scheme, store, error) from shown_cause(error)
     if not any(original.is_asked for original in found.originals):
         raise _missing(address, scheme, store)
     return found
@@ -321,7 +309,7 @@ def parts(name: str) -> tuple[str, ...]:
 
 def _shown(address: str) -> str:
     """The address as it can be printed."""
-    return shown(without_password(address))
+    return shown(address)
 
 
 def _refusal(address: str, scheme: str, store: Any, error: Exception) -> TracekitError:
@@ -332,12 +320,12 @@ def _refusal(address: str, scheme: str, store: Any, error: Exception) -> Traceki
         package = _PACKAGES.get(scheme)
         hint = f"pip install {package}" if package else "install what it names"
         return TracekitError(f"{_shown(address)}: {error}", hint)
-    told = without_password(str(error).partition("\n")[0])
+    told = redact(str(error).partition("\n")[0])
     if any(map(_is_refused, causes)):
         hint = _KEYS.get(family, "check the keys that its store asks for")
         return TracekitError(f"{_shown(address)}: access is refused: {told}", hint)
     if unreached := next(filter(_is_unreached, causes), None):
-        told = without_password(str(unreached).partition("\n")[0])
+        told = redact(str(unreached).partition("\n")[0])
         hint = "check the host in the address, and the network"
         if family == "s3":
             hint = "check AWS_ENDPOINT_URL, and the network"

@@ -3,6 +3,9 @@
 It lies in `$TRACEKIT_CACHE`, else `$XDG_CACHE_HOME/tracekit`, else `~/.cache/tracekit`, a directory for each kind of
 thing, readable by their owner only: they hold names and the environment of what was profiled. Whoever needs a file
 to stay holds a shared lock on it; the longest unused that nobody holds go when all together exceed the limit.
+
+Only a directory that this module marked (`CACHEDIR.TAG`) is written to, and only entries whose whole name this
+module gives are deleted: the variable may name a directory that holds somebody's checkpoints.
 """
 
 from __future__ import annotations
@@ -11,9 +14,14 @@ import contextlib
 import os
 import shutil
 import time
+import warnings
+from collections.abc import Callable
+from functools import cache as once
 from pathlib import Path
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.labels import shown
+from tracekit.model.patterns import expression
 from tracekit.model.units import parse_size
 
 CACHE_VARIABLE = "TRACEKIT_CACHE"
@@ -26,18 +34,33 @@ LIMIT_BYTES = 20_000_000_000
 INDEX = "index"
 """The file of a directory of copies that stands for all of it."""
 
-KINDS = {
-    "measured": "*.measured",
-    "nsys": "*.sqlite",
-    "reports": "*.report",
-    "fetched": f"*/{INDEX}",
+KINDS = {"measured": ".measured", "nsys": ".sqlite", "reports": ".report", "fetched": ""}
+"""The directory of each kind of thing that is kept, and how the names of its entries end."""
+
+_NAMES = {
+    "measured": expression(r"[0-9a-f]{64}-[0-9a-f]{64}\.measured"),
+    "nsys": expression(r"[0-9a-f]{64}-[^-]+(?:-[^-]+)*-(?:blobs|plain)\.sqlite"),
+    "reports": expression(r"[0-9a-f]{64}\.report"),
+    "fetched": expression(r"[0-9a-f]{32}"),
 }
-"""The directory of each kind of thing that is kept, and how its files are called."""
+"""Whole names of the entries of each kind; files called otherwise are not ours."""
 
 PARTIAL = "partial-"
 """What is still being written begins with this, and is never taken for the thing itself."""
 
+_PARTIAL_NAME = expression(PARTIAL + r"(?:[0-9a-f]{16}|[a-z0-9_]{8})")
 _ABANDONED_S = 86_400.0
+
+MARKER = "CACHEDIR.TAG"
+"""The file that marks the directory as a cache; backup programs skip directories that hold one (bford.info/cachedir)."""
+
+_MARK = b"Signature: 8a477f597d28d172789f06886806bc55\n"
+_FIRST_PROCESS = os.getpid()
+
+listeners: list[Callable[[str, str], None]] = []
+"""Called with a problem and a hint where the place of the cache is refused."""
+
+_OWNER = b"# This directory is a cache of tracekit: `tracekit cache --clear` empties it.\n"
 
 
 def is_off() -> bool:
@@ -58,19 +81,83 @@ def above() -> Path | None:
         return None
 
 
+def is_ours(directory: Path) -> bool:
+    """Whether the directory carries the marker of a cache of tracekit."""
+    try:
+        with (directory / MARKER).open("rb") as file:
+            return file.read(len(_MARK + _OWNER)) == _MARK + _OWNER
+    except OSError:
+        return False
+
+
+def foreign() -> Path | None:
+    """The directory in the place of the cache, where it holds other files; None where it may be used."""
+    directory = above()
+    try:
+        names = [path.name for path in directory.iterdir()] if directory is not None else []
+    except (OSError, ValueError):
+        return None
+    if directory is None or _may_mark(directory, names) or is_ours(directory):
+        return None
+    return directory
+
+
+def _may_mark(directory: Path, names: list[str]) -> bool:
+    """Whether the directory is empty, or holds only what tracekit kept before it marked its caches.
+
+    Its names are read before its marker: a process that starts at the same time marks first and keeps later.
+    """
+    try:
+        if set(names) <= {MARKER}:
+            return not names or (directory / MARKER).stat().st_size == 0
+        return set(names) <= set(KINDS) and all(
+            _NAMES[kind].fullmatch(path.name)
+            for kind in names
+            for path in (directory / kind).iterdir()
+        )
+    except OSError:
+        return False
+
+
+def _claim(directory: Path) -> bool:
+    """Make and mark the directory; return whether it is ours."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if is_ours(directory):
+        return True
+    if foreign() is None:
+        if not is_ours(directory):
+            (directory / MARKER).write_bytes(_MARK + _OWNER)
+        return True
+    _tell_foreign(directory)
+    return False
+
+
+@once
+def _tell_foreign(directory: Path) -> None:
+    """Tell once that nothing is kept in a directory of other files; workers leave that to their parent."""
+    problem = f"{shown(str(directory))}: holds other files, so nothing is cached"
+    hint = f"name an empty directory in {CACHE_VARIABLE}"
+    if os.getpid() != _FIRST_PROCESS:
+        return
+    for listener in listeners:
+        listener(problem, hint)
+    if not listeners:
+        warnings.warn(f"{problem}; {hint}", stacklevel=2)
+
+
 def folder(kind: str) -> Path | None:
     """The directory of one kind, made if need be; None where it cannot be ours and ours alone."""
     try:
         directory = above()
-        if directory is None:
+        if directory is None or not _claim(directory):
             return None
         of_kind = directory / kind
-        of_kind.mkdir(mode=0o700, parents=True, exist_ok=True)
+        of_kind.mkdir(mode=0o700, exist_ok=True)
         status = of_kind.stat()
     except (OSError, ValueError):
         return None
-    is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    return of_kind if is_ours and os.access(of_kind, os.R_OK | os.W_OK | os.X_OK) else None
+    is_own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return of_kind if is_own and os.access(of_kind, os.R_OK | os.W_OK | os.X_OK) else None
 
 
 def put(path: Path, data: bytes) -> None:
@@ -98,17 +185,28 @@ def limit_bytes() -> int:
 
 def entries(kind: str) -> list[tuple[int, int, Path]]:
     """(when it was last used in ns, its bytes, its path) of everything of one kind that is kept, in that order."""
-    directory = above()
     kept: list[tuple[int, int, Path]] = []
-    if directory is None:
-        return kept
     with contextlib.suppress(OSError):
-        for path in (directory / kind).glob(KINDS[kind]):
+        for path in _paths(kind):
             with contextlib.suppress(OSError):
-                status = path.stat()
-                size = _tree_bytes(path.parent) if path.name == INDEX else status.st_size
-                kept.append((status.st_mtime_ns, size, path))
+                index = path / INDEX
+                if _NAMES[kind].fullmatch(path.name):
+                    entry = index if kind == "fetched" else path
+                    status = entry.stat()
+                    size = _tree_bytes(path) if entry is index else status.st_size
+                    kept.append((status.st_mtime_ns, size, entry))
     return sorted(kept)
+
+
+def _paths(kind: str) -> list[Path]:
+    """What is in the directory of one kind, if that is part of a cache of ours."""
+    directory = above()
+    if directory is None or not is_ours(directory):
+        return []
+    try:
+        return list((directory / kind).iterdir())
+    except OSError:
+        return []
 
 
 def _tree_bytes(directory: Path) -> int:
@@ -130,12 +228,10 @@ def forget_oldest(limit: int) -> None:
 
 def _remove_abandoned() -> None:
     """Nothing; what began to be written long ago, and never was finished, is removed."""
-    directory = above()
-    if directory is None:
-        return
-    for path in directory.glob(f"*/{PARTIAL}*"):
+    for path in (path for kind in KINDS for path in _paths(kind)):
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime <= _ABANDONED_S:
+            is_partial = _PARTIAL_NAME.fullmatch(path.name) and not path.is_symlink()
+            if not is_partial or time.time() - path.stat().st_mtime <= _ABANDONED_S:
                 continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

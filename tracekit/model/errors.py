@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracekit.model.codes import NO_DATA, UNREADABLE, Data, Reason, why_unread
+from tracekit.model.redaction import redact
 
 
 class TracekitError(Exception):
     """What is wrong, and what the user can do about it; the command line prints it without a stack, Python with the hint below."""
 
     def __init__(self, problem: str, hint: str = "") -> None:
+        problem, hint = redact(problem), redact(hint)
         super().__init__(problem)
         self.problem = problem
         self.hint = hint
@@ -39,7 +41,7 @@ class TraceFormatError(TracekitError):
         data: Data = NO_DATA,
     ) -> None:
         super().__init__(problem, hint)
-        self.path = str(path)
+        self.path = redact(str(path))
         self.where = where
         self.code = code
         self.data = data

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from tracekit.model.errors import TracekitError, UnwritableError
 
+MOMENTS_NS = 2_000_000_000
+"""Coarsest step of the times of files (FAT: 2 s): a file may change twice within it and keep its times."""
+
 _DEVICES = ("/dev/", "/proc/")
 
 _HINTS = {
@@ -25,6 +28,26 @@ _HINTS = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "its symbolic links form a circle: choose another place",
 }
+
+
+Sign = tuple[int, int, int, int, int]
+"""Device, inode, size, and the times of change of a file and of its inode."""
+
+
+def sign_of(status: os.stat_result) -> Sign:
+    """The values by which a change of a file is seen; no program can set the last one."""
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def is_settled(sign: Sign, now_ns: int) -> bool:
+    """Whether the file last changed so long before `now_ns` that a later change also changes its sign."""
+    return max(sign[-2:]) < now_ns - MOMENTS_NS
 
 
 def write_atomically(path: Path | str, data: bytes | Iterable[bytes]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from hashlib import blake2b
 
+from tracekit.model.redaction import redact
+
 
 def natural(text: str) -> tuple[str | int, ...]:
     """A sort key that counts digits as numbers: `rank2` before `rank10`."""
@@ -14,7 +16,8 @@ def natural(text: str) -> tuple[str | int, ...]:
 
 
 def shown(text: str) -> str:
-    """`text` for people and for UTF-8: control characters and undecodable bytes as escapes."""
+    """`text` for people and for UTF-8: control characters and undecodable bytes as escapes, no credentials."""
+    text = redact(text)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escape(c) for c in text)

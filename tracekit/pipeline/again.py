@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tracekit.pipeline.run import Result
 
 _KIND = "reports"
-_SUFFIX = cache.KINDS[_KIND].removeprefix("*")
+_SUFFIX = cache.KINDS[_KIND]
 _HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "details"})
 """The options that make no difference to what a report says; one that was kept says whether it has all details."""
 
@@ -154,7 +154,7 @@ class _Look:
                 if content is not None:
                     contents[source.path] = content
         with contextlib.suppress(OSError, TypeError, ValueError):
-            if not self._is_unchanged():
+            if not self._is_unchanged(contents):
                 return
             read = [result.read.count, result.read.size_bytes]
             head = [self._basis(contents), read, self.files.records(contents), details]
@@ -162,12 +162,12 @@ class _Look:
             cache.put(self.entry, packed(report, head))
         cache.forget_oldest(cache.limit_bytes())
 
-    def _is_unchanged(self) -> bool:
-        """Whether every file is as it was at the look; raises `OSError` where one cannot be read."""
+    def _is_unchanged(self, contents: dict[Path, str]) -> bool:
+        """Whether every file is as it was at the look, and holds what `contents` tell; raises `OSError` where one cannot be read."""
         for _, path, content in self.saved:
             if content_digest(Path(path)) != content:
                 return False
-        return self.files.are_unchanged() and self.beside == _beside(self.discovery)
+        return self.files.are_unchanged(contents) and self.beside == _beside(self.discovery)
 
     def _basis(self, contents: dict[Path, str]) -> str:
         """The digest of all that the report rests on besides what was asked; raises `OSError` where a file cannot be read.

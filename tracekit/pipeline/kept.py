@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as once
@@ -21,8 +22,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.discover.contents import content_digest
 from tracekit.engine import Advance, Outcome, Work
 from tracekit.model import cache
+from tracekit.model.files import Sign, is_settled, sign_of
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Source
 from tracekit.pipeline.gather import Measured, MeasuredSource
@@ -32,7 +35,7 @@ from tracekit.readers import reader_named
 
 _KIND = "measured"
 _BETWEEN = "-"
-_SUFFIX = cache.KINDS[_KIND].removeprefix("*")
+_SUFFIX = cache.KINDS[_KIND]
 _APART: Mapping[str, Any] = {"combine": None}
 _MEASURING = ("analyses", "discover", "model", "pipeline", "process", "readers")
 """The packages whose code decides what is measured."""
@@ -120,25 +123,34 @@ def _measured_and_kept(
     work: Work[tuple[MeasuredSource, ...]], shelf: Shelf, found: Source, advance: Advance
 ) -> tuple[MeasuredSource, ...]:
     """What the work makes of a source, which is kept if nothing changed meanwhile and no question failed."""
-    before = _state(found.path), _beside(found)
+    state, beside, start_ns = _state(found.path), _beside(found), time.time_ns()
     with content_beside(found) as completed:
         parts = work(found, advance)
         source = completed()
     parts = with_content_of(parts, source)
     entry = _entry(source, shelf)
-    is_same = before == (_state(found.path), _beside(found))
+    is_same = _is_same(found.path, state, start_ns, source.content) and beside == _beside(found)
     if entry is not None and is_same and not any(part.faults for part in parts):
         _put(entry, parts, found)
     return parts
 
 
-def _state(path: Path) -> tuple[int, int] | None:
-    """(bytes, when it was changed) of a file, by which a change is seen; None where that cannot be told."""
+def _state(path: Path) -> Sign | None:
+    """The values by which a change of a file is seen; None where that cannot be told."""
     try:
-        status = path.stat()
+        return sign_of(path.stat())
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns
+
+
+def _is_same(path: Path, before: Sign | None, since_ns: int, content: str | None) -> bool:
+    """Whether a file did not change since its state `before`; one as young as the clock is coarse is read again."""
+    if before is None or before != _state(path):
+        return False
+    try:
+        return is_settled(before, since_ns) or content_digest(path) == content
+    except OSError:
+        return False
 
 
 def _who(source: Source, shelf: Shelf) -> str:

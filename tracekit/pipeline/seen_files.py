@@ -5,6 +5,9 @@ file of up to `WHOLE_BYTES` is read for its digest at every look. Of a larger on
 device, inode, size, time of change and time of its inode's change are the same, to the nanosecond, and so are both
 ends: no program can set the last of these times, where there is one (not on Windows). A file that was touched
 moments before the look at it is read as a whole at the next one: times are not as fine as they are written.
+
+One kind of change is not seen: a program that writes through a memory map (`mmap`) changes a file's times only when
+the kernel writes the pages back. While a file is mapped for writing, read it with `--no-cache`.
 """
 
 from __future__ import annotations
@@ -20,17 +23,14 @@ from tracekit.discover import Discovery, Sniffed, discover
 from tracekit.discover.contents import content_digest, ends_digest
 from tracekit.discover.surveys import Sniff, Survey
 from tracekit.model.codes import Data, Reason
+from tracekit.model.files import Sign, is_settled, sign_of
 from tracekit.model.records import dataclass
 from tracekit.pipeline.options import Options, numbers_of
 
 WHOLE_BYTES = 1 << 20
 """Files up to this size are known by all their bytes."""
 
-_MOMENTS_NS = 2_000_000_000
 _SIZE = 2
-
-Sign = tuple[int, int, int, int, int]
-"""Device, inode, size, and the times of change of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,9 @@ class SeenFiles:
             self._contents[path] = record.content if is_same and record else content_digest(path)
         return self._contents[path]
 
-    def are_unchanged(self) -> bool:
-        """Whether every file is as it was when it was met."""
-        return all(map(self._is_unchanged, self._signs))
+    def are_unchanged(self, contents: Mapping[Path, str]) -> bool:
+        """Whether every file is as it was when it was met; `contents` are digests that others made of them."""
+        return all(self._is_unchanged(path, contents.get(path)) for path in self._signs)
 
     def records(self, contents: Mapping[Path, str]) -> dict[str, list[Any]]:
         """What the next look is to know of these files, by path; `contents` are the digests that others made of them."""
@@ -130,7 +130,7 @@ class SeenFiles:
             content = contents.get(path) or self.content(path)
             record = Record(content, verdict)
             sign = self._signs[path]
-            if not self._is_small(path) and max(sign[_SIZE + 1 :]) < self._start_ns - _MOMENTS_NS:
+            if not self._is_small(path) and is_settled(sign, self._start_ns):
                 record = Record(content, verdict, sign, ends_digest(path).hex())
             records[str(path)] = record.as_json()
         return records
@@ -144,23 +144,21 @@ class SeenFiles:
             return False
         return ends_digest(path).hex() == record.ends
 
-    def _is_unchanged(self, path: Path) -> bool:
+    def _is_unchanged(self, path: Path, content: str | None) -> bool:
+        """Whether a file is as it was; one that changed moments before the look is compared by its content."""
         try:
-            return _sign(path) == self._signs[path]
+            if _sign(path) != self._signs[path]:
+                return False
+            if content is None or is_settled(self._signs[path], self._start_ns):
+                return True
+            return content_digest(path) == content
         except OSError:
             return False
 
 
 def _sign(path: Path) -> Sign:
     """By what a change of a file is seen."""
-    status = os.stat(path)  # noqa: PTH116 - a thousand files, and half the time
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    return sign_of(os.stat(path))  # noqa: PTH116 - a thousand files, and half the time
 
 
 def _sniffed(path: Path) -> Sniffed:

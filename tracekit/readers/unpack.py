@@ -9,12 +9,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from tracekit.model import expansion
 from tracekit.readers import gunzip, unpack_streams, unpack_zip
 from tracekit.readers.file_bytes import Damaged, FileBytes, Truncated, Unproven
 from tracekit.readers.loss import Loss
 from tracekit.readers.unpack_streams import LONGEST_MAGIC
 
-__all__ = ["LONGEST_MAGIC", "LOSSES", "MOST_TIMES", "Unproven", "blocks", "form_name", "is_packed"]
+__all__ = ["LONGEST_MAGIC", "LOSSES", "Unproven", "blocks", "form_name", "is_packed"]
 
 LOSSES: Mapping[str, str] = {
     "gzip-truncated": "the gzip stream ends early",
@@ -23,12 +24,9 @@ LOSSES: Mapping[str, str] = {
     "packed-truncated": "the compressed file ends early",
     "packed-damaged": "the compressed file is damaged from there on",
     "packed-crc": "the checksum of the compressed file does not fit: the content may have changed",
-    "packed-bomb": "it unpacks to more than 1,032 times its size: the rest was not read",
+    "packed-bomb": f"{expansion.BOMB}: the rest was not read; to read all of it, unpack it first",
 }
 """What each fault of packing means to a user."""
-
-MOST_TIMES, FREE_BYTES = 1_032, 2**26
-"""No gzip stream unpacks to more than 1,032 times its size; from 64 MiB on no other may either."""
 
 
 def blocks(
@@ -48,16 +46,18 @@ def blocks(
     with path.open("rb", buffering=0) as file:
         source = FileBytes(file, on_bytes)
         head = source.peek(LONGEST_MAGIC)
-        if head.startswith(gunzip.MAGIC):
-            yield from gunzip.blocks(source, losses, size, careful=careful)
-        elif not is_packed(head):
+        if not is_packed(head):
             yield from source.pieces(size)
+            return
+        faults = losses if careful else []
+        most = expansion.most_bytes(os.fstat(file.fileno()).st_size)
+        if head.startswith(gunzip.MAGIC):
+            text = gunzip.blocks(source, losses, size, careful=careful)
         else:
-            faults = losses if careful else []
-            max_bytes = max(FREE_BYTES, MOST_TIMES * os.fstat(file.fileno()).st_size)
-            yield from _others(source, path, faults, size, max_bytes, careful=careful)
-            if faults and not careful:
-                raise Unproven
+            text = _others(source, path, faults, size, careful=careful)
+        yield from _bounded(text, most, faults)
+        if faults and not careful:
+            raise Unproven
 
 
 def is_packed(head: bytes) -> bool:
@@ -76,15 +76,12 @@ def form_name(head: bytes) -> str:
 
 
 def _others(
-    source: FileBytes, path: Path, losses: list[Loss], size: int, most: int, *, careful: bool
+    source: FileBytes, path: Path, losses: list[Loss], size: int, *, careful: bool
 ) -> Iterator[bytes]:
-    """The text of a file that is packed and not gzip, up to the first fault and to `most` bytes."""
+    """The text of a file that is packed and not gzip, up to the first fault."""
     kind, delivered = "", 0
     try:
         for block in _unpacked(source, path, size, careful=careful):
-            if delivered + len(block) > most:
-                kind = "packed-bomb"
-                break
             delivered += len(block)
             yield block
     except Truncated:
@@ -95,6 +92,17 @@ def _others(
         kind = "packed-crc"
     if kind:
         losses.append(Loss(kind, offset=delivered, count=1, size_bytes=0))
+
+
+def _bounded(text: Iterator[bytes], most: int, losses: list[Loss]) -> Iterator[bytes]:
+    """The text up to `most` bytes; that there is more is a loss."""
+    delivered = 0
+    for block in text:
+        if delivered + len(block) > most:
+            losses.append(Loss("packed-bomb", offset=delivered, count=1, size_bytes=0))
+            return
+        delivered += len(block)
+        yield block
 
 
 def _unpacked(source: FileBytes, path: Path, size: int, *, careful: bool) -> Iterator[bytes]:

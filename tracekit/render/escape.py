@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import unicodedata
+from tracekit.model.escape import visible_character
+from tracekit.model.redaction import redact
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -14,11 +15,12 @@ def printable(text: str, limit: int | None = None) -> str:
     >>> printable("gemm\x1b[31m\n")
     'gemm\\x1b[31m\\n'
     """
+    text = redact(text)
     if limit is not None and len(text) > limit * 8:
         # No need to look at all of a monstrous name to show its ends.
         text = text[: limit * 4] + "…" + text[-limit * 4 :]
     if not text.isprintable():
-        text = "".join(map(_visible, text))
+        text = "".join(map(visible_character, text))
     return text if limit is None else shorten(text, limit)
 
 
@@ -35,24 +37,3 @@ def shorten(text: str, limit: int) -> str:
     tail = (limit - 1) // 2
     head = limit - 1 - tail
     return text[:head] + "…" + text[len(text) - tail :]
-
-
-def without_command(line: str) -> str:
-    """The line as no CI log takes it for a command: GitHub runs `::add-mask::…` at the start of a line, behind spaces too.
-
-    The first colon becomes one that looks alike and is as wide. Wrapping may put any word of a name there.
-
-    >>> without_command("  ::error::hacked") == "  \u2236:error::hacked", without_command("at::mm")
-    (True, 'at::mm')
-    """
-    start = len(line) - len(line.lstrip())
-    return f"{line[:start]}\u2236{line[start + 1 :]}" if line.startswith("::", start) else line
-
-
-def _visible(character: str) -> str:
-    """The character itself where it shows, its escape where it does not."""
-    if character.isprintable():
-        return character
-    if unicodedata.category(character) == "Zs":
-        return " "
-    return character.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tracekit.model.escape import Lines
 from tracekit.model.report import Gate
 from tracekit.render.escape import printable
 
@@ -13,7 +14,7 @@ MOST = 10
 _LONGEST = 4_000
 
 
-def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) -> tuple[str, ...]:
+def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) -> tuple[Lines, ...]:
     """One workflow command for each rule that did not pass: breaches are errors, doubts are warnings.
 
     A rule that tested nothing is an error, unless `untested_passes`.
@@ -40,14 +41,14 @@ def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) ->
     return tuple(lines)
 
 
-def annotation(kind: str, title: str, text: str) -> str:
+def annotation(kind: str, title: str, text: str) -> Lines:
     """One workflow command, in which no text can end the line or begin another command.
 
     >>> annotation("error", "a: b, c", "50 %")
     '::error title=a%3A b%2C c::50 %25'
     """
     head = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-    return f"::{kind} title={head}::{_escaped(text)}"
+    return Lines(f"::{kind} title={head}::{_escaped(text)}")
 
 
 def step_outputs(values: Mapping[str, str | float | None]) -> str:

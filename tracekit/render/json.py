@@ -18,12 +18,15 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from tracekit.model.errors import TracekitError
 from tracekit.model.later import Later
+from tracekit.model.redaction import redact
 from tracekit.model.report import SCHEMA, Chart, Report, Sheet
 from tracekit.render.escape import printable
 from tracekit.render.options import Options
 
 _SCALARS = frozenset((NoneType, bool, int, float, str))
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_INVISIBLE = re.compile(
+    "[\x7f-\x9f\xad\u0600-\u0605\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
+)
 _HINTS = {
     "report": "write it again with this version of tracekit: tracekit analyze … -o report.json",
     "comparison": "write it again with this version of tracekit: tracekit compare … -o comparison.json",
@@ -46,9 +49,9 @@ def plain_json(value: object, name: str) -> str:
         text = _text(_plain(value, name))
     except ValueError as error:  # an integer of more digits than Python writes
         raise TracekitError(f"the {name} cannot be written as JSON: {error}") from error
-    # A lone surrogate (a file name that is not UTF-8) has no UTF-8 form, but a JSON escape.
-    if not text.isascii():
-        text = _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    # A lone surrogate (a file name that is not UTF-8) has no UTF-8 form, but a JSON escape. Characters that
+    # turn the text around are the same text as escapes, which a terminal and a diff show.
+    text = _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", redact(text))
     return text + "\n"
 
 

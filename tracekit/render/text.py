@@ -12,10 +12,11 @@ from io import StringIO
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from tracekit.model.escape import without_command
 from tracekit.model.kernel_labels import is_template, short_kernel
 from tracekit.model.report import Finding, Report, Section, Severity
 from tracekit.render import phrases
-from tracekit.render.escape import printable, shorten, without_command
+from tracekit.render.escape import printable, shorten
 from tracekit.render.grid import Grid, answer_columns, grid, name_columns
 from tracekit.render.options import Options
 from tracekit.render.words import occurring

@@ -129,9 +129,9 @@ class Session:
             named = set(map(str.lower, self._connection.get_table_names(text)))
         except _duckdb().Error:
             named = statements.words(text)
-            if "query_table" in named:
+            if function := statements.composed_query(text):
                 raise TracekitError(
-                    "query_table: which table it reads cannot be told",
+                    f"{function}: which table it reads cannot be told",
                     "write the name of the table",
                 ) from None
         return list(filter(named.__contains__, self.tables))

@@ -17,6 +17,7 @@ _ALLOWED = ("SELECT", "EXPLAIN", "MULTI")
 """MULTI is PIVOT, which finds the values first, then selects; before DuckDB 2 it is two statements without a text."""
 
 _NOT_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMPOSED = re.compile(r"\b(query(?:_table)?)\"?\s*\(", re.IGNORECASE)
 _ALL_COUNTED = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 _ALL_COLUMNS = frozenset({"columns", "natural", "summarize", "table", "pivot", "unpivot", "step"})
 _ABOUT = re.compile(r"\s*(?:describe|desc|show)\s+(?:table\s+)?\"?(\w+)\"?\s*;?\s*", re.IGNORECASE)
@@ -93,6 +94,12 @@ def code(text: str) -> str:
 def words(text: str) -> set[str]:
     """The words of a statement, in small letters."""
     return set(re.findall(r"[a-z_]\w*", code(text).lower()))
+
+
+def composed_query(text: str) -> str:
+    """The function by which a statement runs SQL that it puts together; empty where it calls none."""
+    call = _COMPOSED.search(code(text))
+    return call[1].lower() if call else ""
 
 
 def is_query(text: str) -> bool:

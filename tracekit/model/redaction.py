@@ -1,0 +1,144 @@
+"""Remove credentials from text before anybody sees it: one function for every output.
+
+Two rules, used together. A URL in a text loses its user information, and the query of a web page (a signed address
+is a key). The secret parts of addresses that were given as arguments are remembered, and removed wherever they
+appear: exceptions of other packages quote them decoded, and in the middle of sentences.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+
+from tracekit.model.patterns import expression
+
+GONE = "…"
+
+_SCHEME = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_RUN = expression(r"(?:(?!::[A-Za-z][A-Za-z0-9+.-]*://)[^\s\"'<>`])*")
+"""The rest of a URL in running text; `simplecache::https://…` is a chain of two."""
+
+_AUTHORITY = expression(r"[^/?#\\]*")
+_WEB = ("http", "https")
+_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
+"""Stores whose addresses name a container before the `@`."""
+
+_KEYED = expression(r"[?#][^\s=]*=.*", re.DOTALL)
+_ENVIRONMENT = expression(r"(?i).*(?:TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|API_KEY|PRIVATE_KEY)")
+_LEAST = 8
+"""Shorter texts are removed only together with the character that marks them: `me` is part of many words."""
+
+_remembered: set[str] = set()
+
+
+def redact(text: str) -> str:
+    """The text without credentials.
+
+    >>> redact("ssh://me:secret@host/runs and s3://runs/a@b:c")
+    'ssh://…@host/runs and s3://runs/a@b:c'
+    >>> redact("simplecache::https://token@host/rank0.json.gz?signature=x")
+    'simplecache::https://…@host/rank0.json.gz?…'
+    """
+    for secret in _known():
+        if secret in text:
+            text = text.replace(secret, GONE)
+    if "://" not in text:
+        return text
+    pieces, end = [], 0
+    while start := _SCHEME.search(text, end):
+        run = _RUN.match(text, start.end())
+        rest = run[0] if run else ""
+        pieces += [text[end : start.end()], _redact_rest(start[0][:-3].lower(), rest)]
+        end = start.end() + len(rest)
+    return "".join([*pieces, text[end:]])
+
+
+def remember(argument: str) -> None:
+    """Remember the secret parts of an address (of each, in a chain), to remove them from every later text."""
+    if "://" not in argument:
+        return
+    end = 0
+    while start := _SCHEME.search(argument, end):
+        chained = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)").search(argument, start.end())
+        end = chained.start() if chained else len(argument)
+        _remember_parts(start[0][:-3].lower(), argument[start.end() : end])
+    _known_cache.clear()
+
+
+def shown_cause(error: BaseException) -> BaseException | None:
+    """The error, as the cause of one of ours; None where its stack would show credentials."""
+    text = "".join(traceback.format_exception(error))
+    return error if redact(text) == text else None
+
+
+def _remember_parts(scheme: str, rest: str) -> None:
+    """Remember the user information, the query and the fragment of one address."""
+    cut = _user_end(scheme, rest)
+    user = rest[:cut]
+    if user:
+        _remember(user[:-1], "@")
+        name, _, password = user[:-1].partition(":")
+        _remember(password or name)
+    tail = rest[cut:]
+    for mark in "?#":
+        head, _, secret = tail.partition(mark)
+        if secret and (scheme in _WEB or "=" in secret):
+            _remember(secret, before=mark)
+            for part in re.split("[&;#]", secret):
+                _remember(part.partition("=")[2] or part)
+            tail = head
+
+
+def _remember(secret: str, after: str = "", before: str = "") -> None:
+    """Remember a secret as it may be spelled: encoded, decoded, escaped."""
+    from urllib.parse import quote, unquote
+
+    spellings = {secret, unquote(secret), quote(secret), quote(secret, safe="")}
+    spellings |= {repr(spelling)[1:-1] for spelling in list(spellings)}
+    for spelling in filter(None, spellings):
+        if len(spelling) >= _LEAST:
+            _remembered.add(spelling)
+        elif after or before:
+            _remembered.add(f"{before}{spelling}{after}")
+
+
+_known_cache: list[tuple[str, ...]] = []
+
+
+def _known() -> tuple[str, ...]:
+    """All secrets that are known, the longest first: those of arguments, and of the environment."""
+    if not _known_cache:
+        values = {
+            value
+            for name, value in os.environ.items()
+            if len(value) >= _LEAST and _ENVIRONMENT.fullmatch(name) and not os.path.isabs(value)  # noqa: PTH117
+        }
+        _known_cache.append(tuple(sorted(_remembered | values, key=len, reverse=True)))
+    return _known_cache[0]
+
+
+def _redact_rest(scheme: str, rest: str) -> str:
+    """What follows `scheme://`, without credentials."""
+    cut = _user_end(scheme, rest)
+    tail = rest[cut:]
+    if scheme in _WEB and "?" in tail:
+        tail = f"{tail.partition('?')[0]}?{GONE}"
+    elif keyed := _KEYED.search(tail):
+        tail = f"{tail[: keyed.start() + 1]}{GONE}"
+    return f"{GONE}@{tail}" if cut else tail
+
+
+def _user_end(scheme: str, rest: str) -> int:
+    """Where the user information ends, behind its `@`; 0 where there is none.
+
+    A password may hold any character, also `@` and `/`: wherever a colon stands before a `/`, cut at the last `@`.
+    That hides a host in front of a path with an `@`; the other way round it would show half a password.
+    """
+    match = _AUTHORITY.match(rest)
+    authority = match[0] if match else ""
+    if scheme in _CONTAINERS and authority.count("@") == 1 and ":" not in authority:
+        return 0
+    if "@" in authority or ":" in authority.rpartition("]")[2]:
+        return rest.rfind("@") + 1
+    return 0
