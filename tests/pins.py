@@ -4,10 +4,12 @@ Both ask the network: `git ls-remote` of the action's repository, and pip's reso
 that the release uses (3.11, Linux, x86-64). Review the difference before you commit it.
 """
 
+import hashlib
 import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -19,7 +21,7 @@ NAMED = (
 """The tools of a release; what they need is pinned with them."""
 
 LISTS = {TOOLS: NAMED, WHEEL_TOOLS: ("cibuildwheel<4", "colorama")}
-"""The lists of tools by what is asked for. Those that build wheels are plain Python: the same files on every platform."""
+"""The lists of tools by what is asked for. Those that build wheels run on every platform."""
 
 HEAD = "# The tools of a release, for Python 3.11 on Linux x86-64: `python tests/pins.py tools`.\n"
 USES = re.compile(
@@ -55,14 +57,30 @@ def pin_actions(text, commit_of=commit_of):
     return USES.sub(pinned, text)
 
 
-def lock(report):
-    """The requirements of pip's report on an installation, each with the hash of the file it chose."""
+def lock(report, elsewhere=lambda name, version: ()):
+    """The requirements of pip's report on an installation, each with the hash of the file it chose.
+
+    `elsewhere` gives the hashes of a compiled package on other platforms, Windows excepted; by default none.
+    """
     lines = []
     for item in report["install"]:
-        name, version = item["metadata"]["name"], item["metadata"]["version"]
-        sha256 = item["download_info"]["archive_info"]["hashes"]["sha256"]
-        lines.append(f"{name.lower()}=={version} --hash=sha256:{sha256}\n")
+        name, version = item["metadata"]["name"].lower(), item["metadata"]["version"]
+        hashes = [item["download_info"]["archive_info"]["hashes"]["sha256"]]
+        others = () if item["download_info"]["url"].endswith("-none-any.whl") else elsewhere(name, version)  # fmt: skip
+        marker = ' ; sys_platform != "win32"' if others else ""
+        hashes = sorted({*hashes, *others})
+        lines.append(" ".join([f"{name}=={version}{marker}", *(f"--hash=sha256:{each}" for each in hashes)]) + "\n")  # fmt: skip
     return HEAD + "".join(sorted(lines))
+
+
+def hashes_elsewhere(name, version):
+    """The hashes of a package's wheels on the other platforms that build ours."""
+    with tempfile.TemporaryDirectory() as folder:
+        for platform in ("manylinux2014_aarch64", "macosx_11_0_arm64", "macosx_10_9_x86_64"):
+            options = ["--no-deps", "--only-binary", ":all:", "--platform", platform, "-d", folder]
+            command = [sys.executable, "-m", "pip", "download", "--quiet", *options]
+            subprocess.run([*command, f"{name}=={version}"], check=True)
+        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(folder).iterdir()]
 
 
 def main():
@@ -75,7 +93,8 @@ def main():
         for path, named in LISTS.items():
             command = [sys.executable, "-m", "pip", "install", *options, "--report", "-", *named]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-            path.write_text(lock(json.loads(done.stdout)))
+            more = {"elsewhere": hashes_elsewhere} if path == WHEEL_TOOLS else {}
+            path.write_text(lock(json.loads(done.stdout), **more))
     else:
         sys.exit(__doc__)
 
