@@ -48,7 +48,9 @@ def texts():
     """Every text of this project that tells people or machines what to install."""
     paths = [ROOT / name for name in FILES]
     for folder in FOLDERS:
-        paths += (ROOT / folder).rglob("*")
+        # What an installation leaves there is not ours to write.
+        found = (ROOT / folder).rglob("*")
+        paths += (p for p in found if not any(part.endswith(".egg-info") for part in p.parts))
     for path in sorted(paths):
         if path.is_file() and path.suffix in SUFFIXES and path.stat().st_size < 1 << 20:
             yield path, path.read_text(encoding="utf-8", errors="replace")

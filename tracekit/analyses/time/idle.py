@@ -25,9 +25,7 @@ from tracekit.job.frames import (
     text_or_none,
     whole_or_none,
 )
-from tracekit.job.held_back import Culprit, of_owner
 from tracekit.job.held_back_sheets import held_back_chart, held_back_sheets
-from tracekit.job.host_waits import waiting_for
 from tracekit.job.idle import (
     DAMAGED,
     PAUSING,
@@ -39,6 +37,7 @@ from tracekit.job.idle import (
     pausing_steps,
     waited_for_pauses,
 )
+from tracekit.job.pause_words import is_outside, tell_pauses
 from tracekit.job.rank_groups import Lack
 from tracekit.job.stage_windows import (
     NO_STEPS,
@@ -72,7 +71,6 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import numbers, show
 from tracekit.process.blame import idle_blame
 from tracekit.process.by_name import is_named
-from tracekit.process.cpu_rows import OFF_CPU
 from tracekit.process.idle import DeviceIdle
 from tracekit.process.idle_tables import histogram, idle_by_window, longest, main_causes
 
@@ -386,7 +384,7 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
         ratio = share_of(total + waited, steps.step_ns)
         gaps = _gaps_of(measured, run, role, lost)
         others = f", and {show(waited, 'ns')} for ranks that pause longer" if waited else ""
-        what, advice, caveats = _told(measured, owner, lost)
+        what, advice, caveats = tell_pauses(measured, owner, lost)
         findings.append(
             Finding(
                 "host-silence",
@@ -412,26 +410,21 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
     return findings
 
 
-def _is_outside(lost: Pauses) -> bool:
-    """Whether most of the pauses are in no stage."""
-    return 2 * lost.outside_ns > lost.total_ns
-
-
 def _outside(lost: Pauses) -> str:
     """Where the pauses are, if most of them are in no stage."""
-    return ", outside any stage" if _is_outside(lost) else ""
+    return ", outside any stage" if is_outside(lost) else ""
 
 
 def _places(lost: Pauses, gaps: pd.DataFrame) -> Iterator[Place]:
     """The longest gaps of each stage, else the stages; gaps outside stages may begin within one, which is not their place."""
     places = [_place(row) for row in row_dicts(_of_each_stage(gaps).head(3))]
     for place in places or [window.place for window in lost.windows[:3]]:
-        yield replace(place, stage=None) if _is_outside(lost) else place
+        yield replace(place, stage=None) if is_outside(lost) else place
 
 
 def _in_few_steps(measured: Measurements, owner: Owner, lost: Pauses) -> str:
     """In which steps the pauses are, where these are few."""
-    steps = set() if _is_outside(lost) else pausing_steps(measured, owner, lost)
+    steps = set() if is_outside(lost) else pausing_steps(measured, owner, lost)
     return f", nearly all in {plural(len(steps), 'step')} {numbers(steps)}" if steps else ""
 
 
@@ -456,67 +449,6 @@ def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
         yield evidence("short_ns", round(steps.mean(lost.short_ns)), "between ops, per step")
     if lost.outside_ns:
         yield evidence("outside_ns", round(steps.mean(lost.outside_ns)), "outside any stage")
-
-
-def _told(measured: Measurements, owner: Owner, lost: Pauses) -> tuple[str, str, tuple[str, ...]]:
-    """(what the host does, what to try, caveats) of pauses, by what most of them are."""
-    named_culprit = partial(of_owner, measured, owner, is_outside=_is_outside(lost))
-    if lost.short_ns > max(lost.silent_ns, lost.code_ns):
-        culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
-        place = "" if culprit is None else f", most in {_named(culprit)}"
-        advice = "see what runs between the ops: with_stack=True, ranges (NVTX), CPU samples"
-        return f"the host is between ops, in many short pauses{place}", advice, ()
-    if lost.code_ns > lost.silent_ns:
-        culprit = named_culprit(("python", "range"))
-        if culprit is None:
-            place = "the host runs Python"
-        else:
-            waiting = waiting_for(measured, culprit, owner)
-            place = f"the host is in {_named(culprit)}{waiting}"
-        return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
-    culprit = named_culprit(("sample", "off_cpu"))
-    if culprit is not None:
-        advice = (
-            "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
-        )
-        return f"the host is {_on_cpu(culprit)}", advice, ()
-    culprit = named_culprit(("nothing",))
-    around = (
-        "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
-    )
-    what = f"no host activity is recorded{_between(around)}"
-    advice = "see what it does: record with with_stack=True, mark it with ranges (NVTX), or sample the CPU"
-    return (
-        what,
-        advice,
-        (
-            "the trace does not show what the host did: it may have waited for another process or a file",
-        ),
-    )
-
-
-def _between(around: str) -> str:
-    """What was recorded around a pause, as the end of a sentence: ` between aten::mm and aten::add`."""
-    if not around:
-        return ""
-    after, both, before = around.removeprefix("after ").partition(", before ")
-    return f" between {after} and {before}" if both else f" {around}"
-
-
-def _on_cpu(culprit: Culprit) -> str:
-    """What is known of CPUs alone, as the end of "the host is"."""
-    if culprit.place in OFF_CPU.values():
-        return _named(replace(culprit, place=culprit.place.strip("()")))
-    return f"in {_named(culprit)}, according to CPU samples"
-
-
-def _named(culprit: Culprit) -> str:
-    """A place, with its share where it is not nearly all."""
-    return (
-        culprit.place
-        if culprit.ratio >= 0.9
-        else f"{culprit.place} ({show(culprit.ratio, 'ratio')} of it)"
-    )
 
 
 def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
