@@ -6,11 +6,14 @@ shell completion must not wait for pandas.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -50,7 +53,11 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_t
 NEW_OBJECTS = 300_000
 """The collector of cycles looks after so many new objects, more than a small analysis makes: with its 700 it takes a twentieth of the time to find nothing."""
 
-FAILED, INTERRUPTED = 2, 130
+FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
+
+
+class Terminated(SystemExit):
+    """SIGTERM was received: leave as after Ctrl-C, through every cleanup, with the status of SIGTERM."""
 
 
 class Commands(click.Group):
@@ -103,7 +110,7 @@ class Commands(click.Group):
         context: click.Context | None = None
         try:
             require_alone()
-            with self.make_context(PROGRAM, args) as context:
+            with _terminable(), self.make_context(PROGRAM, args) as context:
                 status = self.invoke(context)
             terminal.say("")  # what is still buffered must fail here, where it can be reported
         except click.exceptions.Exit as leaving:
@@ -114,10 +121,32 @@ class Commands(click.Group):
         except (KeyboardInterrupt, click.Abort):
             terminal.tell("\ntracekit: interrupted")
             return INTERRUPTED
+        except Terminated:
+            terminal.tell("\ntracekit: terminated")
+            return TERMINATED
         except Exception as error:  # noqa: BLE001 - the last place where a person can be told
             terminal.tell_error(error, stack=bool(context and terminal.is_verbose(context)))
             return FAILED
         return status if isinstance(status, int) else 0
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM meanwhile, unless the program that calls us handles it itself."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(*_: object) -> NoReturn:
+    """Leave through the exception, so that workers and temporary files are removed on the way out."""
+    raise Terminated(TERMINATED)
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import re
+import signal
 import socket
 import sys
 import threading
@@ -231,13 +232,14 @@ def _init(ray: Any, address: str) -> None:
     if address == "local":
         options = {"num_cpus": core_count(), "include_dashboard": False}
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            ignore_reinit_error=True,
-            **options,
-        )
+        with _sigterm_as_before():
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                ignore_reinit_error=True,
+                **options,
+            )
     except Exception as error:
         ray.shutdown()
         what = (
@@ -261,6 +263,22 @@ def _knock(address: str) -> None:
             f"no Ray cluster reached at {shown(address)}: {in_short(error)}",
             "check the address: ray status shows it",
         ) from error
+
+
+@contextlib.contextmanager
+def _sigterm_as_before() -> Iterator[None]:
+    """Keep the handler of SIGTERM: Ray replaces it by one that exits with status 15."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        yield
+    except SystemExit:
+        handler(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager
