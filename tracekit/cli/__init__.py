@@ -118,12 +118,10 @@ class Commands(click.Group):
         except BrokenPipeError:
             terminal.mute(sys.stdout)
             return 0
-        except (KeyboardInterrupt, click.Abort):
-            terminal.tell("\ntracekit: interrupted")
-            return INTERRUPTED
-        except Terminated:
-            terminal.tell("\ntracekit: terminated")
-            return TERMINATED
+        except (KeyboardInterrupt, click.Abort, Terminated) as stop:
+            is_interrupt = not isinstance(stop, Terminated)
+            terminal.tell(f"\ntracekit: {'interrupted' if is_interrupt else 'terminated'}")
+            return INTERRUPTED if is_interrupt else TERMINATED
         except Exception as error:  # noqa: BLE001 - the last place where a person can be told
             terminal.tell_error(error, stack=bool(context and terminal.is_verbose(context)))
             return FAILED

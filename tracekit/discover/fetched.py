@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache as once
@@ -25,6 +24,7 @@ from tracekit.discover.stores import MOST_FILES, Listed, Original, parts
 from tracekit.model import cache
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import shown
+from tracekit.model.temporaries import new_folder
 from tracekit.model.units import show
 
 if TYPE_CHECKING:
@@ -182,11 +182,7 @@ def _folder(text: str) -> Path:
     """Where the copies of what has this name are kept."""
     parent = None if cache.is_off() else cache.folder("fetched")
     if parent is None:
-        import tempfile
-
-        temporary = tempfile.mkdtemp(prefix="tracekit-")
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        return Path(temporary)
+        return _held.enter_context(new_folder())
     folder = parent / hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     folder.mkdir(mode=0o700, exist_ok=True)
     cache.hold(_held, folder / _INDEX)

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.files import write_all
+from tracekit.model.temporaries import new_file, remove_abandoned
 from tracekit.model.units import parse_size
 
 CACHE_VARIABLE = "TRACEKIT_CACHE"
@@ -75,16 +77,9 @@ def folder(kind: str) -> Path | None:
 
 def put(path: Path, data: bytes) -> None:
     """Nothing; afterwards the file at `path` is whole, for its owner alone, and holds `data`, unless it cannot be written."""
-    temporary = path.with_name(f"{PARTIAL}{os.urandom(8).hex()}")
-    with contextlib.suppress(OSError):
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    with contextlib.suppress(OSError), new_file(path.parent, PARTIAL) as (descriptor, temporary):
+        write_all(descriptor, data)
+        temporary.replace(path)
 
 
 def limit_bytes() -> int:
@@ -129,10 +124,12 @@ def forget_oldest(limit: int) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Nothing; what began to be written long ago, and never was finished, is removed."""
+    """Remove what was never finished: its program has ended, or it began long ago where files cannot be locked."""
     directory = above()
     if directory is None:
         return
+    for kind in KINDS:
+        remove_abandoned(directory / kind, PARTIAL)
     for path in directory.glob(f"*/{PARTIAL}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime <= _ABANDONED_S:
