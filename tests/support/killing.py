@@ -4,6 +4,7 @@ Everything that a program starts inherits a mark in its environment. Only proces
 descend from the program, are ever looked at or ended.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -39,6 +40,7 @@ class Program:
         self.mark = uuid.uuid4().hex
         self._seen = {}
         variables = {**os.environ, **(environment or {}), _MARK: self.mark}
+        variables = {name: value for name, value in variables.items() if value is not None}
         self.process = subprocess.Popen(
             list(map(str, command)),
             env=variables,
@@ -48,7 +50,6 @@ class Program:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self.given = given
         if given:
             self.process.stdin.write(given)
             self.process.stdin.flush()
@@ -65,7 +66,8 @@ class Program:
             (os.killpg if whole_group else os.kill)(self.process.pid, number)
 
     def ending(self):
-        """The ending of the program, which has been signalled."""
+        """The ending of the program, which has been signalled; its input stays open until then."""
+        given, self.process.stdin = self.process.stdin, None
         deadline = time.monotonic() + LIMIT_S
         try:
             output, errors = self.process.communicate(timeout=LIMIT_S)
@@ -78,6 +80,9 @@ class Program:
         survivors = self._end_survivors()
         if not is_closed:
             output, errors = self.process.communicate()
+        if given is not None:
+            with contextlib.suppress(OSError):
+                given.close()
         return Ending(status, output, errors, is_closed, survivors)
 
     def _end_survivors(self):

@@ -6,19 +6,16 @@ shell completion must not wait for pandas.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
 
-from tracekit.cli import terminal
+from tracekit.cli import leaving, terminal
 from tracekit.model.installed import require_alone
 from tracekit.model.version import VERSION
 
@@ -52,12 +49,6 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_t
 
 NEW_OBJECTS = 300_000
 """The collector of cycles looks after so many new objects, more than a small analysis makes: with its 700 it takes a twentieth of the time to find nothing."""
-
-FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
-
-
-class Terminated(SystemExit):
-    """SIGTERM was received: leave as after Ctrl-C, through every cleanup, with the status of SIGTERM."""
 
 
 class Commands(click.Group):
@@ -93,6 +84,10 @@ class Commands(click.Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command that `args` (by default the process's own) name, and leave with its status."""
         status = self.status(list(sys.argv[1:] if args is None else args))
+        if status in (leaving.INTERRUPTED, leaving.TERMINATED):
+            from tracekit.model.lifetime import leave_at_once
+
+            leave_at_once(status)
         gc.freeze()  # or Python would look through all that is left for cycles once more, to free it an instant earlier
         sys.exit(status)
 
@@ -108,43 +103,16 @@ class Commands(click.Group):
             os.environ.setdefault(name, value)
         gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
         context: click.Context | None = None
-        try:
+
+        def work() -> object:
+            nonlocal context
             require_alone()
-            with _terminable(), self.make_context(PROGRAM, args) as context:
+            with leaving.terminable(), self.make_context(PROGRAM, args) as context:
                 status = self.invoke(context)
             terminal.say("")  # what is still buffered must fail here, where it can be reported
-        except click.exceptions.Exit as leaving:
-            return leaving.exit_code
-        except BrokenPipeError:
-            terminal.mute(sys.stdout)
-            return 0
-        except (KeyboardInterrupt, click.Abort, Terminated) as stop:
-            is_interrupt = not isinstance(stop, Terminated)
-            terminal.tell(f"\ntracekit: {'interrupted' if is_interrupt else 'terminated'}")
-            return INTERRUPTED if is_interrupt else TERMINATED
-        except Exception as error:  # noqa: BLE001 - the last place where a person can be told
-            terminal.tell_error(error, stack=bool(context and terminal.is_verbose(context)))
-            return FAILED
-        return status if isinstance(status, int) else 0
+            return status
 
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM meanwhile, unless the program that calls us handles it itself."""
-    is_ours = threading.current_thread() is threading.main_thread()
-    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _terminate(*_: object) -> NoReturn:
-    """Leave through the exception, so that workers and temporary files are removed on the way out."""
-    raise Terminated(TERMINATED)
+        return leaving.status_of(work, lambda: bool(context and terminal.is_verbose(context)))
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

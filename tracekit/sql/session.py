@@ -41,6 +41,8 @@ _CLOSED = {
 """No files, no network, no extensions, nothing of this program's own variables, nothing written to the disk."""
 
 _BLOCK = 10_000
+_INTERRUPTED = "Query interrupted"
+"""How DuckDB reports a signal that Python's handler raised an exception for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,8 @@ class Result:
     def _next(self, limit: int = _BLOCK) -> list[tuple[Any, ...]]:
         try:
             rows: list[tuple[Any, ...]] = self.cursor.fetchmany(limit)
-        except _duckdb().Error as error:
-            raise plain(error) from None
+        except (RuntimeError, _duckdb().Error) as error:
+            raise _known(error) from None
         return rows
 
 
@@ -112,6 +114,10 @@ class Session:
     def statements(self, text: str) -> list[str]:
         """The statements of a text, in order; raises `TracekitError` where it is no SQL."""
         return statements.several(text, self._connection)
+
+    def interrupt(self) -> None:
+        """Interrupt the statement that runs, from another thread."""
+        self._connection.interrupt()
 
     def _check(self, text: str) -> None:
         """Nothing; raises what is wrong with a statement before any table is filled."""
@@ -196,8 +202,15 @@ class Session:
         try:
             with _interrupted_after(self._limit_s, self._connection.interrupt):
                 return self._connection.execute(text)
-        except _duckdb().Error as error:
-            raise plain(error, self.tables) from None
+        except (RuntimeError, _duckdb().Error) as error:
+            raise _known(error, self.tables) from None
+
+
+def _known(error: Exception, tables: Mapping[str, Table] | None = None) -> BaseException:
+    """The error as tracekit raises it; Ctrl-C, of which DuckDB makes a RuntimeError, is a KeyboardInterrupt again."""
+    if isinstance(error, _duckdb().Error):
+        return plain(error, tables)
+    return KeyboardInterrupt() if str(error) == _INTERRUPTED else error
 
 
 @contextlib.contextmanager
