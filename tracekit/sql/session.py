@@ -22,6 +22,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, for_pandas, framed
 from tracekit.model.tables.table import Table
 from tracekit.sql import statements
+from tracekit.sql.bounded_cells import bounded, merged
 from tracekit.sql.messages import plain
 from tracekit.sql.schema import declared, literal, quoted
 from tracekit.sql.texts import utf8
@@ -91,8 +92,11 @@ class Session:
         for table in self.tables.values():
             self._execute(f"CREATE TABLE {quoted(table.name)} ({declared(table)})")
 
-    def run(self, statement: str) -> Result:
-        """What one statement gives; raises `TracekitError` for anything but a query that DuckDB can answer."""
+    def run(self, statement: str, most: tuple[int, int] | None = None) -> Result:
+        """What one statement gives; raises `TracekitError` for anything but a query that DuckDB can answer.
+
+        `most` are rows and the characters of a cell: DuckDB cuts what is more, before any of it is a Python object.
+        """
         text = statements.single(statement, self._connection)
         meta = statements.about_tables(text, self.tables)
         if meta is not None:
@@ -105,11 +109,20 @@ class Session:
         names = self._names(text)
         self._fill(names, with_step=with_step)
         self._describe(self.tables if statements.asks_for_comments(text) else names)
+        if most is not None and statements.is_query(text):
+            return self._bounded(text, *most)
         cursor = self._execute(text)
         if statements.is_explained(text):
             plans = "\n".join(plan for _, plan in cursor.fetchall())
             return Result(("plan",), _Rows(zip(plans.splitlines())))
         return Result(tuple(map(itemgetter(0), cursor.description)), cursor)
+
+    def _bounded(self, text: str, rows: int, characters: int) -> Result:
+        """The first rows of a query, long cells cut."""
+        described = self._execute(f"DESCRIBE {text}").fetchall()
+        names, types = (tuple(map(itemgetter(place), described)) for place in (0, 1))
+        result = Result((), self._execute(bounded(text, types, rows, characters)))
+        return Result(names, _Rows(merged(row, types) for row in result.rows(rows)))
 
     def statements(self, text: str) -> list[str]:
         """The statements of a text, in order; raises `TracekitError` where it is no SQL."""
