@@ -122,7 +122,8 @@ def problems_of(case, folder, number, after_s, reference, early_s):
     for name, data in case.files(folder).items():
         if data != files[name]:
             problems.append(f"torn file: {name}")
-    if number == signal.SIGKILL:
+    # A server kills its worker, as for a request that is cancelled.
+    if number == signal.SIGKILL or case.until is not None:
         case.measure(folder)
         if case.files(folder) != files:
             problems.append("the next run writes something else")

@@ -7,6 +7,7 @@ and ends when that has ended, however it did.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -17,7 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from multiprocessing import connection, get_all_start_methods, get_context, parent_process
+from multiprocessing import (
+    connection,
+    current_process,
+    get_all_start_methods,
+    get_context,
+    parent_process,
+)
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -35,6 +42,7 @@ from tracekit.engine.attempts import (
     throttled,
 )
 from tracekit.model.records import dataclass
+from tracekit.model.temporaries import new_folder
 from tracekit.model.trace import Failure, Source
 
 _LOG = logging.getLogger("tracekit")
@@ -161,6 +169,7 @@ def _start_server(preload: list[str]) -> None:
     """Start the server that workers are forked from, if it does not run yet."""
     from multiprocessing import forkserver
 
+    _take_room()
     # A BLAS pool in the server would be a thread to fork after, and one per worker too many.
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -173,6 +182,15 @@ def _start_server(preload: list[str]) -> None:
             del os.environ["OPENBLAS_NUM_THREADS"]
         else:
             os.environ["OPENBLAS_NUM_THREADS"] = threads
+
+
+def _take_room() -> None:
+    """Have multiprocessing keep its socket in a temporary folder of ours, which the next run removes if this one is killed."""
+    options = getattr(current_process(), "_config", None)  # what util.get_temp_dir() reads
+    if isinstance(options, dict) and not options.get("tempdir"):
+        folder = contextlib.ExitStack()
+        options["tempdir"] = str(folder.enter_context(new_folder()))
+        atexit.register(folder.close)
 
 
 @contextlib.contextmanager
