@@ -23,6 +23,7 @@ from tracekit.discover.runs import numbered
 from tracekit.model.capacity import core_count
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
+from tracekit.model.lifetime import processes_below, start_of
 from tracekit.model.records import dataclass
 from tracekit.model.version import VERSION
 
@@ -90,7 +91,7 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
         yield _probed(ray)
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    with _tokens_as_before(ray), _quiet():
+    with _tokens_as_before(ray), _quiet(), _ended_whole(is_ours=address == "local"):
         _init(ray, address)
         try:
             yield _probed(ray)
@@ -263,6 +264,27 @@ def _knock(address: str) -> None:
             f"no Ray cluster reached at {shown(address)}: {in_short(error)}",
             "check the address: ray status shows it",
         ) from error
+
+
+@contextlib.contextmanager
+def _ended_whole(*, is_ours: bool) -> Iterator[None]:
+    """End all processes of a cluster that was started here, also where a signal came before Ray knew of them.
+
+    Agents of Ray look for their raylet only now and then, and outlive one that is ended while they start.
+    """
+    before = processes_below(os.getpid()) if is_ours else {}
+    try:
+        yield
+    except BaseException:
+        if is_ours:
+            started = processes_below(os.getpid())
+            _ray().shutdown()
+            started |= processes_below(os.getpid())
+            for pid, since in started.items():
+                if before.get(pid) != since and start_of(pid) == since:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+        raise
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import NoReturn
 
 _DEATH_SIGNAL = 1
@@ -42,6 +43,36 @@ def leave_at_once(status: int) -> NoReturn:
                 stream.flush()
     finally:
         os._exit(status)
+
+
+def processes_below(pid: int) -> dict[int, str]:
+    """When each process that descends from `pid` was started, by its id; none where the system does not list them."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        fields = _fields(entry)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    below: dict[int, str] = {}
+    pending = [pid]
+    while pending:
+        for child in children.get(pending.pop(), []):
+            below[child] = start_of(child)
+            pending.append(child)
+    return below
+
+
+def start_of(pid: int) -> str:
+    """When a process was started, in the system's own count, which tells it from a later one with its id; empty if it has ended."""
+    fields = _fields(Path(f"/proc/{pid}/stat"))
+    return fields[19] if fields else ""
+
+
+def _fields(path: Path) -> list[str]:
+    """What the system says of a process, from its state on; nothing of one that has ended."""
+    try:
+        return path.read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _set_death_signal() -> bool:
