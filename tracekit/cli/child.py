@@ -98,7 +98,7 @@ def _work(
     work: Callable[[], int],
     is_verbose: bool,
     parent: int,
-    mask: set[signal.Signals],
+    mask: set[int | signal.Signals],
     *,
     is_shell: bool,
 ) -> NoReturn:

@@ -17,13 +17,19 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
 from tracekit.discover.runs import numbered
 from tracekit.model.capacity import core_count
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import natural, shown
-from tracekit.model.lifetime import processes_below, start_of
+from tracekit.model.lifetime import (
+    processes_below,
+    processes_marked,
+    start_guard,
+    start_of,
+)
 from tracekit.model.records import dataclass
 from tracekit.model.version import VERSION
 
@@ -270,21 +276,32 @@ def _knock(address: str) -> None:
 def _ended_whole(*, is_ours: bool) -> Iterator[None]:
     """End all processes of a cluster that was started here, also where a signal came before Ray knew of them.
 
-    Agents of Ray look for their raylet only now and then, and outlive one that is ended while they start.
+    Agents of Ray look for their raylet only now and then, and outlive one that is ended while they start. A guard ends
+    them where this process is killed.
     """
-    before = processes_below(os.getpid()) if is_ours else {}
+    if not is_ours or sys.platform != "linux":
+        yield
+        return
+    # Only what is Ray's: the program that calls us may have processes of its own.
+    marks = (f"{Path(_ray().__file__).parent}{os.sep}", "ray::")
+    before = processes_below(os.getpid())
+    guard = start_guard(marks)
     try:
         yield
     except BaseException:
-        if is_ours:
-            started = processes_below(os.getpid())
-            _ray().shutdown()
-            started |= processes_below(os.getpid())
-            for pid, since in started.items():
-                if before.get(pid) != since and start_of(pid) == since:
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
+        started = processes_marked(os.getpid(), marks)
+        _ray().shutdown()
+        started |= processes_marked(os.getpid(), marks)
+        started.pop(guard.pid, None)  # it names the marks
+        for pid, since in started.items():
+            if before.get(pid) != since and start_of(pid) == since:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
         raise
+    finally:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        guard.wait()
 
 
 @contextlib.contextmanager

@@ -5,10 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import signal
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +19,8 @@ _DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 _LOOK_EVERY_S = 1.0
+_NOTE_EVERY_S, _STARTING_S, _GUARD_GRACE_S = 0.1, 20.0, 2.0
+"""How often a guard notes new processes while most are started, how long that takes, and how long they may take to end."""
 
 
 def die_with(parent: int) -> None:
@@ -61,6 +66,23 @@ def processes_below(pid: int) -> dict[int, str]:
     return below
 
 
+def processes_marked(pid: int, marks: Sequence[str]) -> dict[int, str]:
+    """Those of `processes_below` that have one of the `marks` in their command lines."""
+    return {
+        process: since
+        for process, since in processes_below(pid).items()
+        if any(mark in _command(process) for mark in marks)
+    }
+
+
+def _command(pid: int) -> str:
+    """The command line of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def start_of(pid: int) -> str:
     """When a process was started, in the system's own count, which tells it from a later one with its id; empty if it has ended."""
     fields = _fields(Path(f"/proc/{pid}/stat"))
@@ -73,6 +95,47 @@ def _fields(path: Path) -> list[str]:
         return path.read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def start_guard(marks: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process that, once this one has ended or closed the guard's input, ends what a library started for this one.
+
+    Those are the processes that descend from this one, begin after this call, and have one of the `marks` in
+    their command lines; all others are let alone. Linux only.
+    """
+    known = list(processes_below(os.getpid()))
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.append({root!r}); from tracekit.model.lifetime import guard; guard({os.getpid()}, {list(marks)!r}, {known!r})"
+    return subprocess.Popen(  # noqa: S603 - this very Python
+        [sys.executable, "-I", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
+    """Note what descends from `pid`, bears one of the `marks` and is not `known`; when standard input closes, end it after a grace."""
+    began = time.monotonic()
+    noted: dict[int, str] = {}
+    while True:
+        noted |= {p: t for p, t in processes_marked(pid, marks).items() if p not in known}
+        pause_s = _NOTE_EVERY_S if time.monotonic() - began < _STARTING_S else _LOOK_EVERY_S
+        if select.select([0], [], [], pause_s)[0]:
+            break
+    deadline = time.monotonic() + _GUARD_GRACE_S
+    while time.monotonic() < deadline and any(map(_runs, noted, noted.values())):
+        time.sleep(_NOTE_EVERY_S)
+    for process, since in noted.items():
+        if _runs(process, since):
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _runs(pid: int, since: str) -> bool:
+    """Whether the process that was started then is still there."""
+    return pid != os.getpid() and start_of(pid) == since
 
 
 def _set_death_signal() -> bool:
