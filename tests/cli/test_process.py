@@ -122,7 +122,14 @@ main()
 """
 
 
-def test_an_interrupt_ends_a_run_with_130_within_seconds(tmp_path):
+@pytest.mark.parametrize("whole_group", [True, False])
+@pytest.mark.parametrize(
+    ("number", "status", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_a_signal_ends_a_run_with_its_status_within_seconds(
+    tmp_path, number, status, word, whole_group
+):
     script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
     engine_tests = str(Path(__file__).parents[1] / "engine")
@@ -138,11 +145,11 @@ def test_an_interrupt_ends_a_run_with_130_within_seconds(tmp_path):
     while len(list(tmp_path.glob("*.begun"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     started = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
+    (os.killpg if whole_group else os.kill)(process.pid, number)
     output, errors = process.communicate(timeout=20)
     assert time.monotonic() - started < 5
-    assert process.returncode == 130
-    assert errors.strip() == "tracekit: interrupted"
+    assert process.returncode == status
+    assert errors.strip() == f"tracekit: {word}"
     assert output == ""
 
 

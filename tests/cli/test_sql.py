@@ -310,7 +310,7 @@ def test_the_shell_tells_what_it_knows_and_ends_when_told(typed):
 
 def test_the_shell_opens_on_a_terminal(monkeypatch):
     opened = []
-    monkeypatch.setattr(sql_shell, "run", lambda session, _show: opened.append(session))
+    monkeypatch.setattr(sql_shell, "run", lambda session, *_: opened.append(session))
     monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     assert piped("", ONE).exit_code == 0
     assert "kernels" in opened[0].tables

@@ -236,9 +236,9 @@ def test_a_copy_that_the_disk_spoils_is_noticed(tmp_path, monkeypatch):
     source.write_bytes(b"x" * 1000)
     write = file_copies._write
 
-    def spoiled(descriptor, path, mode):
-        digest = write(descriptor, path, mode)
-        path.write_bytes(b"x" * 999 + b"y")
+    def spoiled(blocks, descriptor, mode):
+        digest = write(blocks, descriptor, mode)
+        os.pwrite(descriptor, b"y", 999)
         return digest
 
     monkeypatch.setattr(file_copies, "_write", spoiled)

@@ -81,7 +81,7 @@ def _container(value: Any, kind: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return _MISFIT
     if kind is tuple:
         is_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 LIMIT_S = 60.0
 """Seconds of a statement once its tables are read."""
 
+MEMORY_BYTES = 2 << 30
+"""What a statement may take beside its tables, or half of what is free where that is less."""
+
+CELL_CHARACTERS = 1_000
+"""DuckDB cuts a longer cell."""
+
 
 @dataclass(frozen=True, slots=True)
 class SqlArguments:
@@ -97,11 +103,11 @@ def _rows(roots: Roots, path: str, asked: SqlArguments, statement: str) -> SqlAn
             unread.append(Unread(fault.source, problem, "the tables of other questions are whole"))
         return rows.tables
 
-    session = sql_session.opened(load, limit_s=LIMIT_S)
+    session = sql_session.opened(load, limit_s=LIMIT_S, most_bytes=MEMORY_BYTES)
     statements = session.statements(statement)
     if len(statements) != 1:
         raise TracekitError(f"{len(statements)} statements are given", "one at a time")
-    result = session.run(statements[0])
+    result = session.run(statements[0], (asked.limit + 1, CELL_CHARACTERS))
     values = [tuple(map(cell, row)) for row in result.rows(asked.limit + 1)]
     first = rows_within(values, asked.limit)
     return SqlAnswer(

@@ -6,13 +6,20 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.lifetime import die_with
 from tracekit.render.escape import printable
 
 T = TypeVar("T")
 
+_watched: set[int] = set()
+"""The server that this process ends with, once it does."""
 
-def tried(work: Callable[[], T]) -> tuple[T | None, str]:
-    """(what the work gives, or None; what went wrong with it)."""
+
+def tried(work: Callable[[], T], server: int | None = None) -> tuple[T | None, str]:
+    """(what the work gives, or None; what went wrong with it); the process ends with `server`, which started it."""
+    if server is not None and server not in _watched:
+        _watched.add(server)
+        die_with(server)
     try:
         return work(), ""
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
@@ -25,6 +32,11 @@ def told(error: Exception) -> str:
         lines = [printable(str(error), 1_000), printable(error.hint, 1_000)]
     elif isinstance(error, MemoryError):
         lines = ["memory ran out", "ask for fewer ranks or steps"]
+    elif isinstance(error, RecursionError):
+        lines = [
+            "an argument or a file is nested too deeply",
+            "give the value itself, not its JSON text",
+        ]
     elif isinstance(error, OSError) and error.strerror:
         lines = [printable(f"{error.filename or 'a file'}: {error.strerror}", 1_000), ""]
     else:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tracekit.cli import terminal
+from tracekit.cli import leaving, terminal
 from tracekit.model.installed import require_alone
 from tracekit.model.redaction import remember
 from tracekit.model.version import VERSION
@@ -51,8 +51,6 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_t
 NEW_OBJECTS = 300_000
 """The collector of cycles looks after so many new objects, more than a small analysis makes: with its 700 it takes a twentieth of the time to find nothing."""
 
-FAILED, INTERRUPTED = 2, 130
-
 
 class Commands(click.Group):
     """The group of all commands; `main` never returns, and every way out of it has its status."""
@@ -87,6 +85,10 @@ class Commands(click.Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command that `args` (by default the process's own) name, and leave with its status."""
         status = self.status(list(sys.argv[1:] if args is None else args))
+        if status in (leaving.INTERRUPTED, leaving.TERMINATED):
+            from tracekit.model.lifetime import leave_at_once
+
+            leave_at_once(status)
         gc.freeze()  # or Python would look through all that is left for cycles once more, to free it an instant earlier
         sys.exit(status)
 
@@ -104,25 +106,19 @@ class Commands(click.Group):
             os.environ.setdefault(name, value)
         gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
         context: click.Context | None = None
-        try:
+
+        def work() -> object:
+            nonlocal context
             require_alone()
-            with self.make_context(PROGRAM, args) as context:
+            with leaving.terminable(), self.make_context(PROGRAM, args) as context:
                 status = self.invoke(context)
             terminal.say("")  # what is still buffered must fail here, where it can be reported
-        except click.exceptions.Exit as leaving:
-            return leaving.exit_code
-        except BrokenPipeError:
-            terminal.mute(sys.stdout)
-            return 0
-        except (KeyboardInterrupt, click.Abort):
-            terminal.tell("\ntracekit: interrupted")
-            return INTERRUPTED
-        except Exception as error:  # noqa: BLE001 - the last place where a person can be told
-            terminal.tell_error(error, stack=bool(context and terminal.is_verbose(context)))
-            return FAILED
+            return status
+
+        try:
+            return leaving.status_of(work, lambda: bool(context and terminal.is_verbose(context)))
         finally:
             terminal.resume_commands()
-        return status if isinstance(status, int) else 0
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

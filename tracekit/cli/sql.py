@@ -117,7 +117,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     are named are read or measured. DESCRIBE and SHOW TABLES tell what they mean. Without STATEMENT a shell
     opens, or standard input is read. Nothing but the tables can be read, and nothing can be written.
     """
-    del verbose
+    from tracekit.cli import child
     from tracekit.sql import recipes
 
     if lists_recipes:
@@ -136,14 +136,21 @@ def command(  # noqa: PLR0913 - what is given, one by one
             return 0
     opt.need_paths(paths, (), "PATH")
     form = _form(format_, limit, output)
-    answers = _Answers(paths, options, memory, form, quiet=quiet)
-    if statement is None and sys.stdin.isatty():
-        from tracekit.cli import sql_shell
+    is_shell = statement is None and sys.stdin.isatty()
+    statements = child.Statements() if is_shell else None
 
-        sql_shell.run(answers.session, answers.show)
-    else:
-        _run(answers, sys.stdin.read() if statement is None else statement)
-    return 2 if strict and answers.has_failed else 0
+    def work() -> int:
+        answers = _Answers(paths, options, memory, form, quiet=quiet)
+        if statements is not None:
+            from tracekit.cli import sql_shell
+
+            sql_shell.run(answers.session, answers.show, statements)
+        else:
+            _run(answers, sys.stdin.read() if statement is None else statement)
+        terminal.say("")
+        return 2 if strict and answers.has_failed else 0
+
+    return child.run(work, verbose, statements)
 
 
 class _Answers:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from tracekit.cli import terminal
@@ -18,11 +22,16 @@ _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT â€
 """
 
 
-def run(session: Session, show: Callable[[str], None]) -> None:
-    """Nothing; reads statements from the terminal until it ends, and shows what each gives."""
+def run(
+    session: Session,
+    show: Callable[[str], None],
+    running: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - it may be entered again
+) -> None:
+    """Read statements from the terminal until it ends, and show what each gives; `running` is entered meanwhile."""
     from tracekit.sql import statements
 
     _complete(session)
+    _interrupt_on_signal(session)
     terminal.tell("SQL over the tables of these profiles; .help tells more, .quit leaves")
     lines: list[str] = []
     while True:
@@ -38,18 +47,40 @@ def run(session: Session, show: Callable[[str], None]) -> None:
         if not lines and line.strip().lower() in (".quit", ".exit", "quit", "exit"):
             return
         if not lines and line.strip().startswith("."):
-            _answered(_command, line.strip(), show)
+            _answered(running, _command, line.strip(), show)
         elif line.strip() or lines:
             lines.append(line)
             if statements.code("\n".join(lines)).rstrip().endswith(";"):
-                _answered(_statements, "\n".join(lines), show, session)
+                _answered(running, _statements, "\n".join(lines), show, session)
                 lines = []
 
 
-def _answered(function: Callable[..., None], *arguments: object) -> None:
-    """Nothing; calls a function, and tells what it raises: the shell goes on."""
+def _interrupt_on_signal(session: Session) -> None:
+    """Have Ctrl-C interrupt the statement that runs: DuckDB looks at Python's signals too seldom.
+
+    A thread does it: the handler itself would run only after the statement.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    signals, received = os.pipe()
+    os.set_blocking(received, False)
+    signal.set_wakeup_fd(received, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while number := os.read(signals, 1):
+            if number[0] == signal.SIGINT:
+                session.interrupt()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _answered(
+    running: AbstractContextManager[None], function: Callable[..., None], *arguments: object
+) -> None:
+    """Call a function within `running`, and tell what it raises: the shell goes on."""
     try:
-        function(*arguments)
+        with running:
+            function(*arguments)
     except KeyboardInterrupt:
         terminal.tell("interrupted")
     except TracekitError as error:

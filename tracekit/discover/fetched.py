@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +28,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.files import Sign, is_settled, sign_of
 from tracekit.model.labels import shown
 from tracekit.model.redaction import redact, shown_cause
+from tracekit.model.temporaries import new_folder
 from tracekit.model.units import show
 
 if TYPE_CHECKING:
@@ -211,11 +211,7 @@ def _folder(text: str) -> Path:
     """Where the copies of what has this name are kept."""
     parent = None if cache.is_off() else cache.folder("fetched")
     if parent is None:
-        import tempfile
-
-        temporary = tempfile.mkdtemp(prefix="tracekit-")
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        return Path(temporary)
+        return _held.enter_context(new_folder())
     folder = parent / hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     folder.mkdir(mode=0o700, exist_ok=True)
     cache.hold(_held, folder / _INDEX)

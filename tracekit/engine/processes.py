@@ -1,21 +1,30 @@
 """Workers in processes: real parallelism, and nothing that a source does can harm the others.
 
 The processes are of our own making, not an executor's: a worker that is killed names its source, the
-others keep theirs, and an interrupt can stop them at once.
+others keep theirs, and an interrupt can stop them at once. Each watches the program that it works for,
+and ends when that has ended, however it did.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import pickle
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from multiprocessing import connection, get_all_start_methods, get_context
+from multiprocessing import (
+    connection,
+    current_process,
+    get_all_start_methods,
+    get_context,
+    parent_process,
+)
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -33,12 +42,16 @@ from tracekit.engine.attempts import (
     throttled,
 )
 from tracekit.model.records import dataclass
+from tracekit.model.temporaries import new_folder
 from tracekit.model.trace import Failure, Source
 
 _LOG = logging.getLogger("tracekit")
 
 _GRACE_S = 1.0
 """How long a stopped worker may take to remove its temporary files before it is killed."""
+
+_LOOK_EVERY_S = 1.0
+"""How often a worker looks for its parent where the kernel does not report the parent's end."""
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +76,7 @@ class Processes(Generic[R]):
         """Begin the call for `source`; an idle worker that has died meanwhile is passed over."""
         while True:
             fresh = not self._idle
-            worker = _hire(self._payload, self._preload) if fresh else self._idle.pop()
+            worker = self._hire() if fresh else self._idle.pop()
             self._busy[index], self._sources[index] = worker, source
             try:
                 worker.connection.send(source)
@@ -72,6 +85,11 @@ class Processes(Generic[R]):
                 if fresh:  # wait() will find it dead and say so
                     return
                 _dismiss([worker])
+
+    def _hire(self) -> _Worker:
+        """Start a worker that keeps no end of another worker's pipe."""
+        others = [worker.connection for worker in (*self._idle, *self._busy.values())]
+        return _hire(self._payload, self._preload, others)
 
     def wait(self) -> list[tuple[int, Message[R]]]:
         """What busy workers have said, one message each; a dead one is a lost attempt."""
@@ -116,16 +134,19 @@ class Processes(Generic[R]):
         self._idle, self._busy = [], {}
 
 
-def _hire(payload: bytes, preload: list[str]) -> _Worker:
+def _hire(payload: bytes, preload: list[str], others: Sequence[Connection[Any, Any]]) -> _Worker:
     """A new worker process, started so that it runs nothing of the program's main module.
 
+    `others` are our ends of the pipes to other workers: a forked worker closes its copies, which would keep
+    those workers from seeing that we have ended.
     Forked from here it has imported everything: that is not safe once there are threads. Then it is forked from a
     server that imports it all once more, or where there is no fork, each worker imports it.
     """
     method = _start_method()
     context: Any = get_context(method)
     driver_end, worker_end = context.Pipe()
-    args = (worker_end, payload, _LOG.level, dict(os.environ))
+    inherited = (driver_end, *others) if method == "fork" else ()
+    args = (worker_end, payload, _LOG.level, dict(os.environ), os.getpid(), inherited)
     process = context.Process(target=serve, args=args, daemon=True)
     with _without_main_module():
         if method == "forkserver":
@@ -148,6 +169,7 @@ def _start_server(preload: list[str]) -> None:
     """Start the server that workers are forked from, if it does not run yet."""
     from multiprocessing import forkserver
 
+    _take_room()
     # A BLAS pool in the server would be a thread to fork after, and one per worker too many.
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -160,6 +182,15 @@ def _start_server(preload: list[str]) -> None:
             del os.environ["OPENBLAS_NUM_THREADS"]
         else:
             os.environ["OPENBLAS_NUM_THREADS"] = threads
+
+
+def _take_room() -> None:
+    """Have multiprocessing keep its socket in a temporary folder of ours, which the next run removes if this one is killed."""
+    options = getattr(current_process(), "_config", None)  # what util.get_temp_dir() reads
+    if isinstance(options, dict) and not options.get("tempdir"):
+        folder = contextlib.ExitStack()
+        options["tempdir"] = str(folder.enter_context(new_folder()))
+        atexit.register(folder.close)
 
 
 @contextlib.contextmanager
@@ -190,14 +221,22 @@ def _without_main_module() -> Iterator[None]:
 
 
 def serve(
-    pipe: Connection[Any, Any], payload: bytes, log_level: int, environment: Mapping[str, str]
+    pipe: Connection[Any, Any],
+    payload: bytes,
+    log_level: int,
+    environment: Mapping[str, str],
+    driver: int,
+    inherited: Sequence[Connection[Any, Any]],
 ) -> None:
-    """Answer each source sent through `pipe` with how the function ended, until the pipe closes."""
+    """Answer each source sent through `pipe` with how the function ended, until the pipe closes or `driver` ends."""
+    for copy in inherited:
+        copy.close()
     # The server that this was forked from has the environment of when it began.
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_leave_with, args=(driver, os.getppid()), daemon=True).start()
     if log_level:  # the parent shows its log: so do we
         logging.basicConfig(format="%(message)s")
         _LOG.setLevel(log_level)
@@ -235,6 +274,30 @@ def _answer(pipe: Connection[Any, Any], source: Source, ended: Attempt[Any]) -> 
 def _leave(*_: object) -> NoReturn:
     """Leave through the exception, so that temporary files are removed on the way out."""
     raise SystemExit(128 + signal.SIGTERM)
+
+
+def _leave_with(driver: int, parent: int) -> None:
+    """Wait until the process `driver`, or our `parent`, has ended; then end this one: asked first, killed after the grace.
+
+    A thread does this: PR_SET_PDEATHSIG would end us with the *thread* that started us, and workers that are
+    forked from a server are not children of the driver at all.
+    """
+    ends: list[Any] = []
+    starter = parent_process()
+    if starter is not None:
+        ends.append(starter.sentinel)
+    is_running = True
+    try:
+        ends.append(os.pidfd_open(driver))
+    except ProcessLookupError:
+        is_running = False
+    except (AttributeError, OSError):  # Linux has it from 5.3 on
+        pass
+    while is_running and os.getppid() == parent:
+        is_running = not connection.wait(ends, _LOOK_EVERY_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _dismiss(workers: list[_Worker]) -> None:

@@ -10,12 +10,14 @@ import io
 import logging
 import os
 import re
+import signal
 import socket
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
 from tracekit.discover.runs import numbered
@@ -23,6 +25,12 @@ from tracekit.model.capacity import core_count
 from tracekit.model.errors import TracekitError
 from tracekit.model.installed import install_command
 from tracekit.model.labels import natural, shown
+from tracekit.model.lifetime import (
+    processes_below,
+    processes_marked,
+    start_guard,
+    start_of,
+)
 from tracekit.model.records import dataclass
 from tracekit.model.version import VERSION
 
@@ -90,7 +98,7 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
         yield _probed(ray)
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    with _tokens_as_before(ray), _quiet():
+    with _tokens_as_before(ray), _quiet(), _ended_whole(is_ours=address == "local"):
         _init(ray, address)
         try:
             yield _probed(ray)
@@ -232,13 +240,14 @@ def _init(ray: Any, address: str) -> None:
     if address == "local":
         options = {"num_cpus": core_count(), "include_dashboard": False}
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            ignore_reinit_error=True,
-            **options,
-        )
+        with _sigterm_as_before():
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                ignore_reinit_error=True,
+                **options,
+            )
     except Exception as error:
         ray.shutdown()
         what = (
@@ -262,6 +271,54 @@ def _knock(address: str) -> None:
             f"no Ray cluster reached at {shown(address)}: {in_short(error)}",
             "check the address: ray status shows it",
         ) from error
+
+
+@contextlib.contextmanager
+def _ended_whole(*, is_ours: bool) -> Iterator[None]:
+    """End all processes of a cluster that was started here, also where a signal came before Ray knew of them.
+
+    Agents of Ray look for their raylet only now and then, and outlive one that is ended while they start. A guard ends
+    them where this process is killed.
+    """
+    if not is_ours or sys.platform != "linux":
+        yield
+        return
+    # Only what is Ray's: the program that calls us may have processes of its own.
+    marks = (f"{Path(_ray().__file__).parent}{os.sep}", "ray::")
+    before = processes_below(os.getpid())
+    guard = start_guard(marks)
+    try:
+        yield
+    except BaseException:
+        started = processes_marked(os.getpid(), marks)
+        _ray().shutdown()
+        started |= processes_marked(os.getpid(), marks)
+        started.pop(guard.pid, None)  # it names the marks
+        for pid, since in started.items():
+            if before.get(pid) != since and start_of(pid) == since:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        guard.wait()
+
+
+@contextlib.contextmanager
+def _sigterm_as_before() -> Iterator[None]:
+    """Keep the handler of SIGTERM: Ray replaces it by one that exits with status 15."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        yield
+    except SystemExit:
+        handler(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

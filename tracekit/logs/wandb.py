@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import wandb
 
 from tracekit.logs.points import PREFIX, Logged
+from tracekit.model.temporaries import new_folder
 
 STEP = f"{PREFIX}/step"
 
@@ -41,7 +41,7 @@ def write(logged: Logged, target: str, run: str | None) -> str:
 def _keep_files(started: wandb.Run, logged: Logged) -> None:
     """Nothing; adds the page, the Markdown and the JSON as an artefact."""
     artifact = wandb.Artifact(f"tracekit-{started.id}", type="profile-report")
-    with tempfile.TemporaryDirectory() as folder:
+    with new_folder() as folder:
         forms = {"html": logged.page, "md": logged.markdown, "json": logged.json}
         for suffix, text in forms.items():
             path = Path(folder, f"report.{suffix}")

@@ -20,8 +20,10 @@ from functools import cache as once
 from pathlib import Path
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.files import write_all
 from tracekit.model.labels import shown
 from tracekit.model.patterns import expression
+from tracekit.model.temporaries import new_file, remove_abandoned
 from tracekit.model.units import parse_size
 
 CACHE_VARIABLE = "TRACEKIT_CACHE"
@@ -48,7 +50,7 @@ _NAMES = {
 PARTIAL = "partial-"
 """What is still being written begins with this, and is never taken for the thing itself."""
 
-_PARTIAL_NAME = expression(PARTIAL + r"(?:[0-9a-f]{16}|[a-z0-9_]{8})")
+_PARTIAL_NAME = expression(PARTIAL + r"(?:[0-9a-f]{16}(?:\.tmp)?|[a-z0-9_]{8})")
 _ABANDONED_S = 86_400.0
 
 MARKER = "CACHEDIR.TAG"
@@ -162,16 +164,9 @@ def folder(kind: str) -> Path | None:
 
 def put(path: Path, data: bytes) -> None:
     """Nothing; afterwards the file at `path` is whole, for its owner alone, and holds `data`, unless it cannot be written."""
-    temporary = path.with_name(f"{PARTIAL}{os.urandom(8).hex()}")
-    with contextlib.suppress(OSError):
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    with contextlib.suppress(OSError), new_file(path.parent, PARTIAL) as (descriptor, temporary):
+        write_all(descriptor, data)
+        temporary.replace(path)
 
 
 def limit_bytes() -> int:
@@ -227,7 +222,12 @@ def forget_oldest(limit: int) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Nothing; what began to be written long ago, and never was finished, is removed."""
+    """Remove what was never finished: its program has ended, or it began long ago where files cannot be locked."""
+    directory = above()
+    if directory is None or not is_ours(directory):
+        return
+    for kind in KINDS:
+        remove_abandoned(directory / kind, PARTIAL)
     for path in (path for kind in KINDS for path in _paths(kind)):
         with contextlib.suppress(OSError):
             is_partial = _PARTIAL_NAME.fullmatch(path.name) and not path.is_symlink()

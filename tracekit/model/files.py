@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tracekit.model.errors import TracekitError, UnwritableError
+from tracekit.model.temporaries import new_file
 
 MOMENTS_NS = 2_000_000_000
 """Coarsest step of the times of files (FAT: 2 s): a file may change twice within it and keep its times."""
@@ -109,22 +110,13 @@ def _is_written_directly(path: Path) -> bool:
 
 def _replace(target: Path, pieces: Iterable[bytes]) -> None:
     """Write a temporary file beside `target` and put it in its place."""
-    temporary = target.with_name(f".tracekit-{os.urandom(8).hex()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        try:
-            if target.exists():
-                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-            for piece in pieces:
-                write_all(descriptor, piece)
-            os.fsync(descriptor)  # some systems report a full disk only now
-        finally:
-            os.close(descriptor)
+    with new_file(target.parent, mode=0o666) as (descriptor, temporary):
+        if target.exists():
+            os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+        for piece in pieces:
+            write_all(descriptor, piece)
+        os.fsync(descriptor)  # some systems report a full disk only now
         temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def write_all(descriptor: int, piece: bytes) -> None:

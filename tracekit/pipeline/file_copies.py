@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tracekit.model.errors import TracekitError
+from tracekit.model.files import write_all
 from tracekit.model.labels import shown
 from tracekit.model.records import dataclass
+from tracekit.model.temporaries import new_file
 
 Copied = Literal["copied", "already there"]
 
@@ -122,9 +124,8 @@ def _put_original(original: Original, target: Path) -> Copied:
     if os.path.lexists(target):
         return _same(original, target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".tracekit-{os.urandom(8).hex()}.tmp")
-    try:
-        digest = _write(original.blocks(), temporary, original.mode)
+    with new_file(target.parent) as (descriptor, temporary):
+        digest = _write(original.blocks(), descriptor, original.mode)
         if not original.is_still(digest):
             raise TracekitError(
                 f"{shown(original.name)}: not copied: it changed meanwhile",
@@ -139,9 +140,6 @@ def _put_original(original: Original, target: Path) -> Copied:
         os.utime(temporary, ns=(original.atime_ns, original.mtime_ns))
         if not _put(temporary, target):
             return _same(original, target)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
     return "copied"
 
 
@@ -164,20 +162,14 @@ def _different(original: Original, target: Path) -> TracekitError:
     )
 
 
-def _write(blocks: Iterator[bytes], path: Path, mode: int) -> bytes:
-    """The hash of these blocks, written to `path`, a new file."""
+def _write(blocks: Iterator[bytes], out: int, mode: int) -> bytes:
+    """The hash of these blocks, written to the new file that `out` describes."""
     digest = hashlib.sha256()
-    out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        for block in blocks:
-            digest.update(block)
-            unwritten = memoryview(block)
-            while unwritten:
-                unwritten = unwritten[os.write(out, unwritten) :]
-        os.fchmod(out, mode | stat.S_IRUSR)
-        os.fsync(out)
-    finally:
-        os.close(out)
+    for block in blocks:
+        digest.update(block)
+        write_all(out, block)
+    os.fchmod(out, mode | stat.S_IRUSR)
+    os.fsync(out)
     return digest.digest()
 
 

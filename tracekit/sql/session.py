@@ -23,6 +23,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Array, Coded, Columns, Nullable, for_pandas, framed
 from tracekit.model.tables.table import Table
 from tracekit.sql import statements
+from tracekit.sql.bounded_cells import bounded, merged
 from tracekit.sql.messages import plain
 from tracekit.sql.schema import declared, literal, quoted
 from tracekit.sql.texts import utf8
@@ -42,6 +43,8 @@ _CLOSED = {
 """No files, no network, no extensions, nothing of this program's own variables, nothing written to the disk."""
 
 _BLOCK = 10_000
+_INTERRUPTED = "Query interrupted"
+"""How DuckDB reports a signal that Python's handler raised an exception for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,8 @@ class Result:
     def _next(self, limit: int = _BLOCK) -> list[tuple[Any, ...]]:
         try:
             rows: list[tuple[Any, ...]] = self.cursor.fetchmany(limit)
-        except _duckdb().Error as error:
-            raise plain(error) from None
+        except (RuntimeError, _duckdb().Error) as error:
+            raise _known(error) from None
         return rows
 
 
@@ -90,8 +93,11 @@ class Session:
         for table in self.tables.values():
             self._execute(f"CREATE TABLE {quoted(table.name)} ({declared(table)})")
 
-    def run(self, statement: str) -> Result:
-        """What one statement gives; raises `TracekitError` for anything but a query that DuckDB can answer."""
+    def run(self, statement: str, most: tuple[int, int] | None = None) -> Result:
+        """What one statement gives; raises `TracekitError` for anything but a query that DuckDB can answer.
+
+        `most` are rows and the characters of a cell: DuckDB cuts what is more, before any of it is a Python object.
+        """
         text = statements.single(statement, self._connection)
         meta = statements.about_tables(text, self.tables)
         if meta is not None:
@@ -104,15 +110,28 @@ class Session:
         names = self._names(text)
         self._fill(names, with_step=with_step)
         self._describe(self.tables if statements.asks_for_comments(text) else names)
+        if most is not None and statements.is_query(text):
+            return self._bounded(text, *most)
         cursor = self._execute(text)
         if statements.is_explained(text):
             plans = "\n".join(plan for _, plan in cursor.fetchall())
             return Result(("plan",), _Rows(zip(plans.splitlines())))
         return Result(tuple(map(itemgetter(0), cursor.description)), cursor)
 
+    def _bounded(self, text: str, rows: int, characters: int) -> Result:
+        """The first rows of a query, long cells cut."""
+        described = self._execute(f"DESCRIBE {text}").fetchall()
+        names, types = (tuple(map(itemgetter(place), described)) for place in (0, 1))
+        result = Result((), self._execute(bounded(text, types, rows, characters)))
+        return Result(names, _Rows(merged(row, types) for row in result.rows(rows)))
+
     def statements(self, text: str) -> list[str]:
         """The statements of a text, in order; raises `TracekitError` where it is no SQL."""
         return statements.several(text, self._connection)
+
+    def interrupt(self) -> None:
+        """Interrupt the statement that runs, from another thread."""
+        self._connection.interrupt()
 
     def _check(self, text: str) -> None:
         """Nothing; raises what is wrong with a statement before any table is filled."""
@@ -197,8 +216,15 @@ class Session:
         try:
             with _interrupted_after(self._limit_s, self._connection.interrupt):
                 return self._connection.execute(text)
-        except _duckdb().Error as error:
-            raise plain(error, self.tables) from None
+        except (RuntimeError, _duckdb().Error) as error:
+            raise _known(error, self.tables) from None
+
+
+def _known(error: Exception, tables: Mapping[str, Table] | None = None) -> BaseException:
+    """The error as tracekit raises it; Ctrl-C, of which DuckDB makes a RuntimeError, is a KeyboardInterrupt again."""
+    if isinstance(error, _duckdb().Error):
+        return plain(error, tables)
+    return KeyboardInterrupt() if str(error) == _INTERRUPTED else error
 
 
 @contextlib.contextmanager

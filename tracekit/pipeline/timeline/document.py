@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +21,7 @@ from tracekit.engine.progress import progress_line
 from tracekit.model.errors import TracekitError, UnwritableError
 from tracekit.model.files import refuse_unwritable, unwritable, write_all, write_atomically
 from tracekit.model.records import dataclass
+from tracekit.model.temporaries import BESIDE, IN_TMPDIR, new_folder
 from tracekit.model.trace import Failure, Source, Want
 from tracekit.model.version import VERSION
 from tracekit.pipeline import run as pipeline
@@ -78,10 +79,10 @@ def export(
         raise TracekitError("there is no trace among these files", "name profiles, not logs alone")
     annotations = annotate(measured, report, where)
     among = _is_among(target, discovery)
-    with unwritable(target):
-        waiting = tempfile.TemporaryDirectory(prefix=".tracekit-", dir=_room(target))
-    with waiting as folder:
-        outcomes = _written(discovery, where, Path(folder), target, options, python=python)
+    with contextlib.ExitStack() as stack:
+        with unwritable(target):
+            folder = stack.enter_context(_parts_folder(target))
+        outcomes = _written(discovery, where, folder, target, options, python=python)
         counts: Counter[str] = Counter()
         parts: list[Path] = []
         failures = list(measured.failures)
@@ -92,7 +93,7 @@ def export(
             if isinstance(value, Unwritten):
                 raise TracekitError(value.problem, value.hint)
             counts.update(value)
-            parts.append(Path(folder) / name)
+            parts.append(folder / name)
         if not parts:
             raise TracekitError(
                 f"no trace could be written out: {failures[0].problem}", failures[0].hint
@@ -252,6 +253,12 @@ def _facts(where: Plan, told: Annotations, title: str) -> dict[str, Any]:
 def _compressed(target: Path) -> bool:
     """Whether the file is to be gzip."""
     return target.suffix.lower() == ".gz"
+
+
+def _parts_folder(target: Path) -> contextlib.AbstractContextManager[Path]:
+    """A folder for the parts while they wait."""
+    room = _room(target)
+    return new_folder(room, IN_TMPDIR if room is None else BESIDE)
 
 
 def _room(target: Path) -> Path | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from tracekit.model import cache
 from tracekit.model.codes import why_unread
 from tracekit.model.errors import refused
 from tracekit.model.records import dataclass
+from tracekit.model.temporaries import IN_TMPDIR, new_folder
 from tracekit.readers.nsys import export as nsys_export
 from tracekit.readers.nsys.files import export_problem
 
@@ -62,7 +62,8 @@ def _export(stack: contextlib.ExitStack, report: Path) -> Export:
             return stored
     if nsys is None:
         raise nsys_export.not_installed(report)
-    work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=cache.PARTIAL, dir=folder)))
+    prefix = cache.PARTIAL if folder is not None else IN_TMPDIR
+    work = stack.enter_context(new_folder(folder, prefix))
     new_export = nsys_export.export(report, nsys, work)
     if folder is None:
         return Export(new_export, nsys.version, made=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -14,6 +13,7 @@ from urllib.parse import quote
 from tracekit.model.codes import Data, Reason, why_unread
 from tracekit.model.errors import TraceFormatError, refused, unread
 from tracekit.model.records import dataclass
+from tracekit.model.temporaries import new_folder
 
 MAGIC = b"SQLite format 3\0"
 LFS = b"version https://git-lfs"
@@ -146,8 +146,8 @@ def _completed(
 @contextmanager
 def _private(path: Path) -> Iterator[Path]:
     """A copy of the file that nobody else sees, removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True) as folder:
-        copy = Path(folder) / "copy.sqlite"
+    with new_folder() as folder:
+        copy = folder / "copy.sqlite"
         try:
             shutil.copyfile(path, copy)
         except OSError as error:

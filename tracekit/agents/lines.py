@@ -1,0 +1,80 @@
+"""The lines that a client sends, as JSON-RPC has them, and the errors that answer malformed ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+LINE_BYTES = 16 << 20
+"""A longer line is refused, and passed over without being kept."""
+
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+
+_LONGEST_ID = 200
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]|[^\s{}\[\]:,"]+')
+
+
+def refusal(line: bytes, is_notification: Callable[[bytes], bool]) -> str:
+    """The error that answers a line which is no message of JSON-RPC 2.0; empty for a message and for an empty line.
+
+    `is_notification` tells how the library of the protocol reads a line; it raises ValueError where it cannot.
+    """
+    if not line.strip():
+        return ""
+    if len(line) >= LINE_BYTES:
+        problem = INVALID_REQUEST, f"the line is longer than {LINE_BYTES:,} bytes"
+    else:
+        problem = _problem(line, is_notification)
+    return _error(*problem, line) if problem[1] else ""
+
+
+def _problem(line: bytes, is_notification: Callable[[bytes], bool]) -> tuple[int, str]:
+    """(the code of the error, what is wrong with a line); nothing is wrong where that is empty."""
+    try:
+        is_misread = is_notification(line) and "id" in json.loads(line)
+    except ValueError as error:
+        kinds = {detail["type"] for detail in getattr(error, "errors", list)()}
+        if kinds and "json_invalid" not in kinds:
+            return INVALID_REQUEST, "the line is not a message of JSON-RPC 2.0"
+        return PARSE_ERROR, "the line is not JSON, or nested too deeply"
+    if is_misread:
+        return INVALID_REQUEST, "the id is neither a text nor a whole number"
+    return INVALID_REQUEST, ""
+
+
+def _error(code: int, message: str, line: bytes) -> str:
+    """An error response to the request in a line, as far as its id can be found there."""
+    answer = {"jsonrpc": "2.0", "id": id_in(line), "error": {"code": code, "message": message}}
+    return json.dumps(answer)
+
+
+def id_in(line: bytes) -> int | str | None:
+    """The id of a request that may be damaged or nested too deeply to be read; None where there is none.
+
+    >>> id_in(b'{"params": [[{"id": 1}]], "id": "seven", '), id_in(b"[1]"), id_in(b'{"id": 1.5}')
+    ('seven', None, None)
+    """
+    depth, key, is_value = 0, "", False
+    for match in _TOKEN.finditer(line.decode("utf-8", "replace")):
+        part = match[0]
+        if depth == 1 and is_value and key == '"id"':
+            return _plain_id(part)
+        if part in "{[":
+            depth += 1
+        elif part in "}]":
+            depth -= 1
+        is_value = part == ":"
+        key = key if is_value else part
+    return None
+
+
+def _plain_id(token: str) -> int | str | None:
+    """The id that a token of JSON stands for."""
+    if len(token) > _LONGEST_ID:
+        return None
+    try:
+        value = json.loads(token)
+    except ValueError:
+        return None
+    return value if isinstance(value, str) or type(value) is int else None

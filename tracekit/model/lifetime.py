@@ -1,0 +1,158 @@
+"""How a process ends: no later than the one that started it, and with its own status when a signal asked for it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+_LOOK_EVERY_S = 1.0
+_NOTE_EVERY_S, _STARTING_S, _GUARD_GRACE_S = 0.1, 20.0, 2.0
+"""How often a guard notes new processes while most are started, how long that takes, and how long they may take to end."""
+
+
+def die_with(parent: int) -> None:
+    """Have this process killed when `parent`, which started it, ends.
+
+    On Linux the kernel does it, in any state this process is in, once the *thread* that started it ends: so
+    only for what the main thread starts, or a thread that waits for it. Elsewhere a thread looks every second.
+    """
+    if not _set_death_signal():
+        threading.Thread(target=_die_after, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it ended before it was watched
+        os._exit(128 + signal.SIGTERM)
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """Exit with this status after the exit handlers and nothing else.
+
+    The interpreter's own way out can wait for threads, and ends by SIGINT where a KeyboardInterrupt has passed
+    through code that was compiled from a text, whatever became of it afterwards.
+    """
+    try:
+        atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+    finally:
+        os._exit(status)
+
+
+def processes_below(pid: int) -> dict[int, str]:
+    """When each process that descends from `pid` was started, by its id; none where the system does not list them."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        fields = _fields(entry)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    below: dict[int, str] = {}
+    pending = [pid]
+    while pending:
+        for child in children.get(pending.pop(), []):
+            below[child] = start_of(child)
+            pending.append(child)
+    return below
+
+
+def processes_marked(pid: int, marks: Sequence[str]) -> dict[int, str]:
+    """Those of `processes_below` that have one of the `marks` in their command lines."""
+    return {
+        process: since
+        for process, since in processes_below(pid).items()
+        if any(mark in _command(process) for mark in marks)
+    }
+
+
+def _command(pid: int) -> str:
+    """The command line of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def start_of(pid: int) -> str:
+    """When a process was started, in the system's own count, which tells it from a later one with its id; empty if it has ended."""
+    fields = _fields(Path(f"/proc/{pid}/stat"))
+    return fields[19] if fields else ""
+
+
+def _fields(path: Path) -> list[str]:
+    """What the system says of a process, from its state on; nothing of one that has ended."""
+    try:
+        return path.read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def start_guard(marks: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process that, once this one has ended or closed the guard's input, ends what a library started for this one.
+
+    Those are the processes that descend from this one, begin after this call, and have one of the `marks` in
+    their command lines; all others are let alone. Linux only.
+    """
+    known = list(processes_below(os.getpid()))
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.append({root!r}); from tracekit.model.lifetime import guard; guard({os.getpid()}, {list(marks)!r}, {known!r})"
+    return subprocess.Popen(  # noqa: S603 - this very Python
+        [sys.executable, "-I", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
+    """Note what descends from `pid`, bears one of the `marks` and is not `known`; when standard input closes, end it after a grace."""
+    began = time.monotonic()
+    noted: dict[int, str] = {}
+    while True:
+        noted |= {p: t for p, t in processes_marked(pid, marks).items() if p not in known}
+        pause_s = _NOTE_EVERY_S if time.monotonic() - began < _STARTING_S else _LOOK_EVERY_S
+        if select.select([0], [], [], pause_s)[0]:
+            break
+    deadline = time.monotonic() + _GUARD_GRACE_S
+    while time.monotonic() < deadline and any(map(_runs, noted, noted.values())):
+        time.sleep(_NOTE_EVERY_S)
+    for process, since in noted.items():
+        if _runs(process, since):
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _runs(pid: int, since: str) -> bool:
+    """Whether the process that was started then is still there."""
+    return pid != os.getpid() and start_of(pid) == since
+
+
+def _set_death_signal() -> bool:
+    """Whether the kernel kills this process when the thread that started it ends."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return bool(libc.prctl(_DEATH_SIGNAL, signal.SIGKILL) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def _die_after(parent: int) -> None:
+    """Kill this process once it is no child of `parent` any more."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,144 @@
+"""Temporary files and folders, and the removal of those that a killed program left behind.
+
+A temporary is locked for as long as its program needs it, and the system drops the lock when that program
+ends. Whoever makes one removes those beside it that carry such a name, belong to the same user and are not
+locked. Where the file system has no locks, nothing is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+BESIDE = ".tracekit-"
+"""The prefix of temporaries in a user's folder."""
+
+IN_TMPDIR = "tracekit-"
+"""The prefix of temporaries in the system's folder for them."""
+
+_DIGITS = 16
+_SUFFIX = ".tmp"
+_TRIES = 10
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+_FREE, _HELD, _UNKNOWN = "free", "held", "unknown"
+
+_cleared: set[tuple[str, str]] = set()
+"""Folders, with the prefix, from which this process has removed what was abandoned."""
+
+
+@contextlib.contextmanager
+def new_file(folder: Path, prefix: str = BESIDE, mode: int = 0o600) -> Iterator[tuple[int, Path]]:
+    """A new file in `folder`, locked: its descriptor, open for writing, and its path.
+
+    Afterwards the descriptor is closed, and the file removed if it still has this name.
+    """
+    _clear_once(folder, prefix)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    descriptor, path = -1, folder
+    for _ in range(_TRIES):
+        path = folder / _name(prefix)
+        descriptor = os.open(path, flags, mode)
+        if _lock(descriptor) != _HELD and os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)  # another program took it for abandoned before it was locked
+    try:
+        yield descriptor, path
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def new_folder(parent: Path | None = None, prefix: str = IN_TMPDIR) -> Iterator[Path]:
+    """A new folder in `parent`, else in the system's folder for temporaries, locked; removed afterwards."""
+    if parent is None:
+        import tempfile
+
+        parent = Path(tempfile.gettempdir())
+    _clear_once(parent, prefix)
+    path, descriptor = _locked_folder(parent, prefix)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
+    """A new folder, and what holds its lock; None where folders cannot be opened."""
+    for _ in range(_TRIES):
+        path = parent / _name(prefix)
+        path.mkdir(mode=0o700)
+        try:
+            descriptor = os.open(path, _FLAGS)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return path, None
+        if _lock(descriptor) != _HELD and path.exists():
+            return path, descriptor
+        os.close(descriptor)
+    raise FileExistsError(f"{parent}: no temporary folder can be made")
+
+
+def remove_abandoned(folder: Path, prefix: str) -> None:
+    """Remove the temporaries in `folder` whose programs have ended without removing them."""
+    pattern = re.compile(rf"{re.escape(prefix)}[0-9a-f]{{{_DIGITS}}}{re.escape(_SUFFIX)}")
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if pattern.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    _remove_if_free(Path(entry.path))
+
+
+def _clear_once(folder: Path, prefix: str) -> None:
+    """Remove what was abandoned in a folder, the first time that this process writes there."""
+    key = os.path.abspath(folder), prefix  # noqa: PTH100 - links are not followed for this
+    if key not in _cleared:
+        _cleared.add(key)
+        remove_abandoned(folder, prefix)
+
+
+def _remove_if_free(path: Path) -> None:
+    """Remove one temporary of this user that nobody has locked; a link and a special file stay."""
+    status = path.lstat()
+    is_folder = stat.S_ISDIR(status.st_mode)
+    is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    if not is_ours or not (is_folder or stat.S_ISREG(status.st_mode)):
+        return
+    descriptor = os.open(path, _FLAGS)
+    try:
+        if _lock(descriptor) != _FREE:
+            return
+        if is_folder:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _name(prefix: str) -> str:
+    return f"{prefix}{os.urandom(_DIGITS // 2).hex()}{_SUFFIX}"
+
+
+def _lock(descriptor: int) -> str:
+    """Lock an open file or folder: whether it was free, is held by another program, or cannot be locked here."""
+    try:
+        import fcntl
+    except ImportError:
+        return _UNKNOWN
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _HELD
+    except OSError:
+        return _UNKNOWN
+    return _FREE

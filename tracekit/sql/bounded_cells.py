@@ -1,0 +1,81 @@
+"""A statement whose long cells are cut by DuckDB: what nobody will see whole never becomes a Python object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracekit.sql.schema import quoted
+
+_SHORT = frozenset(
+    {
+        *(
+            "BOOLEAN",
+            "TINYINT",
+            "SMALLINT",
+            "INTEGER",
+            "BIGINT",
+            "HUGEINT",
+            "UTINYINT",
+            "USMALLINT",
+        ),
+        *(
+            "UINTEGER",
+            "UBIGINT",
+            "UHUGEINT",
+            "FLOAT",
+            "DOUBLE",
+            "DATE",
+            "TIME",
+            "TIMESTAMP",
+            "UUID",
+        ),
+        *("INTERVAL", "TIMESTAMP WITH TIME ZONE", "TIME WITH TIME ZONE", "TIMESTAMP_NS"),
+        *("TIMESTAMP_MS", "TIMESTAMP_S"),
+    }
+)
+"""Types whose values are all short; so are decimals."""
+
+
+def bounded(statement: str, types: Sequence[str], rows: int, characters: int) -> str:
+    """The statement, cut to its first `rows`; every column of another type than a short one becomes two.
+
+    The first is the value where its text has at most `characters`, else null; the second the beginning of a
+    longer text with its length and a hash.
+    """
+    names = [f"c{number}" for number in range(len(types))]
+    columns: list[str] = []
+    for name, kind in zip(names, types, strict=True):
+        if is_short(kind):
+            columns.append(name)
+            continue
+        text = f"CAST({name} AS VARCHAR)"
+        is_long = f"length({text}) > {characters}"
+        shown = f"left({text}, 250) || format('… ({{:,}} characters, {{}})', length({text}), left(md5({text}), 16))"
+        columns += [
+            f"CASE WHEN {is_long} THEN NULL ELSE {name} END",
+            f"CASE WHEN {is_long} THEN {shown} END",
+        ]
+    listed = ", ".join(map(quoted, names))
+    # On lines of its own: a comment may end the statement.
+    return f"SELECT {', '.join(columns)} FROM (\n{statement}\n) AS bounded({listed}) LIMIT {rows}"
+
+
+def merged(row: Sequence[Any], types: Sequence[str]) -> tuple[Any, ...]:
+    """The cells of a row of a bounded statement: each value, or the beginning of its text."""
+    cells = iter(row)
+    values: list[Any] = []
+    for kind in types:
+        value = next(cells)
+        beginning = None if is_short(kind) else next(cells)
+        values.append(value if beginning is None else beginning)
+    return tuple(values)
+
+
+def is_short(kind: str) -> bool:
+    """Whether every value of a type is short.
+
+    >>> is_short("BIGINT"), is_short("DECIMAL(18,3)"), is_short("BIGINT[]"), is_short("VARCHAR")
+    (True, True, False, False)
+    """
+    return kind in _SHORT or (kind.startswith("DECIMAL(") and kind.endswith(")"))
