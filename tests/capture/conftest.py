@@ -26,6 +26,7 @@ def torch(monkeypatch):
     monkeypatch.setattr(TorchTrace, "lost", [])
     for name in ("recording", "observed"):
         monkeypatch.setattr(MemorySnapshots, name, False)
+    monkeypatch.setattr(MemorySnapshots, "recorder", None)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("CAPTURE_RUN_ID", raising=False)
     yield fake_torch.Torch().install(monkeypatch)
