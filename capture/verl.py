@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import capture
-from capture import driver
+from capture import driver, on_signal
 from capture.profiler import DistProfiler
 
 log = logging.getLogger("capture")
@@ -125,8 +125,9 @@ def install() -> bool:
         _replace_all(_found_in_verl())
         _hand_to_ray()
         _finders.append(driver.install())
+        on_signal.install()
     except Exception as error:  # noqa: BLE001 - a verl that is built otherwise, or none at all
-        uninstall()
+        _put_back()
         message = "capture cannot take the place of verl's profiler, which stays: %s: %s"
         log.warning(message, type(error).__name__, error)
     return active()
@@ -134,6 +135,11 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Put back what stood in verl, and wherever else it was looked up, before `install`."""
+    on_signal.uninstall()
+    _put_back()
+
+
+def _put_back() -> None:
     while _finders:
         driver.uninstall(_finders.pop())
     while _replaced:
@@ -236,6 +242,7 @@ def _with_variable(runtime_env: Any) -> dict[str, Any]:
     settings = {} if runtime_env is None else dict(runtime_env)
     variables = dict(settings.get("env_vars") or {})
     variables.setdefault(VARIABLE, _named(os.environ.get(VARIABLE, "")))
+    variables[on_signal.DRIVER] = on_signal.own_name()
     return {**settings, "env_vars": variables}
 
 
@@ -252,6 +259,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     import runpy
 
+    on_signal.install()
     os.environ[VARIABLE] = _named(os.environ.get(VARIABLE, ""))
     sys.argv = [*arguments]
     import_module("capture.verl")
