@@ -69,9 +69,9 @@ def announce(folder: Path) -> None:
         "to profile a step of this run: python -m capture.trigger %s, or on %s: kill -USR2 %s",
         *(folder, host, pid),
     )
-    ray: Any = sys.modules.get("ray")
     try:
-        if ray is not None and ray.is_initialized():
+        ray = _started_ray()
+        if ray is not None:
             place = {"folder": str(folder), "node": ray.get_runtime_context().get_node_id()}
             ray.experimental.internal_kv._internal_kv_put(_key(ray), json.dumps(place))  # noqa: SLF001 - Ray has no other
     except Exception as error:  # noqa: BLE001 - the driver then says that nobody watches
@@ -91,11 +91,17 @@ def _handle(number: int, frame: Any) -> None:
 
 def _is_of_ray() -> bool:
     """Whether Ray started this process: a driver started by a worker has the variable of another run."""
-    ray: Any = sys.modules.get("ray")
+    ray = _started_ray()
     try:
-        return bool(ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
-    except Exception:  # noqa: BLE001 - no Ray, not started, or a Ray that keeps it elsewhere
+        return bool(ray and ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
+    except AttributeError:  # a Ray that keeps it elsewhere
         return False
+
+
+def _started_ray() -> Any:
+    """Ray, None where it is not started: asked for its context, it would start a cluster."""
+    ray: Any = sys.modules.get("ray")
+    return ray if ray is not None and ray.is_initialized() else None
 
 
 def _ask(leave: Callable[[], bool]) -> None:
@@ -120,8 +126,8 @@ def _forward() -> bool:
     """Leave a request in the directory that a process of this run has announced; whether there is one."""
     from capture.trigger import trigger
 
-    ray: Any = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    ray = _started_ray()
+    if ray is None:
         return False
     text = ray.experimental.internal_kv._internal_kv_get(_key(ray))  # noqa: SLF001 - Ray has no other
     if text is None:

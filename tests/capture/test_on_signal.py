@@ -111,13 +111,23 @@ def test_a_worker_ignores_the_signal_and_names_the_driver(tmp_path, ray, monkeyp
     assert requests(tmp_path) == []
 
 
-def test_what_ray_raises_is_logged_and_ends_nothing(tmp_path, ray, monkeypatch, caplog):
-    monkeypatch.setattr(ray, "is_initialized", lambda: 1 / 0)
+def test_a_ray_that_is_not_started_is_asked_for_nothing(tmp_path, ray, monkeypatch, caplog):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: pytest.fail("this starts a cluster"))
     on_signal.announce(tmp_path)
     on_signal.install()
     signalled()
-    assert "SIGUSR2 to the driver will have no effect: ZeroDivisionError" in caplog.text
-    assert "no request could be left: ZeroDivisionError" in caplog.text
+    assert "came before the first step and is ignored" in caplog.text
+    assert ray.store == {}
+
+
+def test_what_ray_raises_is_logged_and_ends_nothing(tmp_path, ray, monkeypatch, caplog):
+    monkeypatch.setattr(ray.experimental, "internal_kv", None)
+    on_signal.announce(tmp_path)
+    on_signal.install()
+    signalled()
+    assert "SIGUSR2 to the driver will have no effect: AttributeError" in caplog.text
+    assert "no request could be left: AttributeError" in caplog.text
 
 
 def test_a_handler_of_the_program_stays(tmp_path):
