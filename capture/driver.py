@@ -188,10 +188,12 @@ def _begin(trainer: Any) -> None:
     block, step = trainer.config.global_profiler, step_of(trainer)
     watch = getattr(trainer, _WATCH, None)
     if watch is None:
+        from capture import on_signal
         from capture.trigger import Watch
 
         watch = Watch(block.save_path or "outputs/profile", alone=True)
         setattr(trainer, _WATCH, watch)
+        on_signal.announce(watch.folder)
         _check(trainer)
         return  # what lies there before the first step is older than the run
     if step in (block.steps or ()):

@@ -54,9 +54,10 @@ def _after_fork() -> None:
     for profiler in live:
         profiler.abandon()
     live.clear()
-    trace = sys.modules.get("capture.torch_trace")
-    if trace is not None:
-        trace.forget()
+    for name in ("capture.torch_trace", "capture.nsys_ranges"):
+        tool = sys.modules.get(name)
+        if tool is not None:
+            tool.forget()
 
 
 atexit.register(close_all)

@@ -2,8 +2,12 @@
 
 `step<S>/torch_memory_rank<r>_pid<pid>.pickle` after every step, `steps<a>-<b>/` after several, and
 `oom_<time>/torch_memory_oom_rank<r>_pid<pid>.pickle` when memory runs out; with `_part<k>` where two
-workers of one process write for the same step. History begins when the
-worker is built, since the blocks that weigh most are allocated then.
+workers of one process write for the same step. History begins when the worker is built, since the blocks that weigh
+most are allocated then; that of a request (`capture.trigger`) begins and ends with the request.
+
+A history has Python stacks only, unless C++ frames are asked for: with those a snapshot of 100,000 entries may take
+minutes to write (pytorch/torchtitan#3628: 461 s instead of 4 s). verl's own configuration says `stacks: all`, so
+its untouched block does not count as asking; `kw_args.stacks=all` does.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,6 +37,9 @@ class MemorySnapshots(NoTool):
     """One profiler's snapshots; the history is the process's."""
 
     recording: ClassVar[bool] = False
+    recorder: ClassVar[MemorySnapshots | None] = None
+    """Whose history is recorded: it writes the snapshot when memory runs out."""
+
     observed: ClassVar[bool] = False
 
     def __init__(self, target: Target) -> None:
@@ -59,6 +66,8 @@ class MemorySnapshots(NoTool):
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin a window of steps, or go on with it."""
         del scope
+        if not MemorySnapshots.recording and self._torch.cuda.is_available():
+            self._record()  # a request that began while this was built has ended its history
         if not self._steps:
             self._start_ns = time.time_ns()
         self._steps.append(step)
@@ -76,9 +85,14 @@ class MemorySnapshots(NoTool):
             self._target.manifest.wait(self._captures[-1])
 
     def finish(self) -> None:
-        """Write the snapshot of a window that has fewer steps than it should."""
-        if self._steps:
-            self._dump_window()
+        """Write the snapshot of a window that has fewer steps than it should; end the history of a request."""
+        try:
+            if self._steps:
+                self._dump_window()
+        finally:
+            if self._target.on_demand and MemorySnapshots.recorder is self:
+                MemorySnapshots.recording, MemorySnapshots.recorder = False, None
+                self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
 
     def _dump_window(self) -> None:
         """The snapshot of the steps so far, and a new history."""
@@ -95,8 +109,9 @@ class MemorySnapshots(NoTool):
             for capture in captures:
                 manifest.lose(capture, f"the snapshot was not written: {error}")
             raise
-        self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
-        self._record()
+        if not self._target.on_demand:  # a request leaves the run's own history as it is
+            self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
+            self._record()
 
     def _write(self, steps: list[int | None], captures: list[dict[str, Any] | None]) -> None:
         """Write the snapshot of these steps. Raises what torch and the disk raise."""
@@ -122,14 +137,16 @@ class MemorySnapshots(NoTool):
         shared = plain(self._target.shared.get("torch_memory"))
         record = self._torch.cuda.memory._record_memory_history  # noqa: SLF001 - as above
         record(
-            context=shared.get("context", "all"),
-            stacks=shared.get("stacks", "all"),
-            max_entries=self._config.trace_alloc_max_entries,
-            **self._depth(record),
-            **plain(shared.get("kw_args")),
+            **{
+                "context": shared.get("context", "all"),
+                "stacks": _stacks(shared),
+                "max_entries": self._config.trace_alloc_max_entries,
+                **self._depth(record),
+                **plain(shared.get("kw_args")),
+            }
         )
         self._torch.cuda.reset_peak_memory_stats()
-        MemorySnapshots.recording = True
+        MemorySnapshots.recording, MemorySnapshots.recorder = True, self
 
     def _depth(self, record: Callable[..., object]) -> dict[str, int]:
         """The argument that limits stacks; empty for a torch without one, which the log says where one was asked for."""
@@ -146,7 +163,7 @@ class MemorySnapshots(NoTool):
     def _observe(self) -> None:
         """Have a snapshot written when an allocation fails."""
         try:
-            self._torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)  # noqa: SLF001 - as above
+            self._torch._C._cuda_attach_out_of_memory_observer(_out_of_memory)  # noqa: SLF001 - as above
         except Exception as error:  # noqa: BLE001 - builds without it, and whatever CUDA says
             message = "rank %s: no snapshot will be taken when memory runs out: %s"
             log.warning(message, self._target.rank, error)
@@ -164,3 +181,20 @@ class MemorySnapshots(NoTool):
             self._target.manifest.save()
         except Exception as error:  # noqa: BLE001 - the allocation fails with its own error
             log.warning("rank %s: no snapshot of it: %s", self._target.rank, error)
+
+
+def _stacks(shared: Mapping[str, Any]) -> str:
+    """Which frames a history has: Python's, unless the configuration asks for others."""
+    stacks = str(shared.get("stacks", "python"))
+    untouched = {
+        "context": "all",
+        "stacks": "all",
+    }.items() <= shared.items() and "kw_args" in shared
+    return "python" if untouched and not plain(shared["kw_args"]) else stacks
+
+
+def _out_of_memory(device: int, wanted: int, total: int, free: int) -> None:
+    """Have a snapshot written by whoever records; torch keeps calling this when nobody does any more."""
+    recorder = MemorySnapshots.recorder
+    if recorder is not None:
+        recorder._out_of_memory(device, wanted, total, free)  # noqa: SLF001 - the class's own

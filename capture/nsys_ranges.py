@@ -60,6 +60,12 @@ def _range_of_the_device() -> tuple[Callable[[], object], Callable[[], object]]:
     return torch.cuda.profiler.start, torch.cuda.profiler.stop
 
 
+def forget() -> None:
+    """Leave the capture range of the process that this one was forked from to it."""
+    global _open_ranges, _lock
+    _open_ranges, _lock = 0, threading.Lock()
+
+
 class NsysRanges(NoTool):
     """One profiler's ranges."""
 

@@ -63,7 +63,7 @@ class DistProfiler:
         save_file_prefix: str | None = None,
         **kwargs: Any,
     ) -> None:
-        del kwargs
+        self._on_demand = bool(kwargs.get("on_demand"))
         if config is None:
             config = ProfilerConfig(tool=None, save_path=None, tool_config=None)
         settings = plain(config)
@@ -112,7 +112,9 @@ class DistProfiler:
         manifest = manifest_of(folder, self._tool, self.rank, self.save_file_prefix)
         manifest.asked = asked(self._given | {"tool_config": plain(settings)})
         shared = plain(self._given.get("global_tool_config"))
-        target = Target(self.rank, self.save_file_prefix, folder, settings, manifest, shared)
+        target = Target(
+            self.rank, self.save_file_prefix, folder, settings, manifest, shared, self._on_demand
+        )
         self._manifest = manifest  # before the tool: what it cannot do is written down as well
         endings.live.append(self)
         self._backend = _TOOLS[self._tool](target)
@@ -201,14 +203,26 @@ class DistProfiler:
             enable=True,
             all_ranks=True,
             save_path=asked["folder"],
-            tool_config=tool_config_of(asked["tool"], plain(asked.get("tool_config"))),
+            tool_config=tool_config_of(asked["tool"], self._settings_for(asked)),
+            global_tool_config=self._given.get("global_tool_config"),
         )
-        guest = DistProfiler(self.rank, config, save_file_prefix=self.save_file_prefix)
+        guest = DistProfiler(
+            self.rank, config, save_file_prefix=self.save_file_prefix, on_demand=True
+        )
         guest.start(**start)
         if guest.check_this_step():
             self._guest = guest, self._backend, self._manifest
             self._this_step = True
             self._backend, self._manifest = guest._backend, guest._manifest
+
+    def _settings_for(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The tool's settings in a request; a history of memory has the run's own where it names none."""
+        tool, settings = asked["tool"], plain(asked.get("tool_config"))
+        if tool != "torch_memory":
+            return settings
+        shared = plain(plain(self._given.get("global_tool_config")).get(tool))
+        own = self.tool_config if self._tool == tool else plain(self.tool_config).get(tool)
+        return shared | _settings(tool, own) | {"memory_snapshot_num_steps": 1} | settings
 
     def _dismiss(self) -> None:
         """End what a request asked for, and be as configured again."""

@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # they bring json, pathlib and socket: half of what importing
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whose profile a tool takes and where it goes; `config` is the tool's own, `shared` the job's."""
+    """Whose profile a tool takes and where it goes; `config` is the tool's own, `shared` the job's.
+
+    `on_demand`: for one request (`capture.trigger`); the tool leaves nothing switched on after it.
+    """
 
     rank: int
     worker: str | None
@@ -27,6 +30,7 @@ class Target:
     config: Any
     manifest: Manifest
     shared: Mapping[str, Any] = field(default_factory=dict)
+    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)

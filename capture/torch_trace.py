@@ -1,18 +1,21 @@
 """The tool `torch`: traces of torch.profiler, one for each capture, stage or window of mini-batches.
 
 torch.profiler serves one capture at a time in a process. Whoever starts first owns it until it stops;
-the stages of others appear in the owner's trace. What begins on another thread than the main one, as in Ray's
-threaded actors, is started and stopped on the control thread, where torch can record all threads from there;
-else only the thread that started it may stop it. A profile of the user's own has precedence.
+the stages of others appear in the owner's trace. A capture records the thread that starts it, which is also the
+one that must stop it. All threads are recorded where `$CAPTURE_ALL_THREADS` is 1, and where a step starts on
+another thread than the main one, as in Ray's threaded actors: such a capture starts and stops on the control
+thread, and `capture.gate` keeps stages out while it ends. A profile of the user's own has precedence.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import gzip
 import logging
+import os
 import re
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -23,13 +26,22 @@ from typing import Any, ClassVar
 
 from capture import control, other_profiles
 from capture.config import TorchProfilerToolConfig
+from capture.extra_recording import experimental_config, extra_recording
 from capture.file_names import trace_stem, written_whole
+from capture.gate import Gate
+from capture.gc_ranges import GcRanges
 from capture.tools import NoTool, Stage, Target
 
 log = logging.getLogger("capture")
 
 _OTHER_RUNS = "another torch.profiler ran in this process"
 _OTHER_BEGAN = "another torch.profiler began in this process, and the trace ended there"
+
+ALL_THREADS = "CAPTURE_ALL_THREADS"
+"""The environment variable that asks for traces of all threads."""
+
+DRAIN_S = 0.02
+"""How long operators that other threads are in may take, after recording is turned off."""
 
 _END = re.compile(
     rb'(\}|"traceEvents":\s*\[)\s*\]\s*(,\s*"[^"]*"\s*:\s*("[^"]*"|[^][{}",]+)\s*)*\}\s*\Z'
@@ -54,6 +66,12 @@ class TorchTrace(NoTool):
 
     taking: ClassVar[Any] = threading.RLock()
     """Held while a capture is started or ended: stages may begin and end on several threads at once."""
+
+    gate: ClassVar[Gate] = Gate()
+    """Stages of all threads, which a capture of all threads waits for before it ends."""
+
+    used: ClassVar[bool] = False
+    """Whether this process has ever started a profile."""
 
     def __init__(self, target: Target) -> None:
         import torch.profiler
@@ -88,7 +106,11 @@ class TorchTrace(NoTool):
 
     def finish(self) -> None:
         """End what no `stop` could end, which came on another thread."""
-        self.stop()
+        try:
+            self.stop()
+        except RuntimeError:
+            exit_without_destructors()  # they would end the process of a running profile by SIGSEGV
+            raise
 
     def advance(self) -> None:
         """Tell the running schedule that a mini-batch is over."""
@@ -99,6 +121,15 @@ class TorchTrace(NoTool):
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
         """A range in the trace, or a trace of its own."""
+        token = TorchTrace.gate.enter()
+        try:
+            with self._marked(stage):
+                yield
+        finally:
+            TorchTrace.gate.leave(token)
+
+    @contextmanager
+    def _marked(self, stage: Stage) -> Iterator[None]:
         own_trace = None
         if self._config.discrete:
             schedule = self._schedule() if stage.scheduled else None
@@ -134,7 +165,7 @@ class TorchTrace(NoTool):
             return None
         try:
             owner = TorchTrace.owner
-            if owner is not None:
+            if owner is not None and not owner._ended_late():  # noqa: SLF001 - the class's own
                 if owner is not self and owner._capture is not None:  # noqa: SLF001 - the class's own
                     self._target.manifest.leave(self._account, owner._capture.stem)  # noqa: SLF001
                 return None
@@ -148,6 +179,7 @@ class TorchTrace(NoTool):
             capture.account = self._account
             capture.start()
             self._capture, TorchTrace.owner = capture, self
+            TorchTrace.used = True
             TorchTrace.scheduled = capture if schedule else None
             return capture
         finally:
@@ -160,12 +192,20 @@ class TorchTrace(NoTool):
             if capture is None:
                 return
             capture.require_its_thread()
+            capture.silence()
             _end_ranges()
             self._capture = TorchTrace.scheduled = None
             try:
                 capture.stop()
             finally:
                 TorchTrace.owner = None
+
+    def _ended_late(self) -> bool:
+        """End a capture that `stop` had to leave because stages ran on other threads; whether it was one."""
+        if self._capture is None or not self._capture.waiting:
+            return False
+        self._end()
+        return True
 
     def _lose(self) -> None:
         """Be the owner no more, without a trace."""
@@ -183,12 +223,49 @@ class TorchTrace(NoTool):
         return {k: int(schedule[k]) for k in ("skip_first", "wait", "warmup", "active", "repeat")}
 
 
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _wants_all_threads(*, by_stage: bool) -> bool:
+    """Whether a capture that begins now is to record all threads: where it was asked for, or nothing would be in it.
+
+    A stage's own trace begins and ends on the thread of that stage.
+    """
+    asked = os.environ.get(ALL_THREADS, "0") not in ("", "0")
+    return asked or not (by_stage or _on_main_thread())
+
+
 def forget() -> None:
-    """Leave the captures of the process that this one was forked from to it."""
+    """Leave the captures of the process that this one was forked from to it, and record nothing here."""
+    owner, ranges = TorchTrace.owner, [*TorchTrace.ranges]
+    if owner is not None:
+        TorchTrace.lost.append(owner._capture)  # noqa: SLF001 - the class's own
     TorchTrace.owner = TorchTrace.scheduled = None
     TorchTrace.ranges.clear()
-    TorchTrace.taking = threading.RLock()
+    TorchTrace.taking, TorchTrace.gate = threading.RLock(), Gate()
     other_profiles.forget()
+    for mark in ranges:
+        mark.drop()
+    if owner is not None and owner._capture is not None:  # noqa: SLF001
+        owner._capture.detach()  # noqa: SLF001
+    if TorchTrace.used:
+        exit_without_destructors()
+
+
+def exit_without_destructors() -> None:
+    """Let this process end without the destructors of C++ libraries.
+
+    In a forked process, Kineto's waits for ever for a thread that only the parent has (`~ConfigLoader` in torch 2.13).
+    glibc calls the functions given to `on_exit` in reverse order, before the destructors; they are C functions,
+    since Python has ended by then.
+    """
+    with contextlib.suppress(Exception):  # no glibc: the process ends as torch has it
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc._exit, None)  # noqa: SLF001 - a function of C
+        libc.on_exit(libc.fcloseall, None)
 
 
 def _give_way() -> None:
@@ -211,14 +288,17 @@ class _Range:
     """A range in the trace, from now until it is ended, by whoever comes first."""
 
     def __init__(self, mark: Any) -> None:
-        self._mark: Any = mark
+        self._open = [mark]
         mark.__enter__()
 
     def end(self) -> None:
-        """End it; nothing where it was ended before."""
-        mark, self._mark = self._mark, None
-        if mark is not None:
-            mark.__exit__(None, None, None)
+        """End it once, whichever of two threads comes first."""
+        with contextlib.suppress(IndexError):
+            self._open.pop().__exit__(None, None, None)
+
+    def drop(self) -> None:
+        """Never end it: the profile that it is in belongs to the process that this one was forked from."""
+        self._open.clear()
 
 
 def _end_ranges() -> None:
@@ -251,9 +331,15 @@ class _Capture:
         self._written, self._start_ns, self._empty = 0, 0, False
         contents = set(target.config.contents)
         kinds = torch.ProfilerActivity
-        every_thread = _every_thread()
-        on_main = threading.current_thread() is threading.main_thread()
-        self._thread = threading.get_ident() if on_main or not every_thread else None
+        if "memory" in contents and _wants_all_threads(by_stage=by_stage):
+            contents = self._without_memory(contents)
+        options = extra_recording(contents, all_threads=_wants_all_threads(by_stage=by_stage))
+        self.waiting, self._all_threads = False, "profile_all_threads" in options
+        alone = _on_main_thread() or not self._all_threads
+        self._thread = threading.get_ident() if alone else None
+        # A collection on a thread outside any stage could outlast a capture of all threads.
+        own_ranges = not (self._all_threads or "record_python_gc_info" in options)
+        self._gc_ranges = GcRanges(torch.record_function) if own_ranges else None
         self.profiler: Any = torch.profile(
             # Stages are ranges of the host: without CPU activity no kernel has a stage.
             activities=[kinds.CPU, *([kinds.CUDA] if not contents or "cuda" in contents else [])],
@@ -262,21 +348,63 @@ class _Capture:
             record_shapes="shapes" in contents,
             profile_memory="memory" in contents,
             with_stack="stack" in contents,
-            **every_thread,
+            **experimental_config(options),
         )
         # Its steps would be mini-batches here, and the rows ProfilerStep#n say otherwise.
         self.profiler.record_steps = False
+
+    def _without_memory(self, contents: set[str]) -> set[str]:
+        """The contents that a profile of all threads can hold, with a warning of what is left out."""
+        problem = "a trace of all threads cannot hold allocations: contents `memory` is left out"
+        log.warning("rank %s: %s", self._target.rank, problem)
+        self._target.manifest.failed(problem)
+        return contents - {"memory"}
 
     def start(self) -> None:
         """Start collecting."""
         self._start_ns = time.time_ns()
         self._run(self.profiler.start)
+        if self._gc_ranges is not None:
+            self._gc_ranges.start()
 
     def advance(self) -> None:
-        """Go on to the next mini-batch."""
+        """Go on to the next mini-batch. Raises `RuntimeError` where the window cannot end now."""
+        if self.waiting:
+            return
         if self.profiler.current_action is self._torch.ProfilerAction.RECORD_AND_SAVE:
+            self.silence()
             _end_ranges()
         self._run(self.profiler.step)
+
+    def silence(self) -> None:
+        """Record no more of other threads, so that the profile can end.
+
+        Raises `RuntimeError` where they stay in their stages; it then ends with the next `start` or with the process.
+        """
+        if not self._all_threads:
+            return
+        with TorchTrace.gate.closed() as alone:
+            if alone:
+                _end_ranges()
+            self._run(self._turn_off)
+            time.sleep(DRAIN_S)
+        self.waiting = not alone
+        if self.waiting:
+            raise RuntimeError("stages still run on other threads: this trace is written later")
+
+    def _turn_off(self) -> None:
+        profile = self.profiler.profiler
+        if profile is not None:  # a schedule that has not begun has none
+            profile.toggle_collection_dynamic(False, [self._torch.ProfilerActivity.CPU])  # noqa: FBT003 - torch names it differently
+
+    def detach(self) -> None:
+        """Record nothing in a forked process. Raises nothing."""
+        if self._gc_ranges is not None:
+            self._gc_ranges.drop()
+        with contextlib.suppress(Exception):  # this thread is not one that was recorded
+            self._turn_off()
+        if "stack" in self._target.config.contents:
+            sys.setprofile(None)
 
     def stop(self) -> None:
         """Stop collecting; a window that the loop ended in is kept, unless it had just begun."""
@@ -285,6 +413,8 @@ class _Capture:
             actions = self._torch.ProfilerAction
             if self.profiler.current_action is actions.RECORD:
                 self.profiler.current_action = actions.RECORD_AND_SAVE
+        if self._gc_ranges is not None:
+            self._gc_ranges.stop()
         self._run(self.profiler.stop)
 
     def require_its_thread(self) -> None:
@@ -343,17 +473,6 @@ class _Capture:
             start_unix_ns=self._start_ns,
             captures=[self.account],
         )
-
-
-@functools.cache
-def _every_thread() -> dict[str, Any]:
-    """torch.profile's argument to record every thread; empty for a torch that cannot."""
-    try:
-        from torch._C._profiler import _ExperimentalConfig
-
-        return {"experimental_config": _ExperimentalConfig(profile_all_threads=True)}
-    except (ImportError, TypeError):
-        return {}
 
 
 def export(profiler: Any, path: Path) -> None:

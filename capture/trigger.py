@@ -2,7 +2,7 @@
 
     python -m capture.trigger outputs/profile --ranks 0,4
 
-writes a request into that directory; so do `trigger` and, where a `Watch` minds it, the signal SIGUSR2. A job
+writes a request into that directory; so do `trigger` and the signal SIGUSR2 (`capture.on_signal`). A job
 looks for it once a step: the driver of a Ray job tells its workers (`capture.ray.profiling(…, watch=…)`, a
 verl run that switched does so by itself); ranks without a driver agree on the step by a file beside it:
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from capture import on_signal as signals
 from capture.file_names import written_whole
 from capture.warn import warn
 
@@ -88,8 +88,8 @@ class Watch:
     """Looks for requests in a directory, once a step.
 
     A request that lies there when the watch begins is an old one. With `alone`, as for a driver, a request
-    begins at the step that sees it; else at the step that all ranks agree on. On the main thread SIGUSR2
-    leaves a request here for rank 0, unless the program minds that signal itself.
+    begins at the step that sees it; else at the step that all ranks agree on. SIGUSR2 to this process leaves a
+    request here for rank 0, unless the program handles that signal itself.
     """
 
     def __init__(
@@ -102,7 +102,12 @@ class Watch:
         self._first = 0
         self._seen = _stamp(self._path)
         if on_signal:
-            _mind_signal(self._folder)
+            signals.watch(self._folder)
+
+    @property
+    def folder(self) -> Path:
+        """The directory that it looks in."""
+        return self._folder
 
     def due(self, step: int) -> Request | None:
         """What is to be profiled in this step; None for nothing. Raises nothing."""
@@ -187,22 +192,6 @@ def _agreed(folder: Path, request: str, first: int) -> int:
     finally:
         draft.unlink(missing_ok=True)
     return int(path.read_text(encoding="utf-8"))
-
-
-def _mind_signal(folder: Path) -> None:
-    """Let SIGUSR2 leave a request, where nobody minds it yet and Python allows it."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-
-        def asked(number: int, frame: Any) -> None:
-            del number, frame
-            try:
-                trigger(folder)
-            except OSError as error:
-                warn("SIGUSR2: no request could be left in %s: %s", folder, error)
-
-        signal.signal(signal.SIGUSR2, asked)
 
 
 def main(arguments: Sequence[str]) -> int:

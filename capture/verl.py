@@ -24,7 +24,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import capture
-from capture import driver, verl_plugins
+from capture import driver, on_signal, verl_plugins
 from capture.profiler import DistProfiler
 
 log = logging.getLogger("capture")
@@ -149,8 +149,9 @@ def install() -> bool:
         _replace_all(_found_in_verl())
         _hand_to_ray()
         _finders.append(driver.install())
+        on_signal.install()
     except Exception as error:  # noqa: BLE001 - a verl that is built otherwise, or none at all
-        uninstall()
+        _put_back()
         message = "capture cannot take the place of verl's profiler, which stays: %s: %s"
         log.warning(message, type(error).__name__, error)
     return active()
@@ -158,6 +159,11 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Put back what stood in verl, and wherever else it was looked up, before `install`."""
+    on_signal.uninstall()
+    _put_back()
+
+
+def _put_back() -> None:
     while _finders:
         driver.uninstall(_finders.pop())
     while _replaced:
@@ -273,6 +279,8 @@ def _with_variable(runtime_env: Any) -> dict[str, Any]:
             variables.setdefault(verl_plugins.VARIABLE, plugins)
     elif VARIABLE not in of_job:
         variables[VARIABLE] = _named(variables.get(VARIABLE) or os.environ.get(VARIABLE, ""))
+    if on_signal.DRIVER not in of_job:
+        variables[on_signal.DRIVER] = on_signal.own_name()
     return {**settings, "env_vars": variables} if variables else settings
 
 
@@ -297,6 +305,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     import runpy
 
+    on_signal.install()
     os.environ[VARIABLE] = _named(os.environ.get(VARIABLE, ""))
     sys.argv = [*arguments]
     import_module("capture.verl")

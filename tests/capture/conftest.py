@@ -6,7 +6,7 @@ import types
 import fake_torch
 import pytest
 
-from capture import endings, manifest, marks, nsys_ranges, run_config
+from capture import endings, manifest, marks, nsys_ranges, on_signal, run_config
 from capture.memory_snapshots import MemorySnapshots
 from capture.torch_trace import TorchTrace
 
@@ -20,12 +20,15 @@ def torch(monkeypatch):
     run_config._warn_once.cache_clear()
     monkeypatch.setattr(run_config, "without_effect", [])
     monkeypatch.setattr(nsys_ranges, "_open_ranges", 0)
+    monkeypatch.setattr(on_signal, "_folder", None)
+    monkeypatch.delenv(on_signal.DRIVER, raising=False)
     monkeypatch.setattr(TorchTrace, "owner", None)
     monkeypatch.setattr(TorchTrace, "scheduled", None)
     monkeypatch.setattr(TorchTrace, "ranges", [])
     monkeypatch.setattr(TorchTrace, "lost", [])
     for name in ("recording", "observed"):
         monkeypatch.setattr(MemorySnapshots, name, False)
+    monkeypatch.setattr(MemorySnapshots, "recorder", None)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WG_BACKEND", raising=False)
     monkeypatch.delenv("CAPTURE_RUN_ID", raising=False)

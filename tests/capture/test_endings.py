@@ -28,6 +28,36 @@ class Worker:
 worker = Worker(sys.argv[1])
 """
 
+FORKS = """
+class Forking(Worker):
+    @DistProfiler.annotate(role="work")
+    def work(self, fork):
+        import torch
+        pid = os.fork() if fork else None
+        torch.ones(4) + 1
+        return pid
+
+worker = Forking(sys.argv[1])
+worker.profiler.start(role="train", profile_step=1)
+pid = worker.work(moment == "in a stage")
+if moment == "in a step":
+    pid = os.fork()
+if pid != 0:
+    worker.profiler.stop()
+if moment == "after the step":
+    pid = os.fork()
+if pid == 0:
+    threading.Thread(target=worker.work, args=(False,)).start()
+    print("child")
+    sys.exit(7)
+until = time.monotonic() + 30
+while not (ended := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < until:
+    time.sleep(0.02)
+if not ended[0]:
+    os.kill(pid, signal.SIGKILL)
+assert ended[0] and os.waitstatus_to_exitcode(ended[1]) == 7, ended
+"""
+
 
 def test_what_is_asked_of_the_control_thread_is_done_there_and_raises_here():
     there = control.run(threading.get_ident)
@@ -131,4 +161,12 @@ if verl_python.PYTHON:
             "os.kill(os.getpid(), signal.SIGTERM)\n"
         )
         assert verl_python.run("-c", code, tmp_path, check=False).returncode == 3
+        assert len(stages(tmp_path)) == 1
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("moment", ["in a stage", "in a step", "after the step"])
+    @pytest.mark.parametrize("contents", ["cpu", "stack"])
+    def test_a_child_of_os_fork_ends_as_it_does_without_a_profile(tmp_path, moment, contents):
+        code = WORKER.replace('["cpu"]', f'["{contents}"]') + f"moment = {moment!r}" + FORKS
+        assert "child\n" in verl_python.run("-c", code, tmp_path, timeout=100).stdout
         assert len(stages(tmp_path)) == 1

@@ -8,7 +8,7 @@ import pytest
 from capture import DistProfiler, ProfilerConfig
 from capture.endings import close_all
 
-ALL = {"context": "all", "stacks": "all", "max_entries": 100_000}
+ALL = {"context": "all", "stacks": "python", "max_entries": 100_000}
 BEGIN = [("history", "all", ALL), "reset peaks"]
 DUMP = ["synchronize", "dump", ("history", None, {}), *BEGIN]
 
@@ -94,6 +94,86 @@ def test_the_global_block_decides_what_a_history_holds(tmp_path, torch):
     profiler(tmp_path, shared={"torch_memory": own}, tool_config={"trace_alloc_max_entries": 50})
     expected = {"context": "alloc", "stacks": "python", "max_entries": 50, "clear_history": True}
     assert torch.log[0] == ("history", "all", expected)
+
+
+@pytest.mark.parametrize(
+    ("block", "stacks"),
+    [
+        ({}, "python"),
+        ({"context": "all", "stacks": "all", "kw_args": {}}, "python"),  # verl's own, untouched
+        ({"context": "all", "stacks": "all", "kw_args": {"stacks": "all"}}, "all"),
+        ({"stacks": "all"}, "all"),
+        ({"context": "alloc", "stacks": "all", "kw_args": {}}, "all"),
+        ({"stacks": "cpp"}, "cpp"),
+    ],
+)
+def test_stacks_are_those_of_python_unless_others_are_asked_for(tmp_path, torch, block, stacks):
+    profiler(tmp_path, shared={"torch_memory": block})
+    assert torch.log[0][2]["stacks"] == stacks
+
+
+def request(folder, **changes):
+    return {"tool": "torch_memory", "folder": str(folder), "ranks": None, **changes}
+
+
+def on_demand(profiler, step, **changes):
+    profiler.start(role="train", profile_step=step, on_demand=request(**changes))
+    profiler.stop()
+
+
+OFF = ("history", None, {})
+
+
+def test_a_request_ends_its_history_and_follows_the_settings_of_the_run(tmp_path, torch):
+    block = {"context": "state", "stacks": "cpp", "trace_alloc_max_entries": 70}
+    config = ProfilerConfig(
+        tool=None, save_path=None, tool_config=None, global_tool_config={"torch_memory": block}
+    )
+    worker = DistProfiler(0, config)
+    on_demand(worker, 3, folder=tmp_path)
+    expected = {"context": "state", "stacks": "cpp", "max_entries": 70}
+    begun = [("history", "all", expected), "reset peaks"]
+    assert torch.log == [*begun, "synchronize", "dump", OFF]
+    on_demand(worker, 4, folder=tmp_path, tool_config={"trace_alloc_max_entries": 5})
+    assert torch.log[5] == ("history", "all", expected | {"max_entries": 5})
+    assert torch.log[-1] == OFF
+    assert len(files(tmp_path)) == 2
+    torch.observer(0, 1_000, 80_000, 10)
+    assert len(files(tmp_path)) == 2, "nobody records: there is no history to write"
+
+
+def test_a_request_leaves_the_history_of_the_run_as_it_is(tmp_path, torch):
+    taken = profiler(tmp_path / "own")
+    on_demand(taken, 1, folder=tmp_path / "asked")
+    assert torch.log == [*BEGIN, "synchronize", "dump"]
+    steps(taken, 2)
+    assert torch.log[4:] == DUMP
+    torch.observer(0, 1_000, 80_000, 10)
+    assert len(files(tmp_path / "own")) == 2
+
+
+def test_a_request_of_a_run_with_windows_of_steps_is_written_after_its_own_step(tmp_path, torch):
+    taken = profiler(tmp_path / "own", tool_config={"memory_snapshot_num_steps": 3})
+    on_demand(taken, 1, folder=tmp_path / "asked")
+    assert len(files(tmp_path / "asked")) == 1
+
+
+def test_a_failed_snapshot_of_a_request_ends_its_history_all_the_same(tmp_path, torch, caplog):
+    torch.dump = OSError(28, "No space left on device")
+    on_demand(DistProfiler(0), 1, folder=tmp_path)
+    assert torch.log[-1] == OFF
+    assert "No space left" in caplog.text
+
+
+def test_a_profiler_that_was_built_during_a_request_records_from_its_first_step(tmp_path, torch):
+    worker = DistProfiler(0)
+    worker.start(profile_step=1, on_demand=request(tmp_path / "asked"))
+    taken = profiler(tmp_path / "own")
+    worker.stop()
+    torch.log.clear()
+    taken.start(profile_step=2)
+    assert torch.log == BEGIN
+    taken.stop()
 
 
 def test_a_snapshot_is_written_when_memory_runs_out(tmp_path, torch, caplog):

@@ -101,7 +101,7 @@ if verl_python.PYTHON:
             (path,) = (folder / "profile").glob("*step2_rank0*.gz")
             host = load(path)["host_ops"]
             names = host["name"][(host["kind"] == "range").to_numpy()].astype(str)
-            return Counter(name for name in names if not name.startswith("gloo"))
+            return Counter(name for name in names if not name.startswith(("gloo", "gc ")))
 
         verls, captures = map(ranges, runs.values())
         assert captures == verls

@@ -155,7 +155,7 @@ def test_the_processes_that_ray_starts_switch_too(verl, monkeypatch):
     switch.install()
     ray.init(runtime_env={"env_vars": {"A": "1"}, "working_dir": None}, num_cpus=2)
     assert asked == {
-        "runtime_env": {"env_vars": {"A": "1", switch.VARIABLE: "mine,capture.verl"}, "working_dir": None},
+        "runtime_env": {"env_vars": {"A": "1", switch.VARIABLE: "mine,capture.verl", "CAPTURE_DRIVER": switch.on_signal.own_name()}, "working_dir": None},
         "num_cpus": 2,
     }  # fmt: skip
 
