@@ -15,7 +15,7 @@ import pytest
 import verl_python
 
 import capture
-from capture import endings, verl_plugins
+from capture import endings, on_signal, verl_plugins
 
 sys.modules["verl"] = None  # the real one stays as it is
 try:
@@ -184,7 +184,9 @@ def test_a_submitted_job_and_its_driver_never_name_the_same_variable(
         monkeypatch.setenv(name, value)
     if of_job:
         monkeypatch.setenv(JOB, json.dumps({"runtime_env": {"env_vars": of_job}}))
-    assert switch._with_variable(given) == made
+    told = switch._with_variable(given)
+    assert told["env_vars"].pop(on_signal.DRIVER) == on_signal.own_name()
+    assert {key: value for key, value in told.items() if value} == made
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"runtime_env": null}'])
