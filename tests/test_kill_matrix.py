@@ -21,7 +21,7 @@ def cases(tmp_path_factory):
     matrix.make_profile(base)
     matrix.make_profile(opt)
     copies = matrix.make_reports(folder / "ray", 60_000_000)
-    statement = matrix.HEAVY.format(rows=40_000)
+    statement = matrix.HEAVY.format(rows=12_000)
     return {
         "analyze": matrix.Case(
             ["analyze", base, "-j", "2", "-q", "-o", "out/report.json"], ("out/report.json",)

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 
 from tracekit.agents import lines, resources, tools
 from tracekit.agents.roots import Roots
-from tracekit.agents.working import tried
+from tracekit.agents.working import put_away, tried
 from tracekit.model.escape import visible_lines
 from tracekit.model.files import write_all
 from tracekit.model.lifetime import leave_at_once
@@ -104,6 +104,8 @@ def serve(roots: Roots) -> None:
 async def _serve(speaking: Server[Any], wire: Wire) -> None:
     async with stdio_server(cast(Any, wire), cast(Any, wire)) as (read, write):
         await speaking.run(read, write, speaking.create_initialization_options())
+    with contextlib.suppress(anyio.BrokenWorkerProcess), anyio.move_on_after(_GRACE_S):
+        await anyio.to_process.run_sync(put_away, cancellable=True)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -24,6 +25,11 @@ def tried(work: Callable[[], T], server: int | None = None) -> tuple[T | None, s
         return work(), ""
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
         return None, told(error)
+
+
+def put_away() -> None:
+    """Run the exit handlers of this process now, which remove its temporary files: the server kills it at its own end."""
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way
 
 
 def told(error: Exception) -> str:

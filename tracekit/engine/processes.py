@@ -50,6 +50,9 @@ _LOG = logging.getLogger("tracekit")
 _GRACE_S = 1.0
 """How long a stopped worker may take to remove its temporary files before it is killed."""
 
+_SOCKET_FOLDER_BYTES = 80
+"""How long the path of a folder for sockets may be: Linux takes 107 bytes with the name of the socket."""
+
 _LOOK_EVERY_S = 1.0
 """How often a worker looks for its parent where the kernel does not report the parent's end."""
 
@@ -187,10 +190,15 @@ def _start_server(preload: list[str]) -> None:
 def _take_room() -> None:
     """Have multiprocessing keep its socket in a temporary folder of ours, which the next run removes if this one is killed."""
     options = getattr(current_process(), "_config", None)  # what util.get_temp_dir() reads
-    if isinstance(options, dict) and not options.get("tempdir"):
-        folder = contextlib.ExitStack()
-        options["tempdir"] = str(folder.enter_context(new_folder()))
-        atexit.register(folder.close)
+    if not isinstance(options, dict) or options.get("tempdir"):
+        return
+    stack = contextlib.ExitStack()
+    folder = str(stack.enter_context(new_folder()))
+    if len(os.fsencode(folder)) > _SOCKET_FOLDER_BYTES:
+        stack.close()
+        return
+    options["tempdir"] = folder
+    atexit.register(stack.close)
 
 
 @contextlib.contextmanager
