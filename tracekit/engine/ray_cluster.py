@@ -98,7 +98,8 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
         yield _probed(ray)
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    with _tokens_as_before(ray), _quiet(), _ended_whole(is_ours=address == "local"):
+    is_ours = address == "local"
+    with _tokens_as_before(ray), _quiet(), _sigterm_as_before(), _ended_whole(is_ours=is_ours):
         _init(ray, address)
         try:
             yield _probed(ray)
@@ -240,14 +241,14 @@ def _init(ray: Any, address: str) -> None:
     if address == "local":
         options = {"num_cpus": core_count(), "include_dashboard": False}
     try:
-        with _sigterm_as_before():
-            ray.init(
-                address=address,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-                ignore_reinit_error=True,
-                **options,
-            )
+        _connect(
+            ray,
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            ignore_reinit_error=True,
+            **options,
+        )
     except Exception as error:
         ray.shutdown()
         what = (
@@ -307,18 +308,27 @@ def _ended_whole(*, is_ours: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigterm_as_before() -> Iterator[None]:
-    """Keep the handler of SIGTERM: Ray replaces it by one that exits with status 15."""
+    """Keep the handler of SIGTERM: Ray replaces it when it connects, and forgets it when it is left."""
     handler = signal.getsignal(signal.SIGTERM)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield
         return
     try:
         yield
-    except SystemExit:
-        handler(signal.SIGTERM, None)
-        raise
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+def _connect(ray: Any, **options: Any) -> None:
+    """Connect; SIGTERM meanwhile, for which Ray exits with status 15, is handled as before."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with _sigterm_as_before():
+            ray.init(**options)
+    except SystemExit:
+        if callable(handler):
+            handler(signal.SIGTERM, None)
+        raise
 
 
 @contextlib.contextmanager
