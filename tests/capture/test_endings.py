@@ -28,6 +28,43 @@ class Worker:
 worker = Worker(sys.argv[1])
 """
 
+HAMMER = """
+import torch.profiler
+import capture.torch_trace
+
+class Hammered(Worker):
+    @DistProfiler.annotate(role="work")
+    def work(self):
+        x = torch.ones(4, 4, requires_grad=True)
+        (x @ x).sum().backward()
+        return float(x.grad.sum())
+
+torch.set_num_threads(1)
+capture.torch_trace.export = lambda profiler, path: None  # writing takes most of the time
+worker, over = Hammered(sys.argv[1]), threading.Event()
+
+def loop():
+    while not over.is_set():
+        assert worker.work() == 128.0
+
+def call(action):
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+threads = [threading.Thread(target=loop) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for step in range(60):
+    call(lambda: worker.profiler.start(role="train", profile_step=step))
+    time.sleep(0.02)
+    call(worker.profiler.stop)
+over.set()
+for thread in threads:
+    thread.join()
+print("ends", over.is_set())
+"""
+
 FORKS = """
 class Forking(Worker):
     @DistProfiler.annotate(role="work")
@@ -162,6 +199,13 @@ if verl_python.PYTHON:
         )
         assert verl_python.run("-c", code, tmp_path, check=False).returncode == 3
         assert len(stages(tmp_path)) == 1
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("contents", ["cpu", "stack"])
+    def test_threads_in_stages_survive_that_a_capture_of_all_of_them_ends(tmp_path, contents):
+        code = WORKER.replace('["cpu"]', f'["{contents}"]') + HAMMER
+        done = verl_python.run("-c", code, tmp_path, check=False, timeout=200)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ends True")
 
     @pytest.mark.slow
     @pytest.mark.parametrize("moment", ["in a stage", "in a step", "after the step"])

@@ -22,6 +22,7 @@ ALONGSIDE = (
     "tests/capture/test_ray_run.py",
     "tests/capture/test_recipes.py",
     "tests/capture/test_rollout_servers.py",
+    "tests/capture/test_stress.py",
     "tests/capture/test_switch.py",
     "tests/capture/test_with_verl.py",
     "tests/docs/test_site.py",
