@@ -153,7 +153,9 @@ def test_a_fault_costs_the_same_whatever_the_size_of_the_blocks(path):
     assert len(found[4096][0]) > 25_000
 
 
-@pytest.mark.parametrize("form", ["gz", "zst", "xz", "bz2", "zip"])
+@pytest.mark.parametrize(
+    "form", ["gz", *(pytest.param(f, marks=pytest.mark.slow) for f in ("zst", "xz", "bz2", "zip"))]
+)
 def test_what_unpacks_to_too_many_times_its_size_is_not_read_to_its_end(path, form, monkeypatch):
     monkeypatch.setattr(expansion, "FREE_BYTES", 2**20)
     data = {**PACKED, "gz": gzip.compress}[form](bytes(2**23))
@@ -175,7 +177,9 @@ print([remark.message for remark in report.remarks])
 """
 
 
-@pytest.mark.parametrize("form", ["gz", "zst", "xz", "bz2", "zip"])
+@pytest.mark.parametrize(
+    "form", ["gz", *(pytest.param(f, marks=pytest.mark.slow) for f in ("zst", "xz", "bz2", "zip"))]
+)
 def test_a_bomb_of_events_takes_little_memory_and_is_named(form, tmp_path):
     # 160 MB of events in at most 450 kB: read as a whole they take 1.1 GB.
     text = b'{"traceEvents":[' + EVENT * 2_000_000 + EVENT[:-1] + b"]}"

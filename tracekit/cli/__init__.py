@@ -85,7 +85,8 @@ class Commands(click.Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
         """Run the command that `args` (by default the process's own) name, and leave with its status."""
         status = self.status(list(sys.argv[1:] if args is None else args))
-        if status in (leaving.INTERRUPTED, leaving.TERMINATED):
+        if args is None and status in (leaving.INTERRUPTED, leaving.TERMINATED):
+            # The process is this command's own: a program that passes `args` goes on after it.
             from tracekit.model.lifetime import leave_at_once
 
             leave_at_once(status)

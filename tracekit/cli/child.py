@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from tracekit.cli import leaving
+from tracekit.cli import leaving, terminal
 from tracekit.model.errors import TracekitError
 from tracekit.model.lifetime import die_with, leave_at_once
 
@@ -125,6 +125,7 @@ def _work(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         status = leaving.status_of(tried, lambda: is_verbose)
     finally:
+        terminal.resume_commands()
         leave_at_once(status)
 
 

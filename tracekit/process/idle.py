@@ -202,8 +202,17 @@ def stage_time(trace: Trace) -> Intervals:
     return union(spans.ts_ns, spans.end_ns)
 
 
+def _last_end(trace: Trace) -> int:
+    """When the last device op ends."""
+    return int((trace.numbers("device_ops", "ts_ns") + trace.numbers("device_ops", "dur_ns")).max())
+
+
 def _reach(trace: Trace, first: int, last: int) -> tuple[int, int]:
-    """From the first start of any window or op of the device to the last end."""
+    """From the first start of any window or op of the device to the last end of these, and of ops of other devices.
+
+    Where the host runs ahead, windows last until the work of all devices is done (`device_windows`).
+    """
+    last = max(last, trace.derived(_last_end))
     recorded: Windows = trace.derived(windows)
     for spans in (recorded.step_rows, recorded.stage_rows):
         if len(spans):
