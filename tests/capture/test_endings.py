@@ -214,7 +214,8 @@ if verl_python.PYTHON:
         )
         verl_python.run("-c", code, tmp_path)
         (source,) = discover(tmp_path, sniff=sniff).sources
-        assert len(collection_spans(load(source.path, python=True)).start) == 1
+        trace = load(source.path, tables=["host_ops", "python_calls", "threads"])
+        assert len(collection_spans(trace).start) == 1
 
     @pytest.mark.slow
     @pytest.mark.parametrize("contents", ["cpu", "stack"])
