@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from capture.request import trigger
 from capture.warn import warn
 
 DRIVER = "CAPTURE_DRIVER"
@@ -115,8 +116,6 @@ def _ask(leave: Callable[[], bool]) -> None:
 
 def _leave() -> bool:
     """Leave a request in the directory that this process watches."""
-    from capture.trigger import trigger
-
     assert _folder is not None
     trigger(_folder)
     return True
@@ -124,8 +123,6 @@ def _leave() -> bool:
 
 def _forward() -> bool:
     """Leave a request in the directory that a process of this run has announced; whether there is one."""
-    from capture.trigger import trigger
-
     ray = _started_ray()
     if ray is None:
         return False

@@ -20,7 +20,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -28,14 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from capture import on_signal as signals
-from capture.file_names import written_whole
+from capture.request import HIDDEN, SCHEMA, request_path, trigger
 from capture.warn import warn
 
-SCHEMA = "capture/request/1"
 AHEAD = 2
 """Ranks without a driver begin so many steps after the first of them saw the request: all see it before."""
 
-_HIDDEN, _REQUEST = ".capture", "request"
 _LONGEST = 1 << 16
 
 
@@ -55,35 +52,6 @@ class Request:
         return asdict(self)
 
 
-def trigger(
-    folder: str | os.PathLike[str],
-    *,
-    tool: str = "torch",
-    ranks: Sequence[int] | None = (0,),
-    steps: int = 1,
-    **tool_config: Any,
-) -> Path:
-    """The request that it leaves in the directory, for the job that watches it; a later one replaces it.
-
-    `ranks` None asks all of them, `tool_config` are settings of the tool (`contents=["cpu"]`). Raises
-    `OSError` where it cannot be written, and `ValueError` for a number of steps below one.
-    """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    request = {
-        "schema": SCHEMA,
-        "id": f"{time.time_ns()}-{os.getpid()}",
-        "tool": tool,
-        "ranks": None if ranks is None else [int(rank) for rank in ranks],
-        "steps": steps,
-        "tool_config": tool_config,
-    }
-    path = _request_path(Path(folder))
-    with written_whole(path) as partial:
-        partial.write_text(json.dumps(request) + "\n", encoding="utf-8")
-    return path
-
-
 class Watch:
     """Looks for requests in a directory, once a step.
 
@@ -96,7 +64,7 @@ class Watch:
         self, folder: str | os.PathLike[str], *, alone: bool = False, on_signal: bool = True
     ) -> None:
         self._folder = Path(folder).absolute()
-        self._path = str(_request_path(self._folder))
+        self._path = str(request_path(self._folder))
         self._alone = alone
         self._request: Request | None = None
         self._first = 0
@@ -150,10 +118,6 @@ class Watch:
         self._request, self._first = request, first
 
 
-def _request_path(folder: Path) -> Path:
-    return folder / _HIDDEN / _REQUEST
-
-
 def _stamp(path: str) -> tuple[int, int] | None:
     """What tells one request from the next; None where there is none."""
     try:
@@ -183,7 +147,7 @@ def _read(path: Path, folder: Path) -> Request:
 def _agreed(folder: Path, request: str, first: int) -> int:
     """The step at which all ranks begin: what the first of them wrote."""
     name = "".join(letter for letter in request if letter.isalnum() or letter == "-")[:64]
-    path = folder / _HIDDEN / f"step-{name}"
+    path = folder / HIDDEN / f"step-{name}"
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     draft.write_text(str(first), encoding="utf-8")
     try:

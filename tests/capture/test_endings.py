@@ -9,6 +9,7 @@ import verl_python
 
 from capture import DistProfiler, ProfilerConfig, control
 from tracekit.discover import discover
+from tracekit.process.garbage import collection_spans
 from tracekit.readers.loading import load, sniff
 
 WORKER = """
@@ -199,6 +200,22 @@ if verl_python.PYTHON:
         )
         assert verl_python.run("-c", code, tmp_path, check=False).returncode == 3
         assert len(stages(tmp_path)) == 1
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("contents", ["cpu", "stack"])
+    def test_a_collection_in_a_step_is_in_its_trace_and_read_as_one(tmp_path, contents):
+        code = WORKER.replace('["cpu"]', f'["{contents}"]') + (
+            "import gc\n"
+            "gc.disable()\n"
+            "worker.profiler.start(role='train', profile_step=1)\n"
+            "worker.work()\n"
+            "gc.collect()\n"
+            "worker.profiler.stop()\n"
+        )
+        verl_python.run("-c", code, tmp_path)
+        (source,) = discover(tmp_path, sniff=sniff).sources
+        trace = load(source.path, tables=["host_ops", "python_calls", "threads"])
+        assert len(collection_spans(trace).start) == 1
 
     @pytest.mark.slow
     @pytest.mark.parametrize("contents", ["cpu", "stack"])
