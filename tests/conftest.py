@@ -16,6 +16,8 @@ from tracekit.pipeline import run as pipeline
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in the background; the programs that tests start and interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and so would what tests start
 
 
 # Who watches from a terminal of another width sees the same: tests that ask for a width set it.

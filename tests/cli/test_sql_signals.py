@@ -113,6 +113,7 @@ def test_a_shell_goes_on_after_one_interrupt_and_answers_the_next_statement(term
         terminal.type(CTRL_C)
         terminal.wait_for("interrupted")
         terminal.wait_for("sql> ")
+    time.sleep(0.5)  # at the prompt, not on the way to it
     terminal.type(CTRL_C)
     terminal.wait_for("sql> ")
     terminal.type("SELECT 16 + 1 AS afterwards;\n")
