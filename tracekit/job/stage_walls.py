@@ -116,9 +116,8 @@ def _steps_before(rows: pd.DataFrame, steps: pd.DataFrame) -> Any:
     before[sequence] = np.where(last >= 0, sequence[last], -1)
     before = before[is_row]
     is_known = (before >= 0) & (both[before] == process)
-    return steps["step"].array.take(
-        np.where(is_known, order[np.where(is_known, before, 0)], -1), allow_fill=True
-    )
+    place = np.append(order, -1)[np.where(is_known, before, len(order))]
+    return steps["step"].array.take(place, allow_fill=True)
 
 
 def of_step(stages: pd.DataFrame) -> pd.Series[Any]:
