@@ -80,7 +80,7 @@ class Scan:
     `ts_ns` and `dur_ns` are exact int64 nanoseconds relative to the file's own base, valid where
     `has_ts`/`has_dur`. `args` holds every key of `args` (unless fewer were asked for), `fields` every
     other key of the element itself (`id`, `bp`, `s`, ...), if they were asked for. `meta` is what stands outside `traceEvents`.
-    `skipped` counts the rows left out on request, by category.
+    `skipped` counts the rows left out on request, by category in order of names.
     """
 
     ph: Codes

@@ -134,6 +134,7 @@ def _scan(
         tail = _read_tail(text, losses)
     losses.extend(packing_losses)
     columns = scanner.finish()
+    columns["skipped"] = dict(sorted(columns["skipped"].items()))
     if not len(columns["ts_ns"]) and not columns["skipped"] and losses.of_events():
         raise refused(path, _NOTHING_WHOLE)
     meta = _read_meta(head, head_offset, losses) | _read_meta(tail, tail_offset, losses)
