@@ -6,8 +6,10 @@ By hand: `python tests/house.py [DIRECTORY ...]`, each the directory of one pack
 
 import ast
 import io
+import re
 import sys
 import tokenize
+import tomllib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -194,6 +196,52 @@ def import_graph(root):
     return {name: imports_of(path, root, modules) for name, path in paths.items()} | {
         name: set() for name in stubs
     }
+
+
+def layers_of(pyproject):
+    """Map each package to its height above the ground, from the contract of layers in pyproject.toml."""
+    contracts = tomllib.loads(pyproject.read_text())["tool"]["importlinter"]["contracts"]
+    rows = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return {
+        name.strip(): height for height, row in enumerate(reversed(rows)) for name in row.split("|")
+    }
+
+
+def import_strings(path, root):
+    """List the strings in a file that name a module of the package, with the line of each.
+
+    An f-string counts by the text before its first value.
+    """
+    pattern = re.compile(rf"{root.name}(\.\w+)+\.?")
+    tree = ast.parse(path.read_text())
+    docstrings = docstring_lines(tree)
+    return [
+        (node.lineno, node.value.rstrip("."))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.lineno not in docstrings and pattern.fullmatch(node.value)
+    ]
+
+
+def upward_import_strings(root, layers):
+    """List the strings that name a module of an equal or a higher layer as "file:line name".
+
+    A package may name its own children, and the package's `__init__` (above all layers) any module.
+    """
+    upward = []
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).parts
+        if len(parts) == 1:
+            continue
+        own = module_name(path, root)
+        package = own if path.name == "__init__.py" else own.rpartition(".")[0]
+        for line, name in import_strings(path, root):
+            target = name.split(".")[1]
+            if target not in layers or f"{name}.".startswith(f"{package}."):
+                continue
+            if layers[target] >= layers[parts[0]]:
+                upward.append(f"{'/'.join(parts)}:{line} {name}")
+    return upward
 
 
 def reachable(graph, start):

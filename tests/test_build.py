@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.model.compiled import PARTS, missing_parts
+from tracekit.cli.compiled import PARTS, missing_parts
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "examples" / "verl_cpu" / "outputs" / "profile"

@@ -4,7 +4,14 @@ import ast
 import textwrap
 
 import pytest
-from house import ROOT, code_lines, complexity, count_house
+from house import (
+    ROOT,
+    code_lines,
+    complexity,
+    count_house,
+    layers_of,
+    upward_import_strings,
+)
 
 AIM = {
     "in_cycles": 0,
@@ -114,3 +121,28 @@ def test_a_name_that_is_stored_is_counted_and_an_empty_one_noticed(tmp_path):
     counts = count_house(root)["shop"]
     assert (counts.locals, counts.empty_locals) == (3, 2)
     assert counts.empty_percent == pytest.approx(66.667, abs=0.001)
+
+
+def test_no_string_names_a_module_of_an_equal_or_higher_layer():
+    layers = layers_of(ROOT / "pyproject.toml")
+    assert upward_import_strings(ROOT / "tracekit", layers) == []
+
+
+def test_strings_that_name_modules_upward_are_found(tmp_path):
+    root = tmp_path / "shop"
+    files = {
+        "__init__.py": "LAZY = {'sell': 'shop.front.till'}\n",
+        "front/__init__.py": "def load(name):\n    return import_module(f'shop.front.{name}')\n",
+        "front/till.py": '"""shop.front.sign"""\nimport_module("shop.store")\n',
+        "store/__init__.py": "",
+        "store/shelf.py": "SIGN = 'shop.front.sign'\nimport_module(f'shop.front.{name}')\n",
+        "store/box.py": "import_module('shop.store._native')\nprint('shop.front is open')\n",
+        "yard/gate.py": "import_module('shop.store.box')\n",
+    }
+    write(root, files)
+    upward = upward_import_strings(root, {"front": 1, "store": 0, "yard": 0})
+    assert upward == [
+        "store/shelf.py:1 shop.front.sign",
+        "store/shelf.py:2 shop.front",
+        "yard/gate.py:1 shop.store.box",
+    ]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tracekit.model.display import Display, install_display
 from tracekit.model.errors import SchemaError, TraceFormatError, TracekitError
 from tracekit.model.installed import require_alone
 from tracekit.model.version import VERSION
@@ -65,6 +66,16 @@ __all__ = [
     "measure",
     "render",
 ]
+
+
+def _load_display() -> Display:
+    """Import the functions that draw values."""
+    from tracekit.pipeline import display
+
+    return display
+
+
+install_display(_load_display)
 
 
 def __getattr__(name: str) -> Any:

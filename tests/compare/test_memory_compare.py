@@ -18,7 +18,7 @@ from tracekit.compare.comparison import SCHEMA, Comparison
 from tracekit.compare.gate import gates, overall
 from tracekit.compare.gate_rules import Rules, rule, rule_of_text
 from tracekit.compare.judge import compare
-from tracekit.compare.report import as_report
+from tracekit.compare.report import report_comparison
 from tracekit.compare.slowed import self_test
 from tracekit.job.step_values import job_values
 from tracekit.model.errors import NothingComparableError
@@ -94,7 +94,7 @@ def test_the_comparison_carries_what_became_of_memory(found):
     )  # fmt: skip
     assert found.memory.headline.difference == -38 * MIB
     assert found.memory.failed == (0, 0)
-    report = as_report(found)
+    report = report_comparison(found)
     assert report.answer == "memory: peak 64.0 MiB → 26.0 MiB (−59 %)"
     assert [(row["site"], row["state"], row["difference"]) for row in sheet(report, "memory-sites-peak")] == [
         ("train.py forward", "shrunk", -40 * MIB),
@@ -130,7 +130,7 @@ def test_what_was_saved_may_take_the_place_of_a_snapshot(tmp_path):
     assert [(one.name, one.base, one.opt) for one in levels.memory.pairs[0].levels[:6]] == [
         (one.name, one.base, one.opt) for one in whole.memory.pairs[0].levels[:6]
     ]
-    report = as_report(levels)
+    report = report_comparison(levels)
     assert any("saved report tells levels" in caution for caution in report.cautions)
 
 
@@ -144,7 +144,7 @@ def test_beside_times_memory_is_a_line_and_a_section(tmp_path):
     both = tracekit.compare(tmp_path / "base", tmp_path / "opt", jobs=1)
     assert both.headline.name == "step_time"
     assert both.memory.headline.difference == -2 * MIB
-    report = as_report(both)
+    report = report_comparison(both)
     assert "faster" in report.answer or "inconclusive" in report.answer
     assert "memory" not in report.answer
     assert "memory: peak 8.00 MiB → 6.00 MiB (−25 %)" in report.basis
@@ -160,7 +160,7 @@ def test_another_number_of_ranks_forbids_a_verdict_on_memory(tmp_path):
     held = Rules((rule_of_text("memory.peak_requested>1"),))
     found = compared(*sides, gate=held)
     assert (found.verdict, found.gates[0].outcome) == ("not comparable", "not comparable")
-    assert as_report(found).answer.startswith("memory: not comparable · peak")
+    assert report_comparison(found).answer.startswith("memory: not comparable · peak")
     assert compared(*sides, force=True).verdict == "no change"
     same = [replace(one, fingerprint={**one.fingerprint, "world_size": "8"}) for one in sides]
     assert compared(*same).verdict == "no change", "another GPU holds the same bytes"
@@ -250,7 +250,9 @@ def test_a_run_that_ran_out_is_not_made_up_for_by_others(ran_out, tmp_path):
 def test_that_memory_ran_out_is_the_first_thing_said(ran_out):
     found = compared(ran_out["never"], ran_out["twice"])
     assert found.memory.failed == (0, 2)
-    assert as_report(found).cautions[0] == "memory ran out 2 times in twice, 0 times in never"
+    assert (
+        report_comparison(found).cautions[0] == "memory ran out 2 times in twice, 0 times in never"
+    )
 
 
 def test_a_request_that_two_snapshots_tell_of_failed_once(tmp_path):
@@ -306,7 +308,7 @@ def grown(tmp_path_factory):
 
 def test_every_rank_and_step_has_a_row_the_worst_first(grown):
     found = compared(*grown)
-    report = as_report(found)
+    report = report_comparison(found)
     assert report.answer == "memory: peak 500 MiB → 756 MiB (+51 %)"
     rows = sheet(report, "memory-pairs")
     assert [(r["who"], r["step"], r["peak_requested_opt"], r["peak_requested_difference"]) for r in rows] == [

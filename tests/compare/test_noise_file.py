@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tracekit.cli import main
 from tracekit.compare.noise import NoiseFile, calibrated, read, to_json, usable
-from tracekit.compare.noise_report import as_report, noise_notes, resolves
+from tracekit.compare.noise_report import noise_notes, report_noise, resolves
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.stats.noise import Noise
 from tracekit.pipeline.comparing import read_side
@@ -187,7 +187,7 @@ def test_noise_of_other_hardware_is_not_used_and_that_is_said(name):
 def test_a_small_table_says_what_can_be_seen():
     side = four_runs(gpu="H100", world_size="8")
     found = calibrated(side)
-    report = as_report(found, side)
+    report = report_noise(found, side)
     assert report.identity == ("4 runs of one setting", "H100", "world size 8")
     # Beyond t(3, .996) · √2 · 0.0550274 = 6.322101 · 0.0778205 = 0.491989, which is more than the least effect and
     # the interval, .055027 + 3.182446 · 0.0778205; and z(.8) more of what √2 sd may be, √(3 / χ²(3, .2) = 1.005174)
@@ -197,7 +197,7 @@ def test_a_small_table_says_what_can_be_seen():
     assert report.answer.endswith("one run a side shows changes from 83 % on")
     titles = [heading.name for heading in report.overview.headings]
     assert [line[titles.index("title")] for line in report.overview.rows] == ["step", "gen"]
-    few = as_report(calibrated(made_side("n", step_rows([1.0], [1.1]))), made_side("n", step_rows([1.0], [1.1])))  # fmt: skip
+    few = report_noise(calibrated(made_side("n", step_rows([1.0], [1.1]))), made_side("n", step_rows([1.0], [1.1])))  # fmt: skip
     assert "from 4 runs on" in few.answer
     assert resolves(Noise(0.0, 3.0, 4, 2, None)) is None
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tracekit.cli import main
 from tracekit.compare.changes import Choices
 from tracekit.compare.judge import compare
-from tracekit.compare.report import as_report
+from tracekit.compare.report import report_comparison
 from tracekit.compare.step_log import StepLog, table_log, with_logs
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import compare_paths, read_logs
@@ -60,14 +60,14 @@ def test_the_answer_is_of_the_un_profiled_steps(tmp_path):
     assert found.verdict == "improvement"
     assert change_of(found, "step_time").ratio == pytest.approx(2.0)
     assert [change.name for change in found.changes[:2]] == ["unprofiled_step_time", "step_time"]
-    assert "un-profiled" in as_report(found).answer
+    assert "un-profiled" in report_comparison(found).answer
     assert not any("times are under the profiler" in line for line in found.warnings)
 
 
 def test_what_the_profiler_adds_is_told_for_each_side(tmp_path):
     found = both(logs(tmp_path, [[16.0, 16.0]]), logs(tmp_path, [[8.0, 8.0]], "opt"), drop_first=0)
     assert [(one.side, one.ratio) for one in found.overhead] == [("base", 1.25), ("opt", 1.25)]
-    sheets = [sheet for section in as_report(found).sections for sheet in section.sheets]
+    sheets = [sheet for section in report_comparison(found).sections for sheet in section.sheets]
     overhead = next(sheet for sheet in sheets if sheet.name == "overhead")
     assert overhead.rows[0] == ("base", 20e9, 16e9, 1.25)
 

@@ -5,7 +5,7 @@ from chromium import Browser
 from compared import change, comparison
 from sample_report import HOSTILE
 
-from tracekit.compare.report import as_report
+from tracekit.compare.report import report_comparison
 from tracekit.render import render
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,9 @@ def files(tmp_path_factory):
         "not comparable": comparison(verdict="not comparable"),
     }
     for name, one in found.items():
-        (folder / f"{name}.html").write_text(render(as_report(one), "html"), encoding="utf-8")
+        (folder / f"{name}.html").write_text(
+            render(report_comparison(one), "html"), encoding="utf-8"
+        )
     return {name: folder / f"{name}.html" for name in found}
 
 

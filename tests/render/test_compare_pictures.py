@@ -18,7 +18,7 @@ from tracekit.compare.comparison import StepValue
 from tracekit.compare.first_screen import barred, basis
 from tracekit.compare.origins import Attribution, Row
 from tracekit.compare.pictures import forest, pictures, steps, waterfall
-from tracekit.compare.report import as_report
+from tracekit.compare.report import report_comparison
 from tracekit.model.report import Chart, Heading, Report, Section, Sheet
 from tracekit.render import from_json, render, to_json
 from tracekit.render.charts import bounded, draw
@@ -277,7 +277,7 @@ def test_the_answer_says_what_it_rests_on():
 
 
 def test_of_sides_that_are_not_comparable_no_effect_and_no_ratio_is_told():
-    page = render(as_report(comparison(GEN, verdict="not comparable")), "text")
+    page = render(report_comparison(comparison(GEN, verdict="not comparable")), "text")
     assert "not comparable" in page
     assert "could have detected" not in page
     assert "ratio of means" not in page
@@ -301,7 +301,7 @@ def test_a_bar_is_as_long_as_the_change_beside_the_largest():
 @pytest.mark.parametrize("form", ["text", "md", "html"])
 def test_the_first_screen_says_what_to_be_careful_of(form):
     warnings = tuple(f"warning {at}" for at in range(8))
-    page = render(as_report(comparison(GEN, ACTOR, warnings=warnings)), form)
+    page = render(report_comparison(comparison(GEN, ACTOR, warnings=warnings)), form)
     assert "No findings" not in page
     assert "No rule found" not in page
     first = page.split("<details")[0] if form == "md" else page.split('id="overview"')[0]
@@ -312,11 +312,11 @@ def test_the_first_screen_says_what_to_be_careful_of(form):
 
 def test_further_warnings_are_in_the_details():
     warnings = tuple(f"warning {at}" for at in range(8))
-    page = render(as_report(comparison(GEN, warnings=warnings)), "md")
+    page = render(report_comparison(comparison(GEN, warnings=warnings)), "md")
     assert "warning 7" in page.split("<details", 1)[1]
 
 
 def test_the_sign_of_a_factor_stands_once():
-    page = render(as_report(FOUND), "text")
+    page = render(report_comparison(FOUND), "text")
     assert "ratio ×" not in page
     assert "1.250×" in page

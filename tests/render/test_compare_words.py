@@ -9,7 +9,7 @@ from compared import STEP, change, comparison
 
 from tracekit.compare.comparison import Change
 from tracekit.compare.gate_rules import rule_of_text
-from tracekit.compare.report import as_report
+from tracekit.compare.report import report_comparison
 from tracekit.model.report import Gate
 from tracekit.render import render
 from tracekit.render.junit import gate_junit
@@ -32,7 +32,7 @@ def count(better, name="host_ops"):
 
 
 def sheets(*changes):
-    report = as_report(comparison(*changes))
+    report = report_comparison(comparison(*changes))
     return {sheet.name: sheet for section in report.sections for sheet in section.sheets}
 
 
@@ -52,14 +52,16 @@ def test_where_rows_disagree_or_have_no_direction_none_is_told():
 
 @pytest.mark.parametrize("format_", ["text", "md", "html"])
 def test_people_read_the_direction_under_the_table(format_):
-    text = " ".join(render(as_report(comparison(rate(), time())), format_, verbose=True).split())
+    text = " ".join(
+        render(report_comparison(comparison(rate(), time())), format_, verbose=True).split()
+    )
     assert MORE in text
     assert LESS in text
     assert "takes less" not in text.split("Rates")[-1]
 
 
 def test_a_word_follows_the_direction_and_not_the_ratio():
-    (rows,) = (data for name, data in render(as_report(comparison(rate("regression"))), "csv").items() if "rates" in name)  # fmt: skip
+    (rows,) = (data for name, data in render(report_comparison(comparison(rate("regression"))), "csv").items() if "rates" in name)  # fmt: skip
     (row,) = csv.DictReader(io.StringIO(rows.decode("utf-8")))
     assert (row["ratio"], row["word"]) == ("0.5", "regression")
 
@@ -78,5 +80,5 @@ def test_a_limit_is_told_on_the_side_that_is_worse(text, rule):
 def test_logged_steps_are_drawn_first():
     logged = change("step, un-profiled", 90, 75, "improvement", low=1.1, high=1.3, name="unprofiled_step_time", stage=None)  # fmt: skip
     found = comparison(changes=(logged, STEP), headline=logged)
-    (forest,) = (c for section in as_report(found).sections for c in section.charts if c.id == "ratios")  # fmt: skip
+    (forest,) = (c for section in report_comparison(found).sections for c in section.charts if c.id == "ratios")  # fmt: skip
     assert forest.rows == ("step, un-profiled", "step")

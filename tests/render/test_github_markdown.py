@@ -11,7 +11,7 @@ from compared import change, comparison
 from hypothesis import example, given, settings
 from sample_report import HOSTILE, sample_report
 
-from tracekit.compare.report import as_report
+from tracekit.compare.report import report_comparison
 from tracekit.model.report import Heading, Report, Section, Sheet
 from tracekit.render import render
 from tracekit.render.comment import pull_request_comment
@@ -135,7 +135,7 @@ def hostile_comparison():
 
 
 def test_a_comparison_of_hostile_names_is_as_many_cells_as_it_has():
-    report = as_report(hostile_comparison())
+    report = report_comparison(hostile_comparison())
     for text in (
         pull_request_comment(report, HOSTILE[:2], Options(200, verbose=True)),
         render(report, "md", verbose=True, top=200),

@@ -9,7 +9,7 @@ from tracekit.agents.reports import Grid, Ranks, Stages, Steps, Top, grid_of, op
 from tracekit.agents.roots import Roots, inside
 from tracekit.compare.changes import Choices
 from tracekit.compare.comparison import Change, Comparison, Difference, Word
-from tracekit.compare.report import as_report
+from tracekit.compare.report import report_comparison
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.pipeline import comparing
@@ -84,7 +84,7 @@ def _answer(
     base: tuple[str, ...], opt: tuple[str, ...], comparison: Comparison, top: int
 ) -> CompareAnswer:
     """The comparison as data."""
-    report = as_report(comparison)
+    report = report_comparison(comparison)
     return CompareAnswer(
         base=base,
         opt=opt,

@@ -127,7 +127,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     if wanted and not ctx.resilient_parsing:
         terminal.say(f"{PROGRAM} {VERSION}\n")
         if terminal.is_verbose(ctx):
-            from tracekit.model.compiled import PARTS, REMEDY, missing_phrase
+            from tracekit.cli.compiled import PARTS, REMEDY, missing_phrase
 
             if phrase := missing_phrase():
                 terminal.tell_problem(phrase, REMEDY)

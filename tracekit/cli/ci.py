@@ -62,9 +62,9 @@ def write_comparison(
     quiet: bool,
 ) -> None:
     """Nothing; afterwards every target holds its form of the comparison, and GitHub's job knows of it."""
-    from tracekit.compare.report import as_report
+    from tracekit.compare.report import report_comparison
 
-    report = as_report(comparison)
+    report = report_comparison(comparison)
     write(
         report,
         comparison.gates,

@@ -53,8 +53,8 @@ def command(
     steps that are missing, reports of dead workers, the wrong session directory of Ray.
     """
     from tracekit.cli import outputs as out
+    from tracekit.cli.compiled import REMEDY, missing_phrase
     from tracekit.health.checks import GRAVE
-    from tracekit.model.compiled import REMEDY, missing_phrase
     from tracekit.pipeline.doctor import examine
 
     json_paths = out.json_paths(exports, as_json=as_json)

@@ -57,7 +57,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     """
     from tracekit.cli import outputs as out
     from tracekit.compare import noise as noise_file
-    from tracekit.compare.noise_report import as_report
+    from tracekit.compare.noise_report import report_noise
     from tracekit.model.files import refuse_unwritable
     from tracekit.pipeline import comparing
 
@@ -69,6 +69,6 @@ def command(  # noqa: PLR0913 - what is given, one by one
     side, noise = comparing.noise_of(paths, options, drop_first=choices.drop_first, logs=logs)
     if not quiet and out.STANDARD_OUTPUT not in json_paths:
         answer = out.Target("text", out.STANDARD_OUTPUT)
-        out.write(as_report(noise, side), answer, top=top, verbose=verbose)
+        out.write(report_noise(noise, side), answer, top=top, verbose=verbose)
     out.write_json(noise_file.to_json(noise), json_paths, quiet=quiet)
     return 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Literal
 
 from tracekit.compare.memory_change import MemoryChange
 from tracekit.compare.origins import Attribution
+from tracekit.model.display import Displayed, display
 from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit
-from tracekit.model.shown import Shown
 
 SCHEMA = "tracekit.compare/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
@@ -125,7 +124,7 @@ class StepValue:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Shown):
+class Comparison(Displayed):
     """Two sides compared; `verdict` is that of `headline`, the step, or "not comparable".
 
     Of sides without a step of which both have memory snapshots, `headline` is the peak of memory, in bytes.
@@ -162,6 +161,5 @@ class Comparison(Shown):
 
     def report(self) -> Report:
         """The comparison as a report, which every renderer takes."""
-        # By name: what makes the report is made of comparisons.
-        report: Report = import_module("tracekit.compare.report").as_report(self)
+        report: Report = display().report_comparison(self)
         return report

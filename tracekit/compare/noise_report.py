@@ -44,7 +44,7 @@ def resolves(noise: Noise, level: float = LEVEL) -> float | None:
     return detectable([Spread(2**0.5 * noise.sd, noise.df, drawn=False)], delta, level)
 
 
-def as_report(noise: NoiseFile, side: Side) -> Report:
+def report_noise(noise: NoiseFile, side: Side) -> Report:
     """The calibration in the form that renderers take."""
     rows = list(_rows(noise, side))
     frame = pd.DataFrame(rows).sort_values(["order", "size"], kind="stable")

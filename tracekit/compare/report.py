@@ -49,7 +49,7 @@ _STEP_ALONE = as_headings("""
 """)
 
 
-def as_report(comparison: Comparison) -> Report:
+def report_comparison(comparison: Comparison) -> Report:
     """The comparison in the form that renderers take."""
     identity = [f"{comparison.base} → {comparison.opt}"]
     if comparison.simulated:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracekit.model.display import Displayed, display
 from tracekit.model.records import dataclass
-from tracekit.model.shown import Shown, figure_of, frames_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +97,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Finding(Shown):
+class Finding(Displayed):
     """One claim, the numbers behind it, what to try, where to look, and what it would give per step.
 
     `confidence` is the share of the saving that its evidence supports (see `CONFIDENCE`): findings are ranked by saving
@@ -190,7 +190,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Sheet(Shown):
+class Sheet(Displayed):
     """A table to show: rows in the order of importance; `omitted` counts rows left out of the report."""
 
     name: str
@@ -244,7 +244,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Section(Shown):
+class Section(Displayed):
     """The answer to one question, or why there is none."""
 
     id: str
@@ -292,7 +292,7 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Shown):
+class Report(Displayed):
     """Everything that was concluded about a set of sources.
 
     `identity` are the facts of the first line (run, ranks, steps, hardware …) in order; `headline` the
@@ -333,7 +333,7 @@ class Report(Shown):
         Values are raw: ns, bytes, ratios of 0 to 1; a unit is the suffix of the column's name. `attrs` of a frame hold
         `title`, `caption`, `omitted` (rows that no output has), and `units` and `docs` by column.
         """
-        frames: Mapping[str, pd.DataFrame] = frames_of(self)
+        frames: Mapping[str, pd.DataFrame] = display().make_frames(self)
         return frames
 
     def section(self, id: str) -> Section:  # noqa: A002 - what it is called
@@ -350,7 +350,7 @@ class Report(Shown):
         `chart` is the id of a chart or of the section that it is in (its first one). Raises `TracekitError` for others, and
         where matplotlib is missing.
         """
-        return figure_of(self, chart, axes)
+        return display().draw_chart(self, chart, axes)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

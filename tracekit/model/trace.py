@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracekit.model.display import display
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
 from tracekit.model.keys import place_of
@@ -20,7 +21,6 @@ from tracekit.model.labels import did_you_mean
 from tracekit.model.metrics import described
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading, Sheet
-from tracekit.model.shown import as_html
 from tracekit.model.sources import (
     Account,
     Failure,
@@ -113,7 +113,9 @@ class Trace:
             Heading("rows", "rows", "count"),
             Heading("row", "a row is"),
         )
-        return as_html(Sheet("trace", f"Trace of {self.source.name}", headings, tuple(rows)))
+        return display().to_html(
+            Sheet("trace", f"Trace of {self.source.name}", headings, tuple(rows))
+        )
 
     def _row_count(self, name: str) -> int:
         """How many rows a table has; no frame is made for it."""
@@ -307,7 +309,7 @@ class Measurements:
             Heading("row", "a row is"),
         )
         title = f"Measured of {len(self.sources):,} sources"
-        return as_html(Sheet("measurements", title, headings, tuple(rows)))
+        return display().to_html(Sheet("measurements", title, headings, tuple(rows)))
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:

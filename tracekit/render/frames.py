@@ -49,7 +49,7 @@ class ReportTables(Mapping[str, "pd.DataFrame"]):
         return f"<ReportTables {', '.join(self._sheets)}>"
 
 
-def frames_of(report: Report) -> ReportTables:
+def make_frames(report: Report) -> ReportTables:
     """The tables of a report as frames, by the names of the files that `--export csv` writes."""
     return ReportTables(tables(report))
 

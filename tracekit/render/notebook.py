@@ -20,13 +20,13 @@ WIDTH, ROWS, LINE = 110, 20, 160
 """Characters of a line of the answer, rows of a folded table, characters of one line at a prompt."""
 
 
-def in_short(thing: Any) -> str:
+def summarize(thing: Any) -> str:
     """The object in one line of at most `LINE` characters, in angle brackets."""
     words = _words_of(thing)(thing)
     return f"<{printable(f'{type(thing).__name__} {words}', LINE)}>"
 
 
-def as_html(thing: Any) -> str:
+def to_html(thing: Any) -> str:
     """The object as HTML that stands alone; all that a profile says is escaped."""
     if isinstance(thing, Sheet):
         return _table(thing)

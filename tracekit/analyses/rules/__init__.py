@@ -13,6 +13,7 @@ from tracekit.model.records import dataclass
 SUBJECTS = ("time", "ranks", "rl", "ops", "memory", "trust")
 """The folders of questions."""
 
+_ANALYSES = __name__.rpartition(".")[0]
 _HEADING = re.compile(r"# (?P<number>R[0-9]+) (?P<id>[a-z0-9-]+): (?P<title>.+)")
 
 
@@ -36,7 +37,7 @@ def read_page(text: str) -> Rule:
 
 def _pages() -> tuple[Rule, ...]:
     """The rules of all pages beside the questions, by number."""
-    folders = [resources.files("tracekit.analyses").joinpath(subject) for subject in SUBJECTS]
+    folders = [resources.files(_ANALYSES).joinpath(subject) for subject in SUBJECTS]
     files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".md")]
     return tuple(sorted((read_page(f.read_text("utf-8")) for f in files), key=lambda r: r.number))
 

@@ -126,7 +126,7 @@ def painted(picture: shapes.Layout, suffix: str, matplotlib: Any) -> bytes:
     return file.getvalue()
 
 
-def figure_of(report: Report, chart: str, axes: Any = None) -> Any:
+def draw_chart(report: Report, chart: str, axes: Any = None) -> Any:
     """The axes with one chart of the report, by its id or that of its section; for those given see `Report.figure`."""
     charts: dict[str, Chart] = {}
     for section in report.sections:

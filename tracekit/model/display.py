@@ -1,0 +1,59 @@
+"""Display of values at a prompt, in a notebook and as frames or figures.
+
+Values live below the code that renders them. `tracekit/__init__` therefore installs a loader of `pipeline.display`,
+and methods of values reach its functions through this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Display(Protocol):
+    """Functions of upper layers that values offer as methods."""
+
+    def summarize(self, value: object) -> str:
+        """Return the value in one line, in angle brackets."""
+
+    def to_html(self, value: object) -> str:
+        """Return the value as a fragment of HTML: the answer first, details folded."""
+
+    def make_frames(self, report: Any) -> Any:
+        """Return the tables of a report as pandas frames by name."""
+
+    def draw_chart(self, report: Any, chart: str, axes: Any) -> Any:
+        """Draw a chart of the report on matplotlib axes and return them."""
+
+    def report_comparison(self, comparison: Any) -> Any:
+        """Return a comparison as a report."""
+
+    def compare(self, base: Any, opt: Any, **options: Any) -> Any:
+        """Compare two sides given as paths or as measurements."""
+
+
+_loaders: list[Callable[[], Display]] = []
+
+
+def install_display(load: Callable[[], Display]) -> None:
+    """Set the function that imports the display."""
+    _loaders[:] = [load]
+
+
+def display() -> Display:
+    """Import the display and return it."""
+    return _loaders[0]()
+
+
+class Displayed:
+    """Base of values that print as one line at a prompt and fold in a notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        return display().summarize(self)
+
+    def _repr_html_(self) -> str:
+        """Return the fragment that a notebook shows."""
+        return display().to_html(self)
