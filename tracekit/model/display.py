@@ -28,8 +28,9 @@ class Display(Protocol):
     def report_comparison(self, comparison: Any) -> Any:
         """Return a comparison as a report."""
 
-    def compare(self, base: Any, opt: Any, **options: Any) -> Any:
-        """Compare two sides given as paths or as measurements."""
+    @property
+    def compare(self) -> Callable[..., Any]:
+        """The function that compares two sides."""
 
 
 _loaders: list[Callable[[], Display]] = []
