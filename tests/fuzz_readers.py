@@ -184,13 +184,13 @@ def main() -> int:
         rng = random.Random(f"{options.seed}/{case}")
         data = damaged(rng.choice(documents), rng)
         path.write_bytes(data)
-        case_began = time.monotonic()
+        case_began = time.process_time()
         try:
             found = check(path, rng, counts)
         except Exception:  # noqa: BLE001 - that is what is looked for
             found = [traceback.format_exc()]
-        if time.monotonic() - case_began > 2:
-            found = [*found, "took more than two seconds"]
+        if time.process_time() - case_began > 2:
+            found = [*found, "took more than two seconds of CPU"]
         if found:
             failures += 1
             kept = directory / f"failure_{options.seed}_{case}.json"
