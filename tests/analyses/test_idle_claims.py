@@ -14,7 +14,7 @@ from tracekit.job.frames import summed
 from tracekit.job.idle_claims import claims
 from tracekit.job.stage_windows import stage_windows, whole
 from tracekit.model.thresholds import Thresholds
-from tracekit.process.host_side import launch_gaps
+from tracekit.process.launch_gaps import launch_gaps
 
 R01 = "low-gpu-utilization"
 

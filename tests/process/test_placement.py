@@ -24,8 +24,8 @@ import tracekit
 from tracekit.analyses.time.attribution import measure
 from tracekit.process.collectives import collectives
 from tracekit.process.cut import cut
-from tracekit.process.host_side import launch_gaps
 from tracekit.process.idle import IdleTime
+from tracekit.process.launch_gaps import launch_gaps
 from tracekit.process.launches import launches
 from tracekit.process.placement import PLACED, placement
 from tracekit.process.queues import queues

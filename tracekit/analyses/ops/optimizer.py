@@ -43,7 +43,7 @@ from tracekit.process.host_side import (
     device_places,
     host_side,
     host_windows,
-    ordinary,
+    single_kernels,
 )
 from tracekit.process.launches import Launches, launches
 from tracekit.process.nesting import Nesting, nesting
@@ -159,7 +159,7 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
         return {}
     side: HostSide = trace.derived(host_side)
     links: Launches = trace.derived(launches)
-    chosen = np.flatnonzero(ordinary(trace) & (links.call >= 0))
+    chosen = np.flatnonzero(single_kernels(trace) & (links.call >= 0))
     owner = side.within_optimizer[links.call[chosen]]
     chosen, owner = chosen[owner >= 0], slot[owner[owner >= 0]]
     number, dur = trace.derived(device_places), trace.numbers("device_ops", "dur_ns")[chosen]

@@ -48,10 +48,10 @@ from tracekit.process.host_side import (
     device_places,
     host_side,
     host_windows,
-    launch_gaps,
-    ordinary,
+    single_kernels,
     step_thread,
 )
+from tracekit.process.launch_gaps import launch_gaps
 from tracekit.process.launches import Launches, launches
 from tracekit.process.stalls import StallTime
 
@@ -133,7 +133,7 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
         return {}
     side: HostSide = trace.derived(host_side)
     links: Launches = trace.derived(launches)
-    dur, is_ordinary = trace.numbers("device_ops", "dur_ns"), ordinary(trace)
+    dur, is_ordinary = trace.numbers("device_ops", "dur_ns"), single_kernels(trace)
     kernels = _tally(where, links.ts_ns[is_ordinary], dur[is_ordinary])
     called = links.call >= 0
     graph = np.zeros(len(called), np.bool_)
