@@ -17,7 +17,7 @@ from tracekit.model.report import Finding, Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.steps import step_of, windows
+from tracekit.process.steps.windows import step_of, windows
 
 PATTERN = r"Optimizer\.step"
 """What the name of an op or a range has to contain: a regular expression."""

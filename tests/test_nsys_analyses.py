@@ -8,7 +8,7 @@ import pytest
 
 import tracekit
 from tracekit.pipeline import run as pipeline
-from tracekit.process.launches import launches
+from tracekit.process.calls.launches import launches
 
 QUESTIONS = ("communication", "gpu-time", "kernels", "memory", "steps")
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

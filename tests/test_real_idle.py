@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rules.idle_report import result
 
-from tracekit.job.held_back import blame, inside
+from tracekit.job.idle_time.call_tree import blame, inside
 from tracekit.model.keys import summed
 from tracekit.pipeline.options import Options
 from tracekit.pipeline.run import analyze

@@ -12,7 +12,7 @@ import tracekit
 from tracekit.analyses.time.attribution import measure
 from tracekit.analyses.time.gpu_time import breakdown
 from tracekit.pipeline.run import Options, analyze
-from tracekit.process.launches import launches as launches_of
+from tracekit.process.calls.launches import launches as launches_of
 
 QUESTIONS = ("attribution",)
 

@@ -17,8 +17,15 @@ from rules.traces_communication import (
 )
 
 from tracekit.analyses import defaults
-from tracekit.job.stage_windows import placed
-from tracekit.job.traffic import by_rank, collectives, exposed_within, rates, waiting, wire_factor
+from tracekit.job.collectives.traffic import (
+    by_rank,
+    collectives,
+    exposed_within,
+    rates,
+    waiting,
+    wire_factor,
+)
+from tracekit.job.stages.windows import placed
 
 QUESTIONS = ("communication",)
 
@@ -190,7 +197,7 @@ def test_sums_per_step_and_stage_for_compare(tmp_path):
 
 
 def test_what_was_cut_is_said(tmp_path, monkeypatch):
-    from tracekit.process import collectives as module
+    from tracekit.process.collectives import table as module
 
     monkeypatch.setattr(module, "MAX_ROWS", 4)
     found = section(tmp_path, small_ones(4))

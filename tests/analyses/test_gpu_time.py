@@ -15,7 +15,7 @@ from tracekit.analyses.time.gpu_time import breakdown, measure
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze
-from tracekit.process.busy import PARTS, by_window, running
+from tracekit.process.device.busy import PARTS, by_window, running
 
 QUESTIONS = ("gpu-time",)
 

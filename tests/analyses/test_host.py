@@ -20,7 +20,7 @@ from tracekit.analyses.rules import rule
 from tracekit.analyses.time import data_loading, host, interruptions
 from tracekit.model.intervals import union
 from tracekit.pipeline import run as pipeline
-from tracekit.process.host_side import host_side, uncounted
+from tracekit.process.host.phases import host_side, uncounted
 
 QUESTIONS = ("data-loading", "host", "interruptions", "optimizer")
 

@@ -11,9 +11,9 @@ from rules.traces_host import ADAM, LOADER, asking, updating, waiting
 
 from tracekit.analyses.ops import optimizer
 from tracekit.analyses.time import data_loading, host, interruptions
-from tracekit.job.counted_steps import counted
-from tracekit.job.loader_waits import by_rank
-from tracekit.job.warm_up import _OPENING, Dropped
+from tracekit.job.idle_time.loader_waits import by_rank
+from tracekit.job.steps.steady_steps import counted
+from tracekit.job.steps.warm_up import _OPENING, Dropped
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("data-loading", "host", "interruptions", "optimizer")

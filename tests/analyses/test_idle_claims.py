@@ -11,10 +11,10 @@ from rules.traces_idle import silent, synchronised
 
 from tracekit.analyses import defaults
 from tracekit.job.frames import summed
-from tracekit.job.idle_claims import claims
-from tracekit.job.stage_windows import stage_windows, whole
+from tracekit.job.idle_time.claims import claims
+from tracekit.job.stages.windows import stage_windows, whole
 from tracekit.model.thresholds import Thresholds
-from tracekit.process.launch_gaps import launch_gaps
+from tracekit.process.idle_time.launch_gaps import launch_gaps
 
 R01 = "low-gpu-utilization"
 

@@ -33,7 +33,7 @@ from tracekit.analyses.time import gpu_time
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.pipeline.run import Options, analyze
-from tracekit.process import busy
+from tracekit.process.device import busy
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 SECOND_NS = 10**9

@@ -13,7 +13,7 @@ from memory_builder import MIB, Allocator, pickled, snapshot, stack
 from tracekit.analyses import defaults
 from tracekit.analyses.memory import leaks
 from tracekit.discover.names import read_name
-from tracekit.job.memory_survivors import kept, warm_up_of
+from tracekit.job.memory.survivors import kept, warm_up_of
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.trace import Measurements, Source, Want, labelled
 from tracekit.pipeline import run as pipeline

@@ -8,7 +8,7 @@ from chrome_builder import annotation, step, write
 from rules.firing import write_sources
 from rules.traces_memory import FIRES, MIB, card, leak, sample, steps_at
 
-from tracekit.job.memory_trend import series
+from tracekit.job.memory.trend import series
 from tracekit.model.stats.trend import Limits
 
 QUESTIONS = ("memory", "memory-growth")

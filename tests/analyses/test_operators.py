@@ -221,7 +221,7 @@ def test_the_simulated_run_launches_what_its_maker_says(tmp_path):
 def test_device_time_of_a_real_file_is_that_of_its_linked_kernels():
     if REAL is None:
         pytest.skip("real profiles are not here")
-    from tracekit.process.launches import launches
+    from tracekit.process.calls.launches import launches
 
     path = Path(REAL) / "chrome" / "hta/nccl_parser_config/nccl_data.json.gz"
     trace = tracekit.load(path)

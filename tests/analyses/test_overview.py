@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model.units import numbers
-from tracekit.pipeline.first_screen import MAX_UNSEEN
 from tracekit.pipeline.run import Options, analyze
+from tracekit.pipeline.summary.screen import MAX_UNSEEN
 from tracekit.render import render
 
 QUESTIONS = ("attribution", "copies", "gpu-time", "idle", "kernels", "stage-edges", "syncs")

@@ -10,9 +10,9 @@ from chrome_builder import annotation, kernel, launched, op, projected, write
 
 import tracekit
 from tracekit.pipeline.run import Options, analyze
-from tracekit.process.launches import launches
-from tracekit.process.placement import PLACED, placement
-from tracekit.process.work_classes import work_stages
+from tracekit.process.calls.launches import launches
+from tracekit.process.device.placement import PLACED, placement
+from tracekit.process.ops.work_classes import work_stages
 
 QUESTIONS = ("attribution", "data-quality")
 

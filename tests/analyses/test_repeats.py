@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tracekit.analyses import defaults
 from tracekit.analyses.time import repeats
-from tracekit.job.samples import Samples
-from tracekit.job.throughput import work_rates
+from tracekit.job.steps.metric_samples import Samples
+from tracekit.job.steps.throughput import work_rates
 from tracekit.model.report import Report
 from tracekit.pipeline import run as pipeline
 from tracekit.render import render

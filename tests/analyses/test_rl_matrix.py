@@ -13,9 +13,9 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 
 import tracekit
-from tracekit.job.driver_log import logs, timed_stage
 from tracekit.job.frames import stage_rows
-from tracekit.job.stage_matrix import by_rank, cells, residuals
+from tracekit.job.logs.driver_log import logs, timed_stage
+from tracekit.job.stages.matrix import by_rank, cells, residuals
 from tracekit.model.report import Chart
 from tracekit.model.stages import canonical
 

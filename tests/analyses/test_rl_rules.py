@@ -17,8 +17,8 @@ import tracekit
 from tracekit.analyses import defaults, rules
 from tracekit.model.intervals import union, union_all
 from tracekit.model.tables import TABLES
+from tracekit.process.device.transfers import transfers
 from tracekit.process.micro_batches import micro_batches
-from tracekit.process.transfers import transfers
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="real profiles are not here")

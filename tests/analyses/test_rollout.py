@@ -13,9 +13,9 @@ from rules.traces_rollout import FIRES, NEAR_MISSES, engine, falling, replicas, 
 
 import tracekit
 from tracekit.analyses.rl import rollout
-from tracekit.job.rollout import generations
+from tracekit.job.rollout.generations import generations
 from tracekit.pipeline import run as pipeline
-from tracekit.process import iterations as derived
+from tracekit.process import engine_iterations as derived
 
 QUESTIONS = ("rollout",)
 

@@ -17,7 +17,7 @@ from rules.traces_stragglers import FIRES, NEAR_MISSES, RUNLOOP, late_by, rank_g
 from tracekit.analyses import defaults, rules
 from tracekit.job.frames import job
 from tracekit.job.rank_groups import of_others, own_work
-from tracekit.job.waits import savings, waits
+from tracekit.job.stragglers.collective_waits import savings, waits
 
 QUESTIONS = ("imbalance", "stragglers")
 

@@ -25,7 +25,7 @@ from measurement import cpu_seconds, measure, memory_mb, write_line
 
 from tracekit.engine.ray_cluster import connected
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options
 from tracekit.render import render
 
@@ -84,7 +84,7 @@ def of_profiles(folder: Path, engine: str, save: Path | None) -> None:
     pages, _, rendering = timed(lambda: {name: render(report, name) for name in RENDERED})
     driver_mb = memory_mb("VmHWM")
     if save is not None:
-        saved.save(measured, save)
+        saved_measurements.save(measured, save)
     count, (reduced,) = len(found.sources), reducing
     figures = {
         "cpu_per_file": per_file,
@@ -105,7 +105,7 @@ def of_profiles(folder: Path, engine: str, save: Path | None) -> None:
 
 def of_saved(path: Path) -> None:
     """Load and judge saved measurements, and print what that took."""
-    _, figures = measure(lambda: pipeline.judge(saved.load(path)))
+    _, figures = measure(lambda: pipeline.judge(saved_measurements.load(path)))
     write_line({**figures, "size_mb": path.stat().st_size / 1e6})
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit.job import launching
 from tracekit.job.frames import stage_rows, step_walls
+from tracekit.job.idle_time import launching
 from tracekit.job.rank_groups import rank_groups
 from tracekit.model.keys import of_arrays
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.first_screen import _most_own_work
 from tracekit.pipeline.run import Options
+from tracekit.pipeline.summary.screen import _most_own_work
 from tracekit.process.impossible_times import cut_late_ends
 from tracekit.readers import chrome
 

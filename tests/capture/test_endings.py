@@ -9,7 +9,7 @@ import verl_python
 
 from capture import DistProfiler, ProfilerConfig, control
 from tracekit.discover import discover
-from tracekit.process.garbage import collection_spans
+from tracekit.process.calls.garbage_collection import collection_spans
 from tracekit.readers.loading import load, sniff
 
 WORKER = """

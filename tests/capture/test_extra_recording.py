@@ -9,7 +9,7 @@ import pytest
 
 from capture import DistProfiler, ProfilerConfig, extra_recording, torch_trace
 from capture.gc_ranges import GcRanges
-from tracekit.process.garbage import COLLECTION
+from tracekit.process.calls.garbage_collection import COLLECTION
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tracekit.model.errors import TraceFormatError, TracekitError
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 
 
 def test_the_answer_is_printed_and_the_work_told_beside_it(call, pipeline):
@@ -79,7 +79,7 @@ def test_saved_measurements_can_be_loaded(call, pipeline, tmp_path):
     result = call("analyze", "x", "--save", tmp_path / "x.tkm")
     assert result.exit_code == 0
     assert f"wrote {tmp_path / 'x.tkm'}" in result.stderr
-    assert len(saved.load(tmp_path / "x.tkm").sources) == 2
+    assert len(saved_measurements.load(tmp_path / "x.tkm").sources) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tracekit.discover.arguments import Ignored
 from tracekit.model import tables as schema
 from tracekit.model.codes import Reason
 from tracekit.model.trace import Measurements, Note, Source
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 
 # --- inspect
 
@@ -94,7 +94,7 @@ def test_a_saved_report_is_shown_in_the_format_asked_for(call, report_file, tmp_
 
 def test_saved_measurements_are_judged_and_shown(call, pipeline, tmp_path):
     path = tmp_path / "x.tkm"
-    saved.save(Measurements({}, ()), path)
+    saved_measurements.save(Measurements({}, ()), path)
     assert "1,842 ms" in call("render", path).stdout
     assert isinstance(pipeline.calls[0], Measurements)
 

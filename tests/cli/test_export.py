@@ -38,7 +38,7 @@ from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements, Source
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.timeline import annotations, lanes
-from tracekit.process.launches import launches
+from tracekit.process.calls.launches import launches
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

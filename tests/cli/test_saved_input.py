@@ -6,12 +6,12 @@ import zipfile
 import pytest
 
 from tracekit.model.trace import Measurements
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 
 
 @pytest.fixture
 def path(tmp_path):
-    saved.save(Measurements({}, ()), tmp_path / "x.tkm")
+    saved_measurements.save(Measurements({}, ()), tmp_path / "x.tkm")
     return tmp_path / "x.tkm"
 
 

@@ -12,7 +12,7 @@ import tracekit
 from tracekit.compare.comparison import Comparison
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.render import to_json
 
 BASE = ([3000, 1020, 1040, 1010, 1060, 1030], [2500, 1050, 1020, 1040], [2000, 1010, 1000, 1030])
@@ -56,7 +56,7 @@ def saved_as(form, path, folder):
     result = pipeline.analyze(path, pipeline.Options(jobs=1))
     folder.mkdir(parents=True, exist_ok=True)
     if form == "measurements":
-        saved.save(result.measurements, folder / f"{path.name}.tkm")
+        saved_measurements.save(result.measurements, folder / f"{path.name}.tkm")
         return folder / f"{path.name}.tkm"
     (folder / f"{path.name}.json").write_text(to_json(result.report), encoding="utf-8")
     return folder / f"{path.name}.json"

@@ -20,10 +20,10 @@ from tracekit.compare.gate_rules import Rules, rule, rule_of_text
 from tracekit.compare.judge import compare
 from tracekit.compare.report import report_comparison
 from tracekit.compare.slowed import self_test
-from tracekit.job.step_values import job_values
+from tracekit.job.steps.step_values import job_values
 from tracekit.model.errors import NothingComparableError
 from tracekit.model.tables import TABLES
-from tracekit.pipeline.appendix import value_rows
+from tracekit.pipeline.summary.notes import value_rows
 from tracekit.render.json import read_json
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from compare.made import COLUMNS, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.samples import samples
+from tracekit.job.steps.metric_samples import samples
 from tracekit.model.metrics import METRICS
 
 

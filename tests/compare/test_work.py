@@ -20,7 +20,7 @@ from tracekit.compare.changes import Choices
 from tracekit.compare.gate import overall
 from tracekit.compare.gate_rules import Rules, rule_of_text
 from tracekit.compare.judge import compare
-from tracekit.job.throughput import work_of_texts
+from tracekit.job.steps.throughput import work_of_texts
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline.comparing import compare_paths, read_logs
 from tracekit.pipeline.run import Options

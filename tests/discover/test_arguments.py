@@ -12,7 +12,7 @@ import pytest
 from tracekit.discover.arguments import read_arguments, refuse_missing, refuse_special, split_label
 from tracekit.model.errors import TracekitError
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.comparing import is_step_log
 
 PROFILE = Path(__file__).parents[2] / "examples" / "simulated_gpu" / "outputs" / "profile"
@@ -70,7 +70,7 @@ def test_a_label_with_a_slash_names_profiles_saved_files_and_logs_alike(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(PROFILE, tmp_path / "profile")
     result = pipeline.analyze("profile", pipeline.Options(jobs=1))
-    saved.save(result.measurements, tmp_path / "saved.tkm")
+    saved_measurements.save(result.measurements, tmp_path / "saved.tkm")
     Path("log.csv").write_text(STEPS)
     of_profile = pipeline.discover(["a/b=profile"])
     assert {source.run for source in of_profile.sources} == {"a/b"}
@@ -146,7 +146,7 @@ def test_sockets_and_devices_are_refused_and_what_is_asked_of_them_is_no(tmp_pat
                 refuse_special(path)
             with pytest.raises(TracekitError, match=kind):
                 read_arguments([path])
-            assert saved.saved_form(Path(path)) is None
+            assert saved_measurements.saved_form(Path(path)) is None
             assert not is_step_log(path)
 
 

@@ -11,9 +11,10 @@ from chrome_builder import step, write
 
 from tracekit.discover.contents import content_digest
 from tracekit.model.trace import Source
-from tracekit.pipeline import measure, saved
+from tracekit.pipeline import measure_source
 from tracekit.pipeline import merge as merging
-from tracekit.pipeline.measure import with_content
+from tracekit.pipeline.cache import saved_measurements
+from tracekit.pipeline.measure_source import with_content
 from tracekit.pipeline.run import Options, analyze
 from tracekit.render import from_json, to_json
 
@@ -50,8 +51,8 @@ def test_workers_tell_it_as_this_process_does(profile, monkeypatch):
 
 def test_it_is_kept_in_what_is_saved_and_when_its_run_gets_another_name(profile, tmp_path):
     result = analyze(profile, Options(questions=QUESTIONS))
-    saved.save(result.measurements, tmp_path / "a.tkm")
-    renamed = merging.labelled(saved.load(tmp_path / "a.tkm"), "base")
+    saved_measurements.save(result.measurements, tmp_path / "a.tkm")
+    renamed = merging.labelled(saved_measurements.load(tmp_path / "a.tkm"), "base")
     assert [(s.run, s.content) for s in renamed.sources] == [
         ("base", digest) for digest in digests(profile).values()
     ]
@@ -59,7 +60,9 @@ def test_it_is_kept_in_what_is_saved_and_when_its_run_gets_another_name(profile,
 
 
 def test_what_was_saved_before_there_were_digests_is_loaded_without(profile, tmp_path):
-    saved.save(analyze(profile, Options(questions=QUESTIONS)).measurements, tmp_path / "new.tkm")
+    saved_measurements.save(
+        analyze(profile, Options(questions=QUESTIONS)).measurements, tmp_path / "new.tkm"
+    )
     with (
         zipfile.ZipFile(tmp_path / "new.tkm") as new,
         zipfile.ZipFile(tmp_path / "old.tkm", "w") as old,
@@ -88,7 +91,7 @@ def test_a_file_that_cannot_be_read_has_none_and_one_that_is_known_is_not_read_a
 
 def test_without_being_asked_no_digest_is_made_and_all_else_is_the_same(profile, monkeypatch):
     told = analyze(profile, Options(questions=QUESTIONS, cache=False)).report
-    monkeypatch.setattr(measure, "content_digest", None)
+    monkeypatch.setattr(measure_source, "content_digest", None)
     untold = analyze(profile, Options(questions=QUESTIONS, cache=False, details=False)).report
     assert len(told.contents) == 2
     assert untold == replace(told, contents=(), values=None)

@@ -7,7 +7,7 @@ from tracekit.analyses import ANALYSES
 from tracekit.engine import Progress
 from tracekit.engine.progress import count_line, describe, progress_line
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.measure import by_parts
+from tracekit.pipeline.measure_source import by_parts
 
 
 class Terminal(io.StringIO):

@@ -7,8 +7,8 @@ import pytest
 from chrome_builder import annotation, launch, launched, memcpy, op, step, write
 
 from tracekit.analyses.time.repeats import kept_samples
-from tracekit.job.counted_steps import counted, left_out_steps
-from tracekit.job.warm_up import _AHEAD, _EMPTY, _OPENING
+from tracekit.job.steps.steady_steps import counted, left_out_steps
+from tracekit.job.steps.warm_up import _AHEAD, _EMPTY, _OPENING
 from tracekit.model.metrics import STEP_TIME
 from tracekit.pipeline.run import Options, analyze
 

@@ -7,14 +7,14 @@ from memory_builder import Allocator
 from snapshot_traces import MIB, section, written
 
 import tracekit
-from tracekit.job.device_size import device_sizes, parse_device_memory, with_cards
+from tracekit.job.memory.device_size import device_sizes, parse_device_memory, with_cards
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts, of_json
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("memory-peak",)
@@ -107,7 +107,7 @@ def test_peaks_are_shares_of_the_card_where_its_size_is_given(half_full, tmp_pat
         half_full, Options(jobs=1, device_memory=80 * MIB, questions=QUESTIONS)
     ).measurements
     path = tmp_path / "run.tkm"
-    saved.save(measured, path)
+    saved_measurements.save(measured, path)
     assert peaks(analyze(path, Options(questions=QUESTIONS)).report)[0]["card_ratio"] == 0.2
     assert (
         peaks(analyze(path, Options(device_memory=40 * MIB, questions=QUESTIONS)).report)[0][

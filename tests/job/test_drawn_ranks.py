@@ -1,6 +1,6 @@
 """Which of many ranks a picture draws, by hand."""
 
-from tracekit.job.drawn_ranks import MAX_ROWS, MOST_DRAWN, drawn
+from tracekit.job.ranks_to_plot import MAX_ROWS, MOST_DRAWN, drawn
 
 
 def values(count, **odd):

@@ -5,8 +5,8 @@ from analyses.waiting_traces import measure_folder
 from chrome_builder import annotation, launched, step, write
 
 from tracekit.job.gpu_shares import SUMMED, shares
-from tracekit.job.stage_windows import judged_windows, shares_by_stage
-from tracekit.process.busy import PARTS
+from tracekit.job.stages.windows import judged_windows, shares_by_stage
+from tracekit.process.device.busy import PARTS
 
 
 def told(column):

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from chrome_builder import BASE_NS, annotation, op, step, write
 
-from tracekit.job.step_values import NAMES, job_values, timed_steps
+from tracekit.job.steps.step_values import NAMES, job_values, timed_steps
 from tracekit.model.metrics import STEP_TIME, WINDOW, WORK_MARKS
 from tracekit.model.trace import Measurements
-from tracekit.pipeline import appendix
 from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.summary import notes as appendix
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

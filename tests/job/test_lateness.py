@@ -4,7 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit.job.lateness import Lateness, beyond_others, cost_by_rank, excess_work, late_sets
+from tracekit.job.stragglers.lateness import (
+    Lateness,
+    beyond_others,
+    cost_by_rank,
+    excess_work,
+    late_sets,
+)
 
 
 def work_of(own):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.collectives import clocks, matched, middles
+from tracekit.job.collectives.matching import clocks, matched, middles
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Measurements
 

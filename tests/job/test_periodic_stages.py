@@ -7,8 +7,8 @@ from chrome_builder import annotation, launched, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.periodic_stages import period, periodic_stages
-from tracekit.job.stage_walls import of_step, stage_walls
+from tracekit.job.stages.durations import of_step, stage_walls
+from tracekit.job.stages.periodic import period, periodic_stages
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("steps", "rl-matrix")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracekit.job.device_size import DeviceSize
-from tracekit.job.memory_survivors import Kept
-from tracekit.job.memory_trend import Allocator, Series
-from tracekit.job.projections import Projection, of_stacks, of_trend
+from tracekit.job.memory.device_size import DeviceSize
+from tracekit.job.memory.forecast import Projection, of_stacks, of_trend
+from tracekit.job.memory.survivors import Kept
+from tracekit.job.memory.trend import Allocator, Series
 from tracekit.model.stats.trend import Growth, Slope
 
 MIB = 2**20

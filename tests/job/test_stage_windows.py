@@ -11,7 +11,7 @@ from rules.traces import FIRES
 
 from tracekit.analyses import ANALYSES, defaults
 from tracekit.engine import Outcome
-from tracekit.job.stage_windows import ExistingSteps, gpu_steps
+from tracekit.job.stages.windows import ExistingSteps, gpu_steps
 from tracekit.model.thresholds import Thresholds
 from tracekit.pipeline import run as pipeline
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model import intervals, keys, sweeps
-from tracekit.process import idle, launches, nesting
+from tracekit.process.calls import launches, nesting
+from tracekit.process.idle_time import causes as idle
 
 pytestmark = pytest.mark.skipif(sweeps.native is None, reason="built without a compiler")
 

@@ -6,8 +6,8 @@ import pytest
 
 from tracekit.engine import ray_cluster
 from tracekit.model.errors import TracekitError
-from tracekit.pipeline import node_collecting
-from tracekit.pipeline.collect import Wanted
+from tracekit.pipeline.collecting import nodes as node_collecting
+from tracekit.pipeline.collecting.ray_sessions import Wanted
 
 pytestmark = pytest.mark.slow
 

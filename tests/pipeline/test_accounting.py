@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tracekit.cli import main
 from tracekit.model.codes import why_unread
 from tracekit.pipeline import merge as merging
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options, analyze, discover
 from tracekit.render import from_json, render, to_json
 
@@ -137,12 +137,12 @@ def test_a_refused_profile_ends_with_2_and_a_copy_does_not(profile, command):
 def test_the_account_is_kept_by_what_is_saved_merged_and_written(mixed, tmp_path):
     result = analyze(mixed, Options(questions=QUESTIONS))
     assert from_json(to_json(result.report)).files == result.report.files
-    saved.save(result.measurements, tmp_path / "a.tkm")
+    saved_measurements.save(result.measurements, tmp_path / "a.tkm")
     assert (
         analyze(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.files
         == result.report.files
     )
-    part = saved.load(tmp_path / "a.tkm")
+    part = saved_measurements.load(tmp_path / "a.tkm")
     facts = merging.merge([part, part], ["a", "b"]).facts
     assert facts.files == {"refused": 2, "duplicate": 2}
 

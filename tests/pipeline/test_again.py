@@ -22,10 +22,11 @@ from tracekit.discover import Sniffed
 from tracekit.model.codes import Data, Reason
 from tracekit.model.later import Later
 from tracekit.model.report import Finding, Metric, Place, Report, Section, Sheet
-from tracekit.pipeline import again, packed_report, saved, seen_files
+from tracekit.pipeline import report_cache, report_format
 from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.cache import file_index, saved_measurements
+from tracekit.pipeline.cache.file_index import Record
 from tracekit.pipeline.options import Options
-from tracekit.pipeline.seen_files import Record
 from tracekit.readers import READERS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -65,7 +66,7 @@ def write_rank(folder, rank, longer=0, count=1):
 def is_kept(path, **options):
     """Whether the report is taken as it was kept; it is the one that is made now."""
     options = {"questions": FEW, **options}
-    result = again.analyze(path, Options(**options))
+    result = report_cache.analyze(path, Options(**options))
     fresh = pipeline.analyze(path, Options(**{**options, "cache": False, "jobs": 1}))
     assert repr(asdict(result.report)) == repr(asdict(fresh.report))
     assert (result.read, result.failures, result.failed) == (
@@ -73,7 +74,7 @@ def is_kept(path, **options):
         fresh.failures,
         fresh.failed,
     )
-    return isinstance(result, again.KeptResult)
+    return isinstance(result, report_cache.KeptResult)
 
 
 def written(path, folder, *args):
@@ -147,9 +148,9 @@ def test_who_is_strict_is_told_of_what_breaks_below_the_screen(profile, monkeypa
 
 @pytest.mark.parametrize(("many", "is_kept_whole"), [(RANKS, True), (RANKS + 1, False)])
 def test_the_details_of_many_files_are_kept_at_once(profile, monkeypatch, many, is_kept_whole):
-    monkeypatch.setattr(again, "MANY_SOURCES", many)
-    again.analyze(str(profile), Options(details=False))
-    assert isinstance(again.analyze(str(profile)), again.KeptResult) is is_kept_whole
+    monkeypatch.setattr(report_cache, "MANY_SOURCES", many)
+    report_cache.analyze(str(profile), Options(details=False))
+    assert isinstance(report_cache.analyze(str(profile)), report_cache.KeptResult) is is_kept_whole
 
 
 @pytest.mark.parametrize("example", OF_PROFILES)
@@ -223,12 +224,12 @@ def test_the_name_that_was_typed_is_part_of_it(profile, monkeypatch):
 
 def test_a_report_on_measurements_that_were_saved_is_kept_until_they_change(profile, tmp_path):
     path = tmp_path / "m.tkm"
-    saved.save(pipeline.analyze(profile).measurements, path)
+    saved_measurements.save(pipeline.analyze(profile).measurements, path)
     assert not is_kept(path)
     assert is_kept(path)
     assert not is_kept([path, profile])
     assert is_kept([path, profile])
-    saved.save(pipeline.analyze(profile, Options(ranks="0")).measurements, path)
+    saved_measurements.save(pipeline.analyze(profile, Options(ranks="0")).measurements, path)
     assert not is_kept(path)
     assert not is_kept([path, profile])
 
@@ -236,7 +237,7 @@ def test_a_report_on_measurements_that_were_saved_is_kept_until_they_change(prof
 @pytest.mark.parametrize("count", [1, 5000])
 def test_a_byte_that_changed_is_seen_even_if_size_and_time_are_the_same(profile, count):
     path = write_rank(profile, 2, count=count)
-    assert (path.stat().st_size > seen_files.WHOLE_BYTES) == (count > 1)
+    assert (path.stat().st_size > file_index.WHOLE_BYTES) == (count > 1)
     os.utime(path, ns=(10**18, 10**18))
     assert not is_kept(profile)
     assert is_kept(profile)
@@ -257,13 +258,13 @@ def settled(monkeypatch):
 def digested(monkeypatch):
     """The names of the files that are read as a whole for their digest."""
     names = []
-    really = seen_files.content_digest
+    really = file_index.content_digest
 
     def noted(path):
         names.append(path.name)
         return really(path)
 
-    monkeypatch.setattr(seen_files, "content_digest", noted)
+    monkeypatch.setattr(file_index, "content_digest", noted)
     return names
 
 
@@ -293,10 +294,10 @@ def test_a_large_file_that_was_written_moments_ago_is_read_as_a_whole(profile, d
 def test_a_file_that_changed_again_within_a_tick_of_the_clock_is_seen(profile, monkeypatch):
     path = profile / "rank0.json"
     size, moment = path.stat().st_size, time.time_ns()
-    monkeypatch.setattr(seen_files, "_sign", lambda path: (1, 1, size, moment, moment))
-    files = seen_files.SeenFiles({})
+    monkeypatch.setattr(file_index, "_sign", lambda path: (1, 1, size, moment, moment))
+    files = file_index.SeenFiles({})
     files.sniff(path)
-    contents = {path: seen_files.content_digest(path)}
+    contents = {path: file_index.content_digest(path)}
     assert files.are_unchanged(contents)
     path.write_bytes(path.read_bytes().replace(b'"gemm"', b'"GEMM"'))
     assert not files.are_unchanged(contents)
@@ -307,7 +308,7 @@ def test_ends_that_changed_are_seen_where_all_that_a_system_tells_is_the_same(
 ):
     path = write_rank(profile, 2, count=5000)
     settled(monkeypatch)
-    monkeypatch.setattr(seen_files, "_sign", lambda path: (1, 1, path.stat().st_size, 1, 1))
+    monkeypatch.setattr(file_index, "_sign", lambda path: (1, 1, path.stat().st_size, 1, 1))
     assert not is_kept(profile)
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"aten::mm"', b'"aten::MM"'))
@@ -353,34 +354,34 @@ def test_a_new_file_of_many_is_the_one_that_is_measured(profile, monkeypatch):
         return really(source, advance, **chosen)
 
     monkeypatch.setattr(pipeline, "measure_source", noted)
-    again.analyze(profile)
+    report_cache.analyze(profile)
     write(profile / "rank9.json", [step(1, 0, 90)], rank=9, world_size=RANKS)
     measured.clear()
-    again.analyze(profile)
+    report_cache.analyze(profile)
     assert measured == ["rank9.json"]
 
 
 def test_other_code_and_other_libraries_judge_anew(profile, monkeypatch):
     assert not is_kept(profile)
-    monkeypatch.setattr(again, "_installed", lambda: "another version")
+    monkeypatch.setattr(report_cache, "_installed", lambda: "another version")
     assert not is_kept(profile)
 
 
 def test_every_file_of_the_code_tells_when_it_changed(tmp_path, monkeypatch):
     package = tmp_path / "tracekit"
     (package / "pipeline").mkdir(parents=True)
-    monkeypatch.setattr(again, "__file__", str(package / "pipeline" / "again.py"))
+    monkeypatch.setattr(report_cache, "__file__", str(package / "pipeline" / "again.py"))
     code = package / "analyses.toml"
     code.write_text("limit = 1")
-    first = again._installed.__wrapped__()
-    assert again._installed.__wrapped__() == first
+    first = report_cache._installed.__wrapped__()
+    assert report_cache._installed.__wrapped__() == first
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "a.pyc").write_text("compiled")
-    assert again._installed.__wrapped__() == first
+    assert report_cache._installed.__wrapped__() == first
     os.utime(code, ns=(1, 1))
-    assert again._installed.__wrapped__() != first
-    monkeypatch.setattr(again, "_LIBRARIES", ("numpy",))
-    assert again._installed.__wrapped__() != first
+    assert report_cache._installed.__wrapped__() != first
+    monkeypatch.setattr(report_cache, "_LIBRARIES", ("numpy",))
+    assert report_cache._installed.__wrapped__() != first
 
 
 def entries(cache):
@@ -397,8 +398,8 @@ def test_a_damaged_report_is_judged_anew_and_replaced(profile, cache, how):
             "empty": b"",
             "cut": whole[:-1],
             "other": b"something else",
-            "no head": packed_report.packed(Report("", ""), None),
-            "no report": packed_report.packed(Metric("a", 1, ""), packed_report.unpacked(whole)[0]),
+            "no head": report_format.packed(Report("", ""), None),
+            "no report": report_format.packed(Metric("a", 1, ""), report_format.unpacked(whole)[0]),
         }[how]
     )
     assert not is_kept(profile)
@@ -414,7 +415,7 @@ def test_any_byte_that_changed_is_found(profile, cache):
         spot = dice.randrange(len(data))
         changed = data[:spot] + bytes([data[spot] ^ dice.randrange(1, 256)]) + data[spot + 1 :]
         with pytest.raises(ValueError, match="damaged"):
-            packed_report.unpacked(changed)
+            report_format.unpacked(changed)
 
 
 def test_what_failed_is_not_kept(profile, cache, monkeypatch):
@@ -428,11 +429,11 @@ def test_what_failed_is_not_kept(profile, cache, monkeypatch):
         )
         with monkeypatch.context() as patched:
             patched.setattr(pipeline, "ANALYSES", broken)
-            assert not isinstance(again.analyze(profile), again.KeptResult)
+            assert not isinstance(report_cache.analyze(profile), report_cache.KeptResult)
         assert entries(cache) == []
     (profile / "rank0.json").write_text('{"traceEvents": [{"ph": "X", "name": "half')
     (profile / "rank1.json").write_bytes(b'{"schemaVersion": 1, "traceEvents": 3}')
-    result = again.analyze(profile)
+    result = report_cache.analyze(profile)
     assert (entries(cache) == []) == result.failed
 
 
@@ -441,8 +442,8 @@ def test_questions_of_ones_own_and_what_ray_reads_is_not_looked_up(profile, cach
     assert not is_kept(profile, question_files=own)
     assert not is_kept(profile, question_files=own)
     assert not cache.exists()
-    assert again._look([profile], Options(engine="ray")) is None
-    assert again._look([profile], Options(on_every_node=("x",))) is None
+    assert report_cache._look([profile], Options(engine="ray")) is None
+    assert report_cache._look([profile], Options(on_every_node=("x",))) is None
 
 
 def test_no_cache_neither_keeps_nor_takes(profile, cache, monkeypatch):
@@ -462,7 +463,7 @@ def test_a_file_that_changes_before_the_report_is_kept_keeps_nothing(profile, ca
         return really(measured, **options)
 
     monkeypatch.setattr(pipeline, "judge", slowly)
-    again.analyze(profile)
+    report_cache.analyze(profile)
     assert entries(cache) == []
 
 
@@ -471,15 +472,17 @@ def test_saved_measurements_that_change_before_the_report_is_kept_keep_nothing(
 ):
     first = pipeline.analyze(profile, Options(questions=FEW)).measurements
     path = tmp_path / "m.tkm"
-    saved.save(first, path)
+    saved_measurements.save(first, path)
     really = pipeline.judge
 
     def slowly(measured, **options):
-        saved.save(pipeline.measured_all(profile, Options(ranks="0", questions=FEW)), path)
+        saved_measurements.save(
+            pipeline.measured_all(profile, Options(ranks="0", questions=FEW)), path
+        )
         return really(measured, **options)
 
     monkeypatch.setattr(pipeline, "judge", slowly)
-    again.analyze(path)
+    report_cache.analyze(path)
     assert entries(cache) == []
 
 
@@ -512,16 +515,16 @@ def test_strict_is_as_strict_with_a_kept_report(profile):
     (profile / "rank9.pt.trace.json").write_text("no trace")
     codes = [invoke("analyze", profile, "--strict").exit_code for _ in range(2)]
     assert codes == [2, 2]
-    assert again.analyze(str(profile)).report.files
-    assert isinstance(again.analyze(str(profile)), again.KeptResult)
+    assert report_cache.analyze(str(profile)).report.files
+    assert isinstance(report_cache.analyze(str(profile)), report_cache.KeptResult)
 
 
 def test_measurements_behind_a_kept_report_are_those_it_was_judged_from(profile, tmp_path):
     for name in ("first", "second"):
         assert invoke("analyze", profile, "-q", "--save", tmp_path / f"{name}.tkm").exit_code == 0
     assert (tmp_path / "first.tkm").read_bytes() == (tmp_path / "second.tkm").read_bytes()
-    result = again.analyze(str(profile), Options(details=False))
-    assert isinstance(result, again.KeptResult)
+    result = report_cache.analyze(str(profile), Options(details=False))
+    assert isinstance(result, report_cache.KeptResult)
     assert result.measurements is result.measurements
     assert len(result.measurements.sources) == RANKS
 
@@ -588,17 +591,19 @@ def test_a_report_of_nsys_is_kept_with_its_export(tmp_path, monkeypatch, digeste
     export = put_export(tmp_path / "good.sqlite")
     report = put_report(tmp_path / "data" / "worker_process_4711.1.nsys-rep")
     install(tmp_path, monkeypatch, copies(export))
-    looks = [isinstance(again.analyze(str(report)), again.KeptResult) for _ in range(4)]
+    looks = [
+        isinstance(report_cache.analyze(str(report)), report_cache.KeptResult) for _ in range(4)
+    ]
     assert looks == [False, False, True, True]
     settled(monkeypatch)
     database = put_export(tmp_path / "alone" / "b.sqlite")
     with database.open("ab") as stream:
-        stream.truncate(seen_files.WHOLE_BYTES + 4096)
-    assert not isinstance(again.analyze(str(database)), again.KeptResult)
-    assert isinstance(again.analyze(str(database)), again.KeptResult)
+        stream.truncate(file_index.WHOLE_BYTES + 4096)
+    assert not isinstance(report_cache.analyze(str(database)), report_cache.KeptResult)
+    assert isinstance(report_cache.analyze(str(database)), report_cache.KeptResult)
     assert "b.sqlite" not in digested
     (tmp_path / "alone" / "b.sqlite-wal").write_bytes(b"changes")
-    assert not isinstance(again.analyze(str(database)), again.KeptResult)
+    assert not isinstance(report_cache.analyze(str(database)), report_cache.KeptResult)
 
 
 def test_every_reader_that_reads_more_than_the_file_says_so():
@@ -617,13 +622,13 @@ def test_a_report_that_was_packed_comes_out_as_it_was(text, rows, cell):
     finding = Finding("a", "high", text, "", (metric,), (Place(name=text),), caveats=(text,))
     sections = (Section(text, text, sheets=(sheet,), findings=(finding,)),)
     report = Report(text, text, (text,), (metric,), sheet, sections, fingerprint=((text, text),))
-    head, unpack = packed_report.unpacked(packed_report.packed(report, [text]))
+    head, unpack = report_format.unpacked(report_format.packed(report, [text]))
     assert (head, repr(asdict(unpack()))) == ([text], repr(asdict(report)))
 
 
 def test_a_number_that_is_none_comes_out_as_it_was():
     report = Report("", "", headline=tuple(Metric("a", float(x), "") for x in ("nan", "inf", "-0")))
-    assert repr(asdict(packed_report.unpacked(packed_report.packed(report, 1))[1]())) == repr(
+    assert repr(asdict(report_format.unpacked(report_format.packed(report, 1))[1]())) == repr(
         asdict(report)
     )
 
@@ -631,7 +636,7 @@ def test_a_number_that_is_none_comes_out_as_it_was():
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes"])
 def test_what_is_nothing_of_a_report_is_not_packed(value):
     with pytest.raises(TypeError):
-        packed_report.packed(Report(value, ""), None)
+        report_format.packed(Report(value, ""), None)
 
 
 def test_what_a_look_told_comes_out_of_its_record_as_it_was():

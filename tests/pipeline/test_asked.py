@@ -11,10 +11,11 @@ from tracekit.analyses import ANALYSES, defaults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import of_json
 from tracekit.model.tables import SHARED
-from tracekit.pipeline import asked, saved
+from tracekit.pipeline import question_selection
 from tracekit.pipeline import run as pipeline
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options, analyze
-from tracekit.pipeline.tool_choice import one_tool
+from tracekit.pipeline.run_grouping.primary_tool import one_tool
 from tracekit.render import render
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -39,7 +40,7 @@ def every_table(request):
 @pytest.mark.parametrize("id_", IDS)
 def test_a_question_says_the_same_from_the_tables_that_are_measured_for_it(every_table, id_):
     (analysis,) = [analysis for analysis in ANALYSES if analysis.id == id_]
-    measured = asked.to_measure([id_], (), ANALYSES)
+    measured = question_selection.to_measure([id_], (), ANALYSES)
     names = {table for one in measured for table in one.tables}
     few = {name: frame for name, frame in every_table.arrays.items() if name in names}
     alone = replace(every_table, arrays=few)
@@ -116,10 +117,10 @@ def test_only_what_the_questions_need_is_measured_and_read(profile):
     tables = analyze(profile, Options(questions=("kernels",))).measurements.tables
     assert {"kernels", "steps", "captures"} <= set(tables)
     assert not {"operators", "slots", "gpu_time", "collectives"} & set(tables)
-    few = pipeline.wanted(asked.to_measure(["kernels"], (), ANALYSES))
+    few = pipeline.wanted(question_selection.to_measure(["kernels"], (), ANALYSES))
     assert not {"allocations", "syncs"} & few.tables
     assert "Input Dims" not in few.args
-    snapshot = pipeline.wanted(asked.to_measure(["memory-peak"], (), ANALYSES))
+    snapshot = pipeline.wanted(question_selection.to_measure(["memory-peak"], (), ANALYSES))
     assert "allocations" in snapshot.tables
 
 
@@ -155,7 +156,7 @@ def test_the_command_line_takes_several(profile, call):
 
 def test_saved_for_few_questions_is_asked_these_again_and_no_others(profile, tmp_path):
     result = analyze(profile, Options(questions=("kernels", "steps")))
-    saved.save(result.measurements, tmp_path / "few.tkm")
+    saved_measurements.save(result.measurements, tmp_path / "few.tkm")
     assert analyze(tmp_path / "few.tkm").report == result.report
     one = analyze(tmp_path / "few.tkm", Options(questions=("kernels",))).report
     assert [section.id for section in one.sections] == ["kernels"]
@@ -167,7 +168,7 @@ def test_saved_for_few_questions_is_asked_these_again_and_no_others(profile, tmp
 
 
 def test_what_was_saved_for_all_can_be_asked_less(profile, tmp_path):
-    saved.save(analyze(profile).measurements, tmp_path / "all.tkm")
+    saved_measurements.save(analyze(profile).measurements, tmp_path / "all.tkm")
     report = analyze(tmp_path / "all.tkm", Options(questions=("kernels",))).report
     assert [section.id for section in report.sections] == ["kernels"]
     assert "only asked: kernels" in report.identity
@@ -175,7 +176,7 @@ def test_what_was_saved_for_all_can_be_asked_less(profile, tmp_path):
 
 def test_what_is_put_together_is_asked_what_all_parts_hold(profile, tmp_path):
     for name, questions in (("a", ("kernels", "steps")), ("b", ("kernels", "host"))):
-        saved.save(
+        saved_measurements.save(
             analyze(profile, Options(questions=questions)).measurements, tmp_path / f"{name}.tkm"
         )
     several = [tmp_path / "a.tkm", tmp_path / "b.tkm", f"c={profile}"]

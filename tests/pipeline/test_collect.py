@@ -9,9 +9,9 @@ from nsys_programs import REPORT, everything, put_export
 
 from tracekit.discover import discover
 from tracekit.model.errors import TracekitError
-from tracekit.pipeline import collect as collecting
-from tracekit.pipeline import file_copies
-from tracekit.pipeline.file_copies import copy_verified
+from tracekit.pipeline.collecting import file_copies
+from tracekit.pipeline.collecting import ray_sessions as collecting
+from tracekit.pipeline.collecting.file_copies import copy_verified
 from tracekit.readers.loading import sniff
 from tracekit.readers.nsys.files import is_empty_capture
 

@@ -20,9 +20,10 @@ from tracekit.engine import Outcome
 from tracekit.model.faults import judged
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Fault, Measurements, Source
-from tracekit.pipeline import comparing, saved
+from tracekit.pipeline import comparing
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.measure import folded, measured, processes
+from tracekit.pipeline.cache import saved_measurements
+from tracekit.pipeline.measure_source import folded, measured, processes
 from tracekit.pipeline.run import Options, judge
 from tracekit.readers.loading import load
 from tracekit.render import RENDERERS, from_json, render, to_json
@@ -236,8 +237,8 @@ def test_strict_fails_on_an_error_when_judging(profile, monkeypatch, call, stric
 
 def test_saved_measurements_carry_what_failed(failing, tmp_path):
     measurements = failing("gpu-time", (1,))
-    saved.save(measurements, tmp_path / "x.tkm")
-    again = saved.load(tmp_path / "x.tkm")
+    saved_measurements.save(measurements, tmp_path / "x.tkm")
+    again = saved_measurements.load(tmp_path / "x.tkm")
     assert again.faults == measurements.faults
     (fault,) = again.faults
     assert (fault.question, fault.action) == ("gpu-time", "measured")
@@ -247,9 +248,9 @@ def test_saved_measurements_carry_what_failed(failing, tmp_path):
 
 
 def test_what_was_saved_without_errors_holds_nothing_of_them(parts, reduced, tmp_path):
-    saved.save(reduced(parts), tmp_path / "x.tkm")
+    saved_measurements.save(reduced(parts), tmp_path / "x.tkm")
     assert b'"faults"' not in (tmp_path / "x.tkm").read_bytes()
-    assert saved.load(tmp_path / "x.tkm").faults == ()
+    assert saved_measurements.load(tmp_path / "x.tkm").faults == ()
 
 
 # --- folding ---------------------------------------------------------------------------------------

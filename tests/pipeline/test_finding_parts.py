@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tracekit.analyses import ANALYSES, defaults
 from tracekit.model.report import CONFIDENCE, Finding, Place, Report, Section
-from tracekit.pipeline.finding_parts import merge_stages
-from tracekit.pipeline.judging import rate_findings
+from tracekit.pipeline.build_report import rate_findings
+from tracekit.pipeline.summary.finding_parts import merge_stages
 
 LIMITS = defaults()
 

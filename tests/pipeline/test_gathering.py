@@ -12,8 +12,8 @@ from tracekit.analyses import ANALYSES
 from tracekit.model.tables import TABLES, Column, Table, concat
 from tracekit.model.tables.arrays import Columns, Nullable
 from tracekit.model.trace import Source
-from tracekit.pipeline.gather import MeasuredSource
-from tracekit.pipeline.measure import measured
+from tracekit.pipeline.measure_source import measured
+from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 from tracekit.readers.loading import load
 
 EXAMPLE = "examples/simulated_gpu/outputs/profile/simulated_rank{}.pt.trace.json.gz"

@@ -22,10 +22,12 @@ from tracekit.discover.selection import Holding
 from tracekit.model.codes import Data
 from tracekit.model.tables import SHARED, TABLES
 from tracekit.model.trace import Labels, Note, Source
-from tracekit.pipeline import kept, measure, packed, saved
+from tracekit.pipeline import measure_source
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.gather import MeasuredSource
+from tracekit.pipeline.cache import measurement_cache, saved_measurements
 from tracekit.pipeline.run import Options
+from tracekit.pipeline.wire_format import packed_tables
+from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 from tracekit.readers.loading import reader_named
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -76,7 +78,7 @@ def measured_now(monkeypatch):
 def look(paths, tmp_path, **options):
     """The bytes of the measurements, and those of the report."""
     result = pipeline.analyze(paths, Options(**options))
-    saved.save(result.measurements, tmp_path / "m.tkm")
+    saved_measurements.save(result.measurements, tmp_path / "m.tkm")
     return (tmp_path / "m.tkm").read_bytes(), repr(asdict(result.report))
 
 
@@ -156,8 +158,8 @@ def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(
     look(profile, tmp_path)
     write(profile / "rank9.json", rows_of(9), rank=9, world_size=RANKS)
     read = []
-    really = kept.with_content
-    for module in (kept, measure):
+    really = measurement_cache.with_content
+    for module in (measurement_cache, measure_source):
         monkeypatch.setattr(
             module, "with_content", lambda one: read.append(one.name) or really(one)
         )
@@ -169,11 +171,11 @@ def test_a_file_of_which_nothing_was_kept_is_not_read_to_know_that(
 def test_a_digest_that_a_thread_makes_meanwhile_is_the_same(profile, tmp_path, monkeypatch, cache):
     before = look(profile, tmp_path, cache=False)
     digests = []
-    really = measure.with_content
-    monkeypatch.setattr(measure, "LARGE_FILE_BYTES", 0)
-    monkeypatch.setattr(measure, "own_core_count", lambda: 2)
+    really = measure_source.with_content
+    monkeypatch.setattr(measure_source, "LARGE_FILE_BYTES", 0)
+    monkeypatch.setattr(measure_source, "own_core_count", lambda: 2)
     monkeypatch.setattr(
-        measure,
+        measure_source,
         "with_content",
         lambda source: digests.append(threading.current_thread().name) or really(source),
     )
@@ -181,20 +183,20 @@ def test_a_digest_that_a_thread_makes_meanwhile_is_the_same(profile, tmp_path, m
     assert len(digests) == RANKS
     assert all(name.startswith("tracekit-digest") for name in digests)
     if cache:
-        monkeypatch.setattr(measure, "with_content", really)
+        monkeypatch.setattr(measure_source, "with_content", really)
         assert look(profile, tmp_path) == before
 
 
 def test_a_file_that_is_gone_meanwhile_has_no_digest_and_is_not_kept(
     profile, tmp_path, cache, monkeypatch
 ):
-    monkeypatch.setattr(measure, "LARGE_FILE_BYTES", 0)
-    monkeypatch.setattr(measure, "own_core_count", lambda: 2)
+    monkeypatch.setattr(measure_source, "LARGE_FILE_BYTES", 0)
+    monkeypatch.setattr(measure_source, "own_core_count", lambda: 2)
 
     def gone(path):
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(measure, "content_digest", gone)
+    monkeypatch.setattr(measure_source, "content_digest", gone)
     report = pipeline.analyze(profile, Options())
     assert [source.content for source in report.measurements.sources] == [None] * RANKS
     assert not list(cache.rglob("*.measured"))
@@ -202,7 +204,7 @@ def test_a_file_that_is_gone_meanwhile_has_no_digest_and_is_not_kept(
 
 def test_other_code_measures_again(profile, tmp_path, measured_now, monkeypatch):
     look(profile, tmp_path)
-    monkeypatch.setattr(kept, "_code", lambda: "of another version")
+    monkeypatch.setattr(measurement_cache, "_code", lambda: "of another version")
     measured_now.clear()
     look(profile, tmp_path)
     assert len(measured_now) == RANKS
@@ -279,7 +281,9 @@ def test_a_file_that_changes_within_a_tick_of_the_clock_is_not_kept(
         return parts
 
     moment = time.time_ns()
-    monkeypatch.setattr(kept, "_state", lambda path: (1, 1, path.stat().st_size, moment, moment))
+    monkeypatch.setattr(
+        measurement_cache, "_state", lambda path: (1, 1, path.stat().st_size, moment, moment)
+    )
     monkeypatch.setattr(pipeline, "measure_source", quickly)
     look(profile, tmp_path)
     assert list(cache.iterdir()) == []
@@ -382,7 +386,7 @@ def test_what_was_packed_comes_out_as_it_was(text, data, steps, length):
         options={"with_stack": "on"},
         holding=Holding(None, frozenset(steps), frozenset({text})),
     )
-    (after,) = packed.unpacked(packed.packed([part], SOURCE), SOURCE)
+    (after,) = packed_tables.unpacked(packed_tables.packed([part], SOURCE), SOURCE)
     assert pipeline.replace(after, tables={}) == pipeline.replace(part, tables={})
     assert after.tables["kernels"][table.name].frame().equals(rows.frame())
 
@@ -397,28 +401,28 @@ def test_keys_that_are_those_of_the_source_are_left_out_and_others_are_not(lengt
     for of_rows in (source, pipeline.replace(source, rank=8)):
         rows = Labels(of_rows).before(table, columns)
         part = MeasuredSource(source, {"data-quality": {"quality": rows}}, (), {}, simulated=False)
-        data = packed.packed([part], SOURCE)
-        (after,) = packed.unpacked(data, SOURCE)
+        data = packed_tables.packed([part], SOURCE)
+        (after,) = packed_tables.unpacked(data, SOURCE)
         assert after.tables["data-quality"]["quality"].frame().equals(rows.frame())
-        sizes[of_rows.rank] = len(zlib.decompress(data[len(packed._MAGIC) :]))
+        sizes[of_rows.rank] = len(zlib.decompress(data[len(packed_tables._MAGIC) :]))
     assert (sizes[rank] < sizes[8]) == (length > 0)
 
 
 def test_whatever_byte_is_changed_it_is_found_or_makes_no_difference(profile, tmp_path, cache):
     look(profile, tmp_path)
     data = min(cache.iterdir()).read_bytes()
-    whole = packed.packed(packed.unpacked(data, SOURCE), SOURCE)
+    whole = packed_tables.packed(packed_tables.unpacked(data, SOURCE), SOURCE)
     dice = random.Random(1)
     found = 0
     for _ in range(300):
         spot = dice.randrange(len(data))
         changed = data[:spot] + bytes([data[spot] ^ dice.randrange(1, 256)]) + data[spot + 1 :]
         try:
-            parts = packed.unpacked(changed, SOURCE)
+            parts = packed_tables.unpacked(changed, SOURCE)
         except ValueError:
             found += 1
         else:
-            assert packed.packed(parts, SOURCE) == whole
+            assert packed_tables.packed(parts, SOURCE) == whole
     assert found > 290
 
 

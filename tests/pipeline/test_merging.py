@@ -7,7 +7,7 @@ import pytest
 from chrome_builder import annotation, launched, step, write
 
 from tracekit.model.errors import TracekitError
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.merge import merge
 from tracekit.pipeline.run import Options, analyze, judge
 
@@ -39,8 +39,8 @@ def names(result):
 )
 def test_saved_measurements_give_the_report_they_were_saved_with(path, tmp_path):
     result = analyze(path, Options(questions=QUESTIONS))
-    saved.save(result.measurements, tmp_path / "run.tkm")
-    assert judge(saved.load(tmp_path / "run.tkm")) == result.report
+    saved_measurements.save(result.measurements, tmp_path / "run.tkm")
+    assert judge(saved_measurements.load(tmp_path / "run.tkm")) == result.report
     assert analyze(tmp_path / "run.tkm", Options(questions=QUESTIONS)).report == result.report
 
 
@@ -55,7 +55,7 @@ def make_runs(folder):
         for rank in (0, 1):
             path = folder / run / "profile" / f"rank{rank}.json"
             write(path, rank_rows(rank, steps), rank=rank, world_size=2)
-        saved.save(
+        saved_measurements.save(
             analyze(path.parent, Options(questions=QUESTIONS)).measurements, folder / f"{run}.tkm"
         )
     return folder
@@ -110,12 +110,14 @@ def test_what_two_nodes_saved_of_one_run_is_one_run_under_one_label(tmp_path):
         write(whole / f"rank{rank}.json", rows, rank=rank, world_size=4)
         write(tmp_path / f"node{rank // 2}" / f"rank{rank}.json", rows, rank=rank, world_size=4)
     for node in ("node0", "node1"):
-        saved.save(
+        saved_measurements.save(
             analyze(tmp_path / node, Options(questions=QUESTIONS)).measurements,
             tmp_path / f"{node}.tkm",
         )
         halves.append(f"job={tmp_path / node}.tkm")
-    saved.save(analyze(whole, Options(questions=QUESTIONS)).measurements, tmp_path / "whole.tkm")
+    saved_measurements.save(
+        analyze(whole, Options(questions=QUESTIONS)).measurements, tmp_path / "whole.tkm"
+    )
     one = analyze(f"job={tmp_path / 'whole.tkm'}", Options(questions=QUESTIONS))
     put_together = analyze(halves, Options(questions=QUESTIONS))
     assert names(put_together) == names(one)
@@ -140,7 +142,7 @@ def test_failures_and_notes_of_merged_parts_name_their_own_sources(tmp_path):
         (folder / "rank1.json").write_bytes(b'{"traceEvents": [{"ph": "X", "ts"')
         path = folder / "rank0.json"
         path.write_bytes(path.read_bytes()[:-40])
-        saved.save(
+        saved_measurements.save(
             analyze(folder, Options(questions=QUESTIONS)).measurements, two_runs / f"{run}.tkm"
         )
     measured = analyze(
@@ -168,7 +170,7 @@ def test_a_part_limited_to_some_stages_is_still_known_as_such(two_runs):
 
 
 def test_merging_changes_none_of_its_parts(two_runs):
-    parts = [saved.load(two_runs / f"{run}.tkm") for run in ("base", "new")]
+    parts = [saved_measurements.load(two_runs / f"{run}.tkm") for run in ("base", "new")]
     before = [comparable(part, "steps", ()) for part in parts]
     merge(parts, ["x", "y"])
     assert [comparable(part, "steps", ()) for part in parts] == before

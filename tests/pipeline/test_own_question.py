@@ -10,7 +10,7 @@ from tracekit.analyses import own
 from tracekit.engine import local
 from tracekit.model.errors import TracekitError
 from tracekit.model.tables import TABLES
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options, analyze
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_question.py"
@@ -109,8 +109,10 @@ def test_a_file_that_holds_no_question_is_an_error_that_names_it(profile, tmp_pa
 
 def test_what_was_saved_with_it_answers_again_and_what_was_not_does_not(profile, tmp_path):
     files = (str(EXAMPLE),)
-    saved.save(analyze(profile, Options(question_files=files)).measurements, tmp_path / "with.tkm")
+    saved_measurements.save(
+        analyze(profile, Options(question_files=files)).measurements, tmp_path / "with.tkm"
+    )
     assert times(analyze(tmp_path / "with.tkm", Options(question_files=files)).report) == EXPECTED
-    saved.save(analyze(profile).measurements, tmp_path / "without.tkm")
+    saved_measurements.save(analyze(profile).measurements, tmp_path / "without.tkm")
     with pytest.raises(TracekitError, match="does not hold named-time"):
         analyze(tmp_path / "without.tkm", Options(question_files=files))

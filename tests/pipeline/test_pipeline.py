@@ -16,9 +16,9 @@ import tracekit
 from tracekit import readers
 from tracekit.engine import local
 from tracekit.model.errors import TracekitError
-from tracekit.pipeline import first_screen
 from tracekit.pipeline import run as pipeline
 from tracekit.pipeline.run import Options, analyze, judge
+from tracekit.pipeline.summary import screen as first_screen
 from tracekit.readers import loading
 from tracekit.render import RENDERERS, from_json, render, to_json
 

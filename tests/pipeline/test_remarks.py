@@ -1,7 +1,7 @@
 """What is noted of many sources alike is told once."""
 
 from tracekit.model.trace import Failure, Measurements, Note
-from tracekit.pipeline.appendix import MOST_ALIKE, remarks
+from tracekit.pipeline.summary.notes import MOST_ALIKE, remarks
 
 
 def noted(count):

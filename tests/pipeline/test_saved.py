@@ -19,7 +19,7 @@ from tracekit.model.facts import Facts
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns, Nullable
 from tracekit.model.trace import Failure, Measurements, Note, Source
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -148,7 +148,7 @@ def sample():
 @pytest.fixture
 def path(tmp_path):
     target = tmp_path / "x.tkm"
-    saved.save(sample(), target)
+    saved_measurements.save(sample(), target)
     return target
 
 
@@ -156,15 +156,15 @@ def path(tmp_path):
 @given(MEASUREMENTS)
 def test_what_is_loaded_equals_what_was_saved(folder, measurements):
     target = folder / "any.tkm"
-    saved.save(measurements, target)
-    assert_same(saved.load(target), measurements)
+    saved_measurements.save(measurements, target)
+    assert_same(saved_measurements.load(target), measurements)
 
 
 def test_the_same_measurements_give_the_same_bytes(tmp_path, path):
     again = tmp_path / "again.tkm"
-    saved.save(sample(), again)
+    saved_measurements.save(sample(), again)
     assert again.read_bytes() == path.read_bytes()
-    saved.save(saved.load(path), again)
+    saved_measurements.save(saved_measurements.load(path), again)
     assert again.read_bytes() == path.read_bytes()
 
 
@@ -175,7 +175,7 @@ def test_what_lies_under_missing_values_does_not_reach_the_file(tmp_path, path):
     other = tmp_path / "other.tkm"
     counters = Columns(2, {**columns.arrays, "value": hidden})
     tables = {**measurements.arrays, "counters": counters}
-    saved.save(replace(measurements, arrays=tables), other)
+    saved_measurements.save(replace(measurements, arrays=tables), other)
     assert other.read_bytes() == path.read_bytes()
 
 
@@ -183,13 +183,13 @@ def test_numbers_that_are_not_finite_survive(tmp_path):
     data = {"id": [1, 2, 3], "ts_ns": [0, 0, 0], "name": ["a"] * 3}
     value = Nullable(np.array([math.inf, -math.inf, -0.0]), np.array([False] * 3))
     counters = TABLES["counters"].cast({**data, "value": value})
-    saved.save(Measurements({"counters": counters}, ()), tmp_path / "x.tkm")
-    values = saved.load(tmp_path / "x.tkm")["counters"]["value"]
+    saved_measurements.save(Measurements({"counters": counters}, ()), tmp_path / "x.tkm")
+    values = saved_measurements.load(tmp_path / "x.tkm")["counters"]["value"]
     assert [str(value) for value in values] == ["inf", "-inf", "-0.0"]
 
 
 def test_an_absent_table_stays_absent_and_an_empty_one_stays_empty(path):
-    loaded = saved.load(path)
+    loaded = saved_measurements.load(path)
     assert loaded.has("windows")
     assert len(loaded["windows"]) == 0
     assert not loaded.has("flows")
@@ -202,23 +202,23 @@ def test_every_field_of_a_source_is_saved_but_where_it_lay_and_what_its_reader_w
 
 def test_no_path_of_the_machine_is_in_the_file(path):
     assert b"/home/me" not in path.read_bytes()
-    assert saved.load(path).sources[0].path == Path("x.json")
+    assert saved_measurements.load(path).sources[0].path == Path("x.json")
 
 
 def test_loaded_frames_can_be_changed(path):
-    frame = saved.load(path)["counters"]
+    frame = saved_measurements.load(path)["counters"]
     frame.loc[0, "ts_ns"] = 9
     assert frame["ts_ns"].tolist() == [9, 6]
 
 
 def test_the_head_tells_saved_measurements_from_other_files(path, tmp_path):
-    assert saved.is_saved(path.read_bytes()[: saved.HEAD_BYTES])
+    assert saved_measurements.is_saved(path.read_bytes()[: saved_measurements.HEAD_BYTES])
     other = tmp_path / "other.zip"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("manifest.json", '{"schema": "other/1"}')
-    assert not saved.is_saved(other.read_bytes())
-    assert not saved.is_saved(b"")
-    assert not saved.is_saved(b'{"traceEvents": []}')
+    assert not saved_measurements.is_saved(other.read_bytes())
+    assert not saved_measurements.is_saved(b"")
+    assert not saved_measurements.is_saved(b'{"traceEvents": []}')
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_a_file_cut_anywhere_is_refused(path):
     for part in range(200):
         path.write_bytes(whole[: len(whole) * part // 200])
         with pytest.raises(TraceFormatError) as caught:
-            saved.load(path)
+            saved_measurements.load(path)
         assert "\n" not in str(caught.value)
         assert caught.value.hint
 
@@ -237,7 +237,7 @@ def test_a_file_cut_anywhere_is_refused(path):
 @pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_changed_byte_is_refused_or_changes_nothing(path, step):
     whole = path.read_bytes()
-    original = saved.load(path)
+    original = saved_measurements.load(path)
     places = range(0, len(whole), step)
     refused = 0
     for at in places:
@@ -245,7 +245,7 @@ def test_a_changed_byte_is_refused_or_changes_nothing(path, step):
         changed[at] ^= (0x01, 0x80, 0xFF)[at % 3]
         path.write_bytes(changed)
         try:
-            loaded = saved.load(path)
+            loaded = saved_measurements.load(path)
         except TraceFormatError:
             refused += 1
         else:
@@ -257,22 +257,22 @@ def test_a_changed_byte_is_refused_or_changes_nothing(path, step):
 @given(st.data())
 def test_spliced_files_are_refused_or_load(folder, data):
     target = folder / "spliced.tkm"
-    saved.save(sample(), target)
+    saved_measurements.save(sample(), target)
     whole = target.read_bytes()
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
     target.write_bytes(whole[:start] + data.draw(st.binary(max_size=40)) + whole[stop:])
     with contextlib.suppress(TraceFormatError):
-        saved.load(target)
+        saved_measurements.load(target)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_after_the_right_head_are_refused(folder, tail):
     target = folder / "any-bytes.tkm"
-    saved.save(sample(), target)
+    saved_measurements.save(sample(), target)
     target.write_bytes(target.read_bytes()[:70] + tail)
     with pytest.raises(TraceFormatError):
-        saved.load(target)
+        saved_measurements.load(target)
 
 
 # --- edges ----------------------------------------------------------------------------------------
@@ -286,20 +286,20 @@ def manifest_of(path):
 @pytest.mark.parametrize("missing", ["nowhere/x.tkm", "."])
 def test_a_file_that_cannot_be_opened_is_refused(tmp_path, missing):
     with pytest.raises(TraceFormatError, match="cannot be read"):
-        saved.load(tmp_path / missing)
+        saved_measurements.load(tmp_path / missing)
 
 
 def test_facts_that_are_not_json_are_refused_and_leave_no_file(tmp_path):
     target = tmp_path / "x.tkm"
     with pytest.raises(TracekitError, match="facts"):
-        saved.save(replace(sample(), facts=Facts(versions={"a": object()})), target)
+        saved_measurements.save(replace(sample(), facts=Facts(versions={"a": object()})), target)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_more_than_can_be_loaded_is_not_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved, "MAX_BYTES", 10)
+    monkeypatch.setattr(saved_measurements, "MAX_BYTES", 10)
     with pytest.raises(TracekitError, match="too much to save"):
-        saved.save(sample(), tmp_path / "x.tkm")
+        saved_measurements.save(sample(), tmp_path / "x.tkm")
 
 
 def test_it_is_an_ordinary_zip_file_that_says_what_it_holds(path):

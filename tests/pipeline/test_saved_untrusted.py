@@ -12,7 +12,7 @@ from tracekit.model.codes import NO_DATA, UNKNOWN
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.tables import TABLES
 from tracekit.model.trace import Failure, Measurements, Note, Source
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def path(tmp_path):
         (Note("info", "seen", "once"),),
     )
     target = tmp_path / "x.tkm"
-    saved.save(measurements, target)
+    saved_measurements.save(measurements, target)
     return target
 
 
@@ -101,7 +101,7 @@ MANIFESTS = {
 def test_a_manifest_that_does_not_fit_is_refused(path, change):
     rewrite(path, change)
     with pytest.raises(TraceFormatError):
-        saved.load(path)
+        saved_measurements.load(path)
 
 
 def codes(*values):
@@ -130,13 +130,13 @@ ENTRIES = {
 def test_a_block_that_does_not_fit_is_refused(path, entries):
     rewrite(path, entries=entries)
     with pytest.raises(TraceFormatError):
-        saved.load(path)
+        saved_measurements.load(path)
 
 
 def test_a_missing_block_is_named(path):
     rewrite(path, drop=["syncs/dur_ns.data"])
     with pytest.raises(TraceFormatError, match=r"syncs/dur_ns\.data.* is missing"):
-        saved.load(path)
+        saved_measurements.load(path)
 
 
 def test_a_value_outside_a_closed_set_is_refused(tmp_path):
@@ -144,13 +144,13 @@ def test_a_value_outside_a_closed_set_is_refused(tmp_path):
     flows = TABLES["flows"].cast(
         {"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]}
     )
-    saved.save(Measurements({"flows": flows}, ()), target)
+    saved_measurements.save(Measurements({"flows": flows}, ()), target)
     rewrite(target, entries={"flows/phase.codes": codes(-1)})
     with pytest.raises(TraceFormatError, match="not one of start, step, end"):
-        saved.load(target)
+        saved_measurements.load(target)
     rewrite(target, entries={"flows/phase.codes": codes(0), "flows/phase.categories": b'["up"]'})
     with pytest.raises(TraceFormatError, match="not one of"):
-        saved.load(target)
+        saved_measurements.load(target)
 
 
 def test_the_order_of_a_closed_set_may_differ_between_versions(tmp_path):
@@ -158,17 +158,17 @@ def test_the_order_of_a_closed_set_may_differ_between_versions(tmp_path):
     flows = TABLES["flows"].cast(
         {"id": [1], "ts_ns": [1], "cat": ["a"], "phase": ["end"], "flow": [1], "thread": [0]}
     )
-    saved.save(Measurements({"flows": flows}, ()), target)
+    saved_measurements.save(Measurements({"flows": flows}, ()), target)
     changed = {"flows/phase.codes": codes(1), "flows/phase.categories": b'["new", "end"]'}
     rewrite(target, entries=changed)
-    assert saved.load(target)["flows"]["phase"].tolist() == ["end"]
+    assert saved_measurements.load(target)["flows"]["phase"].tolist() == ["end"]
 
 
 def test_two_entries_of_one_name_are_refused(path):
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("counters/ts_ns.data", b"\0" * 16)
     with pytest.raises(TraceFormatError, match="two entries"):
-        saved.load(path)
+        saved_measurements.load(path)
 
 
 def test_notes_and_failures_that_were_saved_without_codes_or_data_are_loaded(path):
@@ -176,7 +176,7 @@ def test_notes_and_failures_that_were_saved_without_codes_or_data_are_loaded(pat
         del manifest["failures"][0]["code"]
 
     rewrite(path, forget)
-    loaded = saved.load(path)
+    loaded = saved_measurements.load(path)
     assert [(f.problem, f.code, f.data) for f in loaded.failures] == [("broken", UNKNOWN, NO_DATA)]
     assert [(n.code, n.data) for n in loaded.notes] == [("seen", NO_DATA)]
 
@@ -185,14 +185,14 @@ def test_a_manifest_that_repeats_a_key_is_refused(path):
     text = json.dumps(manifest_of(path))[:-1] + ', "facts": {}}'
     rewrite(path, raw=text.encode())
     with pytest.raises(TraceFormatError, match="repeated"):
-        saved.load(path)
+        saved_measurements.load(path)
 
 
 def test_an_unknown_compression_is_refused(path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("more", b"x", zipfile.ZIP_BZIP2)
     with pytest.raises(TraceFormatError, match="compressed in an unknown way"):
-        saved.load(path)
+        saved_measurements.load(path)
 
 
 def test_a_block_larger_than_it_says_is_refused(path):
@@ -201,7 +201,7 @@ def test_a_block_larger_than_it_says_is_refused(path):
     assert whole.count(struct.pack("<I", 10_000_000)) == 2
     path.write_bytes(whole.replace(struct.pack("<I", 10_000_000), struct.pack("<I", 16)))
     with pytest.raises(TraceFormatError):
-        saved.load(path)
+        saved_measurements.load(path)
 
 
 def test_a_small_file_cannot_ask_for_much_memory(path):
@@ -211,20 +211,20 @@ def test_a_small_file_cannot_ask_for_much_memory(path):
     entries |= {"windows/id.data": zeros[: rows * 4], "windows/name.codes": zeros[: rows * 4]}
     rewrite(path, lambda m: m["tables"]["windows"].update(rows=rows), entries)
     with pytest.raises(TraceFormatError, match="windows would take more memory"):
-        saved.load(path, max_bytes=200_000_000)
+        saved_measurements.load(path, max_bytes=200_000_000)
 
 
 def test_the_memory_of_lists_counts_more_than_their_text(path):
     rewrite(path, entries={"counters/name.categories": b"[" + b'"",' * 1_000_000 + b'""]'})
     with pytest.raises(TraceFormatError, match="would take more memory"):
-        saved.load(path, max_bytes=10_000_000)
+        saved_measurements.load(path, max_bytes=10_000_000)
 
 
 def test_another_version_is_refused_by_its_name(path):
     rewrite(path, lambda m: m.update(schema="tracekit.measurements/2"))
-    assert saved.is_saved(path.read_bytes()[: saved.HEAD_BYTES])
+    assert saved_measurements.is_saved(path.read_bytes()[: saved_measurements.HEAD_BYTES])
     with pytest.raises(TraceFormatError, match="measurements/2"):
-        saved.load(path)
+        saved_measurements.load(path)
 
 
 def test_additions_of_a_later_version_are_passed_over(path):
@@ -235,9 +235,9 @@ def test_additions_of_a_later_version_are_passed_over(path):
         for kind in ("sources", "failures", "notes"):
             manifest[kind][0]["later"] = [1]
 
-    before = saved.load(path)
+    before = saved_measurements.load(path)
     rewrite(path, add)
-    after = saved.load(path)
+    after = saved_measurements.load(path)
     assert after["counters"].equals(before["counters"])
     assert (after.sources, after.failures, after.notes) == (
         before.sources,
@@ -252,4 +252,4 @@ def test_a_nullable_column_that_came_later_is_all_missing(path):
         columns[:] = [c for c in columns if c["name"] != "value"]
 
     rewrite(path, lack, drop=["counters/value.data", "counters/value.mask"])
-    assert saved.load(path)["counters"]["value"].isna().all()
+    assert saved_measurements.load(path)["counters"]["value"].isna().all()

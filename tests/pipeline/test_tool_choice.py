@@ -6,7 +6,7 @@ from chrome_builder import annotation, kernel, launch, write
 
 import tracekit
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline.tool_choice import one_tool
+from tracekit.pipeline.run_grouping.primary_tool import one_tool
 
 QUESTIONS = ("cross-check", "gpu-time", "gpu-time", "steps")
 STEP_US = 100

@@ -12,8 +12,12 @@ from rules.traces import FIRES, NEAR_MISSES
 
 from tracekit.model.report import Finding, Metric, Place, Section
 from tracekit.pipeline.run import Options, analyze
-from tracekit.pipeline.unexplained import WORTH_SAYING
-from tracekit.pipeline.unexplained_time import covered_ns, covering_findings, unexplained_time
+from tracekit.pipeline.summary.coverage import WORTH_SAYING
+from tracekit.pipeline.summary.unexplained_time import (
+    covered_ns,
+    covering_findings,
+    unexplained_time,
+)
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 

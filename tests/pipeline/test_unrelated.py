@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from chrome_builder import BASE_NS, HOST_PID, annotation, launched, op, step, write
 
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.pipeline.run import Options, analyze
 from tracekit.render import render
 
@@ -72,7 +72,7 @@ def test_a_label_makes_them_one_run(models):
 
 def test_what_was_saved_says_so_too(models, tmp_path):
     result = analyze(models, Options(questions=QUESTIONS))
-    saved.save(result.measurements, tmp_path / "a.tkm")
+    saved_measurements.save(result.measurements, tmp_path / "a.tkm")
     assert (
         analyze(tmp_path / "a.tkm", Options(questions=QUESTIONS)).report.headline
         == result.report.headline

@@ -25,10 +25,10 @@ from process.idle_traces import LIMITS, between, stream_wait, sync
 import tracekit
 from tracekit.model import sweeps
 from tracekit.model.intervals import union
-from tracekit.process.blame import MAX_NODES, MAX_ROWS, short_name
-from tracekit.process.host_rows import host_rows
-from tracekit.process.idle_tables import WINDOWS, idle_by_window
-from tracekit.process.thread_axis import Segments
+from tracekit.process.calls.segments import Segments
+from tracekit.process.host.tree import host_rows
+from tracekit.process.idle_time.attribution import MAX_NODES, MAX_ROWS, short_name
+from tracekit.process.idle_time.tables import WINDOWS, idle_by_window
 
 WAIT = {"start": 150, "at": 150}
 """Idle from 100 to 150, all of it before the launch."""
@@ -80,7 +80,7 @@ def test_pieces_are_those_of_each_row_also_where_only_some_time_is_asked_about(
     tmp_path, monkeypatch, far, depth, at_once
 ):
     """Calls in calls, each 10 longer at both ends; the segments of three threads and of none in them."""
-    monkeypatch.setattr("tracekit.process.host_rows.EDGES_AT_ONCE", at_once)
+    monkeypatch.setattr("tracekit.process.host.tree.EDGES_AT_ONCE", at_once)
     deep = [python(f"f{n}", 2_000 - 10 * n, 20 * n + 5) for n in range(depth, 0, -1)]
     strays = [op("stray", far, 10, tid=tid) for tid in range(70, 90)]
     trace = traced(tmp_path, [*deep, op("aten::x", 2_002, 2, tid=BACKWARD), *strays])

@@ -10,7 +10,7 @@ import tracekit
 from tracekit.model.keys import numbered
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.tables.arrays import Coded
-from tracekit.process.by_name import numbered_codes, of_kind
+from tracekit.process.name_filters import numbered_codes, of_kind
 
 
 class _Trace:
@@ -68,7 +68,7 @@ def test_codes_are_numbered_as_any_keys_are(codes, kind):
 
 @pytest.mark.parametrize("many", [0, 2, 3, 100])
 def test_kinds_are_told_of_few_rows_and_of_many(tmp_path, monkeypatch, many):
-    monkeypatch.setattr("tracekit.process.by_name.MANY_ROWS", many)
+    monkeypatch.setattr("tracekit.process.name_filters.MANY_ROWS", many)
     trace = tracekit.load(write(tmp_path / "trace.json", [op("a", 0, 9), launch(1, 2, 1)]))
     mask = of_kind(trace, "host_ops", "op")
     assert (mask.tolist(), of_kind(trace, "host_ops", "op", "runtime").tolist()) == ([True, False], [True, True])  # fmt: skip

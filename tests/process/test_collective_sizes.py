@@ -5,7 +5,7 @@ import pytest
 from process.collective_traces import found, only
 from rules.traces_communication import nccl
 
-from tracekit.process.collective_names import ITEM_BYTES, dtype_of, message, op_of
+from tracekit.process.collectives.names import ITEM_BYTES, dtype_of, message, op_of
 
 
 @pytest.mark.parametrize(

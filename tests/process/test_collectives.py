@@ -23,9 +23,9 @@ from rules.traces_communication import nccl
 import tracekit
 from tracekit.analyses.time.gpu_time import breakdown
 from tracekit.model.tables import KEYS, TABLES
-from tracekit.process import collectives as module
-from tracekit.process.collective_names import group_key
-from tracekit.process.collectives import COLUMNS, collectives
+from tracekit.process.collectives import table as module
+from tracekit.process.collectives.names import group_key
+from tracekit.process.collectives.table import COLUMNS, collectives
 
 
 def test_it_has_the_columns_of_the_table():

@@ -3,8 +3,8 @@
 from chrome_builder import annotation, launched, step
 from process.idle_traces import load
 
-from tracekit.process.device_windows import device_windows
-from tracekit.process.steps import windows
+from tracekit.process.device.windows import device_windows
+from tracekit.process.steps.windows import windows
 
 
 def bounds(spans):

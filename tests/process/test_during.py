@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.model import sweeps
-from tracekit.process.shapes import Calls, during
+from tracekit.process.ops.shapes import Calls, during
 
 TIMES = st.integers(-9, 9)
 CALLS = st.lists(
@@ -32,7 +32,7 @@ def test_instants_count_in_each_call_of_their_thread_that_holds_them(
         inside = (at_thread == thread[call]) & (start[call] <= ts_ns) & (ts_ns < end[call])
         expected[:, group[call]] += (value[inside].sum(), inside.sum())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracekit.process.shapes.CALLS_AT_ONCE", at_once)
+        patch.setattr("tracekit.process.ops.shapes.CALLS_AT_ONCE", at_once)
         if not native:
             patch.setattr(sweeps, "native", None)
         sums, counts = during(made, at_thread, ts_ns, value, np.ones_like(value))

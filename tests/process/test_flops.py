@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.process.flops import OPS, Product, product, shapes, types
+from tracekit.process.ops.flops import OPS, Product, product, shapes, types
 
 F = "float"
 

@@ -18,13 +18,13 @@ from process.idle_traces import LIMITS, between, causes, frame_of, load, only, s
 
 from tracekit.model.tables.slots import CAUSES
 from tracekit.model.trace import Trace
-from tracekit.process.busy import by_window, running
-from tracekit.process.idle import IdleTime, _last_before
-from tracekit.process.idle_tables import histogram, idle_by_window, longest, main_causes
-from tracekit.process.queues import launch_delays, queues
-from tracekit.process.stage_at import outermost_ranges
-from tracekit.process.stalls import stage_edges, stalls
-from tracekit.process.steps import windows
+from tracekit.process.device.busy import by_window, running
+from tracekit.process.idle_time.causes import IdleTime, _last_before
+from tracekit.process.idle_time.launch_queues import launch_delays, queues
+from tracekit.process.idle_time.stalls import stage_edges, stalls
+from tracekit.process.idle_time.tables import histogram, idle_by_window, longest, main_causes
+from tracekit.process.steps.stage_lookup import outermost_ranges
+from tracekit.process.steps.windows import windows
 
 # Causes
 

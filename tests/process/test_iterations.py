@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.process.iterations import batch
+from tracekit.process.engine_iterations import batch
 
 
 @pytest.mark.parametrize(

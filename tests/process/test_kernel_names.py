@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracekit.process.kernel_names import is_gemm, is_plain_convolution, loaded_elements, unit
+from tracekit.process.ops.kernel_names import is_gemm, is_plain_convolution, loaded_elements, unit
 
 TENSOR = (
     "volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn",

@@ -4,10 +4,10 @@ import numpy as np
 from chrome_builder import BACKWARD, kernel, launch, launched, op, step, write
 
 import tracekit
-from tracekit.process.cut import cut
-from tracekit.process.launches import LINKS, latest, launches
-from tracekit.process.steps import windows
-from tracekit.process.work import work_within
+from tracekit.process.calls.launches import LINKS, latest, launches
+from tracekit.process.device.work_per_window import work_within
+from tracekit.process.slice_trace import cut
+from tracekit.process.steps.windows import windows
 
 
 def load(tmp_path, rows, **meta):

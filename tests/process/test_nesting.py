@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.model import sweeps
-from tracekit.process.nesting import (
+from tracekit.process.calls.nesting import (
     Nesting,
     by_start,
     innermost,
@@ -23,7 +23,7 @@ from tracekit.process.nesting import (
     tree_of,
 )
 
-LEVELS = "tracekit.process.nesting.FEW_LEVELS"
+LEVELS = "tracekit.process.calls.nesting.FEW_LEVELS"
 
 spans = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12)), min_size=1, max_size=30

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses.time.attribution import measure
-from tracekit.process.collectives import collectives
-from tracekit.process.cut import cut
-from tracekit.process.idle import IdleTime
-from tracekit.process.launch_gaps import launch_gaps
-from tracekit.process.launches import launches
-from tracekit.process.placement import PLACED, placement
-from tracekit.process.queues import queues
-from tracekit.process.steps import windows
-from tracekit.process.work import work_within
-from tracekit.process.work_classes import work_stages
+from tracekit.process.calls.launches import launches
+from tracekit.process.collectives.table import collectives
+from tracekit.process.device.placement import PLACED, placement
+from tracekit.process.device.work_per_window import work_within
+from tracekit.process.idle_time.causes import IdleTime
+from tracekit.process.idle_time.launch_gaps import launch_gaps
+from tracekit.process.idle_time.launch_queues import queues
+from tracekit.process.ops.work_classes import work_stages
+from tracekit.process.slice_trace import cut
+from tracekit.process.steps.windows import windows
 
 
 def load(tmp_path, rows, **meta):

@@ -6,11 +6,11 @@ from chrome_builder import annotation, launched, op, step, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.job.stage_walls import of_step, stage_walls
+from tracekit.job.stages.durations import of_step, stage_walls
 from tracekit.pipeline.run import Options, analyze
-from tracekit.process.clock import resolution_ns
-from tracekit.process.nesting import nesting, own_times
-from tracekit.process.steps import windows
+from tracekit.process.calls.nesting import nesting, own_times
+from tracekit.process.calls.resolution import resolution_ns
+from tracekit.process.steps.windows import windows
 from tracekit.readers.loading import load
 
 STAGES = ("gen", "ref", "update_actor")

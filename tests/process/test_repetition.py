@@ -7,7 +7,7 @@ import pytest
 from chrome_builder import annotation, kernel, launch, launched, op, projected, step, write
 
 import tracekit
-from tracekit.process.steps import windows
+from tracekit.process.steps.windows import windows
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")
 US = 1000

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit.process import own_work as module
-from tracekit.process.own_work import segments
-from tracekit.process.steps import windows
+from tracekit.process.collectives import compute_between_collectives as module
+from tracekit.process.collectives.compute_between_collectives import segments
+from tracekit.process.steps.windows import windows
 
 RUNLOOP = 102
 

@@ -14,10 +14,10 @@ from process.idle_traces import LIMITS, frame_of, load
 import tracekit
 from tracekit.model.errors import TracekitError
 from tracekit.model.tables.arrays import Columns
-from tracekit.process.busy import PARTS, by_window, running
-from tracekit.process.device_windows import device_windows
-from tracekit.process.idle_tables import idle_by_window
-from tracekit.process.slots import exclusive_slots
+from tracekit.process.device.busy import PARTS, by_window, running
+from tracekit.process.device.windows import device_windows
+from tracekit.process.exclusive_time.summary import exclusive_slots
+from tracekit.process.idle_time.tables import idle_by_window
 
 LINKED = st.tuples(
     st.sampled_from(("k", "j", "nccl_x")), st.integers(0, 90), st.integers(0, 40), st.integers(0, 1)

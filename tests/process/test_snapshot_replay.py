@@ -11,12 +11,12 @@ from memory_builder import Allocator, stack
 from snapshot_traces import MIB, loaded
 
 from tracekit.model.trace import Trace
-from tracekit.process.cut import cut
 from tracekit.process.memory import replay as snapshot_replay
 from tracekit.process.memory.calls import needless, retries
 from tracekit.process.memory.live import by_site, live
 from tracekit.process.memory.replay import NEVER, has_segments, is_made_up, replays
 from tracekit.process.memory.space import free_at, free_at_end, rounded, segments
+from tracekit.process.slice_trace import cut
 
 SIZES = (1, 511, 512, 70_000, 900_000, 2 * MIB, 4 * MIB, 6 * MIB, 14 * MIB)
 """Whatever a large one leaves of its segment is split off: pieces by addresses are those of blocks."""

@@ -12,9 +12,9 @@ from chrome_builder import (
 )
 from process.idle_traces import between, frame_of, load, only, sync
 
-from tracekit.process.host_activity import sync_calls
-from tracekit.process.queues import launch_delays, queues
-from tracekit.process.stalls import stage_edges, stalls
+from tracekit.process.calls.activity import sync_calls
+from tracekit.process.idle_time.launch_queues import launch_delays, queues
+from tracekit.process.idle_time.stalls import stage_edges, stalls
 
 # Synchronising calls
 

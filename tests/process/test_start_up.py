@@ -5,10 +5,10 @@ from chrome_builder import annotation, kernel, launch, launched, op, step, write
 from process.blame_traces import python
 
 import tracekit
-from tracekit.process.cut import after_start_up
-from tracekit.process.recording_start import early_collective, early_wait
-from tracekit.process.start_up import KINDS, start_up
-from tracekit.process.steps import windows
+from tracekit.process.slice_trace import after_start_up
+from tracekit.process.steps.recording_start import early_collective, early_wait
+from tracekit.process.steps.start_up import KINDS, start_up
+from tracekit.process.steps.windows import windows
 
 MS, NS = 1_000, 1_000
 TABLES = ("host_ops", "device_ops", "python_calls", "syncs", "threads")

@@ -4,8 +4,8 @@ import nsys_builder as nsys
 from chrome_builder import BACKWARD, annotation, op, step, write
 
 import tracekit
-from tracekit.process import steps as module
-from tracekit.process.steps import windows
+from tracekit.process.steps import windows as module
+from tracekit.process.steps.windows import windows
 
 
 def load(tmp_path, rows, name="rank0.json"):

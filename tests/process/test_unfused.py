@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.process.unfused import _latest
+from tracekit.process.ops.unfused import _latest
 
 INSTANTS = st.lists(st.tuples(st.integers(-1, 3), st.integers(-9, 9)), max_size=20)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.model.tables import ASKED_COLUMNS
 from tracekit.model.trace import Source, Want
-from tracekit.process.copy_names import way_of
-from tracekit.process.launches import launches
+from tracekit.process.calls.launches import launches
+from tracekit.process.device.copy_names import way_of
 from tracekit.readers.nsys import read
 
 BASE = nsys.BASE_NS

@@ -10,7 +10,7 @@ from nsys_builder import PID, captured, launched, nvtx, system, variable, write
 
 from tracekit.model.trace import Source, Want
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline import saved
+from tracekit.pipeline.cache import saved_measurements
 from tracekit.readers import nsys
 from tracekit.readers.nsys import identity as nsys_identity
 from tracekit.readers.nsys.database import opened
@@ -211,7 +211,7 @@ def test_no_byte_of_the_environment_is_in_a_trace(telling):
 def test_no_byte_of_the_environment_is_in_a_report_or_what_is_saved(telling, tmp_path):
     reported = pipeline.analyze([telling.parent], pipeline.Options(jobs=1))
     shown = [repr(one.render(reported.report, RenderOptions())) for one in RENDERERS]
-    saved.save(reported.measurements, tmp_path / "saved.tkm")
+    saved_measurements.save(reported.measurements, tmp_path / "saved.tkm")
     with zipfile.ZipFile(tmp_path / "saved.tkm") as archive:
         shown += [repr(archive.read(name)) for name in archive.namelist()]
     assert len(shown) > len(RENDERERS) + 5

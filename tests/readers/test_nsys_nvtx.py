@@ -26,7 +26,7 @@ from nsys_nvtx_reading import argument, listed, of_file
 from tracekit.model.stages import is_collective
 from tracekit.model.tables import HOST_OP_KINDS
 from tracekit.model.trace import Source, Want
-from tracekit.process.stage_at import outermost_stages
+from tracekit.process.steps.stage_lookup import outermost_stages
 from tracekit.readers import nsys
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 

@@ -8,7 +8,7 @@ from nsys_builder import PID, TID, domain, nvtx, system, write
 from nsys_nvtx_reading import listed, of_file
 
 from tracekit.model.trace import Source, Want
-from tracekit.process.nesting import nesting, own_times
+from tracekit.process.calls.nesting import nesting, own_times
 from tracekit.readers import nsys
 from tracekit.readers.nsys import nvtx as nsys_nvtx
 

@@ -5,7 +5,7 @@ from nsys_builder import PID, execute, launched, nvtx, write
 from nsys_payload_builder import SIZED, WORLD, blob, call, init, layout, peer, sized, told
 
 from tracekit.model.trace import Source, Trace, Want
-from tracekit.process.collectives import collectives
+from tracekit.process.collectives.table import collectives
 from tracekit.readers import nsys
 from tracekit.readers.nsys import payloads as nsys_payloads
 from tracekit.readers.nsys.database import opened

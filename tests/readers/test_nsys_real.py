@@ -9,7 +9,7 @@ import pytest
 
 from tracekit.model.errors import TraceFormatError
 from tracekit.model.trace import Source, Want
-from tracekit.process.launches import launches
+from tracekit.process.calls.launches import launches
 from tracekit.readers.nsys import read
 
 REAL = os.environ.get("TRACEKIT_REAL_DATA")

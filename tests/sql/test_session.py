@@ -359,10 +359,10 @@ def test_every_table_of_tracekit_tables_can_be_named_and_begins_with_the_keys():
 
 
 def test_what_a_measured_table_does_not_need_is_not_read(monkeypatch):
-    from tracekit.pipeline import measure
+    from tracekit.pipeline import measure_source
 
     wants = []
-    read = measure.read_parts
+    read = measure_source.read_parts
 
     def watched(source, advance, want, **more):
         wants.append(want)
@@ -377,9 +377,10 @@ def test_what_a_measured_table_does_not_need_is_not_read(monkeypatch):
 
 
 def test_saved_measurements_hold_measured_tables_and_say_so_of_raw_ones(tmp_path):
-    from tracekit.pipeline import run, saved
+    from tracekit.pipeline import run
+    from tracekit.pipeline.cache import saved_measurements
 
-    saved.save(run.measured_all([str(SIMULATED)], Options()), tmp_path / "run.tkm")
+    saved_measurements.save(run.measured_all([str(SIMULATED)], Options()), tmp_path / "run.tkm")
     statement = "SELECT * FROM kernels"
     assert answer(statement, tmp_path / "run.tkm") == answer(statement, SIMULATED)
     with pytest.raises(TracekitError, match="saved measurements hold no raw table") as caught:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tracekit.model.trace import Trace
-from tracekit.pipeline import measure as measuring
+from tracekit.pipeline import measure_source as measuring
 from tracekit.pipeline.run import Options, Result, analyze
 
 TOGETHER = "all.json"

@@ -20,7 +20,7 @@ from tracekit.model.labels import plural
 from tracekit.model.records import dataclass
 from tracekit.model.report import Cell, Finding, Metric, Recording, Report, Severity, Sheet
 from tracekit.model.sources import Failure
-from tracekit.pipeline import again
+from tracekit.pipeline import report_cache
 from tracekit.pipeline.options import Options, options_of
 from tracekit.render import phrases, render
 from tracekit.render.json import plain_json
@@ -253,7 +253,7 @@ def report_on(
     What was judged before and did not change is taken from the cache. Raises `TracekitError`.
     """
     path = inside(roots, given)
-    result = again.analyze([path], options(roots, ranks, steps, stages))
+    result = report_cache.analyze([path], options(roots, ranks, steps, stages))
     return path, result.report, tuple(result.failures)
 
 

@@ -52,9 +52,9 @@ class Analysis:
     """What the savings of its rules rest on, where not on time that was measured (`report.CONFIDENCE`)."""
     fold: Callable[[Tables], Tables] | None = None
     every_step: bool = False
-    """Whether it judges all recorded steps, also those that do not count (`job/counted_steps.py`)."""
+    """Whether it judges all recorded steps, also those that do not count (`job/steps/steady_steps.py`)."""
     whole_recording: bool = False
-    """Whether it measures what was recorded before the work began too: start-up (`process/recording_start.py`)."""
+    """Whether it measures what was recorded before the work began too: start-up (`process/steps/recording_start.py`)."""
     any_source: bool = False
     """Whether it judges every source, even one without the rows that it reads."""
     file: str = ""

@@ -67,7 +67,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     """
     from tracekit.cli import outputs as out
     from tracekit.model import files
-    from tracekit.pipeline import again
+    from tracekit.pipeline import report_cache
 
     opt.need_paths(paths, options.on_every_node, "PATH")
     targets = [*map(out.file_target, outputs), *map(out.export_target, exports)]
@@ -79,13 +79,13 @@ def command(  # noqa: PLR0913 - what is given, one by one
 
     options = replace(options, details=_needs_details(targets, save, plots, verbose, strict))
     started = time.monotonic()
-    result = again.analyze(paths, options)
+    result = report_cache.analyze(paths, options)
     elapsed_s = time.monotonic() - started
 
     if save:  # first: it is what cannot be had again without reading everything
-        from tracekit.pipeline import saved
+        from tracekit.pipeline.cache import saved_measurements
 
-        saved.save(result.measurements, save)
+        saved_measurements.save(result.measurements, save)
     for target in targets:
         out.write(result.report, target, top=top, verbose=verbose)
     image_count = 0 if plots is None else out.write_plots(result.report, plots)

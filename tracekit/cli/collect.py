@@ -15,8 +15,8 @@ from tracekit.model.labels import plural
 from tracekit.model.records import dataclass
 
 if TYPE_CHECKING:
-    from tracekit.pipeline.collect import Kept, LeftOut, Plan, Session, Wanted
-    from tracekit.pipeline.file_copies import Copied
+    from tracekit.pipeline.collecting.file_copies import Copied
+    from tracekit.pipeline.collecting.ray_sessions import Kept, LeftOut, Plan, Session, Wanted
 
 _SHOWN = 20
 _OUTCOMES = ("copied", "already there", "failed")
@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 - one per option
     are copied to this machine, each host's into a directory of its own: /tmp/ray, or what --on-every-node names.
     """
     from tracekit.model.errors import TracekitError
-    from tracekit.pipeline import collect as collecting
+    from tracekit.pipeline.collecting import ray_sessions as collecting
 
     manner = _Manner(dry_run, quiet, verbose)
     folder = Path(target)
@@ -100,7 +100,7 @@ def _from_nodes(
     """The exit status of copying what lies on the nodes of a cluster."""
     from tracekit.engine.ray_cluster import connected
     from tracekit.model.errors import TracekitError
-    from tracekit.pipeline import node_collecting
+    from tracekit.pipeline.collecting import nodes as node_collecting
 
     if roots or host is not None:
         raise TracekitError(
@@ -146,7 +146,7 @@ def _copied(
     wanted: Sequence[Wanted], copy: Callable[[Wanted], Copied], *, quiet: bool
 ) -> list[Kept]:
     """What became of every file, one session after the other; says what is copied and what failed."""
-    from tracekit.pipeline import collect as collecting
+    from tracekit.pipeline.collecting import ray_sessions as collecting
 
     outcomes: list[Kept] = []
     for session, files in _by_session(wanted).items():

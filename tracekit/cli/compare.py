@@ -171,7 +171,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     report saved with -o x.json; or logs of step times alone. Several runs a side: a directory of runs, or
     --base and --opt repeated.
     """
-    from tracekit.job.throughput import work_of_texts
+    from tracekit.job.steps.throughput import work_of_texts
     from tracekit.pipeline import comparing
 
     counts = work_of_texts(both_work)

@@ -52,13 +52,13 @@ def command(
     """
     from tracekit.logs import Logged, send
     from tracekit.logs.points import points_of, summary_of
-    from tracekit.pipeline import again
+    from tracekit.pipeline import report_cache
     from tracekit.render import Options as RenderOptions
     from tracekit.render import render
     from tracekit.render.html import render_html
 
     wanted = list(map(_target, targets))
-    report = again.analyze(list(paths), options).report
+    report = report_cache.analyze(list(paths), options).report
     markdown, data = str(render(report, "md")), str(render(report, "json"))
     page = render_html(report, RenderOptions())
     logged = Logged(report.title, points_of(report), summary_of(report), page, markdown, data)

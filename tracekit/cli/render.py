@@ -61,12 +61,12 @@ def _read(path: Path) -> tuple[Report, Comparison | None]:
     """The report that a file of any saved form tells, and the comparison if it holds one."""
     from tracekit.discover.arguments import refuse_special
     from tracekit.pipeline import run as pipeline
-    from tracekit.pipeline import saved
+    from tracekit.pipeline.cache import saved_measurements
 
     refuse_special(path)
     try:
-        if saved.saved_form(path) == "measurements":
-            return pipeline.judge(saved.load(path)), None
+        if saved_measurements.saved_form(path) == "measurements":
+            return pipeline.judge(saved_measurements.load(path)), None
         return _from_json(path.read_bytes().decode("utf-8"))
     except OSError as error:
         hint = "check that it exists and that you may read it"

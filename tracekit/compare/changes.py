@@ -12,7 +12,7 @@ from tracekit.compare.gate_rules import NO_RULES, Rules
 from tracekit.compare.noise import NoiseFile
 from tracekit.compare.sides import Side, all_positive, mean_of_runs
 from tracekit.compare.work_units import WINDOW_KEY, of_whole_recording, unit_key, without_steps
-from tracekit.job.samples import Key, Samples
+from tracekit.job.steps.metric_samples import Key, Samples
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,
     METRICS,

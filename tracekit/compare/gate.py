@@ -15,7 +15,7 @@ from tracekit.compare.changes import Choices, compared, step_key
 from tracekit.compare.gate_rules import IDLE_SHARE, STAGES, Accept, Rule, Rules, amount
 from tracekit.compare.sides import Side, all_positive
 from tracekit.compare.work_units import of_whole_recording
-from tracekit.job.samples import Key, Samples, StepId
+from tracekit.job.steps.metric_samples import Key, Samples, StepId
 from tracekit.model.metrics import (
     OUT_OF_MEMORY,
     STAGE_TIME,

@@ -30,7 +30,7 @@ from tracekit.compare.step_log import logged_reading, overheads, steps_a_run
 from tracekit.compare.work_units import HINT as UNIT_HINT
 from tracekit.compare.work_units import reading as recording_reading
 from tracekit.compare.work_units import unit_key, without_steps
-from tracekit.job.samples import Key, Samples
+from tracekit.job.steps.metric_samples import Key, Samples
 from tracekit.model.errors import NothingComparableError, TracekitError
 from tracekit.model.labels import plural
 from tracekit.model.metrics import (

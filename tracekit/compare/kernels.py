@@ -21,7 +21,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.stats.estimate import Floats
 from tracekit.model.stats.many import KernelTests, Limits, Shift, compare_kernels
 from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED
-from tracekit.process.kernel_names import is_gemm
+from tracekit.process.ops.kernel_names import is_gemm
 
 Ints = npt.NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from tracekit.compare.memory_snapshots import Snapshot, Whose
-from tracekit.job.samples import missing_last
+from tracekit.job.steps.metric_samples import missing_last
 from tracekit.model.labels import called
 from tracekit.model.records import dataclass
 

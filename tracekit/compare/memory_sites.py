@@ -16,7 +16,7 @@ import pandas as pd
 
 from tracekit.compare.memory_change import Moment, SiteChange, SiteKind, Sites, SiteState
 from tracekit.compare.memory_snapshots import END, PEAK, Snapshot
-from tracekit.job.memory_snapshots import NATIVE, UNTOLD, of_snapshot, untold
+from tracekit.job.memory.snapshots import NATIVE, UNTOLD, of_snapshot, untold
 from tracekit.model.labels import plural
 
 MAX_PLACES = 60

@@ -10,8 +10,8 @@ import pandas as pd
 
 from tracekit.compare.sides import Side
 from tracekit.job.frames import text_or_none, whole_or_none
-from tracekit.job.memory_snapshots import SNAPSHOT_KEYS
-from tracekit.job.samples import Samples
+from tracekit.job.memory.snapshots import SNAPSHOT_KEYS
+from tracekit.job.steps.metric_samples import Samples
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import called
 from tracekit.model.records import dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracekit.compare.sides import Side, all_positive
 from tracekit.discover.arguments import refuse_special
-from tracekit.job.samples import Key
+from tracekit.job.steps.metric_samples import Key
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.labels import plural, words
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from tracekit.job.frames import text_or_none
-from tracekit.job.samples import COLUMNS, Key, Samples, samples
 from tracekit.job.start_up import prefixes
-from tracekit.job.step_values import NAMES
-from tracekit.job.throughput import work_rates
-from tracekit.job.warm_up import Dropped, LeftOut, dropped
+from tracekit.job.steps.metric_samples import COLUMNS, Key, Samples, samples
+from tracekit.job.steps.step_values import NAMES
+from tracekit.job.steps.throughput import work_rates
+from tracekit.job.steps.warm_up import Dropped, LeftOut, dropped
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural

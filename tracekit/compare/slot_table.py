@@ -16,7 +16,7 @@ from tracekit.compare.origins import StageTime
 from tracekit.compare.sides import Side
 from tracekit.compare.work_units import without_steps
 from tracekit.job.frames import UNIT, canonical_stages, from_epoch, job, units
-from tracekit.job.stage_windows import whole
+from tracekit.job.stages.windows import whole
 from tracekit.model.intervals import Intervals, intersect, union
 from tracekit.model.keys import CAPTURE, IN_RUN, looked_up, numbered_alike
 from tracekit.model.metrics import STEP_TIME

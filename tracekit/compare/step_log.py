@@ -1,6 +1,6 @@
 """Step times without a profiler: what a log says of the same setting, and what the profiler added to its steps.
 
-A log is one run. It is a driver's log, as `tracekit.job.driver_log` reads it, or a table with columns `step` and
+A log is one run. It is a driver's log, as `tracekit.job.logs.driver_log` reads it, or a table with columns `step` and
 `seconds` (CSV or JSON lines), and where they are known `tokens`, `samples` and `images` of the step.
 """
 
@@ -20,11 +20,11 @@ import pandas as pd
 
 from tracekit.compare.comparison import Overhead
 from tracekit.compare.sides import Side, copies_of, copies_told, mean_of_runs, without, world_size
-from tracekit.job.driver_log import Logged, logs
 from tracekit.job.frames import share_of
-from tracekit.job.samples import COLUMNS, Key, Samples, samples
-from tracekit.job.throughput import MOST_WORK, work_rates
-from tracekit.job.warm_up import Dropped, LeftOut
+from tracekit.job.logs.driver_log import Logged, logs
+from tracekit.job.steps.metric_samples import COLUMNS, Key, Samples, samples
+from tracekit.job.steps.throughput import MOST_WORK, work_rates
+from tracekit.job.steps.warm_up import Dropped, LeftOut
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural
 from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME, UNPROFILED, UNPROFILED_STAGE

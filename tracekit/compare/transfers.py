@@ -11,7 +11,7 @@ import pandas as pd
 from tracekit.compare.origins import Transfer
 from tracekit.compare.sides import Side
 from tracekit.compare.slot_table import Steps, counted_steps, in_units
-from tracekit.job.collectives import matched
+from tracekit.job.collectives.matching import matched
 from tracekit.job.frames import canonical_stages, units
 from tracekit.model.keys import IN_RUN
 from tracekit.model.trace import Measurements

@@ -12,7 +12,7 @@ from math import log, log1p
 from operator import itemgetter
 
 from tracekit.compare.sides import Side, mean_of_runs
-from tracekit.job.samples import Key
+from tracekit.job.steps.metric_samples import Key
 from tracekit.model.labels import plural
 from tracekit.model.metrics import (
     LAUNCH_CADENCE,

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.alignment import Correction, corrections
-from tracekit.job.collectives import CLOCK
-from tracekit.job.drawn_ranks import MAX_ROWS, bars_of, drawn
+from tracekit.job.collectives.clock_offsets import Correction, corrections
+from tracekit.job.collectives.matching import CLOCK
 from tracekit.job.frames import (
     apart,
     count_distinct,
@@ -30,8 +29,9 @@ from tracekit.job.frames import (
     undamaged,
     whole_or_none,
 )
-from tracekit.job.memory_trend import Allocator, allocators, rows_by_number
+from tracekit.job.memory.trend import Allocator, allocators, rows_by_number
 from tracekit.job.rank_groups import own_work
+from tracekit.job.ranks_to_plot import MAX_ROWS, bars_of, drawn
 from tracekit.model.intervals import Ints
 from tracekit.model.keys import IN_RUN, PROCESS, as_python, equal, of_keys, records
 from tracekit.model.labels import called, phrase
@@ -39,7 +39,7 @@ from tracekit.model.report import Chart
 from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
-from tracekit.process.busy import PARTS
+from tracekit.process.device.busy import PARTS
 from tracekit.process.memory.levels import SNAPSHOT
 
 MAX_MARKS = 1_500

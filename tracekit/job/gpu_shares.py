@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.model.tables.arrays import Nullable, bare
-from tracekit.process.busy import PARTS
+from tracekit.process.device.busy import PARTS
 
 SUMMED = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
 

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracekit.job.counted_steps import Steps, counted
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     UNIT,
@@ -18,8 +17,9 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.job.step_values import marked_steps
-from tracekit.job.waits import savings
+from tracekit.job.steps.steady_steps import Steps, counted
+from tracekit.job.steps.step_values import marked_steps
+from tracekit.job.stragglers.collective_waits import savings
 from tracekit.model.keys import CAPTURE, is_among, of_keys, places_of, summed
 from tracekit.model.metrics import RAN_AHEAD, STEP_TIME
 from tracekit.model.records import dataclass

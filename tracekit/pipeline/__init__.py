@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tracekit.model.report import Report
-from tracekit.pipeline import again
+from tracekit.pipeline import report_cache
 from tracekit.pipeline.options import options_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def analyze(  # noqa: PLR0913 - one per option
         "question_files": question_files,
         "cache": cache,
     }
-    return again.analyze(path, options_of(chosen)).report
+    return report_cache.analyze(path, options_of(chosen)).report
 
 
 def compare(  # noqa: PLR0913 - one per option

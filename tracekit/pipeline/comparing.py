@@ -22,9 +22,9 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Report
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import run as pipeline
-from tracekit.pipeline import saved
-from tracekit.pipeline.appendix import value_rows
-from tracekit.pipeline.tool_choice import one_tool
+from tracekit.pipeline.cache import saved_measurements
+from tracekit.pipeline.run_grouping.primary_tool import one_tool
+from tracekit.pipeline.summary.notes import value_rows
 from tracekit.readers.loading import sniff
 from tracekit.render.json import from_json
 
@@ -207,9 +207,9 @@ def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None
             )
 
 
-def _form(argument: str | Path) -> saved.SavedForm | None:
+def _form(argument: str | Path) -> saved_measurements.SavedForm | None:
     """What was saved in the file of an argument; None where it is a profile."""
-    return saved.saved_form(split_label(argument)[1])
+    return saved_measurements.saved_form(split_label(argument)[1])
 
 
 def _all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:

@@ -32,7 +32,7 @@ from tracekit.model.trace import Failure, Note, Source, Trace, Want
 from tracekit.model.units import numbers
 from tracekit.pipeline import run as pipeline
 from tracekit.process import recording_kind
-from tracekit.process.steps import Windows, windows
+from tracekit.process.steps.windows import Windows, windows
 from tracekit.readers.loading import sniff
 
 WANT = Want(frozenset(recording_kind.READS), args=(), modules=False)

@@ -16,7 +16,7 @@ from tracekit.model.facts import Facts
 from tracekit.model.tables import concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Failure, Fault, Measurements, Note, Source
-from tracekit.pipeline.gather import all_of
+from tracekit.pipeline.wire_format.worker_tables import all_of
 
 T = TypeVar("T", Note, Failure, Fault)
 V = TypeVar("V")

@@ -65,7 +65,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
         patterns = stated[name]
         stated[name] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     if "device_memory" in stated:
-        from tracekit.job.device_size import parse_device_memory
+        from tracekit.job.memory.device_size import parse_device_memory
 
         stated["device_memory"] = parse_device_memory(stated["device_memory"])
     return Options(**stated)

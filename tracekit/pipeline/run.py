@@ -24,8 +24,8 @@ from tracekit.discover.selection import left_out
 from tracekit.discover.surveys import Survey
 from tracekit.engine import Advance, local
 from tracekit.engine.progress import count_line, is_live, progress_line
-from tracekit.job import counted_steps as counting
 from tracekit.job.hosts import with_hosts
+from tracekit.job.steps import steady_steps as counting
 from tracekit.model import faults
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
@@ -37,23 +37,13 @@ from tracekit.model.tables import ASKED_COLUMNS, concat
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Failure, Measurements, Note, Source, Want
-from tracekit.pipeline import asked, kept, recordings, saved, unrelated
 from tracekit.pipeline import merge as merging
+from tracekit.pipeline import question_selection
+from tracekit.pipeline.build_report import section_of, with_first_screen
+from tracekit.pipeline.cache import measurement_cache, saved_measurements
+from tracekit.pipeline.cache.file_index import discovered
 from tracekit.pipeline.claims import counted_once, priced_once, rate_by_capture
-from tracekit.pipeline.finding_parts import merge_stages
-from tracekit.pipeline.gather import (
-    LARGE_FILE_BYTES,
-    Measured,
-    MeasuredSource,
-    all_of,
-    give_back,
-    joined,
-    keep_memory,
-    light_text,
-    together,
-)
-from tracekit.pipeline.judging import section_of, with_first_screen
-from tracekit.pipeline.measure import (
+from tracekit.pipeline.measure_source import (
     READING_SHARE,
     Process,
     by_parts,
@@ -69,9 +59,21 @@ from tracekit.pipeline.measure import (
     with_content_of,
 )
 from tracekit.pipeline.options import Options, numbers_of, options_of
-from tracekit.pipeline.seen_files import discovered
-from tracekit.pipeline.tool_choice import one_tool
-from tracekit.process import cut
+from tracekit.pipeline.run_grouping import duplicate_recordings, split_runs
+from tracekit.pipeline.run_grouping.primary_tool import one_tool
+from tracekit.pipeline.summary.finding_parts import merge_stages
+from tracekit.pipeline.wire_format.worker_tables import (
+    LARGE_FILE_BYTES,
+    Measured,
+    MeasuredSource,
+    all_of,
+    give_back,
+    joined,
+    keep_memory,
+    light_text,
+    together,
+)
+from tracekit.process import slice_trace
 from tracekit.readers.loading import sniff
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ def measured_all(
 ) -> Measurements:
     """All that was measured of files, directories or globs, or saved before; for the rest see `analyze`."""
     questions = every_question(options.question_files)
-    ids = asked.chosen(options.questions, options.skip, questions)
+    ids = question_selection.chosen(options.questions, options.skip, questions)
     if isinstance(paths, str | Path):
         paths = [paths]
     profiles: list[str | Path] = []
@@ -159,7 +161,7 @@ def measured_all(
     of_run: dict[str | int, tuple[str, list[Measurements]]] = {}
     for argument in paths:
         label, path = split_label(argument)
-        if saved.saved_form(path) != "measurements":
+        if saved_measurements.saved_form(path) != "measurements":
             profiles.append(argument)
             continue
         if options.cuts:
@@ -167,7 +169,7 @@ def measured_all(
                 f"{path}: what was saved cannot be cut to ranks, steps or stages",
                 "give the profile itself, or choose them when it is saved",
             )
-        part = saved_parts[str(path)] = saved.load(path)
+        part = saved_parts[str(path)] = saved_measurements.load(path)
         # Saved files under one label are what several nodes measured of one run.
         if label is not None:
             part = merging.labelled(part, label)
@@ -175,14 +177,16 @@ def measured_all(
     for name, measured_on in of_run.values():
         parts.append(merging.merge(measured_on, one_run=True))
         labels.append(name)
-    ids = asked.as_saved(ids, options.tables, saved_parts, questions)
+    ids = question_selection.as_saved(ids, options.tables, saved_parts, questions)
     if profiles or options.on_every_node or not parts:
         parts.append(_read(profiles, replace(options, questions=ids, skip=()), discovery))
     measured = merging.merge(parts, labels)
     if ids is not None:
         # What several nodes saved of one run is one part by now, which no longer says what was asked.
         all_parts = [*saved_parts.values(), *parts]
-        measured = replace(measured, facts=replace(measured.facts, **asked.facts(ids, all_parts)))
+        measured = replace(
+            measured, facts=replace(measured.facts, **question_selection.facts(ids, all_parts))
+        )
     if options.work:
         measured = replace(measured, facts=replace(measured.facts, work=dict(options.work)))
     if options.device_memory is not None:
@@ -235,9 +239,9 @@ def measure(
     """
     files = tuple(str(Path(file).resolve()) for file in options.question_files)
     questions = every_question(files)
-    ids = asked.chosen(options.questions, options.skip, questions)
+    ids = question_selection.chosen(options.questions, options.skip, questions)
     if ids is not None:
-        to_measure = asked.to_measure(ids, options.tables, questions)
+        to_measure = question_selection.to_measure(ids, options.tables, questions)
         ids = tuple(map(attrgetter("id"), to_measure))
     work = partial(
         measure_source,
@@ -258,10 +262,12 @@ def measure(
                 combine=partial(joined, folding=apart),
             )
             # What a file of the user's asks may rest on anything: it is not kept.
-            shelf = kept.shelf_for(work.keywords) if options.cache and not files else None
+            shelf = (
+                measurement_cache.shelf_for(work.keywords) if options.cache and not files else None
+            )
             # What is kept has the digest of its file already.
             work = partial(work, contents=options.details and shelf is None)
-            results = kept.outcomes(work, found.sources, shelf, run)
+            results = measurement_cache.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, apart), found, options)
         from tracekit.engine import ray, ray_discover
 
@@ -293,7 +299,7 @@ def _processes(files: tuple[str, ...], parts: Sequence[MeasuredSource]) -> froze
 def _folded(
     files: tuple[str, ...], sources: Sequence[tuple[MeasuredSource, ...]]
 ) -> list[tuple[MeasuredSource, ...]]:
-    return folded(recordings.counted_once(sources), every_question(files))
+    return folded(duplicate_recordings.counted_once(sources), every_question(files))
 
 
 def measure_source(
@@ -329,7 +335,7 @@ def _measured_parts(
         on_read = by_parts(advance, READING_SHARE)
         want = wanted(analyses)
         if any(chosen.values()):
-            want = replace(want, tables=(want.tables or frozenset()) | cut.READS)
+            want = replace(want, tables=(want.tables or frozenset()) | slice_trace.READS)
         on_bytes = by_parts(advance, 1 / max(1, len(analyses)))
         unmeasured_share = 1 - READING_SHARE
         sources: list[MeasuredSource] = []
@@ -380,11 +386,15 @@ def reduce(
             failures.append(outcome.failure)
         if outcome.value is not None:
             values.append(outcome.value)
-    new_runs, run_notes = unrelated.told_apart(found, list(chain.from_iterable(values)))
-    in_its_run = partial(unrelated.in_run, new_runs=new_runs)
+    new_runs, run_notes = split_runs.told_apart(found, list(chain.from_iterable(values)))
+    in_its_run = partial(split_runs.in_run, new_runs=new_runs)
     values = [tuple(map(in_its_run, value)) for value in values]
     # What the nodes have folded may lie beside copies that none of them could tell.
-    fold = recordings.counted_once if already_folded else partial(_folded, options.question_files)
+    fold = (
+        duplicate_recordings.counted_once
+        if already_folded
+        else partial(_folded, options.question_files)
+    )
     parts = list(chain.from_iterable(fold(values)))
     if not parts and failures:
         raise unreadable(failures)
@@ -447,7 +457,7 @@ def _concatenated(
         for table in measured_tables():
             rows = [of.pop(table.name) for of in tables_of_sources if table.name in of]
             if rows:
-                tables[table.name] = unrelated.renamed(concat(table, rows), new_runs)
+                tables[table.name] = split_runs.renamed(concat(table, rows), new_runs)
             del rows
     return tables
 
@@ -467,7 +477,7 @@ def _facts(
         stages=tuple(options.stages),
         has_chosen_steps=options.steps is not None,
         excluded_count=sum(ignored.reason.code == "excluded" for ignored in found.ignored),
-        **asked.limits(options.questions, options.skip, options.tables, questions),
+        **question_selection.limits(options.questions, options.skip, options.tables, questions),
     )
 
 
@@ -491,7 +501,7 @@ def judge(
     tables and charts are made when somebody looks at them, and it has no values for a later compare.
     """
     questions = every_question(question_files)
-    analyses = asked.of_measurements(measured, questions)
+    analyses = question_selection.of_measurements(measured, questions)
     limits = thresholds_of(questions)
     if thresholds is not None:
         limits = thresholds.with_defaults(limits)

@@ -24,14 +24,15 @@ from tracekit.model.tables import ARGS, KEYS, RAW, TABLES, Column, Table, concat
 from tracekit.model.tables.arrays import Array, Columns, Nullable, repeated_number, repeated_text
 from tracekit.model.tables.columns import STEP
 from tracekit.model.trace import Trace, Want
-from tracekit.pipeline import run, saved
-from tracekit.pipeline.gather import light_text
-from tracekit.pipeline.measure import read_parts, with_content
+from tracekit.pipeline import run
+from tracekit.pipeline.cache import saved_measurements
+from tracekit.pipeline.measure_source import read_parts, with_content
 from tracekit.pipeline.options import Options, numbers_of
 from tracekit.pipeline.recorded_args import arguments
-from tracekit.process import cut
-from tracekit.process.placement import Placement, placement
-from tracekit.process.steps import Windows, windows
+from tracekit.pipeline.wire_format.worker_tables import light_text
+from tracekit.process import slice_trace
+from tracekit.process.device.placement import Placement, placement
+from tracekit.process.steps.windows import Windows, windows
 
 PROCESS = Column(
     "category", "Process in its file: rows of raw tables are of one process where this is equal."
@@ -132,7 +133,7 @@ def _raw_rows(
 def _refuse_saved(name: str, paths: Sequence[str]) -> None:
     """Nothing; raises where one of the paths is of saved measurements, which hold no raw table."""
     for path in paths:
-        if saved.saved_form(split_label(path)[1]) == "measurements":
+        if saved_measurements.saved_form(split_label(path)[1]) == "measurements":
             raise TracekitError(
                 f"{path}: saved measurements hold no raw table, and {name} is one",
                 "ask the profiles; or a measured table (tracekit tables lists both)",
@@ -185,7 +186,7 @@ def read_tables(
     if with_step:
         wanted |= _TELL_STEPS
     if steps is not None or stages:
-        wanted |= cut.READS
+        wanted |= slice_trace.READS
     want = Want(
         tables=wanted, args=None if ARGS.name in names else (), python="python_calls" in names
     )

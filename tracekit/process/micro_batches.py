@@ -12,10 +12,10 @@ import numpy.typing as npt
 from tracekit.model.intervals import union_totals, window_at
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_none, named, of_kind
-from tracekit.process.devices import devices
-from tracekit.process.placement import Placement, placement
-from tracekit.process.steps import windows
+from tracekit.process.device.devices import devices
+from tracekit.process.device.placement import Placement, placement
+from tracekit.process.name_filters import is_none, named, of_kind
+from tracekit.process.steps.windows import windows
 
 Ints = npt.NDArray[np.int64]
 

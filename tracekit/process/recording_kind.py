@@ -12,8 +12,8 @@ import numpy.typing as npt
 from tracekit.model.codes import INTERLEAVED, MERGED_RANKS, NO_EVENTS, NO_TIMES
 from tracekit.model.recording_kinds import FOREIGN, Classified, Count
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named, of_kind
-from tracekit.process.nesting import own_times
+from tracekit.process.calls.nesting import own_times
+from tracekit.process.name_filters import is_named, of_kind
 
 READS = (
     *("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"),

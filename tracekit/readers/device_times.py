@@ -17,6 +17,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Note
 from tracekit.model.units import show
+from tracekit.process.calls.launches import latest
 from tracekit.process.impossible_times import (
     SKEW_NS,
     cut_late_ends,
@@ -24,7 +25,6 @@ from tracekit.process.impossible_times import (
     has_late_ends,
     usual_durations,
 )
-from tracekit.process.launches import latest
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

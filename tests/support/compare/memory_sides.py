@@ -9,7 +9,7 @@ from tracekit.compare.sides import Input, side
 from tracekit.model.report import Report
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.trace import Measurements, Source, Want, labelled
-from tracekit.pipeline import appendix
+from tracekit.pipeline.summary import notes as appendix
 from tracekit.readers import torch_memory
 
 QUESTIONS = (memory, memory_peak)

@@ -7,7 +7,7 @@ from process.idle_traces import LIMITS
 
 import tracekit
 from tracekit.model.tables.arrays import Columns
-from tracekit.process.blame import idle_blame
+from tracekit.process.idle_time.attribution import idle_blame
 
 TABLES = ("host_ops", "device_ops", "syncs", "windows", "python_calls", "threads")
 

@@ -8,7 +8,7 @@ from chrome_builder import (
 )
 
 import tracekit
-from tracekit.process.collectives import collectives
+from tracekit.process.collectives.table import collectives
 
 RUNLOOP = 777
 

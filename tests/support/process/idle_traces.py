@@ -4,7 +4,7 @@ from chrome_builder import launch, launched, write
 
 import tracekit
 from tracekit.model.tables.arrays import Columns
-from tracekit.process.idle import IdleTime
+from tracekit.process.idle_time.causes import IdleTime
 
 LIMITS = IdleTime(kernel_wait_ns=30_000, silence_ns=20_000_000)
 

@@ -11,7 +11,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import each_run, in_run, run_heading, text_or_none, whole_or_none
-from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
+from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up, of_arrays
 from tracekit.model.report import (

@@ -11,7 +11,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import run_heading
-from tracekit.job.memory_survivors import Kept, folded, kept
+from tracekit.job.memory.survivors import Kept, folded, kept
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import bounded

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run, text_or_none
-from tracekit.job.memory_snapshots import NATIVE, UNTOLD, snapshot_levels
+from tracekit.job.memory.snapshots import NATIVE, UNTOLD, snapshot_levels
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import PROCESS, joined
 from tracekit.model.report import Heading, Metric, Section, Sheet

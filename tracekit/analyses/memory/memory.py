@@ -10,10 +10,10 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.charts import memory_lines
-from tracekit.job.device_size import UNKNOWN, device_sizes
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import each_run, grouped, in_run, run_heading, text_or_none
-from tracekit.job.memory_trend import Allocator, allocators, stages, steps
+from tracekit.job.memory.device_size import UNKNOWN, device_sizes
+from tracekit.job.memory.trend import Allocator, allocators, stages, steps
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import of_arrays, row_dicts
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
@@ -34,7 +34,7 @@ from tracekit.process.memory.levels import (
     sizes_of,
     windows_of,
 )
-from tracekit.process.steps import Stages, Steps
+from tracekit.process.steps.windows import Stages, Steps
 
 _DEVICE_TYPE = Column(
     "Int64",

@@ -11,7 +11,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import from_epoch, run_heading, stage_rows, text_or_none
-from tracekit.job.memory_trend import Allocator
+from tracekit.job.memory.trend import Allocator
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import CAPTURE, PROCESS, joined, row_dicts

@@ -10,9 +10,10 @@ import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run
-from tracekit.job.growth_sheets import WORDS, guide_sheets, trend_sheet
-from tracekit.job.memory_survivors import FEW_TIMES, Kept, kept, ran_out
-from tracekit.job.memory_trend import (
+from tracekit.job.memory.forecast import SLOWING, Projection, of_stacks, of_trend
+from tracekit.job.memory.growth_tables import WORDS, guide_sheets, trend_sheet
+from tracekit.job.memory.survivors import FEW_TIMES, Kept, kept, ran_out
+from tracekit.job.memory.trend import (
     Series,
     groups,
     labelled,
@@ -21,7 +22,6 @@ from tracekit.job.memory_trend import (
     series,
     together,
 )
-from tracekit.job.projections import SLOWING, Projection, of_stacks, of_trend
 from tracekit.model.report import Finding, Metric, Place, Section, Severity, Verdict
 from tracekit.model.stats.staircase import Staircase, slows_down, staircase
 from tracekit.model.stats.trend import GROWS, Label, Limits, Slope

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.device_size import with_cards
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import canonical_stages, run_heading, text_or_none
-from tracekit.job.memory_pools import pool_notes, pools_of
-from tracekit.job.memory_snapshots import UNTOLD, of_snapshot, said, snapshot_levels
-from tracekit.job.snapshot_charts import snapshot_charts
+from tracekit.job.memory.device_size import with_cards
+from tracekit.job.memory.pools import pool_notes, pools_of
+from tracekit.job.memory.snapshot_charts import snapshot_charts
+from tracekit.job.memory.snapshots import UNTOLD, of_snapshot, said, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Metric, Ranked, Section, Sheet
@@ -30,7 +30,7 @@ from tracekit.process.memory.metrics import allocated_peak, level_metrics
 from tracekit.process.memory.pools import POOL_CLASSES, pools
 from tracekit.process.memory.replay import MAX_BYTES, Replay, has_segments, replays
 from tracekit.process.memory.tables import columns, rows_of, whose
-from tracekit.process.steps import step_of
+from tracekit.process.steps.windows import step_of
 
 SNAPSHOT_LEVELS = Table(
     "snapshot_levels",

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.device_size import UNKNOWN, with_cards
 from tracekit.job.frames import (
     canonical_stages,
     in_run,
@@ -16,9 +15,10 @@ from tracekit.job.frames import (
     text_or_none,
     whole_or_none,
 )
-from tracekit.job.memory_pools import has_pausable
-from tracekit.job.memory_snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
-from tracekit.job.memory_survivors import Kept, failures_of, leaks
+from tracekit.job.memory.device_size import UNKNOWN, with_cards
+from tracekit.job.memory.pools import has_pausable
+from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
+from tracekit.job.memory.survivors import Kept, failures_of, leaks
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up, row_dicts
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet

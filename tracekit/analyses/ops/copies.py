@@ -23,7 +23,7 @@ from tracekit.job.frames import (
     share_of,
     text_or_none,
 )
-from tracekit.job.stage_windows import recorded_steps_of, steps_of
+from tracekit.job.stages.windows import recorded_steps_of, steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
 from tracekit.model.labels import plural
@@ -33,8 +33,8 @@ from tracekit.model.tables.arrays import Nullable, at_rows
 from tracekit.model.tables.columns import DEVICE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.by_name import by_value, codes_at, of_kind
-from tracekit.process.copy_names import way_of
+from tracekit.process.device.copy_names import way_of
+from tracekit.process.name_filters import by_value, codes_at, of_kind
 
 COPIES = Table(
     "copies",

@@ -20,7 +20,7 @@ from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows
 from tracekit.model.tables.columns import DEVICE, NAME
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.by_name import narrow
+from tracekit.process.name_filters import narrow
 
 KERNELS = Table(
     "kernels",

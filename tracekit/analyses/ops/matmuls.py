@@ -24,8 +24,8 @@ from tracekit.job.frames import (
     text_or_none,
 )
 from tracekit.job.gpu_shares import quotient
-from tracekit.job.stage_windows import Owner
-from tracekit.job.stage_work import StageWork, by_stage, of_run, together
+from tracekit.job.stages.windows import Owner
+from tracekit.job.stages.work import StageWork, by_stage, of_run, together
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model import keys as grouping
 from tracekit.model.keys import first_of_each, numbered, of_keys, row_dicts
@@ -37,14 +37,14 @@ from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_CO
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.asynchronous_ops import launches_work
-from tracekit.process.by_name import is_named, of_kind
-from tracekit.process.gemm_alignment import narrow_loads
-from tracekit.process.kernel_names import is_gemm, is_plain_convolution, unit
-from tracekit.process.shapes import DIMS, TYPES, Products, device_work, products, shapes
-from tracekit.process.stage_at import stage_at, stage_names
-from tracekit.process.unfused import product_work, unfused
-from tracekit.process.work_classes import on_device
+from tracekit.process.calls.asynchronous_ops import launches_work
+from tracekit.process.name_filters import is_named, of_kind
+from tracekit.process.ops.gemm_alignment import narrow_loads
+from tracekit.process.ops.kernel_names import is_gemm, is_plain_convolution, unit
+from tracekit.process.ops.shapes import DIMS, TYPES, Products, device_work, products, shapes
+from tracekit.process.ops.unfused import product_work, unfused
+from tracekit.process.ops.work_classes import on_device
+from tracekit.process.steps.stage_lookup import stage_at, stage_names
 
 MATRIX_PRODUCTS = Table(
     "matrix_products",

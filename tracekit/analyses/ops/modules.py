@@ -19,9 +19,9 @@ from tracekit.model.tables.arrays import Nullable, all_at_rows, repeated_number,
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.launches import Launches, launches
-from tracekit.process.modules import HIERARCHY, Modules, modules
-from tracekit.process.shapes import calls, during, launch_threads
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.ops.modules import HIERARCHY, Modules, modules
+from tracekit.process.ops.shapes import calls, during, launch_threads
 
 MODULES = Table(
     "modules",

@@ -21,11 +21,11 @@ from tracekit.model.tables.arrays import Coded
 from tracekit.model.tables.columns import HOST_OP_KINDS, NAME, SELF_LAUNCHES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.by_name import narrow, numbered_codes, of_kind
-from tracekit.process.devices import devices
-from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import innermost, nesting, own_times
-from tracekit.process.shapes import nearest_or_self
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import innermost, nesting, own_times
+from tracekit.process.device.devices import devices
+from tracekit.process.name_filters import narrow, numbered_codes, of_kind
+from tracekit.process.ops.shapes import nearest_or_self
 
 OPERATORS = Table(
     "operators",

@@ -24,7 +24,7 @@ from tracekit.job.frames import (
     units,
     whole_if_exact,
 )
-from tracekit.job.stage_windows import steps_of
+from tracekit.job.stages.windows import steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import covered
 from tracekit.model.keys import PROCESS, records, row_dicts, summed, sums_of
@@ -35,8 +35,9 @@ from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.by_name import by_value
-from tracekit.process.host_side import (
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import Nesting, nesting
+from tracekit.process.host.phases import (
     SHORT_NS,
     HostSide,
     device_busy,
@@ -45,8 +46,7 @@ from tracekit.process.host_side import (
     host_windows,
     single_kernels,
 )
-from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import Nesting, nesting
+from tracekit.process.name_filters import by_value
 
 OPTIMIZER_STEPS = Table(
     "optimizer_steps",

@@ -20,10 +20,10 @@ from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, NAME, SELF_LAUNCHES, SHAPE_COUNT
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.by_name import narrow, numbered_codes, of_kind
-from tracekit.process.launches import Launches, launches
-from tracekit.process.nesting import innermost, own_times
-from tracekit.process.shapes import (
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import innermost, own_times
+from tracekit.process.name_filters import narrow, numbered_codes, of_kind
+from tracekit.process.ops.shapes import (
     DIMS,
     TYPES,
     Products,

@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import canonical_stages, label_headings, ordered, same_text
-from tracekit.job.stage_work import StageWork, by_stage, together
+from tracekit.job.stages.work import StageWork, by_stage, together
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import summed
 from tracekit.model.report import Finding, Heading, Metric, Section, Verdict
@@ -21,19 +21,19 @@ from tracekit.model.tables.columns import CLASS_WORK, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.launches import launches
-from tracekit.process.op_paths import op_paths, path_texts
-from tracekit.process.pointwise import Pointwise, chain_kinds, chain_text, pointwise
-from tracekit.process.shapes import DIMS, TYPES, owners, shapes
-from tracekit.process.stage_at import stage_at, stage_names
-from tracekit.process.unfused import (
+from tracekit.process.calls.launches import launches
+from tracekit.process.calls.op_paths import op_paths, path_texts
+from tracekit.process.ops.pointwise import Pointwise, chain_kinds, chain_text, pointwise
+from tracekit.process.ops.shapes import DIMS, TYPES, owners, shapes
+from tracekit.process.ops.unfused import (
     Unfused,
     attention_extra,
     product_work,
     score_passes,
     unfused,
 )
-from tracekit.process.work_classes import Spans, on_device, on_host, top_names
+from tracekit.process.ops.work_classes import Spans, on_device, on_host, top_names
+from tracekit.process.steps.stage_lookup import stage_at, stage_names
 
 UNFUSED_WORK = Table(
     "unfused_work",

@@ -10,10 +10,27 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
+from tracekit.job.collectives.slow_links import lost_rows, slow_links
+from tracekit.job.collectives.traffic import (
+    RATED,
+    by_rank,
+    exposed_within,
+    moving,
+    size_and_rate,
+    united,
+    waiting,
+)
+from tracekit.job.collectives.traffic import collectives as pooled
+from tracekit.job.collectives.traffic_sheets import (
+    kind_sheet,
+    rank_bars,
+    rank_sheet,
+    size_histogram,
+    stage_sheet,
+)
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import apart, in_run, same_text, text_or_none, whole_or_none
-from tracekit.job.slow_links import lost_rows, slow_links
-from tracekit.job.stage_windows import (
+from tracekit.job.stages.windows import (
     WHERE,
     StageWindow,
     judged_windows,
@@ -23,23 +40,6 @@ from tracekit.job.stage_windows import (
     whole,
 )
 from tracekit.job.tables import with_rows
-from tracekit.job.traffic import (
-    RATED,
-    by_rank,
-    exposed_within,
-    moving,
-    size_and_rate,
-    united,
-    waiting,
-)
-from tracekit.job.traffic import collectives as pooled
-from tracekit.job.traffic_sheets import (
-    kind_sheet,
-    rank_bars,
-    rank_sheet,
-    size_histogram,
-    stage_sheet,
-)
 from tracekit.model.keys import CAPTURE
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -47,9 +47,9 @@ from tracekit.model.tables.columns import DEVICE, DUR, STEP, STREAM, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.collective_facts import ARGS as COLLECTIVE_ARGS
-from tracekit.process.collective_sums import per_step
-from tracekit.process.collectives import Collectives, collectives
+from tracekit.process.collectives.arguments import ARGS as COLLECTIVE_ARGS
+from tracekit.process.collectives.sums import per_step
+from tracekit.process.collectives.table import Collectives, collectives
 
 COLLECTIVES = Table(
     "collectives",

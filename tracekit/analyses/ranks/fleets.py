@@ -29,7 +29,7 @@ from tracekit.model.tables.arrays import at_rows, stacked
 from tracekit.model.tables.columns import DEVICE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.devices import devices
+from tracekit.process.device.devices import devices
 
 BUSY_SPANS = Table(
     "busy_spans",

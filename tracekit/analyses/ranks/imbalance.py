@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.counted_steps import LEAST_COUNTED
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     UNIT,
@@ -37,9 +36,10 @@ from tracekit.job.rank_groups import (
     rank_group_headings,
     rank_groups,
 )
-from tracekit.job.rank_stages import rank_stage_charts
+from tracekit.job.stages.ranks import rank_stage_charts
+from tracekit.job.steps.steady_steps import LEAST_COUNTED
+from tracekit.job.stragglers.collective_waits import held_up, savings
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.job.waits import held_up, savings
 from tracekit.model.keys import numbered_alike, of_keys, places_of
 from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Heading, Place, Ranked, Section, Sheet, Verdict

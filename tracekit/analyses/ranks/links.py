@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from tracekit.analyses import Analysis
+from tracekit.job.collectives.slow_links import SlowLink, lost_rows, slow_links
+from tracekit.job.collectives.traffic import collectives
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, run_heading, text_or_none
-from tracekit.job.slow_links import SlowLink, lost_rows, slow_links
-from tracekit.job.stage_windows import steps_of
+from tracekit.job.stages.windows import steps_of
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.job.traffic import collectives
 from tracekit.model.labels import called, first_few, plural
 from tracekit.model.report import SEVERITIES, Finding, Metric, Place, Section, Severity, Sheet
 from tracekit.model.thresholds import Thresholds

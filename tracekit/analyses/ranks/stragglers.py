@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.collectives import REASONS, clocks, matched
-from tracekit.job.drawn_ranks import MAX_ROWS, drawn
+from tracekit.job.collectives.matching import REASONS, clocks, matched
 from tracekit.job.frames import UNIT, job, run_heading, summed
-from tracekit.job.late_ranks import abstentions, claims, late_ranks, members
 from tracekit.job.rank_groups import (
     MEMBER,
     RANK_GROUP,
@@ -23,8 +21,10 @@ from tracekit.job.rank_groups import (
     rank_groups,
     steps_of,
 )
+from tracekit.job.ranks_to_plot import MAX_ROWS, drawn
+from tracekit.job.stragglers.collective_waits import Waits, waits
+from tracekit.job.stragglers.detection import abstentions, claims, late_ranks, members
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.job.waits import Waits, waits
 from tracekit.model.keys import numbered_alike, places_of, records
 from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
@@ -32,8 +32,12 @@ from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import DEVICE, DUR, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.collective_facts import ARGS as COLLECTIVE_ARGS
-from tracekit.process.own_work import MAX_ARRIVALS, Segments, segments
+from tracekit.process.collectives.arguments import ARGS as COLLECTIVE_ARGS
+from tracekit.process.collectives.compute_between_collectives import (
+    MAX_ARRIVALS,
+    Segments,
+    segments,
+)
 
 _SEGMENT = Column(
     "int64", "0, 1, 2 … between the starts of synchronising collectives of this device."

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.driver_log import logs
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     UNIT,
@@ -25,11 +24,12 @@ from tracekit.job.frames import (
     text_or_none,
     whole_if_exact,
 )
+from tracekit.job.logs.driver_log import logs
 from tracekit.job.rank_groups import MEMBER, RANK_GROUP_STEP, own_work
-from tracekit.job.stage_matrix import cells, timed_units
-from tracekit.job.stage_windows import steps_of
+from tracekit.job.stages.matrix import cells, timed_units
+from tracekit.job.stages.windows import steps_of
+from tracekit.job.stragglers.collective_waits import waits
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.job.waits import waits
 from tracekit.model.keys import looked_up
 from tracekit.model.records import dataclass
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
@@ -38,7 +38,7 @@ from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.transfers import transfers
+from tracekit.process.device.transfers import transfers
 
 TRANSFERS = Table(
     "transfers",

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.driver_log import TIMER, logs, same_steps
 from tracekit.job.frames import in_run, run_heading, same_text
-from tracekit.job.machine_logs import NAMES, machine_sheet
-from tracekit.job.stage_matrix import cells, timed_units
+from tracekit.job.logs.driver_log import TIMER, logs, same_steps
+from tracekit.job.logs.machine_logs import NAMES, machine_sheet
+from tracekit.job.stages.matrix import cells, timed_units
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table

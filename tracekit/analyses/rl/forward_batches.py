@@ -20,7 +20,7 @@ from tracekit.job.frames import (
     ordered,
     text_or_none,
 )
-from tracekit.job.stage_windows import keyed
+from tracekit.job.stages.windows import keyed
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import window_at
 from tracekit.model.keys import CAPTURE, numbered, row_dicts
@@ -30,12 +30,12 @@ from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.by_name import is_named
-from tracekit.process.nesting import nesting
-from tracekit.process.own_work import BACKWARD
-from tracekit.process.shapes import DIMS, TYPES, Products, products
-from tracekit.process.stage_at import stage_at, stage_names
-from tracekit.process.steps import windows
+from tracekit.process.calls.nesting import nesting
+from tracekit.process.collectives.compute_between_collectives import BACKWARD
+from tracekit.process.name_filters import is_named
+from tracekit.process.ops.shapes import DIMS, TYPES, Products, products
+from tracekit.process.steps.stage_lookup import stage_at, stage_names
+from tracekit.process.steps.windows import windows
 
 FORWARD_BATCHES = Table(
     "forward_batches",

@@ -23,8 +23,8 @@ from tracekit.job.frames import (
     units,
     whole_if_exact,
 )
-from tracekit.job.stage_matrix import cells, timed_units
-from tracekit.job.stage_windows import steps_of
+from tracekit.job.stages.matrix import cells, timed_units
+from tracekit.job.stages.windows import steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import CAPTURE, PROCESS, of_keys
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict

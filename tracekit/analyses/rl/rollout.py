@@ -12,7 +12,8 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, job, label_headings, run_heading, share_of
-from tracekit.job.rollout import (
+from tracekit.job.rollout.charts import charts
+from tracekit.job.rollout.generations import (
     Generation,
     bubble,
     by_role,
@@ -22,7 +23,6 @@ from tracekit.job.rollout import (
     last_engine,
     unseen_replicas,
 )
-from tracekit.job.rollout_charts import charts
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
@@ -31,7 +31,7 @@ from tracekit.model.tables.columns import OCCURRENCE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.iterations import Iterations, generation_spans, iterations, joined
+from tracekit.process.engine_iterations import Iterations, generation_spans, iterations, joined
 
 ITERATIONS = Table(
     "iterations",

@@ -29,12 +29,12 @@ from tracekit.model.tables.columns import STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.by_name import codes_at, is_named, of_kind
-from tracekit.process.launches import LINKS, Launches, launches
-from tracekit.process.placement import PLACED, Placement, placement
-from tracekit.process.shapes import device_work
-from tracekit.process.stage_at import stage_at, stage_names
-from tracekit.process.work_classes import work_stages
+from tracekit.process.calls.launches import LINKS, Launches, launches
+from tracekit.process.device.placement import PLACED, Placement, placement
+from tracekit.process.name_filters import codes_at, is_named, of_kind
+from tracekit.process.ops.shapes import device_work
+from tracekit.process.ops.work_classes import work_stages
+from tracekit.process.steps.stage_lookup import stage_at, stage_names
 
 LAUNCHES = Table(
     "launches",

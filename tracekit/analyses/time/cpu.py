@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.cpu_time import cpu_windows
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import grouped, label_headings, ordered, run_heading
-from tracekit.job.idle import idle_time
+from tracekit.job.idle_time.causes import idle_time
+from tracekit.job.idle_time.cpu_time import cpu_windows
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
@@ -20,7 +20,7 @@ from tracekit.model.tables.columns import NAME, STAGE, STEP, TID, WINDOW
 from tracekit.model.tables.slots import CPU_ACTIVITIES, CPU_ACTIVITY_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.cpu_activity import HOST_TABLES, CpuTime, frame_times, thread_times
+from tracekit.process.idle_time.cpu_activity import HOST_TABLES, CpuTime, frame_times, thread_times
 
 CPU_TIME = Table(
     "cpu_time",

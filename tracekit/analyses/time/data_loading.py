@@ -18,8 +18,8 @@ from tracekit.job.frames import (
     units,
     whole_or_none,
 )
-from tracekit.job.held_back import within
-from tracekit.job.loader_waits import by_rank, long_waits
+from tracekit.job.idle_time.call_tree import within
+from tracekit.job.idle_time.loader_waits import by_rank, long_waits
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import covered, intersect, union, union_all
 from tracekit.model.keys import of_arrays, summed
@@ -30,7 +30,7 @@ from tracekit.model.tables.columns import NAME, PLACE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.host_side import (
+from tracekit.process.host.phases import (
     HostWindows,
     device_busy,
     host_side,

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.counted_steps import counted, incomplete_steps
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import UNIT, each_run, in_run, job, same_text, share_of
-from tracekit.job.late_causes import slower_since
 from tracekit.job.longer_steps import counted_elsewhere, device_walls, longer_pause
-from tracekit.job.periodic_stages import planned_ns
 from tracekit.job.rank_groups import rank_groups
-from tracekit.job.waits import savings
+from tracekit.job.stages.periodic import planned_ns
+from tracekit.job.steps.steady_steps import counted, incomplete_steps
+from tracekit.job.stragglers.causes import slower_since
+from tracekit.job.stragglers.collective_waits import savings
 from tracekit.model.keys import places_of, summed
 from tracekit.model.report import Finding, Metric, Place, Section, Verdict
 from tracekit.model.thresholds import Thresholds

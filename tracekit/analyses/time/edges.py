@@ -11,8 +11,8 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import in_run, label_headings, ordered, same_text, summed, text_or_none
-from tracekit.job.idle import DAMAGED, edge_rows, idle_at_edges, idle_time
-from tracekit.job.stage_windows import NO_STEPS, each_gpu_step, gpu_steps, whole
+from tracekit.job.idle_time.causes import DAMAGED, edge_rows, idle_at_edges, idle_time
+from tracekit.job.stages.windows import NO_STEPS, each_gpu_step, gpu_steps, whole
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import row_dicts, sums_of
 from tracekit.model.report import Finding, Place, Section, Verdict
@@ -22,8 +22,8 @@ from tracekit.model.tables.columns import DEVICE, STEP
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.idle import DeviceIdle
-from tracekit.process.stalls import Stalls, StallTime, stage_edges
+from tracekit.process.idle_time.causes import DeviceIdle
+from tracekit.process.idle_time.stalls import Stalls, StallTime, stage_edges
 
 STAGE_EDGES = Table(
     "stage_edges",

@@ -25,8 +25,8 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.job.idle import idle_time
-from tracekit.job.stage_windows import whole
+from tracekit.job.idle_time.causes import idle_time
+from tracekit.job.stages.windows import whole
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import (
     CAPTURE,
@@ -42,7 +42,7 @@ from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables.slots import CLASS_TITLES, CLASSES, class_title
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.slots import exclusive_slots
+from tracekit.process.exclusive_time.summary import exclusive_slots
 
 SHOWN_ROWS = 60
 

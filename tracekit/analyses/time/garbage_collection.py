@@ -19,8 +19,8 @@ from tracekit.job.frames import (
     text_or_none,
     whole_or_none,
 )
-from tracekit.job.idle import collection_idle, waited_for_collections
-from tracekit.job.stage_windows import NO_STEPS, gpu_steps, owners_of, steps_of
+from tracekit.job.idle_time.causes import collection_idle, waited_for_collections
+from tracekit.job.stages.windows import NO_STEPS, gpu_steps, owners_of, steps_of
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import subtract, union_all
 from tracekit.model.keys import row_dicts
@@ -32,8 +32,8 @@ from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.garbage import collection_spans
-from tracekit.process.host_side import HostWindows, device_busy, host_windows
+from tracekit.process.calls.garbage_collection import collection_spans
+from tracekit.process.host.phases import HostWindows, device_busy, host_windows
 
 MOST_PLACES = 3
 """Most places that a finding names."""

@@ -24,12 +24,12 @@ from tracekit.job.frames import (
     text_or_none,
 )
 from tracekit.job.gpu_shares import SUMMED, shares
-from tracekit.job.held_back import Culprit, kinds_of, of_window
-from tracekit.job.host_waits import waiting_for
-from tracekit.job.idle import idle_by_cause
-from tracekit.job.idle_claims import claims
-from tracekit.job.periodic_stages import chore_keys
-from tracekit.job.stage_windows import StageWindow, judged_windows, shares_by_stage, whole
+from tracekit.job.idle_time.call_tree import Culprit, kinds_of, of_window
+from tracekit.job.idle_time.causes import idle_by_cause
+from tracekit.job.idle_time.claims import claims
+from tracekit.job.idle_time.host_collectives import waiting_for
+from tracekit.job.stages.periodic import chore_keys
+from tracekit.job.stages.windows import StageWindow, judged_windows, shares_by_stage, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import PROCESS, sums_of
 from tracekit.model.report import Answer, Better, Finding, Metric, Ranked, Section, Sheet, Verdict
@@ -50,10 +50,10 @@ from tracekit.model.tables.slots import HOLDER_TITLES
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.busy import by_bin, by_window, rows_by_device, running, running_of
-from tracekit.process.by_name import is_named, narrow
-from tracekit.process.device_windows import DeviceWindows, device_windows
-from tracekit.process.steps import Stages, Steps
+from tracekit.process.device.busy import by_bin, by_window, rows_by_device, running, running_of
+from tracekit.process.device.windows import DeviceWindows, device_windows
+from tracekit.process.name_filters import is_named, narrow
+from tracekit.process.steps.windows import Stages, Steps
 
 GPU_TIME = Table(
     "gpu_time",

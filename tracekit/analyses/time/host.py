@@ -23,12 +23,17 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.job.held_back import of_launches
-from tracekit.job.host_waits import waiting_for
-from tracekit.job.idle import idle_time
-from tracekit.job.launching import COUNTED, less_synced, of_many_kernels, waiting_for_launches
-from tracekit.job.stage_windows import ExistingSteps, gpu_steps_of, steps_of
-from tracekit.job.stage_work import named_together
+from tracekit.job.idle_time.call_tree import of_launches
+from tracekit.job.idle_time.causes import idle_time
+from tracekit.job.idle_time.host_collectives import waiting_for
+from tracekit.job.idle_time.launching import (
+    COUNTED,
+    less_synced,
+    of_many_kernels,
+    waiting_for_launches,
+)
+from tracekit.job.stages.windows import ExistingSteps, gpu_steps_of, steps_of
+from tracekit.job.stages.work import named_together
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.intervals import intersect
 from tracekit.model.keys import row_dicts, sorted_in_groups, summed
@@ -41,7 +46,8 @@ from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.host_side import (
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.host.phases import (
     SHORT_NS,
     HostSide,
     HostWindows,
@@ -51,9 +57,8 @@ from tracekit.process.host_side import (
     single_kernels,
     step_thread,
 )
-from tracekit.process.launch_gaps import launch_gaps
-from tracekit.process.launches import Launches, launches
-from tracekit.process.stalls import StallTime
+from tracekit.process.idle_time.launch_gaps import launch_gaps
+from tracekit.process.idle_time.stalls import StallTime
 
 HOST_COUNTS = Table(
     "host_counts",

@@ -25,8 +25,8 @@ from tracekit.job.frames import (
     text_or_none,
     whole_or_none,
 )
-from tracekit.job.held_back_sheets import held_back_chart, held_back_sheets
-from tracekit.job.idle import (
+from tracekit.job.idle_time.call_tree_tables import held_back_chart, held_back_sheets
+from tracekit.job.idle_time.causes import (
     DAMAGED,
     PAUSING,
     Pauses,
@@ -37,9 +37,9 @@ from tracekit.job.idle import (
     pausing_steps,
     waited_for_pauses,
 )
-from tracekit.job.pause_words import is_outside, tell_pauses
+from tracekit.job.idle_time.pause_phrases import is_outside, tell_pauses
 from tracekit.job.rank_groups import Lack
-from tracekit.job.stage_windows import (
+from tracekit.job.stages.windows import (
     NO_STEPS,
     WHERE,
     ExistingSteps,
@@ -69,10 +69,10 @@ from tracekit.model.tables.slots import CAUSE_TITLES, CAUSES, HOLDERS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import numbers, show
-from tracekit.process.blame import idle_blame
-from tracekit.process.by_name import is_named
-from tracekit.process.idle import DeviceIdle
-from tracekit.process.idle_tables import histogram, idle_by_window, longest, main_causes
+from tracekit.process.idle_time.attribution import idle_blame
+from tracekit.process.idle_time.causes import DeviceIdle
+from tracekit.process.idle_time.tables import histogram, idle_by_window, longest, main_causes
+from tracekit.process.name_filters import is_named
 
 _CAUSE = Column("category", "Why nothing ran; see the rule pages.", CAUSES)
 

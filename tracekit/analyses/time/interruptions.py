@@ -20,8 +20,8 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.job.idle import waited_for
-from tracekit.job.interruptions import (
+from tracekit.job.idle_time.causes import waited_for
+from tracekit.job.idle_time.interruptions import (
     Interruption,
     interruption,
     is_late,
@@ -44,7 +44,7 @@ from tracekit.model.tables.arrays import (
 from tracekit.model.tables.columns import PLACE, STAGE
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.host_side import (
+from tracekit.process.host.phases import (
     HostSide,
     HostWindows,
     device_busy,

@@ -7,8 +7,8 @@ from typing import Any
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import canonical_stages, grouped, label_headings, ordered
-from tracekit.job.idle import DAMAGED, idle_time
-from tracekit.job.stage_windows import WHERE, whole
+from tracekit.job.idle_time.causes import DAMAGED, idle_time
+from tracekit.job.stages.windows import WHERE, whole
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import QUEUE
 from tracekit.model.report import Ranked, Section, Sheet
@@ -17,7 +17,7 @@ from tracekit.model.tables.arrays import repeated_number, stacked
 from tracekit.model.tables.columns import DEVICE, STREAM
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.queues import launch_delays, queues
+from tracekit.process.idle_time.launch_queues import launch_delays, queues
 
 LAUNCH_DELAYS = Table(
     "launch_delays",

@@ -11,11 +11,11 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import UNIT, ordered
-from tracekit.job.samples import COLUMNS, Key, Samples, samples
-from tracekit.job.step_values import job_values, timed_steps
+from tracekit.job.steps.metric_samples import COLUMNS, Key, Samples, samples
+from tracekit.job.steps.step_values import job_values, timed_steps
+from tracekit.job.steps.throughput import work_rates
+from tracekit.job.steps.warm_up import LeftOut, dropped
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.job.throughput import work_rates
-from tracekit.job.warm_up import LeftOut, dropped
 from tracekit.model.faults import sound_metrics, unsound_metrics
 from tracekit.model.keys import equal, numbered_alike
 from tracekit.model.metrics import METRICS, STAGE_TIME, STEP_TIME, devices_caption

@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.drawn_ranks import drawn
-from tracekit.job.driver_log import logs, same_steps
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import (
     apart,
@@ -25,7 +23,11 @@ from tracekit.job.frames import (
     text_or_none,
     whole_if_exact,
 )
-from tracekit.job.periodic_stages import (
+from tracekit.job.logs.driver_log import logs, same_steps
+from tracekit.job.ranks_to_plot import drawn
+from tracekit.job.stages.durations import of_step, stage_walls
+from tracekit.job.stages.matrix import by_rank, cells, timed_units
+from tracekit.job.stages.periodic import (
     CHECKPOINT,
     MOST_NAMED,
     PeriodicStage,
@@ -33,8 +35,6 @@ from tracekit.job.periodic_stages import (
     periodic_stages,
     told,
 )
-from tracekit.job.stage_matrix import by_rank, cells, timed_units
-from tracekit.job.stage_walls import of_step, stage_walls
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.keys import looked_up, numbered_alike, of_keys
 from tracekit.model.report import Chart, Finding, Heading, Metric, Place, Section, Sheet

@@ -27,8 +27,8 @@ from tracekit.job.frames import (
     text_or_none,
     units,
 )
-from tracekit.job.idle_claims import start_up_idle
-from tracekit.job.stage_windows import NO_STEPS, gpu_steps
+from tracekit.job.idle_time.claims import start_up_idle
+from tracekit.job.stages.windows import NO_STEPS, gpu_steps
 from tracekit.job.start_up import Prefix, prefixes
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.intervals import covered
@@ -52,12 +52,12 @@ from tracekit.model.tables.columns import DEVICE, PLACE, STAGE, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import numbers, show
-from tracekit.process.busy import by_window, rows_by_device, running_of
-from tracekit.process.by_name import narrow
-from tracekit.process.host_side import HostSide, HostWindows, host_side, host_windows, uncounted
-from tracekit.process.recording_start import EarlyWait, early_collective, early_wait
-from tracekit.process.start_up import KIND_TITLES, KINDS, StartUp, device_time, start_up
-from tracekit.process.steps import Steps, windows
+from tracekit.process.device.busy import by_window, rows_by_device, running_of
+from tracekit.process.host.phases import HostSide, HostWindows, host_side, host_windows, uncounted
+from tracekit.process.name_filters import narrow
+from tracekit.process.steps.recording_start import EarlyWait, early_collective, early_wait
+from tracekit.process.steps.start_up import KIND_TITLES, KINDS, StartUp, device_time, start_up
+from tracekit.process.steps.windows import Steps, windows
 
 WAIT, SKEW = "wait", "skew"
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.charts import stage_gantts, step_strips
-from tracekit.job.counted_steps import counted, left_out_steps
 from tracekit.job.frames import (
     STEP_BOUNDS,
     STEP_ORIGINS,
@@ -34,10 +33,11 @@ from tracekit.job.longer_steps import (
     device_walls,
     longer_pause,
 )
-from tracekit.job.periodic_stages import planned_ns, told
-from tracekit.job.stage_walls import of_step, per_step, stage_walls
+from tracekit.job.stages.durations import of_step, per_step, stage_walls
+from tracekit.job.stages.periodic import planned_ns, told
+from tracekit.job.steps.steady_steps import counted, left_out_steps
+from tracekit.job.steps.warm_up import Dropped
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.job.warm_up import Dropped
 from tracekit.model.faults import has_faults, sound
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import plural
@@ -48,10 +48,10 @@ from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS, W
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import numbers, show
-from tracekit.process.device_windows import DeviceWindows, device_windows
-from tracekit.process.recurrences import recurrences
-from tracekit.process.steps import Stages, Steps, Windows, windows
-from tracekit.process.work import work_ends, work_within
+from tracekit.process.device.windows import DeviceWindows, device_windows
+from tracekit.process.device.work_per_window import work_ends, work_within
+from tracekit.process.steps.recurrences import recurrences
+from tracekit.process.steps.windows import Stages, Steps, Windows, windows
 
 STEPS = Table(
     "steps",

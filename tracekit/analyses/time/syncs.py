@@ -11,10 +11,10 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import label_headings, same_text, summed, text_or_none
-from tracekit.job.held_back import readable
-from tracekit.job.host_syncs import SyncBound, sync_bound
-from tracekit.job.idle import DAMAGED, idle_time
-from tracekit.job.stage_windows import WHERE, each_gpu_step, placed, whole
+from tracekit.job.idle_time.call_tree import readable
+from tracekit.job.idle_time.causes import DAMAGED, idle_time
+from tracekit.job.idle_time.host_syncs import SyncBound, sync_bound
+from tracekit.job.stages.windows import WHERE, each_gpu_step, placed, whole
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.keys import row_dicts, sorted_rows, sums_of
 from tracekit.model.report import Finding, Place, Section, Verdict
@@ -31,12 +31,12 @@ from tracekit.model.tables.columns import DEVICE, STAGE, STEP, WINDOW
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
-from tracekit.process.by_name import codes_at, narrow
-from tracekit.process.idle import DeviceIdle
-from tracekit.process.program_frames import around
-from tracekit.process.stage_at import range_codes_at
-from tracekit.process.stalls import Stalls, StallTime
-from tracekit.process.steps import windows
+from tracekit.process.host.user_code_frames import around
+from tracekit.process.idle_time.causes import DeviceIdle
+from tracekit.process.idle_time.stalls import Stalls, StallTime
+from tracekit.process.name_filters import codes_at, narrow
+from tracekit.process.steps.stage_lookup import range_codes_at
+from tracekit.process.steps.windows import windows
 
 SYNC_STALLS = Table(
     "sync_stalls",

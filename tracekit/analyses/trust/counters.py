@@ -20,8 +20,8 @@ from tracekit.model.tables.arrays import arrays_of
 from tracekit.model.tables.columns import NAME, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
-from tracekit.process.stage_at import outermost_stages, row_at
-from tracekit.process.steps import step_at, windows
+from tracekit.process.steps.stage_lookup import outermost_stages, row_at
+from tracekit.process.steps.windows import step_at, windows
 
 COUNTER_LEVELS = Table(
     "counter_levels",

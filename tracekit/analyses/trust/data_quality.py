@@ -36,10 +36,10 @@ from tracekit.model.tables.columns import TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Source, Trace
 from tracekit.model.units import show
-from tracekit.process.by_name import of_kind
-from tracekit.process.launches import Launches, launches
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.name_filters import of_kind
 from tracekit.process.recording_kind import classify
-from tracekit.process.steps import Windows, windows
+from tracekit.process.steps.windows import Windows, windows
 
 CAPTURES = Table(
     "captures",

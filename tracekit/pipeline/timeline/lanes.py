@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from tracekit.job.alignment import Owner, corrections
+from tracekit.job.collectives.clock_offsets import Owner, corrections
 from tracekit.model.labels import called, phrase
 from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements, Source

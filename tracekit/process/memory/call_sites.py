@@ -14,8 +14,8 @@ import pandas as pd
 from tracekit.model.keys import of_keys
 from tracekit.model.labels import bounded
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
 from tracekit.process.memory.site_grades import ANYTHING, COMPILED, KIND_OF, PROFILED, grades
+from tracekit.process.name_filters import is_named
 
 Ints = npt.NDArray[np.int64]
 

@@ -12,12 +12,12 @@ from tracekit.model.keys import of_arrays
 from tracekit.model.records import dataclass
 from tracekit.model.tables.arrays import Coded, Columns, Nullable, at_rows
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import named, of_kind
+from tracekit.process.calls.nesting import innermost, nesting
 from tracekit.process.memory import windows as snapshot_windows
 from tracekit.process.memory.replay import Replay, replays
-from tracekit.process.nesting import innermost, nesting
-from tracekit.process.stage_at import outer_ranges, range_at
-from tracekit.process.steps import Stages, Steps, windows
+from tracekit.process.name_filters import named, of_kind
+from tracekit.process.steps.stage_lookup import outer_ranges, range_at
+from tracekit.process.steps.windows import Stages, Steps, windows
 
 Ints = npt.NDArray[np.int64]
 

@@ -10,8 +10,8 @@ from tracekit.model.intervals import window_at
 from tracekit.model.keys import equal
 from tracekit.model.stages import is_collective, numbered_step, profiler_step
 from tracekit.model.trace import Trace
-from tracekit.process.by_name import is_named
 from tracekit.process.memory.replay import Replay
+from tracekit.process.name_filters import is_named
 
 Ints = npt.NDArray[np.int64]
 

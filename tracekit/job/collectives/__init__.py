@@ -1,0 +1,1 @@
+"""Collectives of the job: matching across ranks, clock offsets, traffic and slow links."""

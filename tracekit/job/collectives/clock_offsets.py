@@ -1,0 +1,119 @@
+"""By how much the clock of each process is off, where collectives tell it beyond doubt."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tracekit.job.collectives.matching import CLOCK, clocks
+from tracekit.model.keys import CAPTURE, records
+from tracekit.model.records import dataclass
+from tracekit.model.trace import Measurements
+
+Owner = tuple[str | None, str | None, int | None, int | None]
+"""What one clock belongs to: run, role, replica and rank (`matching.CLOCK`), None where unknown."""
+
+CERTAIN = 3
+"""A clock is corrected by more than so many times the uncertainty (two sigma, were the errors normal)."""
+_LARGEST_NS = 2**61
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What to take from the times of a process to have those of the first one that it is compared with.
+
+    `offset_ns` is 0 where the clocks agree within `CERTAIN` times `uncertainty_ns`, and where all are of
+    one host; `set` numbers those that are compared with one another.
+    """
+
+    offset_ns: int
+    uncertainty_ns: int
+    set: int
+
+
+def corrections(measured: Measurements) -> dict[Owner, Correction]:
+    """The correction of every process whose clock could be compared with another's (M13).
+
+    Processes of one host share its clock: what they seem to be off by is when they left a collective.
+    """
+    return measured.derived(_corrections)
+
+
+def _corrections(measured: Measurements) -> dict[Owner, Correction]:
+    offsets = clocks(measured)
+    offsets = offsets[offsets["offset_ns"].notna()]
+    numbers = records(offsets, ("offset_ns", "uncertainty_ns", "set"))
+    rows = dict(zip(records(offsets, CLOCK), numbers, strict=True))
+    captures = measured["captures"]
+    hosts: dict[int, set[str | None]] = {}
+    where = records(captures, ("host", "absolute_time"))
+    for key, (host, absolute) in zip(records(captures, CLOCK), where, strict=True):
+        if (row := rows.get(key)) is not None:
+            hosts.setdefault(row[2], set()).add(host if absolute else None)
+    by_owner = {}
+    for key, (offset, spread, number) in rows.items():
+        hosts_of_set = hosts.get(number, {None})
+        one_host = len(hosts_of_set) == 1 and None not in hosts_of_set
+        certain = CERTAIN * spread < abs(offset) < _LARGEST_NS
+        used = offset if certain and not one_host else 0
+        by_owner[key] = Correction(used, spread, number)
+    return by_owner
+
+
+class CaptureClock(NamedTuple):
+    """How the times of a capture compare with others: subtract `fast_ns`, then compare within one `group` only."""
+
+    fast_ns: int
+    group: tuple[object, ...]
+
+
+Capture = tuple[str | None, int | None]
+"""Source and pid."""
+
+
+def capture_clocks(measured: Measurements) -> Mapping[Capture, CaptureClock]:
+    """The clock of every capture. Compare times of different processes only through it.
+
+    Captures of one group can be compared: their processes share collectives, or run on one known host that counts from the
+    epoch. A process without collectives is corrected like the others of its host.
+    """
+    return measured.derived(_capture_clocks)
+
+
+def _capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
+    captures, known = measured["captures"], corrections(measured)
+    names = (*CAPTURE, "host", "absolute_time")
+    rows = list(zip(records(captures, CLOCK), records(captures, names), strict=True))
+    aligned = _host_clocks(known, rows)
+    by_capture: dict[Capture, CaptureClock] = {}
+    for owner, (source, pid, host, absolute) in rows:
+        is_on_host = absolute and host is not None
+        if (correction := known.get(owner)) is not None:
+            clock = CaptureClock(correction.offset_ns, ("collectives", correction.set))
+        elif is_on_host and host in aligned:
+            clock = aligned[host]
+        elif is_on_host:
+            clock = CaptureClock(0, ("host", host))
+        else:
+            clock = CaptureClock(0, ("capture", source, pid))
+        by_capture[source, pid] = clock
+    return by_capture
+
+
+def _host_clocks(
+    known: Mapping[Owner, Correction], rows: Iterable[tuple[Owner, tuple[object, ...]]]
+) -> dict[object, CaptureClock]:
+    """The clock of each host of which processes were compared with others, all in one set: their median."""
+    by_host: dict[object, list[Correction]] = {}
+    for owner, (_, _, host, absolute) in rows:
+        if host is not None and absolute and owner in known:
+            by_host.setdefault(host, []).append(known[owner])
+    return {
+        host: CaptureClock(
+            round(statistics.median(each.offset_ns for each in of_host)),
+            ("collectives", of_host[0].set),
+        )
+        for host, of_host in by_host.items()
+        if len({each.set for each in of_host}) == 1
+    }

@@ -1,0 +1,446 @@
+"""The same collective on several ranks: which rows belong together, whose clock is off, who waited (M13, Q17).
+
+Rows match by their recorded sequence number, else by their order in the step where every rank shows
+equally many. A rank that shows fewer is aligned at the end if the sizes leave no doubt; else nothing is.
+Clocks are compared where they must agree: the ends of collectives that no rank leaves before all have come.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import UNIT, units
+from tracekit.job.groups import differ, least, most, places_within
+from tracekit.model.keys import (
+    distinct,
+    first_of_each,
+    numbered,
+    numbered_alike,
+    of_arrays,
+    of_keys,
+)
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import framed
+from tracekit.model.trace import Measurements
+from tracekit.process.collectives.names import ROOTED
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+CLOCK = ("run", "role", "replica", "rank")
+"""What one clock belongs to. A rank of another role, or of another replica, is another process."""
+
+_TEAM = (*UNIT, "tool", "role", "replica", "group", "op", "on_host")
+
+UNEVEN_OPS = ("all_to_all", "gather", "scatter", "send", "recv", "other")
+"""Operations whose sizes differ between ranks by design."""
+
+REASONS = {
+    "rank": "the rank is not known",
+    "alone": "no other rank shows it",
+    "several": "several processes or devices claim one rank",
+    "counts": "the ranks show different numbers of them, and the sizes do not tell which are missing",
+    "sizes": "the ranks show different sizes",
+}
+"""Why a row matches nothing, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """`rows` are those of `matched`, `clocks` those of `clocks`."""
+
+    rows: pd.DataFrame
+    clocks: pd.DataFrame
+
+
+def matched(measured: Measurements) -> pd.DataFrame:
+    """One row a row of `collectives`, in its order.
+
+    `match` (Int64) numbers the collective across ranks, <NA> where `reason` (of `REASONS`) says why not;
+    `members` ranks show it. `transfer_ns`: its shortest duration, less what all waited for a rank that was not recorded. For synchronising ones, and those with a root in
+    which all met, on comparable clocks `skew_ns`: from first to last start; `wait_ns`: from the own start to the last, at most the
+    own duration, and what all waited for a missing one. `trusted`: whether the skew exceeds the uncertainty of the clocks; only then is one rank
+    `is_last`.
+    """
+    return measured.derived(_solve).rows
+
+
+def clocks(measured: Measurements) -> pd.DataFrame:
+    """One row a process whose collectives matched: run, role, replica, rank, offset_ns (Int64: its clock
+    less that of the first rank it can be compared with), uncertainty_ns (median absolute
+    deviation of the ends behind it), count (of them) and set (number of the connected ranks).
+    """
+    return measured.derived(_solve).clocks
+
+
+def _nothing() -> Matching:
+    """What is known where no collective was recorded."""
+    texts, flags = np.empty(0, object), np.empty(0, np.bool_)
+    numbers = pd.arrays.IntegerArray(np.empty(0, np.int64), flags)
+    rows = {
+        **dict.fromkeys(("match", "members"), numbers),
+        "reason": texts,
+        **dict.fromkeys(("transfer_ns", "wait_ns", "skew_ns"), numbers),
+        **dict.fromkeys(("trusted", "is_last"), flags),
+    }
+    states = {
+        **dict.fromkeys(("run", "role"), texts),
+        **dict.fromkeys(("replica", "rank", "offset_ns", "uncertainty_ns", "count"), numbers),
+        "set": numbers,
+    }
+    return Matching(framed(rows, 0), framed(states, 0))
+
+
+def _solve(measured: Measurements) -> Matching:
+    if not len(measured.columns("collectives")):
+        return _nothing()
+    rows = units(measured["collectives"])
+    rows["on_host"] = rows["device"].isna()
+    position, team, why = _numbered(rows)
+    is_matched = why == _MATCHED
+    match = np.full(len(rows), -1, np.int64)
+    match[is_matched] = _numbered_pairs(team[is_matched], position[is_matched])
+    members = np.bincount(match[is_matched], minlength=1)[match]
+    is_single = is_matched & (members < 2)
+    why[is_single], is_matched = _WHY["alone"], is_matched & ~is_single
+    match[is_matched] = numbered(match[is_matched])[1]
+    match[~is_matched] = -1
+    who, ranks = _members(rows)
+    start = rows["ts_ns"].to_numpy(np.int64)
+    dur = rows["dur_ns"].to_numpy(np.int64)
+    sync = is_matched & rows["synchronising"].to_numpy(np.bool_) & (dur > 0)
+    state = _clocks(match[sync], who[sync], (start + dur)[sync], len(ranks))
+    rooted = is_matched & rows["op"].isin(ROOTED).to_numpy(np.bool_) & (dur > 0)
+    host, _ = of_keys(rows, ["host"])
+    met = sync | _all_met(match, who, start, dur, rooted, host, state)
+    transfer = np.zeros(len(rows), np.int64)
+    matched_rows = match[is_matched]
+    shortest = least(matched_rows, dur[is_matched], int(match.max(initial=-1)) + 1)
+    transfer[is_matched] = shortest[matched_rows]
+    held = _held_up(rows, match, met, members, transfer)
+    transfer -= held
+    waited = _waits(match, who, start, dur, met, state)
+    _wait_for_missing(waited, held)
+    of_rows = {
+        "match": pd.arrays.IntegerArray(match, ~is_matched),
+        "members": pd.arrays.IntegerArray(np.where(is_matched, members, 0), ~is_matched),
+        "reason": np.array([None, *REASONS], object)[why],
+        "transfer_ns": pd.arrays.IntegerArray(transfer, ~is_matched),
+        **waited,
+    }
+    table = pd.concat([ranks, state], axis=1)
+    return Matching(framed(of_rows, len(rows)), table[table["count"] > 0].reset_index(drop=True))
+
+
+def _numbered_pairs(first: Ints, second: Ints) -> Ints:
+    """The number of each pair of numbers from 0 on, in their order."""
+    return numbered(first * (int(second.max(initial=0)) + 1) + second)[1]
+
+
+# Which rows are the same collective
+
+
+class _Shown(NamedTuple):
+    """What the rows show, a column each; `position` is that within their team, a number of `of_rank` is a rank of it."""
+
+    team: Ints
+    rank: Ints
+    of_rank: Ints
+    position: Ints
+    seq: Ints
+    size: Ints
+    is_even: Bools
+
+
+_MATCHED = 0
+"""In place of the number of a reason."""
+
+_WHY = {reason: number for number, reason in enumerate(REASONS, 1)}
+
+
+def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
+    """(position within its team, number of the team, the number of the reason why it has none) of each row.
+
+    A team are the rows that could match: one operation of one group in one step of one run.
+    """
+    (team,) = numbered_alike(_TEAM, rows.assign(role=_roles_apart(rows)), in_order=True)
+    rank, ordinal, seq, size = (
+        rows[name].to_numpy(np.int64, na_value=missing)
+        for name, missing in (("rank", -1), ("ordinal", 0), ("seq", -1), ("size_bytes", -1))
+    )
+    start = rows["ts_ns"].to_numpy(np.int64)
+    process, _ = of_keys(rows, ("host", "pid", "device"))
+    source, sources = of_keys(rows, ["source"])
+    of_rank, ranks = of_arrays([team, rank])
+    begin = least(source, start, len(sources))[source]
+    position = places_within(of_rank, np.lexsort((size, start, ordinal, begin)))
+    is_even = ~rows["op"].isin(UNEVEN_OPS).to_numpy(np.bool_)
+    shown = _Shown(team, rank, of_rank, position, seq, size, is_even)
+    why = np.full(len(rows), _MATCHED, np.int8)
+    why[differ(of_rank, process, len(ranks))[of_rank]] = _WHY["several"]
+    why[rows["rank"].isna().to_numpy(np.bool_)] = _WHY["rank"]
+    by_seq = (least(team, seq, int(team.max()) + 1) >= 0)[team]
+    _number_by_seq(shown, why, np.flatnonzero(by_seq & (why == _MATCHED)))
+    _number_by_order(shown, why, np.flatnonzero(~by_seq & (why == _MATCHED)))
+    return position, team, why
+
+
+def _roles_apart(rows: pd.DataFrame) -> pd.Series[Any]:
+    """The role of each row, none where a group spans roles, as that of trainers and generators does.
+
+    Each rank of such a group has one role, and there is room in it for the ranks of all roles.
+    """
+    in_group = ["run", "tool", "replica", "group"]
+    group, groups = of_keys(rows, in_group)
+    of_rank, ranks = of_keys(rows, [*in_group, "rank"])
+    role, _ = of_keys(rows, ["role"])
+    size = rows["group_size"].to_numpy(np.int64, na_value=0)
+    is_shared = differ(of_rank, role, len(ranks))
+    has_room = np.bincount(group[ranks], minlength=len(groups)) <= least(group, size, len(groups))
+    has_room[group[ranks[is_shared]]] = False
+    spans = differ(group, role, len(groups)) & has_room
+    return rows["role"].mask(spans[group])
+
+
+def _number_by_seq(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
+    """Position = sequence number; several of one number (a coalesced call) in order, if equally many."""
+    seq, part = shown.seq[rows], np.zeros(len(rows), np.int64)
+    of_seq, calls = of_arrays([shown.of_rank[rows], seq])
+    if len(calls) < len(rows):
+        part = places_within(of_seq, np.argsort(shown.position[rows], kind="stable"))
+        count = np.bincount(of_seq)[of_seq]
+        in_team, first = of_arrays([shown.team[rows], seq])
+        why[rows[differ(in_team, count, len(first))[in_team]]] = _WHY["counts"]
+    # Pairs of numbers as one: which numbers they are does not matter, only which are equal.
+    shown.position[rows] = _numbered_pairs(numbered(seq)[1], part)
+
+
+def _number_by_order(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
+    """Position = order in the step, if all ranks show equally many or can be aligned; sizes must agree."""
+    if not len(rows):
+        return
+    team, of_rank = shown.team[rows], shown.of_rank[rows]
+    count = np.bincount(of_rank)[of_rank]
+    uneven = np.flatnonzero(differ(team, count, int(team.max()) + 1)[team])
+    uneven = uneven[np.argsort(team[uneven], kind="stable")]
+    for places in np.split(rows[uneven], np.flatnonzero(np.diff(team[uneven])) + 1):
+        shift = _aligned_at_end(shown, places)
+        if shift is None:
+            why[places] = _WHY["counts"]
+        else:
+            shown.position[places] += shift
+    rows = rows[(why[rows] == _MATCHED) & shown.is_even[rows]]
+    number, first = of_arrays([shown.team[rows], shown.position[rows]])
+    why[rows[differ(number, shown.size[rows], len(first))[number]]] = _WHY["sizes"]
+
+
+def _aligned_at_end(shown: _Shown, rows: Ints) -> Ints | None:
+    """By how much each of these rows is to be moved so that the ends of all ranks align; None if that is not certain.
+
+    Certain: what a shorter rank shows has the sizes of the end of the longest, and not of its beginning.
+    """
+    if not shown.is_even[rows].all():
+        return None
+    in_order = rows[np.argsort(shown.position[rows], kind="stable")]
+    rank, size = shown.rank[in_order], shown.size[in_order]
+    sizes = {number: size[rank == number] for number in distinct(rank).tolist()}
+    longest: Ints = max(sizes.values(), key=len, default=size)
+    shift = {}
+    for member, member_sizes in sizes.items():
+        missing = len(longest) - len(member_sizes)
+        if not np.array_equal(member_sizes, longest[missing:]):
+            return None
+        if missing and np.array_equal(member_sizes, longest[: len(member_sizes)]):
+            return None
+        shift[member] = missing
+    return np.array([shift[member] for member in shown.rank[rows].tolist()], np.int64)
+
+
+# Whose clock is off by how much
+
+
+def _members(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
+    """(number of its process for each row, the keys of each process), in a fixed order."""
+    (who,) = numbered_alike(CLOCK, rows, in_order=True)
+    first = first_of_each(who, int(who.max(initial=-1)) + 1)
+    return who, rows[[*CLOCK]].iloc[first].reset_index(drop=True)
+
+
+def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
+    """Per process offset_ns, uncertainty_ns, count, set and reference, from the ends of what it shares.
+
+    Each set of ranks that share collectives is a star around its lowest; the stars are joined at the
+    processes they share, the most certain comparison first.
+    """
+    parent = list(range(count))
+    offset, spread, shared = [0] * count, [0] * count, [0] * count
+    links: dict[int, list[tuple[int, int, int]]] = {}
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for hub, node, median, mad, number in _edges(match, who, end):
+        if root(hub) != root(node):
+            low, high = sorted((root(hub), root(node)))
+            parent[high] = low
+            links.setdefault(hub, []).append((node, median, mad))
+            links.setdefault(node, []).append((hub, -median, mad))
+        shared[hub], shared[node] = max(shared[hub], number), max(shared[node], number)
+    for start in range(count):
+        if root(start) != start:
+            continue
+        seen, todo = {start}, [start]
+        while todo:
+            node_at = todo.pop()
+            for other, median, mad in links.get(node_at, []):
+                if other not in seen:
+                    seen.add(other)
+                    offset[other], spread[other] = offset[node_at] + median, spread[node_at] + mad
+                    todo.append(other)
+    reference = list(map(root, range(count)))
+    return pd.DataFrame(
+        {
+            "offset_ns": pd.array(offset, dtype="Int64"),
+            "uncertainty_ns": pd.array(spread, dtype="Int64"),
+            "count": shared,
+            "set": reference,
+        }
+    )
+
+
+def _edges(match: Ints, who: Ints, end: Ints) -> list[tuple[int, int, int, int, int]]:
+    """One row a (hub, node): the median of end(node) − end(hub) over what both took part in, its spread, and how many that is.
+
+    The most certain first, and of those the one of most.
+    """
+    if not len(match):
+        return []
+    in_order = np.lexsort((who, match))
+    match, who, end = match[in_order], who[in_order], end[in_order]
+    is_hub = np.append(True, match[1:] != match[:-1])
+    star = np.cumsum(is_hub) - 1
+    later = (end - end[is_hub][star])[~is_hub]
+    hub, node = who[is_hub][star][~is_hub], who[~is_hub]
+    room = int(who.max()) + 1
+    pair, number = numbered(hub * room + node)
+    middle = middles(later, number, len(pair))
+    spread = middles(np.abs(later - middle[number]), number, len(pair))
+    count = np.bincount(number, minlength=len(pair))
+    surest = np.lexsort((pair, -count, spread))
+    columns = (pair // room, pair % room, middle, spread, count)
+    return list(zip(*(column[surest].tolist() for column in columns), strict=True))
+
+
+def middles(values: Ints, group: Ints, count: int) -> Ints:
+    """The median of each group 0 … count-1 in whole numbers, rounded down; each group has a value."""
+    order = np.lexsort((values, group))
+    values, group = values[order], group[order]
+    size = np.bincount(group, minlength=count)
+    begin = np.cumsum(size) - size
+    low, high = values[begin + (size - 1) // 2], values[begin + size // 2]
+    middle: Ints = low + (high - low) // 2
+    return middle
+
+
+# Who waited for whom
+
+
+def _all_met(
+    match: Ints, who: Ints, start: Ints, dur: Ints, rooted: Bools, host: Ints, state: pd.DataFrame
+) -> Bools:
+    """Which rows with a root waited for all ranks, as recorded: none left before the last came, and then all did soon.
+
+    Times of ranks are compared on one host, or where their clocks were.
+    """
+    met = np.zeros(len(match), np.bool_)
+    rows = np.flatnonzero(rooted)
+    if not len(rows):
+        return met
+    of_match, place = match[rows], who[rows]
+    count = int(of_match.max()) + 1
+    came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
+    apart = differ(of_match, state["set"].to_numpy(np.int64)[place], count)
+    apart &= differ(of_match, host[rows], count)
+    left = came + dur[rows]
+    first_left, last_left = least(of_match, left, count), most(of_match, left, count)
+    together = first_left >= most(of_match, came, count)
+    together &= last_left - first_left <= least(of_match, dur[rows], count)
+    met[rows] = (together & ~apart)[of_match]
+    return met
+
+
+ALIKE, HELD_UP = 8, 3.0
+"""Of collectives alike, at least so many, those that take so many times the lower quartile are held up by a missing rank."""
+
+
+def _held_up(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints) -> Ints:
+    """How long each row waited for a rank that was not recorded, after the last of those that were had come.
+
+    Known only where a rank of the group is missing, from the time that collectives of the same size take else.
+    """
+    held = np.zeros(len(rows), np.int64)
+    size = rows["group_size"].to_numpy(np.int64, na_value=0)
+    of_rows = np.flatnonzero(met & (members < size))
+    if not len(of_rows):
+        return held
+    _, first, place = np.unique(match[of_rows], return_index=True, return_inverse=True)
+    one = of_rows[first]
+    kind, _ = of_keys(
+        rows.iloc[one], ["run", "tool", "role", "replica", "group", "op", "size_bytes"]
+    )
+    took = transfer[one]
+    in_order = np.lexsort((took, kind))
+    count = np.bincount(kind)
+    begin = np.cumsum(count) - count
+    usual = took[in_order][begin + count // 4][kind]
+    is_held = (count[kind] >= ALIKE) & (took > HELD_UP * usual)
+    held[of_rows] = np.where(is_held, took - usual, 0)[place]
+    return held
+
+
+def _wait_for_missing(waited: dict[str, Any], held: Ints) -> None:
+    """Add what each row waited for a missing rank, which needs no clock: then none that was recorded is the last."""
+    is_held = held > 0
+    wait = waited["wait_ns"]
+    waited["wait_ns"] = pd.arrays.IntegerArray(
+        wait.to_numpy(np.int64, na_value=0) + held, wait.isna() & ~is_held
+    )
+    waited["trusted"] = waited["trusted"] | is_held
+    waited["is_last"] = waited["is_last"] & ~is_held
+
+
+def _waits(
+    match: Ints, who: Ints, start: Ints, dur: Ints, met: Bools, state: pd.DataFrame
+) -> dict[str, Any]:
+    """wait_ns, skew_ns, trusted and is_last of each row; unknown where nothing is left to compare with."""
+    count = len(match)
+    wait, skew = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    timed = np.zeros(count, np.bool_)
+    trusted, last = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    rows = np.flatnonzero(met)
+    if len(rows):
+        place, of_match = who[rows], match[rows]
+        matches = int(of_match.max()) + 1
+        came = start[rows] - state["offset_ns"].to_numpy(np.int64)[place]
+        spread = state["uncertainty_ns"].to_numpy(np.int64)[place]
+        latest = most(of_match, came, matches)[of_match]
+        skew[rows] = latest - least(of_match, came, matches)[of_match]
+        wait[rows] = np.minimum(latest - came, dur[rows])
+        timed[rows] = np.bincount(of_match)[of_match] > 1
+        trusted[rows] = (skew[rows] > most(of_match, spread, matches)[of_match]) & timed[rows]
+        at_end = came == latest
+        is_single = np.bincount(of_match[at_end], minlength=matches)[of_match] == 1
+        last[rows] = at_end & is_single & trusted[rows]
+    return {
+        "wait_ns": pd.arrays.IntegerArray(wait, ~timed),
+        "skew_ns": pd.arrays.IntegerArray(skew, ~timed),
+        "trusted": trusted,
+        "is_last": last,
+    }

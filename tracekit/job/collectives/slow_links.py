@@ -1,0 +1,201 @@
+"""Groups of ranks whose collectives move their bytes far slower than those of their peers, or than before.
+
+Peers are groups of one run and role of as many ranks, equally far apart, of which no two share a rank: the same kind
+of parallelism over the same kind of link. What is compared is the transfer of one operation and size: the shortest
+time of any rank, so that waiting for late ranks does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.collectives.matching import matched
+from tracekit.job.collectives.traffic import collectives
+from tracekit.job.frames import apart
+from tracekit.model.intervals import covered, union
+from tracekit.model.keys import CAPTURE, numbered_alike, of_keys
+from tracekit.model.records import dataclass
+from tracekit.model.trace import Measurements
+
+Ints = npt.NDArray[np.int64]
+
+KIND = ("run", "role", "op", "doublings", "shape")
+"""What transfers must share to be compared; `doublings` are those of their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """One operation of one group: `slow` are the places of its rows of `collectives`, `excess_ns` what each takes too long.
+
+    `rate` and `usual_rate` are medians in bytes a nanosecond (GB/s); `since` is the step from which on it was slow,
+    None where it was so all the time, beside `peers` other groups.
+    """
+
+    run: object
+    role: object
+    op: str
+    group: str
+    ranks: tuple[int, ...]
+    rate: float
+    usual_rate: float
+    peers: int
+    since: int | None
+    slow: Ints
+    excess_ns: Ints
+
+
+def slow_links(measured: Measurements, limit: Mapping[str, float]) -> list[SlowLink]:
+    """The groups whose transfers are slow: beside their peers, or from some step on beside themselves."""
+    links: list[SlowLink] = []
+    for of_kind in apart(_transfers(measured, limit["least_bytes"]), KIND):
+        groups = [rows for rows in apart(of_kind, ["group"]) if len(rows) >= limit["least_count"]]
+        beside_peers = list(_beside_peers(groups, limit))
+        slow_groups = {link.group for link in beside_peers}
+        links += beside_peers
+        for rows in groups:
+            if rows["group"].iloc[0] not in slow_groups:
+                links += _beside_itself(rows, limit)
+    return [_with_rows(measured, link) for link in links]
+
+
+def lost_rows(measured: Measurements, links: Sequence[SlowLink]) -> pd.DataFrame:
+    """The rows of `collectives` of slow links, each as the exposed interval that it takes too long: at its end."""
+    places = np.concatenate([np.empty(0, np.int64), *(link.slow for link in links)])
+    excess = np.concatenate([np.empty(0, np.int64), *(link.excess_ns for link in links)])
+    rows = collectives(measured).iloc[places]
+    rows = rows[rows["exposed_ns"].notna()]
+    excess = excess[collectives(measured)["exposed_ns"].notna().to_numpy(np.bool_)[places]]
+    exposed = rows["exposed_ns"].to_numpy(np.int64)
+    waited = rows["wait_ns"].to_numpy(np.int64, na_value=0)
+    shared_ns = _beside_others(measured, rows)
+    lost = np.minimum(excess, np.maximum(exposed - waited - shared_ns, 0))
+    end = rows["ts_ns"].to_numpy(np.int64) + rows["dur_ns"].to_numpy(np.int64)
+    return rows.assign(ts_ns=end - lost, dur_ns=lost, exposed_ns=pd.array(lost, dtype="Int64"))
+
+
+def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
+    """For each of these collectives how long others run beside it on its device, for which compute waits as well."""
+    shared_ns = np.zeros(len(rows), np.int64)
+    if not len(rows):
+        return shared_ns
+    keys = [*CAPTURE, "device"]
+    other_rows = collectives(measured).drop(index=rows.index)
+    other_rows = other_rows[other_rows["exposed_ns"].notna()]
+    of_row, of_other = numbered_alike(keys, rows, other_rows)
+    start, dur = (rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    other_start, other_dur = (other_rows[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    for lane in np.unique(of_row).tolist():
+        is_row, is_other = of_row == lane, of_other == lane
+        running = union(other_start[is_other], (other_start + other_dur)[is_other])
+        shared_ns[is_row] = covered(running, start[is_row], (start + dur)[is_row])
+    return shared_ns
+
+
+def _transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:
+    """One row a collective over its ranks: its kind, group, step, start, bytes on the wire and transfer time."""
+    rows = collectives(measured).assign(match=matched(measured)["match"])
+    is_large = (rows["size_bytes"] >= least_bytes).fillna(value=False)
+    is_known = is_large & rows["transfer_bytes"].notna() & rows["match"].notna()
+    names = ["run", "role", "op", "group", "step", "rank", "ts_ns", "match"]
+    known = rows.loc[is_known, [*names, "size_bytes", "transfer_bytes", "moved_ns"]]
+    if not len(known):
+        return known.assign(doublings=0, shape="", members=None, rate=0.0)
+    number, first = of_keys(known, ["run", "role", "group"])
+    shapes, members = _shapes(known, number, len(first))
+    known = known.assign(
+        doublings=np.log2(known["size_bytes"].to_numpy(float)).astype(np.int64),
+        shape=shapes[number],
+        members=members[number],
+        rate=known["transfer_bytes"].to_numpy(float) / known["moved_ns"].to_numpy(float),
+    )
+    # All ranks of a collective show one transfer: it counts once.
+    return known.drop_duplicates("match").sort_values("ts_ns", kind="stable")
+
+
+def _shapes(known: pd.DataFrame, number: Ints, count: int) -> tuple[Any, Any]:
+    """(how its ranks lie, its ranks) of each group, by number."""
+    shapes, members = np.full(count, "", object), np.full(count, None, object)
+    ranks = known["rank"].to_numpy(np.int64)
+    order = np.lexsort((ranks, number))
+    bounds = np.searchsorted(number[order], np.arange(count + 1))
+    for place in range(count):
+        of_group = np.unique(ranks[order[bounds[place] : bounds[place + 1]]])
+        shapes[place] = " ".join(map(str, [len(of_group), *np.diff(of_group).tolist()]))
+        members[place] = tuple(of_group.tolist())
+    return shapes, members
+
+
+def _beside_peers(groups: list[pd.DataFrame], limit: Mapping[str, float]) -> Iterator[SlowLink]:
+    """Groups of which nearly every transfer is slower than the peers usually are."""
+    medians = np.array([float(rows["rate"].median()) for rows in groups])
+    for place, rows in enumerate(groups):
+        ranks = set(rows["members"].iloc[0])
+        peers = []
+        for peer, peer_rows in enumerate(groups):
+            if peer != place and ranks.isdisjoint(peer_rows["members"].iloc[0]):
+                peers.append(peer)
+        if not peers or len(ranks) < 2:
+            continue
+        usual = float(np.median(medians[peers]))
+        slow = rows["rate"].to_numpy(float) < usual * limit["rate_ratio"]
+        if slow.mean() >= limit["slow_share"]:
+            yield _link(rows, slow, usual, len(peers), None)
+
+
+def _beside_itself(rows: pd.DataFrame, limit: Mapping[str, float]) -> Iterator[SlowLink]:
+    """A group all of whose later steps are slower than all of its earlier ones."""
+    stepped = rows[rows["step"].notna()]
+    steps = np.unique(stepped["step"].to_numpy(np.int64, na_value=0))
+    least = int(limit["least_steps"])
+    if len(steps) < 2 * least or len(rows["members"].iloc[0]) < 2:
+        return
+    by_step = stepped.groupby("step")["rate"].median().to_numpy(float)
+    for place in range(least, len(steps) - least + 1):
+        before, after = by_step[:place], by_step[place:]
+        if after.max() < before.min() * limit["rate_ratio"]:
+            is_late = (rows["step"] >= steps[place]).fillna(value=False).to_numpy(np.bool_)
+            yield _link(rows, is_late, float(np.median(before)), 0, int(steps[place]))
+            return
+
+
+def _link(
+    rows: pd.DataFrame, slow: npt.NDArray[np.bool_], usual: float, peers: int, since: int | None
+) -> SlowLink:
+    """What is known of a slow link before its rows are looked up."""
+    first, none = rows.iloc[0], np.empty(0, np.int64)
+    rate = float(rows["rate"][slow].median())
+    return SlowLink(
+        first["run"],
+        first["role"],
+        str(first["op"]),
+        str(first["group"]),
+        first["members"],
+        rate,
+        usual,
+        peers,
+        since,
+        none,
+        none,
+    )
+
+
+def _with_rows(measured: Measurements, link: SlowLink) -> SlowLink:
+    """The link with its rows of `collectives`, those of all ranks and sizes, and what each takes beyond its usual rate."""
+    rows = collectives(measured)
+    same = (rows["group"] == link.group) & (rows["op"] == link.op) & rows["transfer_bytes"].notna()
+    for name in ("run", "role"):
+        value = getattr(link, name)
+        same &= rows[name].isna() if pd.isna(value) else rows[name] == value
+    if link.since is not None:
+        same &= (rows["step"] >= link.since).fillna(value=False)
+    places = np.flatnonzero(same.to_numpy(np.bool_))
+    moved = rows["moved_ns"].to_numpy(np.int64, na_value=0)[places]
+    wire = rows["transfer_bytes"].to_numpy(float, na_value=0.0)[places]
+    excess = np.maximum(moved - wire / link.usual_rate, 0).astype(np.int64)
+    return replace(link, slow=places, excess_ns=excess)

@@ -1,0 +1,186 @@
+"""Collectives as sheets and pictures: by kind and size, by stage, by rank."""
+
+from __future__ import annotations
+
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.collectives.traffic import by_rank, collectives, rates
+from tracekit.job.frames import distinct, label_headings, same_text, whole_if_exact
+from tracekit.job.ranks_to_plot import MAX_ROWS, bars_of, drawn
+from tracekit.job.stages.windows import steps_of
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.keys import records
+from tracekit.model.labels import called, phrase
+from tracekit.model.report import Chart, Heading, Ranked, Sheet
+from tracekit.model.trace import Measurements
+
+KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
+
+
+def kind_sheet(measured: Measurements) -> Sheet:
+    """Collectives by operation, group, type and size, most time first (M12)."""
+    table = rates(collectives(measured), KIND)
+    headings = (
+        *label_headings(measured),
+        *as_headings("""
+            op | operation
+            group | group | text | Process group: its name, and a hash of its members.
+            group_size | ranks | count | Ranks of the group.
+            dtype | type
+            size | size | text | Of one message: all_gather's whole output, else the input.
+            count | count | count
+            size_bytes | bytes | bytes | Σ of messages over all processes and steps.
+            dur_ns | time | ns | Σ duration over all processes and steps.
+            exposed_ns | exposed | ns | Of it, while no compute kernel ran beside it.
+            hidden_ratio | hidden | ratio | Of the time, beside a compute kernel.
+            wait_ns | waiting | ns | Of the time, until the last rank had come.
+            algbw | algbw | gb_per_s | Σ bytes / Σ time; 1e9 bytes.
+            busbw | busbw | gb_per_s | The same of what crosses the wire: bytes × 2(n−1)/n for all_reduce, (n−1)/n for all_gather, reduce_scatter and all_to_all.
+            transfer_busbw | busbw moving | gb_per_s | busbw over the shortest time of any rank: without waiting.
+            max_busbw | fastest | gb_per_s | busbw of the fastest single one.
+        """),
+    )
+    return sheet("collectives", "Collectives by operation, group and size", headings, table)
+
+
+def stage_sheet(measured: Measurements) -> Sheet:
+    """What a rank communicates per step in each stage."""
+    rows = collectives(measured)
+    by = ["run", "role", "canonical", "op"]
+    table = rates(rows, by)
+    steps = {
+        (run, role): steps_of(
+            measured, rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
+        )
+        for run, role in records(distinct(table, ("run", "role")), ("run", "role"))
+    }
+    counts = [max(steps[owner].count, 1) for owner in records(table, ("run", "role"))]
+    for name in ("count", "size_bytes", "dur_ns", "exposed_ns", "wait_ns"):
+        table[name] = whole_if_exact(table[name] / counts)
+    table["stage"] = table["canonical"].where(table["canonical"].notna(), "(outside any stage)")
+    headings = (
+        *label_headings(measured),
+        Heading("stage", "stage", doc="In which it was issued."),
+        Heading("op", "operation"),
+        Heading("count", "count", "count", "Per step and rank."),
+        Heading("size_bytes", "bytes", "bytes", "Σ of messages, per step and rank."),
+        Heading("dur_ns", "time", "ns", "Σ duration, per step and rank."),
+        Heading("exposed_ns", "exposed", "ns", "Of it, while no compute kernel ran beside it."),
+        Heading("wait_ns", "waiting", "ns", "Of the time, until the last rank had come."),
+    )
+    return sheet("collectives_by_stage", "Collectives by stage, per step and rank", headings, table)
+
+
+def rank_sheet(measured: Measurements) -> Sheet:
+    """What each rank spends on communication, and how fast it is (M14)."""
+    table = by_rank(measured)
+    headings = (
+        *label_headings(measured),
+        *as_headings("""
+            rank | rank | id
+            device | GPU | id
+            window_ns | window | ns | What was captured, summed over sources.
+            comm_ns | comm | ns | Any collective running.
+            comm_ratio | of window | ratio
+            exposed_ns | exposed | ns | Of it, while no compute kernel ran.
+            exposed_ratio | of window | ratio
+            wait_ns | waiting | ns | Of it, until the last rank had come.
+            count | collectives | count
+            size_bytes | bytes | bytes | Σ of messages.
+            wire_gb_per_s | network | gb_per_s | Bytes that cross the wire of this rank, over the time in which any collective runs whose bytes are known.
+        """),
+    )
+    return sheet(
+        "communication_by_rank", "Communication by rank", headings, table, ranked=Ranked("comm_ns")
+    )
+
+
+def rank_bars(measured: Measurements) -> Chart | None:
+    """Communication of each rank, divided into what compute hides, what it waits, and the rest."""
+    ranks = by_rank(measured)
+    ranks = ranks[ranks["comm_ns"].notna()]
+    if not len(ranks):
+        return None
+    on_gpu = bool(ranks["exposed_ns"].notna().any())
+    waits = bool(ranks["wait_ns"].notna().any())
+    exposed = ranks["exposed_ns"].where(ranks["exposed_ns"].notna(), ranks["comm_ns"])
+    who, values = _who(ranks), exposed.to_numpy(np.float64).tolist()
+    bars = drawn({}, "exposed communication")
+    rows = dict(enumerate(who))
+    if len(set(who)) > MAX_ROWS:
+        bars = drawn(dict(zip(who, values, strict=True)), "exposed communication")
+        rows = {row: bars.rows[name] for row, name in rows.items() if name in bars.rows}
+    parts = {"hidden behind compute": ranks["comm_ns"] - exposed}
+    parts["exposed" if on_gpu else "running"] = exposed - ranks["wait_ns"].fillna(0)
+    parts["waiting"] = ranks["wait_ns"].fillna(0)
+    table = np.column_stack([part.to_numpy(np.int64) for part in parts.values()])
+    assert (table >= 0).all(), "the parts of communication must fit into it"
+    assert (table.sum(axis=1) == ranks["comm_ns"].to_numpy(np.int64)).all()
+    is_drawn = [on_gpu, True, waits]
+
+    waiting_is = "until the last rank came" if waits else "not told apart from the rest"
+    return Chart(
+        "communication",
+        "Communication of each rank",
+        "bars",
+        bars_of(table[np.ix_(list(rows), is_drawn)]),
+        tuple(compress(parts, is_drawn)),
+        tuple(rows.values()),
+        caption=f"While any collective ran, over the whole capture; waiting: {waiting_is}. {bars.note}".strip(),
+        omitted=len(ranks) - len(rows),
+    )
+
+
+def _who(ranks: pd.DataFrame) -> list[str]:
+    """What a reader calls each rank: its run and role where there are several, its GPU where it has several."""
+    several_runs, several_roles = (len(set(ranks[n].astype(str))) > 1 for n in ("run", "role"))
+    per_process = ranks.groupby(["run", "host", "pid", "rank"], dropna=False)["device"].nunique()
+    several_gpus = bool((per_process > 1).any())
+    names = []
+    for run, rank, role, device in records(ranks, ("run", "rank", "role", "device")):
+        parts = [called("rank", rank) or "rank ?"]
+        if several_runs:
+            parts.insert(0, str(run))
+        if several_roles:
+            parts.append(role)
+        if several_gpus:
+            parts.append(called("GPU", device))
+        names.append(phrase(*parts))
+    return names
+
+
+def size_histogram(measured: Measurements) -> Chart | None:
+    """How many messages there are of which size, by operation: from one power of two to the next."""
+    rows = collectives(measured)
+    rows = rows[rows["op"] != "barrier"]
+    sized = rows[rows["size_bytes"].notna()]
+    if not len(sized):
+        return None
+    # frexp gives 0 for 0 and k + 1 for [2^k, 2^(k+1)): exact, as sizes are far below 2^53 or powers of two.
+    power = np.frexp(sized["size_bytes"].to_numpy(np.float64))[1]
+    count = sized.assign(power=power).groupby(["op", "power"], sort=True).size()
+    total = count.groupby("op").sum().sort_values(ascending=False, kind="stable")
+    series = list(map(str, total.index))
+
+    marks: list[tuple[int | float | None, ...]] = []
+    keys: list[Any] = list(count.index)
+    for (op, exponent), number in zip(keys, count.tolist(), strict=True):
+        low = 0 if exponent == 0 else 2 ** (int(exponent) - 1)
+        marks.append((series.index(str(op)), low, max(2 * low, 1), int(number)))
+    caption = ""
+    if unknown := len(rows) - len(sized):
+        caption = f"{unknown:,} without a known size are not shown."
+    return Chart(
+        "message_sizes",
+        "Sizes of messages",
+        "histogram",
+        tuple(marks),
+        tuple(series),
+        unit="count",
+        x_unit="bytes",
+        caption=caption,
+    )

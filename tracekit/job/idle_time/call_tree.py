@@ -1,0 +1,382 @@
+"""Where idle time was spent, over all processes: the tree of what held GPUs back, and the place that a claim names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import text_or_none
+from tracekit.job.stages.windows import (
+    Owner,
+    StageWindow,
+    keyed,
+    owners_of,
+    placed,
+    stage_windows,
+    whole,
+)
+from tracekit.model.keys import numbered, of_keys, places_of, summed
+from tracekit.model.records import dataclass
+from tracekit.model.stages import numbered_step, profiler_step
+from tracekit.model.tables.slots import HOLDERS
+from tracekit.model.trace import Measurements
+from tracekit.process.calls.activity import is_loading
+from tracekit.process.host.cpu_samples import OFF_CPU
+from tracekit.process.host.user_code_frames import is_program
+from tracekit.process.memory.site_grades import PROFILED
+
+Ints = npt.NDArray[np.int64]
+
+MOST = 0.85
+"""A place that holds so much of the idle time is what it was spent in."""
+
+
+class Tree(NamedTuple):
+    """Places by path over all sources; what encloses others comes first. `parent` is -1 at the top."""
+
+    parent: Ints
+    frame: list[str]
+    holder: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """The tree of a job, and for each row of `rows` its place in `node`, the time there and what it was."""
+
+    tree: Tree
+    rows: pd.DataFrame
+    node: Ints
+    idle_ns: Ints
+    holder: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The place that most of some idle time was spent in: how much of it, of how much in all.
+
+    `names` are those of the place and all around it, the outermost first.
+    """
+
+    place: str
+    holder: str
+    idle_ns: int
+    total_ns: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """Its share of all that time."""
+        return self.idle_ns / max(self.total_ns, 1)
+
+
+def blame(measured: Measurements) -> Blame:
+    """What held GPUs back in the windows that are judged."""
+    return measured.derived(_blame)
+
+
+def _blame(measured: Measurements) -> Blame:
+    return _blame_of(measured, placed(measured, "idle_blame"))
+
+
+def _blame_outside(measured: Measurements) -> Blame:
+    """What held GPUs back in steps less what did so in their stages, whose rows are negative."""
+    rows = whole(measured, "idle_blame")
+    in_stages = placed(measured, "idle_blame")
+    in_stages = in_stages[
+        (in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)
+    ]
+    steps = rows[(rows["window"] == "step").to_numpy(np.bool_)]
+    return _blame_of(measured, pd.concat([steps, in_stages.assign(idle_ns=-in_stages["idle_ns"])]))
+
+
+def _blame_of(measured: Measurements, rows: pd.DataFrame) -> Blame:
+    rows = rows.reset_index(drop=True)
+    frames = measured["idle_frames"]
+    tree, place = _merged(frames)
+    keys = ["run", "source", "pid", "node"]
+    node = np.append(place, -1)[places_of(rows, frames, keys, optional=["run", "pid"])]
+    code = {name: number for number, name in enumerate(HOLDERS)}
+    holder = np.array([code[name] for name in rows["holder"]], np.int64)
+    return Blame(tree, rows, node, rows["idle_ns"].to_numpy(np.int64), holder)
+
+
+def _merged(frames: pd.DataFrame) -> tuple[Tree, Ints]:
+    """(the places of all sources by path, the place of each row)."""
+    node, above = (frames[name].to_numpy(np.int64) for name in ("node", "parent"))
+    first = np.maximum.accumulate(np.where(node == 0, np.arange(len(node)), 0))
+    above = np.where(above >= 0, first + above, -1)
+    label, of_label = of_keys(frames, ["frame", "holder"])
+    place = np.full(len(node), -1, np.int64)
+    parents, labels, count = [], [], 0
+    level = np.flatnonzero(above < 0)
+    while len(level):
+        key = (np.where(above[level] >= 0, place[above[level]], -1) + 1) * len(of_label) + label[
+            level
+        ]
+        distinct, number = numbered(key)
+        place[level] = count + number
+        count += len(distinct)
+        parents.append(distinct // len(of_label) - 1)
+        labels.append(distinct % len(of_label))
+        reached = np.zeros(len(node) + 1, np.bool_)
+        reached[level] = True
+        level = np.flatnonzero(reached[above])
+    if not parents:
+        return Tree(np.empty(0, np.int64), [], np.empty(0, np.int64)), place
+    rows = of_label[np.concatenate(labels)]
+    texts = [str(text) for text in frames["frame"].to_numpy(object)[rows]]
+    code = {name: number for number, name in enumerate(HOLDERS)}
+    holder = np.array([code[name] for name in frames["holder"].to_numpy(object)[rows]], np.int64)
+    return Tree(np.concatenate(parents), texts, holder), place
+
+
+def inside(tree: Tree, own_ns: Ints) -> Ints:
+    """The time of each place with that of all places below it."""
+    total = own_ns.copy()
+    for place in range(len(own_ns) - 1, -1, -1):
+        if total[place] and tree.parent[place] >= 0:
+            total[tree.parent[place]] += total[place]
+    return total
+
+
+def of_owner(
+    measured: Measurements, owner: Owner, holders: Sequence[str], *, is_outside: bool = False
+) -> Culprit | None:
+    """The place of these kinds that most of the idle time of a run and role was spent in; None if none stands out.
+
+    With `is_outside` that of its steps outside their stages.
+    """
+    blamed = measured.derived(_blame_outside) if is_outside else blame(measured)
+    owners, number = owners_of(blamed.rows)
+    if owner not in owners:
+        return None
+    return _culprit(blamed, number == owners.index(owner), holders)
+
+
+def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
+    """Which rows of `blame` are of one stage, or of the step."""
+    blamed = blame(measured)
+    owners, number = owners_of(blamed.rows)
+    if window.owner not in owners:
+        return np.zeros(len(blamed.rows), np.bool_)
+    stage = blamed.rows["canonical"].to_numpy(object)
+    same = pd.isna(stage) if window.canonical is None else stage == window.canonical
+    return np.asarray((number == owners.index(window.owner)) & same, np.bool_)
+
+
+def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
+    """The place that most of the idle time of one stage, or of the step, was spent in; None if none stands out."""
+    blamed, chosen = blame(measured), _of_window(measured, window)
+    # First calls have a rule of their own.
+    chosen &= blamed.holder != HOLDERS.index("first_call")
+    stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
+    return _culprit(blamed, chosen, HOLDERS, stages)
+
+
+def of_launches(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
+    """The same by the run, role and canonical stage of a row, outside of data loading: what launches cannot have waited in."""
+    if not measured.has("idle_blame", "idle_frames"):
+        return None
+    windows = [window for window in stage_windows(measured) if window.key == keyed(row)]
+    if not windows:
+        return None
+    blamed, chosen = blame(measured), _of_window(measured, windows[0])
+    loads = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
+    for place, parent in enumerate(blamed.tree.parent.tolist()):
+        loads[place] = is_loading(blamed.tree.frame[place]) or loads[parent]
+    stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
+    return _culprit(blamed, chosen & ~loads[blamed.node], HOLDERS, stages)
+
+
+def within(measured: Measurements, run: object, role: object, name: str) -> Culprit | None:
+    """The place that most of the idle time below a place of this name was spent in; None if it is no other one."""
+    if not measured.has("idle_blame", "idle_frames"):
+        return None
+    blamed = blame(measured)
+    owners, number = owners_of(blamed.rows)
+    owner = (run, text_or_none(role))
+    if owner not in owners:
+        return None
+    below = np.zeros(len(blamed.tree.parent) + 1, np.bool_)
+    for place, parent in enumerate(blamed.tree.parent.tolist()):
+        below[place] = blamed.tree.frame[place] == name or below[parent]
+    culprit = _culprit(blamed, (number == owners.index(owner)) & below[blamed.node], HOLDERS)
+    return None if culprit is None or name in culprit.place else culprit
+
+
+def kinds_of(measured: Measurements, window: StageWindow) -> list[tuple[str, int]]:
+    """The idle time of one stage by kind, the most first."""
+    blamed, chosen = blame(measured), _of_window(measured, window)
+    sums = summed(blamed.holder[chosen], blamed.idle_ns[chosen], len(HOLDERS)).tolist()
+    pairs = zip(HOLDERS, sums, strict=True)
+    return sorted((pair for pair in pairs if pair[1]), key=lambda pair: -pair[1])
+
+
+def _culprit(
+    blamed: Blame,
+    chosen: npt.NDArray[np.bool_],
+    holders: Sequence[str],
+    stages: frozenset[object] = frozenset(),
+) -> Culprit | None:
+    """The place of these kinds; names of `stages` tell nothing new."""
+    total = int(blamed.idle_ns[chosen].sum())
+    chosen = chosen & np.isin(blamed.holder, [HOLDERS.index(name) for name in holders])
+    rows = np.flatnonzero(chosen & (blamed.node >= 0))
+    own_ns = summed(blamed.node[rows], blamed.idle_ns[rows], len(blamed.tree.parent))
+    if not own_ns.any():
+        return None
+    sums = inside(blamed.tree, own_ns)
+    node = _walked(blamed.tree, sums, -1, total)
+    if not _tells(blamed.tree, node, stages):
+        # No place holds most of it: the one that holds most, if it stands out.
+        largest = int(np.where(blamed.tree.parent == node, sums, -1).argmax())
+        if 2 * sums[largest] < total:
+            return None
+        node = _walked(blamed.tree, sums, largest, int(sums[largest]))
+    if not _tells(blamed.tree, node, stages):
+        return None
+    text, holder = _described(blamed.tree, node)
+    names = tuple(map(blamed.tree.frame.__getitem__, _path(blamed.tree, node)))
+    return Culprit(text, holder, int(sums[node]), total, names)
+
+
+def _walked(tree: Tree, sums: Ints, node: int, total: int) -> int:
+    """Down the tree for as long as one place holds most of the time."""
+    while True:
+        below = np.flatnonzero(tree.parent == node)
+        if not len(below):
+            return node
+        largest = min(below.tolist(), key=lambda place: (-int(sums[place]), tree.frame[place]))
+        if sums[largest] < MOST * total:
+            return node
+        node = largest
+
+
+def _path(tree: Tree, node: int) -> list[int]:
+    """The places from the outermost to this one."""
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = int(tree.parent[node])
+    return path[::-1]
+
+
+def _tells(tree: Tree, node: int, stages: frozenset[object]) -> bool:
+    """Whether a place says more than which step or stage it was."""
+    names = [tree.frame[place] for place in _path(tree, node)]
+    return any(not _is_step(name) and name not in stages for name in names)
+
+
+def _is_step(name: str) -> bool:
+    return (
+        profiler_step(name.replace("#", "#0")) is not None
+        or numbered_step(name.replace("#", "0")) is not None
+    )
+
+
+def _described(tree: Tree, node: int) -> tuple[str, str]:
+    """(a place as an expert would name it, what it is); off the CPU is told with where."""
+    above = int(tree.parent[node])
+    if tree.frame[node] in OFF_CPU.values() and _tells(tree, above, frozenset()):
+        place, holder = _placed(tree, above)
+        return f"{place} {tree.frame[node]}", holder
+    return _placed(tree, node)
+
+
+def _placed(tree: Tree, node: int) -> tuple[str, str]:
+    """The innermost function of the program at a place, and the call in it; without any what it is in."""
+    path = _path(tree, node)
+    program = [place for place in path if is_program(tree.frame[place])]
+    leaf, holder = tree.frame[node], HOLDERS[tree.holder[node]]
+    if program and program[-1] == node:
+        return readable(leaf), holder
+    if program:
+        inner = _native(tree, path[path.index(program[-1]) + 1 :])
+        return readable(tree.frame[program[-1]]) + (f" ({inner})" if inner else ""), holder
+    around = [place for place in path[:-1] if HOLDERS[tree.holder[place]] in ("op", "range")]
+    around = [place for place in around if not _is_step(tree.frame[place])]
+    if holder == "nothing" or not around or leaf in tree.frame[around[-1]]:
+        return readable(leaf), holder
+    return f"{readable(leaf)} in {readable(tree.frame[around[-1]])}", holder
+
+
+def _native(tree: Tree, path: Sequence[int]) -> str:
+    """The innermost of these places that is no Python function; nothing where there is none."""
+    names = [tree.frame[place] for place in path if HOLDERS[tree.holder[place]] != "python"]
+    return names[-1] if names else ""
+
+
+def readable(frame: str) -> str:
+    """A Python function by its name, file and line; any other frame as it is.
+
+    >>> readable("transformers/pipelines/video_classification.py(129): preprocess")
+    'preprocess, video_classification.py:129'
+    """
+    match = PROFILED.fullmatch(frame)
+    if match is None:
+        return frame
+    return f"{match[3]}, {match[1].replace(chr(92), '/').rpartition('/')[2]}:{match[2]}"
+
+
+# The tree, to be shown
+
+
+class Branch(NamedTuple):
+    """A place that is shown: how deep, its time with all below and its own, and how many gaps had a part in it itself."""
+
+    node: int
+    depth: int
+    idle_ns: int
+    own_ns: int
+
+
+def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
+    """The places with at least this share of all, each before what lies below it, the largest first.
+
+    A place that only leads to another one is left out, the one it leads to stands for both, unless that says only
+    that a thread is off the CPU.
+    """
+    sums = inside(tree, own_ns)
+    limit = max(least_ratio * int(own_ns.sum()), 1)
+    below: dict[int, list[int]] = {}
+    for place in np.flatnonzero(sums >= limit).tolist():
+        below.setdefault(int(tree.parent[place]), []).append(place)
+
+    def smallest_first(place: int) -> tuple[int, list[int]]:
+        return int(sums[place]), [-ord(character) for character in tree.frame[place]]
+
+    open_ = [(place, 0) for place in sorted(below.get(-1, ()), key=smallest_first)]
+    while open_:
+        node, depth = open_.pop()
+        inner = sorted(below.get(node, ()), key=smallest_first)
+        leads = len(inner) == 1 and sums[node] - sums[inner[0]] < limit
+        leads = leads and tree.frame[inner[0]] not in OFF_CPU.values()
+        if not leads:
+            yield Branch(node, depth, int(sums[node]), int(own_ns[node]))
+        open_.extend((place, depth + (not leads)) for place in inner)
+
+
+def icicle(tree: Tree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int, int, int]]:
+    """(depth, place, start, end) of every place with at least this share of all, each above those in it."""
+    sums = inside(tree, own_ns)
+    limit = max(least_ratio * int(own_ns.sum()), 1)
+    below: dict[int, list[int]] = {}
+    for place in np.flatnonzero(sums >= limit).tolist():
+        below.setdefault(int(tree.parent[place]), []).append(place)
+
+    def largest_first(place: int) -> tuple[int, str]:
+        return -int(sums[place]), tree.frame[place]
+
+    marks = []
+    open_ = [(-1, -1, 0)]
+    while open_:
+        node, depth, start = open_.pop()
+        for place in sorted(below.get(node, ()), key=largest_first):
+            marks.append((depth + 1, place, start, start + int(sums[place])))
+            open_.append((place, depth + 1, start))
+            start += int(sums[place])
+    return sorted(marks, key=lambda mark: (mark[0], mark[2], tree.frame[mark[1]]))

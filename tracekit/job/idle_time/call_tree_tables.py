@@ -1,0 +1,127 @@
+"""What held GPUs back, as a nested sheet, as shares by kind, and as a picture."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import label_headings, text_or_none
+from tracekit.job.idle_time.call_tree import Blame, blame, branches, icicle, readable
+from tracekit.job.stages.windows import NO_STEPS, Owner, gpu_steps, owners_of
+from tracekit.job.tables import as_headings, sheet
+from tracekit.model.keys import summed
+from tracekit.model.report import Chart, Heading, Sheet
+from tracekit.model.tables.slots import HOLDER_TITLES, HOLDERS
+from tracekit.model.trace import Measurements
+
+Ints = npt.NDArray[np.int64]
+
+LEAST_SHOWN, LEAST_DRAWN = 0.01, 0.002
+"""A place with less than this share of the idle time is not shown, or drawn."""
+
+MAX_BRANCHES = 60
+"""Most places of one role that are shown."""
+
+
+def held_back_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
+    """(the tree of what held GPUs back, the shares by kind): per step and GPU, of what is judged."""
+    of = blame(measured)
+    owners, number = owners_of(of.rows)
+    tree_rows, kind_rows = [], []
+    for place, owner in enumerate(owners):
+        chosen = np.flatnonzero((number == place) & (of.node >= 0))
+        if of.idle_ns[chosen].any():
+            tree_rows += _branch_rows(measured, of, chosen, owner)
+            kind_rows.append(_kind_row(measured, of, chosen, owner))
+    labels = label_headings(measured)
+    by_place = sheet(
+        "idle_blame",
+        "What held the GPU back",
+        (
+            *labels,
+            *as_headings("""
+                frame | where | text | What the thread was in that launched the next work; inner places are indented.
+                kind | what
+                share | of idle | ratio | Of the idle time of what is judged, with what lies below.
+                idle_ns | idle | ns | With what lies below it, per step and GPU.
+                own_ns | itself | ns | With nothing recorded below it, per step and GPU.
+            """),
+        ),
+        pd.DataFrame(tree_rows, columns=["run", "role", *_BRANCH]),
+        caption="Every idle nanosecond counts once: for the deepest thing recorded of the thread that launched the next"
+        " work, until its launch returned. Places that only lead to one other are left out, and those below 1 %.",
+    )
+    kinds = [kind for kind in HOLDERS if any(row.get(kind) for row in kind_rows)]
+    headings = [
+        Heading(kind, HOLDER_TITLES[kind][0], "ratio", HOLDER_TITLES[kind][1]) for kind in kinds
+    ]
+    by_kind = sheet(
+        "idle_blame_kinds",
+        "What held the GPU back, by kind",
+        (
+            *labels,
+            *as_headings("idle_ns | idle | ns | Per step and GPU; the kinds add up to it."),
+            *headings,
+        ),
+        pd.DataFrame(kind_rows, columns=["run", "role", "idle_ns", *kinds]),
+    )
+    return by_place, by_kind
+
+
+_BRANCH = ("frame", "kind", "share", "idle_ns", "own_ns")
+
+
+def _branch_rows(
+    measured: Measurements, of: Blame, chosen: Ints, owner: Owner
+) -> list[dict[str, object]]:
+    """The rows of one role."""
+    own = summed(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
+    steps = gpu_steps(measured).get(owner, NO_STEPS)
+    rows: list[dict[str, object]] = []
+    for branch in branches(of.tree, own, LEAST_SHOWN):
+        rows.append(
+            {
+                "run": owner[0],
+                "role": text_or_none(owner[1]),
+                "frame": "· " * branch.depth + readable(of.tree.frame[branch.node]),
+                "kind": HOLDER_TITLES[HOLDERS[of.tree.holder[branch.node]]][0],
+                "share": branch.idle_ns / int(own.sum()),
+                "idle_ns": round(steps.mean(branch.idle_ns)),
+                "own_ns": round(steps.mean(branch.own_ns)),
+            }
+        )
+    return rows[:MAX_BRANCHES]
+
+
+def _kind_row(measured: Measurements, of: Blame, chosen: Ints, owner: Owner) -> dict[str, object]:
+    """The shares of one role."""
+    sums = summed(of.holder[chosen], of.idle_ns[chosen], len(HOLDERS))
+    total = int(sums.sum())
+    row: dict[str, object] = {
+        kind: value / total for kind, value in zip(HOLDERS, sums.tolist(), strict=True)
+    }
+    steps = gpu_steps(measured).get(owner, NO_STEPS)
+    keys: dict[str, object] = {"run": owner[0], "role": text_or_none(owner[1])}
+    return keys | row | {"idle_ns": round(steps.mean(total))}
+
+
+def held_back_chart(measured: Measurements) -> Chart:
+    """The tree of what held GPUs back, over all that is judged."""
+    of = blame(measured)
+    chosen = np.flatnonzero(of.node >= 0)
+    own = summed(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
+    marks = icicle(of.tree, own, LEAST_DRAWN)
+    names = {
+        text: place for place, text in enumerate(dict.fromkeys(of.tree.frame[m[1]] for m in marks))
+    }
+    depths = 1 + max((depth for depth, *_ in marks), default=0)
+    return Chart(
+        "idle-blame",
+        "What held the GPU back",
+        "icicle",
+        tuple((depth, names[of.tree.frame[node]], low, high) for depth, node, low, high in marks),
+        tuple(names),
+        ("outermost", *map(str, range(1, depths))),
+        caption="Idle time of what is judged, Σ over GPUs and steps: the width is the time below a place.",
+    )

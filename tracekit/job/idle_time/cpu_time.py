@@ -1,0 +1,92 @@
+"""Host time of processes without a device: by run, role, rank, stage and activity, over the steps that count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import canonical_stages, distinct, grouped
+from tracekit.job.stages.windows import whole
+from tracekit.model.keys import places_of
+from tracekit.model.trace import Measurements
+
+WHOSE = ("run", "role", "rank")
+"""Whose time it is."""
+
+
+def cpu_windows(measured: Measurements) -> pd.DataFrame:
+    """One row a (run, role, rank, stage, activity): `time_ns` over the steps; without steps, over the capture.
+
+    `canonical` is missing for time outside any stage. Not to be changed in place.
+    """
+    return measured.derived(_cpu_windows)
+
+
+def _cpu_windows(measured: Measurements) -> pd.DataFrame:
+    rows = whole(measured, "cpu_time")
+    rows = rows.assign(canonical=canonical_stages(rows))
+    wholes = rows[rows["window"] == "step"]
+    if not len(wholes):
+        wholes = rows[rows["window"] == "capture"]
+    is_staged = (rows["window"] == "stage") & rows["canonical"].notna()
+    keys = [*WHOSE, "activity"]
+    inside = _sums(rows[is_staged], [*keys, "canonical"])
+    totals = _sums(wholes, keys)
+    return with_outside(totals, inside, keys, "time_ns")
+
+
+def with_outside(
+    totals: pd.DataFrame, inside: pd.DataFrame, keys: list[str], value: str
+) -> pd.DataFrame:
+    """The rows of stages, and for each `keys` the rest of its total without a stage: together they are the totals.
+
+    Stages that exceed their total (they may begin before the step) are scaled to it.
+    """
+    staged_sums = grouped(inside, keys, staged=(value, "sum"))
+    totals = _joined(totals, staged_sums, keys, "staged")
+    total, staged = (totals[name].to_numpy(np.float64) for name in (value, "staged"))
+    outside = totals.assign(canonical=None)
+    outside[value] = np.maximum(total - staged, 0)
+    scale = np.where(staged > 0, np.minimum(total / np.where(staged > 0, staged, 1), 1), 0)
+    inside = _joined(inside, totals[keys].assign(scale=scale), keys, "scale")
+    inside[value] = inside[value].to_numpy(np.float64) * inside["scale"].to_numpy(np.float64)
+    columns = [*keys, "canonical", value]
+    parts = [part[columns] for part in (inside, outside) if len(part)]
+    out = pd.concat(parts, ignore_index=True) if parts else inside[columns]
+    return out[out[value] > 0].reset_index(drop=True)
+
+
+def _sums(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The time of each `keys`."""
+    return grouped(rows, keys, time_ns=("time_ns", "sum"))
+
+
+def _joined(left: pd.DataFrame, right: pd.DataFrame, keys: list[str], name: str) -> pd.DataFrame:
+    """The left rows with a column of the right ones, 0 where there is none; missing keys are keys."""
+    place = places_of(left, right, keys, optional=keys)
+    values = np.append(right[name].to_numpy(np.float64), 0.0)[place]
+    return left.assign(**{name: values})
+
+
+def _step_counts(measured: Measurements) -> dict[tuple[object, object], int]:
+    """In how many steps of single processes the time of each run and role was measured."""
+    rows = whole(measured, "cpu_time")
+    steps = rows[rows["window"] == "step"]
+    if not len(steps):
+        steps = rows[rows["window"] == "capture"]
+    each = distinct(steps, ["run", "role", "source", "pid", "step"])
+    counts: dict[tuple[object, object], int] = {}
+    for run, role in zip(each["run"], each["role"], strict=True):
+        key = (_key(run), _key(role))
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _key(value: object) -> object:
+    """A missing key as None."""
+    return None if pd.isna(value) else value  # type: ignore[call-overload]
+
+
+def step_counts(measured: Measurements) -> dict[tuple[object, object], int]:
+    """In how many steps of single processes the time of each run and role was measured."""
+    return measured.derived(_step_counts)

@@ -1,0 +1,55 @@
+"""Which stages synchronising calls hold up, and what that costs (rule R02)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracekit.job.frames import summed
+from tracekit.job.stages.windows import WHERE, StageWindow, keyed, placed, stage_windows
+from tracekit.model.keys import row_dicts
+from tracekit.model.records import dataclass
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBound:
+    """A stage, and what its synchronising calls cost: sums over the steps of its GPUs."""
+
+    window: StageWindow
+    count: int
+    stall_count: int
+    call_ns: int
+    idle_ns: int
+    later_ns: int
+
+    @property
+    def lost_ns(self) -> int:
+        """What the device waits for the host because of them."""
+        return self.idle_ns + self.later_ns
+
+
+def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBound]:
+    """The stages of which rule R02 says that synchronising calls hold them up."""
+    rows = placed(measured, "sync_stalls")
+    columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
+    if not len(rows):
+        return []
+    sums = {keyed(row): row for row in row_dicts(summed(rows, WHERE, columns))}
+    held_up = []
+    for window in stage_windows(measured):
+        if (row := sums.get(window.key)) is None or not window.window_ns:
+            continue
+        calls = SyncBound(window, *(int(row[name]) for name in columns))
+        often = window.steps.mean(calls.stall_count) >= limit["syncs_per_step"]
+        if often and window.share(calls.idle_ns) >= limit["stage_ratio"]:
+            held_up.append(calls)
+    return held_up
+
+
+def sync_bound_stages(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
+    """The run, role and stage of all that `sync_bound` names; none where nobody asks for rule R02."""
+    if "host-sync-stalls" not in thresholds.values or not measured.has("sync_stalls"):
+        return set()
+    held_up = sync_bound(measured, thresholds.of("host-sync-stalls"))
+    return {calls.window.key for calls in held_up}

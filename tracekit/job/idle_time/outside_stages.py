@@ -1,0 +1,110 @@
+"""Idle time of steps outside their stages in which the host launches nothing for long, such as logging at the end of a step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import grouped, same_text, summed, text_or_none
+from tracekit.job.stages.windows import Owner, owners_of, placed, whole
+from tracekit.job.steps.steady_steps import MARKED
+from tracekit.model.keys import CAPTURE, is_among, looked_up
+from tracekit.model.trace import Measurements
+
+AFTER_LAST = "after_last"
+"""The cause of idle time behind the last device op of a recording."""
+
+_GPU_STEP = [*CAPTURE, "device", "step"]
+
+
+class Outside(NamedTuple):
+    """What GPUs idle outside stages while nothing (`silent_ns`) or no op (`code_ns`) is recorded of the host: sums over steps."""
+
+    silent_ns: int
+    code_ns: int
+
+
+def idle_outside_stages(measured: Measurements) -> dict[Owner, Outside]:
+    """Return what the host's pauses outside stages leave idle, by run and role with stages and with marked steps.
+
+    Marks of steps show that one program runs them: elsewhere the time between stages may be that of other processes.
+    Nothing where only some stages were asked for.
+    """
+    if measured.facts.stages:
+        return {}
+    return measured.derived(_idle_outside_stages)
+
+
+def _idle_outside_stages(measured: Measurements) -> dict[Owner, Outside]:
+    in_stages = placed(measured, "idle")
+    in_stages = in_stages[
+        (in_stages["canonical"].notna() & in_stages["step"].notna()).to_numpy(np.bool_)
+    ]
+    steps = _marked_rows(measured)
+    if not len(in_stages) or not len(steps):
+        return {}
+    by_cause = {}
+    for cause in ("host_silent", "host_code", AFTER_LAST):
+        sums = [
+            grouped(
+                rows[(rows["cause"] == cause).to_numpy(np.bool_)], _GPU_STEP, ns=("idle_ns", "sum")
+            )
+            for rows in (steps, in_stages)
+        ]
+        by_cause[cause] = sums
+    gpu_steps = summed(steps, ["run", "role", *_GPU_STEP], ["idle_ns"])
+    left = {cause: _less(gpu_steps, *sums) for cause, sums in by_cause.items()}
+    outside = {}
+    owners, number = owners_of(gpu_steps)
+    for place, owner in enumerate(owners):
+        stages = in_stages[
+            same_text(in_stages["run"], owner[0]) & same_text(in_stages["role"], owner[1])
+        ]
+        if len(stages):
+            rows = number == place
+            of_owner = {cause: ns[rows] for cause, ns in left.items()}
+            outside[owner[0], text_or_none(owner[1])] = _with_last_step(of_owner)
+    return outside
+
+
+def _marked_rows(measured: Measurements) -> pd.DataFrame:
+    """The rows of `idle` that are steps which the profiler or the program marks."""
+    rows, steps = whole(measured, "idle"), measured["steps"]
+    rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
+    marked = steps[steps["origin"].isin(MARKED).to_numpy(np.bool_)]
+    return rows[is_among(rows, marked, CAPTURE)]
+
+
+def _less(
+    gpu_steps: pd.DataFrame, in_step: pd.DataFrame, in_stages: pd.DataFrame
+) -> npt.NDArray[np.int64]:
+    """Return the time of each step of a GPU less that of its stages, 0 where stages reach beyond their step."""
+    optional = ["pid", "device", "step"]
+    of_step, of_stages = (
+        looked_up(gpu_steps[_GPU_STEP], sums, _GPU_STEP, optional=optional)["ns"]
+        .fillna(0)
+        .to_numpy(np.int64)
+        for sums in (in_step, in_stages)
+    )
+    left: npt.NDArray[np.int64] = np.maximum(of_step - of_stages, 0)
+    return left
+
+
+def _with_last_step(left: dict[str, npt.NDArray[np.int64]]) -> Outside:
+    """Sum the steps of an owner's GPUs.
+
+    Behind the last device op of a recording nothing tells what a GPU waits for. The last step counts as much of it as the
+    other steps pause.
+    """
+    silent, code = (left[cause] for cause in ("host_silent", "host_code"))
+    is_last = left[AFTER_LAST] > 0
+    others = (silent + code)[~is_last]
+    usual = int(np.median(others)) if len(others) else 0
+    more = np.minimum(left[AFTER_LAST], np.maximum(usual - silent - code, 0))[is_last].sum()
+    is_silent = int(silent.sum()) >= int(code.sum())
+    return Outside(
+        int(silent.sum()) + int(more) * is_silent, int(code.sum()) + int(more) * (not is_silent)
+    )

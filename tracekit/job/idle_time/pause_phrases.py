@@ -1,0 +1,82 @@
+"""What a host does while GPUs wait for it, in words: the function, the range, the CPU sample, or what was recorded around."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from tracekit.job.idle_time.call_tree import Culprit, of_owner
+from tracekit.job.idle_time.causes import Pauses
+from tracekit.job.idle_time.host_collectives import waiting_for
+from tracekit.job.stages.windows import Owner
+from tracekit.model.trace import Measurements
+from tracekit.model.units import show
+from tracekit.process.host.cpu_samples import OFF_CPU
+
+
+def is_outside(lost: Pauses) -> bool:
+    """Whether most of the pauses are in no stage."""
+    return 2 * lost.outside_ns > lost.total_ns
+
+
+def tell_pauses(
+    measured: Measurements, owner: Owner, lost: Pauses
+) -> tuple[str, str, tuple[str, ...]]:
+    """(what the host does, what to try, caveats) of pauses, by what most of them are."""
+    named_culprit = partial(of_owner, measured, owner, is_outside=is_outside(lost))
+    if lost.short_ns > max(lost.silent_ns, lost.code_ns):
+        culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
+        place = "" if culprit is None else f", most in {_named(culprit)}"
+        advice = "see what runs between the ops: with_stack=True, ranges (NVTX), CPU samples"
+        return f"the host is between ops, in many short pauses{place}", advice, ()
+    if lost.code_ns > lost.silent_ns:
+        culprit = named_culprit(("python", "range"))
+        if culprit is None:
+            place = "the host runs Python"
+        else:
+            waiting = waiting_for(measured, culprit, owner)
+            place = f"the host is in {_named(culprit)}{waiting}"
+        return place, "make that shorter, or do it ahead of the step: in workers, or on the GPU", ()
+    culprit = named_culprit(("sample", "off_cpu"))
+    if culprit is not None:
+        advice = (
+            "see who calls it: mark it with ranges (NVTX), or record Python with with_stack=True"
+        )
+        return f"the host is {_on_cpu(culprit)}", advice, ()
+    culprit = named_culprit(("nothing",))
+    around = (
+        "" if culprit is None else culprit.place.partition("(nothing recorded, ")[2].rstrip(")")
+    )
+    what = f"no host activity is recorded{_between(around)}"
+    advice = "see what it does: record with with_stack=True, mark it with ranges (NVTX), or sample the CPU"
+    return (
+        what,
+        advice,
+        (
+            "the trace does not show what the host did: it may have waited for another process or a file",
+        ),
+    )
+
+
+def _between(around: str) -> str:
+    """What was recorded around a pause, as the end of a sentence: ` between aten::mm and aten::add`."""
+    if not around:
+        return ""
+    after, both, before = around.removeprefix("after ").partition(", before ")
+    return f" between {after} and {before}" if both else f" {around}"
+
+
+def _on_cpu(culprit: Culprit) -> str:
+    """What is known of CPUs alone, as the end of "the host is"."""
+    if culprit.place in OFF_CPU.values():
+        return _named(replace(culprit, place=culprit.place.strip("()")))
+    return f"in {_named(culprit)}, according to CPU samples"
+
+
+def _named(culprit: Culprit) -> str:
+    """A place, with its share where it is not nearly all."""
+    return (
+        culprit.place
+        if culprit.ratio >= 0.9
+        else f"{culprit.place} ({show(culprit.ratio, 'ratio')} of it)"
+    )

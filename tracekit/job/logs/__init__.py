@@ -1,0 +1,1 @@
+"""Logs of drivers and machines beside the traces."""

@@ -1,0 +1,103 @@
+"""How busy the machine was and what memory it used, as the log of a run tells it by step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tracekit.job.frames import run_heading, same_text
+from tracekit.job.logs.driver_log import logs
+from tracekit.job.tables import sheet
+from tracekit.model.report import Heading, Sheet
+from tracekit.model.trace import Measurements
+
+NAMES = r"cpu/|gpu/[0-9]{1,4}/"
+"""How the names that `capture.metrics.MetricsLogger` logs of the machine begin."""
+
+_NAME = re.compile(r"(?:cpu|gpu/([0-9]{1,4}))/(utilisation_percent|memory_used_bytes)")
+_VERLS_MEMORY = "perf/cpu_memory_used_gb"
+"""verl logs what its host uses in units of 2**30 bytes."""
+
+_HEADINGS = (
+    Heading("place", "of"),
+    Heading("busy", "busy", "ratio", "Mean of what the log says of its steps."),
+    Heading("least", "least busy", "ratio", "The step in which it was least busy."),
+    Heading("most", "most busy", "ratio"),
+    Heading("used_bytes", "memory used", "bytes", "Mean over the steps."),
+    Heading("first_bytes", "first", "bytes", "In the first of these steps."),
+    Heading("last_bytes", "last", "bytes", "In the last of these steps."),
+    Heading("most_bytes", "most", "bytes"),
+    Heading("steps", "steps", "count", "Steps of which the log says any of it."),
+)
+
+
+def machine_sheet(measured: Measurements) -> Sheet | None:
+    """The host and every GPU of each log: utilisation and memory used over its steps; None where no log tells.
+
+    The log has samples of ends of steps: what a GPU did within one the traces tell.
+    """
+    rows = [row for run, log in logs(measured).items() for row in _rows(measured, run, log.source)]
+    if not rows:
+        return None
+    frame = pd.DataFrame(rows).sort_values(["run", "order"], kind="stable")
+    caption = "At the end of each step. A GPU counts as busy while any kernel runs, however small; a host by the mean of its cores."
+    headings = (*run_heading(measured), *_HEADINGS)
+    return sheet(
+        "machine", "The machine, as logged", headings, frame.drop(columns="order"), caption=caption
+    )
+
+
+def _rows(measured: Measurements, run: object, source: str) -> list[dict[str, object]]:
+    """A row for the host and for each GPU that the log of a run tells of."""
+    rows = measured["logged"]
+    rows = rows[same_text(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()]
+    by_place: dict[int, dict[str, pd.Series[float]]] = {}
+    for name, levels in rows.groupby("name", sort=True):
+        quantity = _what(str(name))
+        if quantity is None:
+            continue
+        place, what, scale = quantity
+        value = levels.set_index("step")["value"].astype("float64") * scale
+        sound = (value >= 0) & (value <= (1.0 if what == "busy" else 2**60))
+        by_step = value[sound].groupby(level=0).last()
+        if len(by_step):
+            by_place.setdefault(place, {}).setdefault(what, by_step)
+    return [_row(run, place, parts) for place, parts in sorted(by_place.items())]
+
+
+def _what(name: str) -> tuple[int, str, float] | None:
+    """(GPU, -1 for the host; what is told; its unit in ours) of a name; None where it tells of no machine."""
+    if name == _VERLS_MEMORY:
+        return -1, "memory", 2.0**30
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    place = int(match[1] or -1)
+    if match[2].startswith("util"):
+        return place, "busy", 0.01
+    return place, "memory", 1.0
+
+
+def _row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:
+    """What a log says of the host (-1) or a GPU, reduced over its steps."""
+    busy, memory = parts.get("busy", _NOTHING), parts.get("memory", _NOTHING)
+    row: dict[str, object] = {
+        "run": run,
+        "order": place,
+        "place": "host" if place < 0 else f"GPU {place}",
+    }
+    row |= dict.fromkeys(_LEVELS)
+    if len(busy):
+        row |= {"busy": busy.mean(), "least": busy.min(), "most": busy.max()}
+    if len(memory):
+        row |= {"used_bytes": memory.mean(), "most_bytes": memory.max()}
+        row |= {"first_bytes": memory.iloc[0], "last_bytes": memory.iloc[-1]}
+    return row | {"steps": len(busy.index.union(memory.index))}
+
+
+_NOTHING: pd.Series[Any] = pd.Series([], dtype="float64")
+
+_LEVELS = ("busy", "least", "most", "used_bytes", "first_bytes", "last_bytes", "most_bytes")

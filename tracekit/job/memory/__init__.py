@@ -1,0 +1,1 @@
+"""Memory of the job: trends, pools, survivors, growth and forecasts."""

@@ -1,0 +1,98 @@
+"""Pictures of a rollout: the running batch of each engine over time, and when each engine ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+from operator import attrgetter
+
+import numpy as np
+
+from tracekit.job.frames import in_run
+from tracekit.job.rollout.generations import (
+    Generation,
+    by_role,
+    end_times,
+    is_on_one_clock,
+    iterations_of,
+)
+from tracekit.model.labels import called
+from tracekit.model.report import Chart
+from tracekit.model.trace import Measurements
+
+_START, _NAME = attrgetter("begin_ns"), attrgetter("engine")
+
+MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
+"""Most marks, lines and rows of one chart."""
+
+
+def charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Chart]:
+    """The unit with the longest generation: running batches over time, and when each engine ended."""
+    units = chain.from_iterable(by_role(found).values())
+    unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
+    run, _, number = unit[0].unit[:3]
+    step = called(", step", number)
+    title = f"{step}{in_run(measured, run)}"
+    same_clock = is_on_one_clock(unit)
+    batches = _batches_over_time(measured, unit, title, same_clock=same_clock)
+    if batches.marks:
+        yield batches
+    if len(unit) > 1:
+        yield _ends_of_engines(unit, title, same_clock=same_clock)
+
+
+def _batches_over_time(
+    measured: Measurements, unit: Sequence[Generation], title: str, *, same_clock: bool
+) -> Chart:
+    """A line for each engine: the largest batch of neighbouring iterations."""
+    first = min(map(_START, unit))
+    engines = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
+    marks: list[tuple[int, int, int]] = []
+    left_out = 0
+    for number, engine in enumerate(engines):
+        rows = iterations_of(measured, engine)
+        since_start = rows["ts_ns"].to_numpy() - engine.ts_ns
+        since_start = since_start + (engine.begin_ns - first if same_clock else 0)
+        most = MAX_MARKS // len(engines)
+        bins = np.arange(len(since_start)) * most // max(len(since_start), most)
+        begin = np.flatnonzero(np.diff(bins, prepend=-1))
+        highest = np.maximum.reduceat(rows["decode_requests"].to_numpy(np.int64), begin)
+        marks += zip(repeat(number), since_start[begin].tolist(), highest.tolist(), strict=False)
+        left_out += len(since_start) - len(begin)
+    caption = "The longest generation; the largest batch of neighbouring iterations."
+    if not same_clock:
+        caption += " Clocks cannot be compared: every engine begins at its own zero."
+    return Chart(
+        "rollout-batch",
+        f"Requests that generate, over time{title}",
+        "lines",
+        tuple(marks),
+        tuple(map(_NAME, engines)),
+        unit="count",
+        caption=caption,
+        omitted=left_out,
+    )
+
+
+def _ends_of_engines(unit: Sequence[Generation], title: str, *, same_clock: bool) -> Chart:
+    """A bar for each engine, the last first: how long it generated, and how long it waited then."""
+    ended = sorted(zip(end_times(unit), unit, strict=True), key=lambda pair: -pair[0])[:MAX_ROWS]
+    longest = ended[0][0]
+    worked: list[tuple[int, int, int]] = []
+    waited: list[tuple[int, int, int]] = []
+    for row, (after, _) in enumerate(ended):
+        worked.append((row, 0, after))
+        if after < longest:
+            waited.append((row, 1, longest - after))
+    return Chart(
+        "rollout-ends",
+        f"When each engine ended{title}",
+        "bars",
+        (*worked, *waited),
+        ("until its end", "waiting for the last"),
+        tuple(engine.engine for _, engine in ended),
+        caption=""
+        if same_clock
+        else "Clocks cannot be compared: every engine begins at its own zero.",
+        omitted=len(unit) - len(ended),
+    )

@@ -1,0 +1,373 @@
+"""Measured iterations to what each rollout engine did in each generation (Q8 to Q11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.collectives.clock_offsets import Capture, CaptureClock, capture_clocks
+from tracekit.job.frames import apart, share_of, units, whole_or_none
+from tracekit.job.steps.metric_samples import missing_last
+from tracekit.model.keys import CAPTURE, records, row_dicts
+from tracekit.model.labels import called
+from tracekit.model.records import dataclass
+from tracekit.model.trace import Measurements
+
+TOKENS_DONE = 0.9
+"""The tail of a generation begins when this share of its tokens is generated (Q9)."""
+
+LOW_BATCH = 0.25
+"""A batch below this share of the largest one is low (Q9)."""
+
+HALF_BATCH = 0.5
+"""Iterations of a tail below this share of the largest batch could run beside others. Any generation ends with fewer requests
+than it began with: one that ends at three quarters made a simulated tail 3 to 15 % dearer than it is."""
+
+FIRST = 0.1
+"""The first iterations of a generation are this share of those that only decode (Q10)."""
+
+CLASSES_PER_OCTAVE = 8
+"""Batches of one class are equal for comparing pace: a class spans some 9 %."""
+
+MIN_ALIKE = 3
+"""Fewer later iterations of a class are no yardstick."""
+
+UNIT = ("run", "role", "step", "part", "occurrence")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one engine did in one generation; None is unknown. Times are ns.
+
+    `tail_ns` is the time in which the last tenth of the tokens was generated, `low_ns` that of
+    low batches without prefill; `gain_ns` is what a generation would save whose low batches, and those of its tail below
+    half of the largest, were as fast as the others.
+    `context` is the mean number of tokens that a generating request attends to, `prompt_context` that of a token of an
+    iteration with prefill.
+    `first_over_steady` compares the first decode iterations with later ones of equal batch, of which
+    `compared_ratio` have such; `first_excess_ns` is what they take more.
+    """
+
+    unit: tuple[Any, ...]
+    engine: str
+    source: str
+    pid: int | None
+    mates: int
+    basis: str
+    ts_ns: int
+    dur_ns: int
+    rank: int | None = None
+    iterations: int = 0
+    decode_iterations: int = 0
+    tokens: int = 0
+    counted: bool = True
+    peak_requests: int = 0
+    mean_requests: float | None = None
+    context: float | None = None
+    prompt_context: float | None = None
+    tail_ns: int | None = None
+    low_ns: int | None = None
+    gain_ns: int = 0
+    pace_ns: float | None = None
+    busy_ns: int | None = None
+    prefill_busy_ns: int | None = None
+    prefill_ns: int = 0
+    pause_ns: int | None = None
+    first_over_steady: float | None = None
+    compared_ratio: float = 0.0
+    first_excess_ns: int = 0
+    first_pace_ns: float | None = None
+    clock: CaptureClock | None = None
+
+    @property
+    def end_ns(self) -> int:
+        """When its last work ended, on its own clock."""
+        return self.ts_ns + self.dur_ns
+
+    @property
+    def begin_ns(self) -> int:
+        """When its first work began, on the clock of its group."""
+        return self.ts_ns - (self.clock.fast_ns if self.clock else 0)
+
+    @property
+    def tail_ratio(self) -> float | None:
+        """τ: the tail's share of the generation."""
+        return share_of(self.tail_ns, self.dur_ns)
+
+    @property
+    def low_ratio(self) -> float | None:
+        """The share of the generation in which the batch was low."""
+        return share_of(self.low_ns, self.dur_ns)
+
+
+def generations(measured: Measurements) -> list[Generation]:
+    """What every engine did in every generation, in order of units and engines; mates count once.
+
+    Ranks of one replica that ran the very same batches (tensor parallel) are one engine.
+    """
+    return measured.derived(_generations)
+
+
+def _generations(measured: Measurements) -> list[Generation]:
+    if not measured.row_count("generations"):
+        return []
+    rows = units(measured["generations"])
+    parts, clocks = measured.derived(_parts), capture_clocks(measured)
+    engines: list[Generation] = []
+    for of_engine in apart(rows, [*UNIT, "replica"]):
+        by_work: dict[tuple[Any, ...], list[tuple[dict[str, Any], pd.DataFrame | None]]] = {}
+        in_order = of_engine.sort_values(["rank", *CAPTURE], kind="stable")
+        for key, record in zip(records(in_order, _KEY), row_dicts(in_order), strict=True):
+            row, part = {str(name): value for name, value in record.items()}, parts.get(key)
+            by_work.setdefault(_signature(row, part), []).append((row, part))
+        several = len(by_work) > 1
+        engines += [_generation(mates, clocks, several=several) for mates in by_work.values()]
+    return sorted(engines, key=_order)
+
+
+_KEY = (*CAPTURE, "step", "occurrence")
+"""One generation of one process."""
+
+
+def iterations_of(measured: Measurements, one: Generation) -> pd.DataFrame:
+    """The rows of `iterations` of one generation, in order of start."""
+    return measured.derived(_parts)[one.source, one.pid, one.unit[2], one.unit[4]]
+
+
+def _parts(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
+    """The iterations of every generation, in order of start."""
+    rows = units(measured["iterations"]).sort_values("ts_ns", kind="stable")
+    return {next(records(part.iloc[:1], _KEY)): part for part in apart(rows, _KEY)}
+
+
+def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(None if pd.isna(row[name]) else row[name] for name in names)
+
+
+def _order(generation: Generation) -> tuple[Any, ...]:
+    """By which generations are in order: units, missing parts last, then engines."""
+    engine = generation.engine
+    return (*missing_last(generation.unit), len(engine), engine, generation.source)
+
+
+def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
+    """What mates have in common: the batches that they ran; their replica where these are unknown."""
+    if part is not None:
+        sums = part[["count", "prefill_requests", "decode_requests"]].sum()
+        return (*map(int, sums), int(part["decode_requests"].max()))
+    if pd.isna(row["replica"]):
+        return _key(row, CAPTURE)
+    return ()
+
+
+def _generation(
+    mates: Sequence[tuple[dict[str, Any], pd.DataFrame | None]],
+    clocks: Mapping[Capture, CaptureClock],
+    *,
+    several: bool,
+) -> Generation:
+    """One engine by its first mate; without iterations it ends when the last of them does."""
+    row, part = mates[0]
+    clock = clocks.get(_capture(row))
+    start, work = int(row["ts_ns"]), {}
+    end = start + int(row["dur_ns"])
+    if part is not None:
+        work = _work(part)
+    else:
+        start, end = _span_of_mates([mate for mate, _ in mates], clocks)
+    return Generation(
+        _key(row, UNIT),
+        _name(row, several=several),
+        str(row["source"]),
+        whole_or_none(row["pid"]),
+        len(mates),
+        str(row["basis"]),
+        start,
+        end - start,
+        whole_or_none(row["rank"]),
+        pause_ns=whole_or_none(row["longest_pause_ns"]),
+        clock=clock,
+        **work,
+    )
+
+
+def _capture(row: Mapping[str, Any]) -> Capture:
+    """The capture that a row is of."""
+    return str(row["source"]), whole_or_none(row["pid"])
+
+
+def _span_of_mates(
+    mates: Sequence[Mapping[str, Any]], clocks: Mapping[Capture, CaptureClock]
+) -> tuple[int, int]:
+    """(start of the first mate, end of the last) on the clock of the first row; of the longest where clocks cannot be compared."""
+    own = [clocks.get(_capture(mate)) for mate in mates]
+    starts, durs = ([int(mate[name]) for mate in mates] for name in ("ts_ns", "dur_ns"))
+    known = [clock for clock in own if clock is not None]
+    if len(known) < len(mates) or len({clock.group for clock in known}) > 1:
+        return starts[0], starts[0] + max(durs)
+    moved = [start - clock.fast_ns for start, clock in zip(starts, known, strict=True)]
+    last = max(start + dur for start, dur in zip(moved, durs, strict=True))
+    return min(moved) + known[0].fast_ns, last + known[0].fast_ns
+
+
+def _name(row: dict[str, Any], *, several: bool) -> str:
+    """`replica 0`, `replica 0 rank 1`, `rank 3`, `process 4711`, else the file."""
+    rank, pid, replica = (whole_or_none(row[name]) for name in ("rank", "pid", "replica"))
+    process = called("rank", rank) or called("process", pid)
+    if replica is None:
+        return process or str(row["source"])
+    return f"replica {replica} {process}".strip() if several else f"replica {replica}"
+
+
+def _work(part: pd.DataFrame) -> dict[str, Any]:
+    """The fields of a Generation that its iterations tell."""
+    pace, count = part["pace_ns"].to_numpy(np.int64), part["count"].to_numpy(np.int64)
+    running = part["decode_requests"].to_numpy(np.int64)
+    prefill = part["prefill"].to_numpy(np.bool_)
+    counted = part["decode_tokens"].notna().to_numpy()
+    # Without a count every running request gets one token; speculative decoding gets more.
+    decoded = part["decode_tokens"].to_numpy(np.int64, na_value=0)
+    tokens = np.where(counted, decoded, running * count)
+    wall, total, peak = int(pace.sum()), int(tokens.sum()), int(running.max())
+    decode = ~prefill & (running > 0)
+    low = ~prefill & (running < LOW_BATCH * peak)
+    low_ns, tail_ns = int(pace[low].sum()), None
+    gain = 0.0
+    if total:
+        tail_ns = wall - _until(pace, tokens, TOKENS_DONE * total)
+        in_tail = ~prefill & (np.cumsum(tokens) > TOKENS_DONE * total)
+        thin = low | (in_tail & (running < HALF_BATCH * peak))
+        if others := int(tokens[~thin].sum()):
+            rate = int(pace[~thin].sum()) / others
+            gain = int(pace[thin].sum()) - int(tokens[thin].sum()) * rate
+    busy = part["busy_ns"]
+    busy_ns = prefill_busy_ns = None
+    if busy.notna().all():
+        busy_ns, prefill_busy_ns = int(busy.sum()), int(busy[prefill].sum())
+    each = pace / count
+    return {
+        "iterations": int(count.sum()),
+        "decode_iterations": int(count[decode].sum()),
+        "tokens": total,
+        "counted": bool(counted.all()),
+        "peak_requests": peak,
+        "mean_requests": share_of(float((running * pace).sum()), wall),
+        "context": _quotient(part["context_tokens"][decode], (running * count)[decode]),
+        "prompt_context": _quotient(
+            part["attention_pairs"][prefill],
+            part["prefill_tokens"][prefill] + part["decode_tokens"][prefill],
+        ),
+        "tail_ns": tail_ns,
+        "low_ns": low_ns if peak else None,
+        "gain_ns": max(round(gain), 0),
+        "pace_ns": _median(each[decode]),
+        "busy_ns": busy_ns,
+        "prefill_busy_ns": prefill_busy_ns,
+        "prefill_ns": int(pace[prefill].sum()),
+        **_first(each[decode], count[decode], running[decode]),
+    }
+
+
+def _quotient(over: pd.Series[Any], under: Any) -> float | None:
+    """Σ over / Σ under; None of nothing, and where a part of either is unknown."""
+    if not len(over) or over.isna().any() or pd.isna(under).any() or not under.sum():
+        return None
+    return float(over.sum()) / float(under.sum())
+
+
+def _median(values: npt.NDArray[np.float64]) -> float | None:
+    """The median, None of nothing."""
+    return float(np.median(values)) if len(values) else None
+
+
+def _until(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float) -> int:
+    """How long it takes until so many tokens are generated; within an iteration evenly."""
+    done = np.cumsum(tokens)
+    place = int(np.searchsorted(done, need, "left"))
+    before = float(done[place] - tokens[place])
+    return round(
+        int(pace[:place].sum()) + float(pace[place]) * (need - before) / float(tokens[place])
+    )
+
+
+def _first(
+    each: npt.NDArray[np.float64], count: npt.NDArray[np.int64], running: npt.NDArray[np.int64]
+) -> dict[str, Any]:
+    """How the first tenth of the decode iterations compares with later ones of equal batch (Q10)."""
+    number = np.cumsum(count)
+    first = number <= max(int(number.max(initial=0) * FIRST), 1)
+    classes = np.round(np.log2(running) * CLASSES_PER_OCTAVE).astype(np.int64)
+    later = pd.Series(each[~first]).groupby(classes[~first])
+    yardstick = later.median()[later.size() >= MIN_ALIKE]
+    steady = yardstick.reindex(classes[first]).to_numpy(float)
+    compared = ~np.isnan(steady)
+    if not compared.any():
+        return {}
+    first_pace, steady = each[first][compared], steady[compared]
+    excess = np.maximum(first_pace - steady, 0) * count[first][compared]
+    over = first_pace[steady > 0] / steady[steady > 0]
+    return {
+        "first_over_steady": _median(over),
+        "compared_ratio": float(compared.mean()),
+        "first_excess_ns": round(float(excess.sum())),
+        "first_pace_ns": float(np.median(first_pace)),
+    }
+
+
+def by_role(found: Sequence[Generation]) -> dict[tuple[Any, Any], list[list[Generation]]]:
+    """The units of each run and role: generations that ran side by side."""
+    sides: dict[tuple[Any, ...], list[Generation]] = {}
+    for generation in found:
+        sides.setdefault(generation.unit, []).append(generation)
+    roles: dict[tuple[Any, Any], list[list[Generation]]] = {}
+    for unit, side_by_side in sides.items():
+        roles.setdefault((unit[0], unit[1]), []).append(side_by_side)
+    return roles
+
+
+def is_on_one_clock(unit: Sequence[Generation]) -> bool:
+    """Whether the times of all its engines can be compared."""
+    groups = {generation.clock and generation.clock.group for generation in unit}
+    return len(groups) == 1 and None not in groups
+
+
+def end_times(unit: Sequence[Generation]) -> list[int]:
+    """How long after the first engine began each one ended.
+
+    Engines begin together: where their clocks cannot be compared, each is timed from its own start.
+    """
+    if not is_on_one_clock(unit):
+        return [generation.dur_ns for generation in unit]
+    start = min(map(attrgetter("begin_ns"), unit))
+    return [g.begin_ns + g.dur_ns - start for g in unit]
+
+
+def last_engine(unit: Sequence[Generation]) -> Generation:
+    """The engine that ended last."""
+    times = end_times(unit)
+    return unit[times.index(max(times))]
+
+
+def bubble(unit: Sequence[Generation], *, without_tails: bool = False) -> tuple[float, float]:
+    """(B, the time that even ends would save) of engines that began together (Q8)."""
+    after = [
+        end - (g.gain_ns if without_tails else 0)
+        for g, end in zip(unit, end_times(unit), strict=True)
+    ]
+    window = max(after)
+    saved = window - sum(after) / len(after)
+    return share_of(saved, window) or 0.0, saved
+
+
+def unseen_replicas(found: Sequence[Generation]) -> str:
+    """What the numbers of the replicas tell of others that were not recorded; empty where none is missing."""
+    numbers = {int(g.engine.split()[1]) for g in found if g.engine.startswith("replica ")}
+    expected = max(numbers, default=-1) + 1
+    if len(numbers) == expected:
+        return ""
+    return f"{len(numbers)} of at least {expected} replicas were recorded"

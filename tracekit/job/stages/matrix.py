@@ -1,0 +1,221 @@
+"""Role × stage × step: what each cell takes, how that is known, and what of a step no stage explains (Q1–Q3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.job.frames import (
+    UNIT,
+    distinct,
+    grouped,
+    job,
+    same_text,
+    stage_rows,
+    text_or_none,
+    units,
+)
+from tracekit.job.logs.driver_log import Logged, logs, same_steps
+from tracekit.model.intervals import covered, side_by_side, union
+from tracekit.model.keys import CAPTURE, IN_RUN, is_among, looked_up, numbered_alike
+from tracekit.model.stages import RL_STAGES
+from tracekit.model.tables.arrays import framed
+from tracekit.model.trace import Measurements
+
+MAX_STAGES = 100
+"""Most stages of one run that get cells, those with most time first."""
+
+
+def cells(measured: Measurements) -> pd.DataFrame:
+    """One row a (run, step, part, role, canonical stage): its wall and how it is known (Q1).
+
+    Columns: the unit, role, canonical, wall_ns (longest rank; NA unless measured), rank (which), ranks,
+    instances (ranges on one rank, most), logged_ns, state: measured | log | not applicable | missing.
+    """
+    return measured.derived(_cells)
+
+
+def timed_units(measured: Measurements) -> pd.DataFrame:
+    """The units (`pooling.step_walls`) that get cells: of a run with stages, those with a number or a stage.
+
+    A capture of neither, such as a timeline of the cluster beside the profiles, is no step of the run.
+    Not to be changed in place.
+    """
+    return measured.derived(_timed_units)
+
+
+def _timed_units(measured: Measurements) -> pd.DataFrame:
+    walls = job(measured).walls
+    staged = stage_rows(measured)
+    numbered = walls["step"].notna().to_numpy()
+    without = ~walls["run"].isin(set(staged["run"])).to_numpy(np.bool_)
+    return walls[numbered | is_among(walls, staged, UNIT) | without].reset_index(drop=True)
+
+
+def _cells(measured: Measurements) -> pd.DataFrame:
+    walls = timed_units(measured)
+    frames = [
+        _run_cells(walls[same_text(walls["run"], run)], seen[same_text(seen["run"], run)], log, run)
+        for seen in [_seen(measured)]
+        for run, log in _runs(measured).items()
+    ]
+    columns = [
+        *UNIT,
+        "role",
+        "canonical",
+        "wall_ns",
+        "rank",
+        "ranks",
+        "instances",
+        "logged_ns",
+        "state",
+    ]
+    out = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+    types = dict.fromkeys(("wall_ns", "rank", "ranks", "instances", "logged_ns"), "Int64")
+    return out[columns].astype(types)
+
+
+def _runs(measured: Measurements) -> dict[Any, Logged | None]:
+    """Every run with its log, if it has one."""
+    run_logs = logs(measured)
+    names = [*job(measured).walls["run"].unique(), *run_logs]
+    return {name: run_logs.get(name) for name in dict.fromkeys(map(text_or_none, names))}
+
+
+def _seen(measured: Measurements) -> pd.DataFrame:
+    """What traces hold: one row a (unit, role, canonical)."""
+    rows = stage_rows(measured)
+    by = [*UNIT, "role", "canonical"]
+    per_rank = grouped(
+        rows, [*UNIT, "canonical", *IN_RUN], wall_ns=("dur_ns", "sum"), instances=("dur_ns", "size")
+    ).sort_values("wall_ns", ascending=False, kind="stable")
+    return grouped(
+        per_rank,
+        by,
+        wall_ns=("wall_ns", "first"),
+        rank=("rank", "leading"),
+        ranks=("wall_ns", "size"),
+        instances=("instances", "max"),
+    )
+
+
+def _run_cells(
+    walls: pd.DataFrame, seen: pd.DataFrame, log: Logged | None, run: object
+) -> pd.DataFrame:
+    """The cells of one run: every stage of it in every unit of it."""
+    totals = grouped(seen, ["role", "canonical"], wall_ns=("wall_ns", "sum"))
+    longest = np.argsort(-totals["wall_ns"].to_numpy(np.int64), kind="stable")[:MAX_STAGES]
+    stages = totals[["role", "canonical"]].iloc[longest]
+    if log is not None:
+        names = sorted(set(log.stages["canonical"]) - set(stages["canonical"]))
+        only = pd.DataFrame({"role": [None] * len(names), "canonical": names}, dtype=object)
+        if not len(walls):
+            walls = pd.DataFrame(
+                {"run": run, "step": sorted(set(log.stages["step"])), "part": None}
+            )
+        is_rl = len(set(RL_STAGES) & ({*stages["canonical"], *names})) > 1
+        absent = [s for s in RL_STAGES if is_rl and s not in {*stages["canonical"], *names}]
+        absent_rows = pd.DataFrame(
+            {"role": [None] * len(absent), "canonical": absent}, dtype=object
+        )
+        stages = pd.concat([stages.astype(object), only, absent_rows], ignore_index=True)
+    keys = ["step", "part", "role", "canonical"]
+    out = looked_up(_grid(walls, stages), seen.drop(columns="run"), keys, optional=keys)
+    logged, has_step = _from_log(out, log, walls)
+    measured_here = out["wall_ns"].notna().to_numpy()
+    out["logged_ns"] = logged
+    out["state"] = np.select(
+        [measured_here, logged.notna().to_numpy(), has_step],
+        ["measured", "log", "not applicable"],
+        "missing",
+    )
+    return out
+
+
+def _grid(walls: pd.DataFrame, stages: pd.DataFrame) -> pd.DataFrame:
+    """A row for each unit and stage."""
+    unit = np.repeat(np.arange(len(walls)), len(stages))
+    stage = np.tile(np.arange(len(stages)), len(walls))
+    columns = {
+        "run": walls["run"].to_numpy(object)[unit],
+        "step": walls["step"].astype("Int64").array[unit],
+        "part": walls["part"].to_numpy(object)[unit],
+        "role": stages["role"].to_numpy(object)[stage],
+        "canonical": stages["canonical"].to_numpy(object)[stage],
+    }
+    return framed(columns, len(unit))
+
+
+def _from_log(
+    grid: pd.DataFrame, log: Logged | None, walls: pd.DataFrame
+) -> tuple[pd.Series[Any], Any]:
+    """(what the log says of each cell, whether it speaks of that step at all).
+
+    Where no step of the traces has the number of a logged one, all steps of the log stand for each.
+    """
+    if log is None:
+        return pd.Series(pd.NA, index=grid.index, dtype="Int64"), np.zeros(len(grid), np.bool_)
+    numbered = same_steps(walls, log) if "origin" in walls else sorted(set(log.stages["step"]))
+    if not numbered:
+        pooled = log.stages.groupby("canonical")["dur_ns"].median()
+        value = grid["canonical"].map(pooled).astype("Float64").round().astype("Int64")
+        return value, np.ones(len(grid), np.bool_)
+    cells = grid[["step", "canonical"]]
+    values = looked_up(cells, log.stages, ["step", "canonical"])["dur_ns"].astype("Int64")
+    return values.set_axis(grid.index), grid["step"].isin(numbered).to_numpy()
+
+
+def residuals(measured: Measurements) -> pd.DataFrame:
+    """What no stage of a process covers of its own steps: one row a (run, role, rank, unit) and process (Q3).
+
+    Columns: the unit, role, rank, host, pid, wall_ns, residual_ns. Where no stage is annotated, and where
+    stages were captured one by one, nothing is known of the rest: such rows are left out.
+    """
+    steps = units(measured["steps"])
+    steps = steps[(steps["origin"] != "stage").to_numpy()]
+    ranges = stage_rows(measured)
+    if not len(steps) or not len(ranges):
+        return steps[[*UNIT, *IN_RUN]].iloc[:0].assign(wall_ns=0, residual_ns=0)
+    number, number_of_stage = numbered_alike(CAPTURE, steps, ranges)
+    out = steps[[*UNIT, *IN_RUN]].assign(wall_ns=steps["dur_ns"])
+    staged = np.isin(number, number_of_stage)
+    out, start, number = out[staged], steps["ts_ns"].to_numpy(np.int64)[staged], number[staged]
+    begin, dur = (ranges[name].to_numpy(np.int64) for name in ("ts_ns", "dur_ns"))
+    wall = out["wall_ns"].to_numpy(np.int64)
+    line = np.concatenate((number_of_stage, number))
+    begins, ends = np.concatenate((begin, start)), np.concatenate((begin + dur, start + wall))
+    uncovered = np.zeros(len(out), np.int64)
+    for chosen, shift in side_by_side(line, begins, ends):
+        moved, until = begins[chosen] + shift, ends[chosen] + shift
+        stages = np.flatnonzero(chosen) < len(begin)
+        busy = union(moved[stages], until[stages])
+        in_part = np.flatnonzero(chosen[len(begin) :])
+        uncovered[in_part] = wall[in_part] - covered(busy, moved[~stages], until[~stages])
+    assert (uncovered >= 0).all(), "stages cannot cover more of a step than there is"
+    # One process after the other, as they first come.
+    order = np.argsort(pd.factorize(number)[0], kind="stable")
+    return out.assign(residual_ns=uncovered).iloc[order].reset_index(drop=True)
+
+
+def by_rank(measured: Measurements) -> pd.DataFrame:
+    """One row a (run, role, canonical, rank): wall_ns per step of that rank, mean over all its steps (Q1).
+
+    What no stage covers is a row of its own per role and rank, its `canonical` missing.
+    """
+    by = ["run", "role", "canonical", "rank"]
+    process = ["run", "role", "rank", "host", "pid"]
+    walls = grouped(stage_rows(measured), [*process, "canonical"], wall_ns=("dur_ns", "sum"))
+    steps = distinct(units(measured["steps"]), [*process, "step", "part"])
+    steps = grouped(steps, process, steps=("pid", "size"))
+    count = looked_up(walls, steps, process, optional=process)["steps"].to_numpy(np.float64)
+    walls["wall_ns"] = walls["wall_ns"] / np.maximum(np.nan_to_num(count, nan=1.0), 1.0)
+    outside = residuals(measured)
+    if len(outside):
+        means = grouped(
+            outside, ["run", "role", "rank", "host", "pid"], wall_ns=("residual_ns", "mean")
+        )
+        walls = pd.concat([walls, means.assign(canonical=None)], ignore_index=True)
+    longest = grouped(walls, by, wall_ns=("wall_ns", "max"))
+    return longest.astype({"rank": "Int64", "wall_ns": "Float64"})

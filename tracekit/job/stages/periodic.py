@@ -1,0 +1,247 @@
+"""Stages that only some steps have, such as validation or a checkpoint: how often they come, and what they cost a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import (
+    UNIT,
+    grouped,
+    in_run,
+    same_text,
+    text_or_none,
+)
+from tracekit.job.logs.driver_log import Logged
+from tracekit.job.stages.durations import recorded_steps, stage_steps, stage_walls
+from tracekit.model.keys import looked_up, row_dicts
+from tracekit.model.records import dataclass
+from tracekit.model.stages import STAGES, VALIDATION
+from tracekit.model.trace import Measurements
+from tracekit.model.units import show
+
+LEAST_TIMES = 2
+"""A stage that comes once has no period."""
+
+CHECKPOINT = "save"
+"""The canonical stage of checkpoints."""
+
+_CHORES = (VALIDATION, CHECKPOINT)
+
+WORTH_NAMING = 0.001
+"""A smaller share of the time needs no sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicStage:
+    """A stage that `present` of `recorded` steps have, for `wall_ns` on its longest rank.
+
+    `every` is its period in steps, None where it has none. `share` is its part of all time, steps without it
+    included; `is_between` tells whether it lies between steps rather than in them.
+    """
+
+    run: object
+    role: str | None
+    canonical: str
+    wall_ns: float
+    present: int
+    recorded: int
+    every: int | None
+    share: float
+    is_between: bool = False
+
+    @property
+    def how_often(self) -> str:
+        """Its period in words, or how many steps have it."""
+        if self.every is not None:
+            return f"every {self.every} steps"
+        return f"in {self.present} of {self.recorded} steps"
+
+    @property
+    def per_step_ns(self) -> float:
+        """What it takes per step, steps without it included."""
+        return self.wall_ns * self.present / max(self.recorded, 1)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it comes by a schedule: with a period, or as validation and checkpoints do."""
+        return self.every is not None or self.canonical in _CHORES
+
+    @property
+    def is_chore(self) -> bool:
+        """Whether it comes by a schedule and is no part of training, as validation and checkpoints: its GPUs idle by plan."""
+        return self.is_planned and (self.canonical not in STAGES or self.canonical in _CHORES)
+
+    def sentence(self, measured: Measurements) -> str:
+        """What it costs when it runs, and on average."""
+        whose = f"{self.role} {self.canonical}" if self.role else self.canonical
+        between = ", between steps" if self.is_between else ""
+        return (
+            f"{whose}{in_run(measured, self.run)}: {show(self.wall_ns, 'ns')} {self.how_often}"
+            f"{between}, {show(self.share, 'ratio')} of the time"
+        )
+
+
+def period(present: Sequence[int], recorded: Sequence[int]) -> int | None:
+    """The k of a stage that runs in every k-th step, by the numbers of the steps; None without a period.
+
+    Every recorded step at its distance has it, and no other one; between any two of them all steps were recorded.
+
+    >>> period([5, 10, 15], range(1, 18)), period([1, 3, 5, 7], range(1, 8)), period([5, 10], range(3, 20))
+    (5, 2, None)
+    >>> period([2, 4], [1, 2, 4]), period([7], range(1, 12)), period([1, 2, 3], [1, 2, 3])
+    (None, None, None)
+    """
+    have, every = sorted(set(present)), set(recorded)
+    if len(have) < LEAST_TIMES:
+        return None
+    distance = have[1] - have[0]
+    expected = [number for number in sorted(every) if (number - have[0]) % distance == 0]
+    if distance < 2 or expected != have:
+        return None
+    return distance if every.issuperset(range(have[0], have[-1] + 1)) else None
+
+
+def periodic_stages(measured: Measurements) -> list[PeriodicStage]:
+    """The stages that some recorded steps of their role lack, or that lie between steps; the most costly first.
+
+    Not those of steps that were captured stage by stage: what such a step lacks may have run all the same.
+    """
+    return measured.derived(_periodic_stages)
+
+
+def _periodic_stages(measured: Measurements) -> list[PeriodicStage]:
+    walls = stage_walls(measured)
+    walls = walls[walls["recorded_steps"].notna().to_numpy(np.bool_)]
+    is_partial = (walls["steps"] < walls["recorded_steps"]) | (walls["outside_ns"] > 0)
+    if not is_partial.any():
+        return []
+    steps, with_stage = recorded_steps(measured), stage_steps(measured)
+    steps = steps[(steps["origin"] != "stage").to_numpy(np.bool_)]
+    stages = []
+    for row in row_dicts(walls[is_partial.to_numpy(np.bool_)]):
+        recorded = _of_owner(steps, row)["step"]
+        of_role = _of_owner(with_stage, row)
+        present = of_role[(of_role["canonical"] == row["canonical"]).to_numpy(np.bool_)]["step"]
+        # A stage before the first step is start-up.
+        if len(recorded) > 1 and recorded.notna().all() and present.notna().any():
+            outside_ns = float(_of_owner(walls, row)["outside_ns"].sum())
+            numbers = present.dropna().astype(int).tolist(), recorded.astype(int).tolist()
+            stages.append(_periodic_stage(row, numbers, outside_ns))
+    return _by_cost(stages)
+
+
+def _of_owner(rows: pd.DataFrame, row: Mapping[Any, Any]) -> pd.DataFrame:
+    """The rows of the run and role of a row."""
+    same = same_text(rows["run"], row["run"]) & same_text(rows["role"], row["role"])
+    return rows[same.to_numpy(np.bool_)]
+
+
+def _periodic_stage(
+    row: Mapping[Any, Any], numbers: tuple[list[int], list[int]], outside_ns: float
+) -> PeriodicStage:
+    """The stage of a row of `stage_walls`, by the numbers of the steps that have it and of all.
+
+    `outside_ns` is how long all stages of its role take between steps.
+    """
+    present, recorded = numbers
+    stage_ns = float(row["inside_ns"]) + float(row["outside_ns"])
+    return PeriodicStage(
+        row["run"],
+        text_or_none(row["role"]),
+        str(row["canonical"]),
+        float(row["wall_ns"]),
+        len(present),
+        len(recorded),
+        period(present, recorded),
+        stage_ns / max(float(row["recorded_ns"]) + outside_ns, 1.0),
+        not row["inside_ns"],
+    )
+
+
+def chore_keys(measured: Measurements) -> set[tuple[object, ...]]:
+    """Return run, role and canonical stage of chores: rules about idle GPUs leave them to `told`."""
+    return {
+        (text_or_none(stage.run), stage.role, stage.canonical)
+        for stage in periodic_stages(measured)
+        if stage.is_chore
+    }
+
+
+def planned_ns(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """The time of each step (`Job.walls`) in stages that come by a schedule and that other steps lack."""
+    planned = [s for s in periodic_stages(measured) if s.is_planned and not s.is_between]
+    if not planned:
+        return np.zeros(len(walls))
+    keys = {(stage.run, stage.role, stage.canonical) for stage in planned}
+    rows = stage_steps(measured)
+    rows = rows[rows["is_inside"].to_numpy(np.bool_)]
+    of_rows = zip(rows["run"], map(text_or_none, rows["role"]), rows["canonical"], strict=True)
+    rows = rows[np.array([key in keys for key in of_rows], np.bool_)]
+    by_role = grouped(rows, [*UNIT, "role"], wall_ns=("wall_ns", "sum"))
+    longest = grouped(by_role, [*UNIT], planned_ns=("wall_ns", "max"))
+    found = looked_up(walls[[*UNIT]], longest, UNIT, optional=UNIT)["planned_ns"]
+    planned_of: npt.NDArray[np.float64] = found.to_numpy(np.float64, na_value=np.nan)
+    return np.where(np.isnan(planned_of), 0.0, planned_of)
+
+
+def logged_periodic_stages(log: Logged, run: object = None) -> list[PeriodicStage]:
+    """The same of a driver's log: the stages that it times in some of its steps only; the most costly first.
+
+    A stage that does not fit into its step beside the others (verl times validation so) lies between steps.
+    """
+    times = log.stages.pivot_table(
+        index="step", columns="canonical", values="dur_ns", aggfunc="max"
+    )
+    steps = log.steps[log.steps > 0].astype(float)
+    times = times.reindex(steps.index).astype(float)
+    counts = times.notna().sum()
+    free_ns = steps - times[counts.index[counts == len(steps)]].sum(axis=1)
+    partial = counts.index[(counts > 0) & (counts < len(steps))]
+    present = {name: times[name].dropna() for name in partial}
+    between = [name for name, ns in present.items() if free_ns[ns.index].sum() < FITTING * ns.sum()]
+    time_ns = steps.sum() + sum(present[name].sum() for name in between)
+    stages = [
+        PeriodicStage(
+            run,
+            None,
+            str(name),
+            float(present[name].mean()),
+            len(present[name]),
+            len(steps),
+            period(present[name].index.tolist(), steps.index.tolist()),
+            float(present[name].sum() / time_ns),
+            name in between,
+        )
+        for name in partial
+    ]
+    return _by_cost(stages)
+
+
+FITTING = 0.5
+"""A stage lies between steps where these leave less room than so much of it beside what every step has."""
+
+
+def _by_cost(stages: Sequence[PeriodicStage]) -> list[PeriodicStage]:
+    """Those that are worth naming, the most costly first."""
+    worth = [stage for stage in stages if stage.share >= WORTH_NAMING]
+    return sorted(worth, key=lambda stage: (-stage.share, stage.canonical))
+
+
+MOST_NAMED = 4
+"""Most stages of one caption."""
+
+
+def told(measured: Measurements) -> str:
+    """The periodic stages in sentences, and what shares beside them are of; nothing without any."""
+    stages = periodic_stages(measured)
+    if not stages:
+        return ""
+    sentences = [f"{stage.sentence(measured)}." for stage in stages[:MOST_NAMED]]
+    if len(stages) > MOST_NAMED:
+        sentences.append(f"{len(stages) - MOST_NAMED} more stages are in some steps only.")
+    return " ".join((*sentences, "Shares are of all steps, including steps without it."))

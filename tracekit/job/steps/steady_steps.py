@@ -1,0 +1,206 @@
+"""The steps that count: headline, means and findings rest on them, and what is left out is told with its reason.
+
+Told apart by what a step held, never by how long it took: whether its device work was launched in it, and runs in it.
+A recording of a host alone tells nothing of that: there every step counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.frames import (
+    apart,
+    count_distinct,
+    distinct,
+    each_run,
+    text_or_none,
+    undamaged,
+    whole_or_none,
+)
+from tracekit.job.steps.metric_samples import COLUMNS, samples
+from tracekit.job.steps.step_values import marked_steps
+from tracekit.job.steps.warm_up import COMPARED_ONLY, INCOMPLETE, Dropped, dropped
+from tracekit.model import faults
+from tracekit.model.keys import CAPTURE, of_keys
+from tracekit.model.metrics import STEP_TIME
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import Columns, holds
+from tracekit.model.trace import Measurements
+
+OF_EVERY_STEP = frozenset(
+    [
+        "allocator_steps",
+        "counter_levels",
+        "live_steps",
+        "logged",
+        "memory_stages",
+        "memory_steps",
+        "out_of_memory",
+        "snapshot_windows",
+        "step_levels",
+        "survivors",
+    ]
+)
+"""Tables of which every row counts: levels of memory go on from step to step, and a log tells of steps of its own."""
+
+LEAST_COUNTED = 2
+"""Where fewer steps of a capture would be left its first one counts too: its device work is like that of the others."""
+
+Steps = tuple[Dropped, ...]
+
+
+def left_out_steps(measured: Measurements) -> Steps:
+    """The steps that do not count, with reasons, in order; none of a run without device work, nor where that is unknown.
+
+    Steps that a person chose all count; work of others, that ran in them, is not there.
+    """
+    return measured.derived(_known_left_out)
+
+
+def _known_left_out(measured: Measurements) -> Steps:
+    return faults.sound(measured, lambda whom: faults.asked(whom, _left_out_steps, ()), ())
+
+
+def _left_out_steps(measured: Measurements) -> Steps:
+    if measured.facts.has_chosen_steps:
+        return ()
+    steps = measured["steps"]
+    on_device = steps[(steps["launch_count"] > 0).fillna(value=False).to_numpy(np.bool_)]
+    if not len(on_device):
+        return ()
+    values = measured.derived(marked_steps).reindex(columns=[*COLUMNS])
+    values["run"] = values["run"].where(values["run"].notna(), "")
+    with_device = set(on_device["run"].where(on_device["run"].notna(), "").astype(str))
+    of_steps = samples(values[(values["name"] == STEP_TIME).to_numpy(np.bool_)])
+    left_out = [
+        step
+        for step in dropped(of_steps, values, None).steps
+        if step.run in with_device and step.reason not in COMPARED_ONLY
+    ]
+    kept = tuple(_unless_single(left_out, steps))
+    return (*kept, *_incomplete(measured, kept))
+
+
+WHOLE = 0.98
+"""A rank whose file is damaged lacks a step in which it has less than this share of the launches that its other steps tell of."""
+
+MARKED = ("profiler", "range")
+"""Origins of steps that have the same number on every rank."""
+
+
+def incomplete_steps(measured: Measurements) -> Steps:
+    """Those of `left_out_steps` that some rank lacks: what ranks wait for is known of the steps that all of them show."""
+    return tuple(filter(attrgetter("is_incomplete"), left_out_steps(measured)))
+
+
+def _incomplete(measured: Measurements, left_out: Steps) -> Iterator[Dropped]:
+    """The steps that a rank lacks which shows others, because it stopped earlier or its file was cut; none if too few are left.
+
+    Ranks of one role are to show the same steps. Of sound files a step lacks only what has no row, or no device work at all.
+    """
+    gone = {(step.run, step.step) for step in left_out}
+    for run, steps in each_run(_marked_steps(measured)):
+        name = text_or_none(run) or ""
+        lacking: set[int] = set()
+        for of_role in apart(steps, ["role"]):
+            whole_rows = of_role[~_is_lost(measured, of_role)]
+            members = count_distinct(whole_rows, ["replica", "rank"])
+            by_step = distinct(whole_rows, ["step", "replica", "rank"])["step"].value_counts()
+            numbers = set(of_role["step"].astype(int))
+            lacking |= {number for number in numbers if by_step.get(number, 0) < members}
+        common = set(steps["step"].astype(int)) - lacking
+        counting = [number for number in common if (name, number) not in gone]
+        if lacking and len(counting) >= LEAST_COUNTED:
+            for number in sorted(lacking):
+                if (name, number) not in gone:
+                    yield Dropped(name, number, None, INCOMPLETE)
+
+
+def _marked_steps(measured: Measurements) -> pd.DataFrame:
+    """The rows of steps that can be told on every rank."""
+    steps = measured["steps"]
+    is_known = steps["step"].notna() & steps["rank"].notna() & steps["origin"].isin(MARKED)
+    return steps[is_known.to_numpy(np.bool_)]
+
+
+def _is_lost(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Of which rows device work is lost: all of it, or in a damaged file a part that the other ranks have."""
+    launches = steps["launch_count"].to_numpy(np.float64, na_value=0.0)
+    member, first = of_keys(steps, ["replica", "rank"])
+    step, _ = of_keys(steps, ["step"])
+    own = pd.Series(launches).where(launches > 0)
+    usual = own.groupby(member).median().reindex(range(len(first))).fillna(0).to_numpy(float)
+    ratio = launches / np.where(usual > 0, usual, 1.0)[member]
+    of_step = pd.Series(ratio).groupby(step).median().to_numpy(float)
+    has_work = (usual[member] > 0) & (of_step[step] > 0)
+    is_damaged = ~steps["source"].isin(undamaged(measured, steps)["source"]).to_numpy(np.bool_)
+    is_partial = is_damaged & (ratio < WHOLE * of_step[step])
+    return np.asarray(has_work & ((launches == 0) | is_partial), np.bool_)
+
+
+def _unless_single(left_out: Sequence[Dropped], steps: pd.DataFrame) -> Iterator[Dropped]:
+    """Of these steps those but for first ones that would leave next to none in a capture: their work tells as much."""
+    by_step = {(step.run, step.step): step for step in left_out}
+    runs = steps["run"].where(steps["run"].notna(), "")
+    numbers = zip(map(str, runs), map(whole_or_none, steps["step"]), strict=True)
+    dropped_of = [by_step.get(key) for key in numbers]
+    capture, _ = of_keys(steps, CAPTURE)
+    counting = np.bincount(capture[[step is None for step in dropped_of]], minlength=len(steps))
+    needed = {
+        step
+        for step, number in zip(dropped_of, capture.tolist(), strict=True)
+        if step is not None and step.is_first and counting[number] < LEAST_COUNTED
+    }
+    yield from (step for step in left_out if step not in needed)
+
+
+def counted(measured: Measurements, steps: Steps) -> Measurements:
+    """The measurements without those of `steps`; the same without any. Its `recorded` holds all steps with work.
+
+    Looks at no table: what is judged of it rests on those that it looks at itself.
+    """
+    return measured.derived(_Counted(steps)) if steps else measured
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A function of measurements, equal to any other of the same steps: so that each is computed once."""
+
+    steps: Steps
+
+    def __call__(self, measured: Measurements) -> Measurements:
+        """The measurements of the steps that count."""
+        without_work = [step for step in self.steps if step.is_without_work]
+        recorded = _without(measured, without_work) if without_work else measured
+        return replace(_without(measured, self.steps), recorded=recorded)
+
+
+def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
+    """The measurements without what was measured of these steps."""
+    tables = dict(measured.arrays)
+    for name, columns in measured.arrays.items():
+        if name in OF_EVERY_STEP or "step" not in columns.arrays:
+            continue
+        is_gone = np.zeros(len(columns), np.bool_)
+        for step in steps:
+            is_gone |= _rows_of(columns, step)
+        if is_gone.any():
+            tables[name] = columns.where(~is_gone)
+    return replace(measured, arrays=tables)
+
+
+def _rows_of(columns: Columns, step: Dropped) -> npt.NDArray[np.bool_]:
+    """Which rows are of a step; where it names no part, of any."""
+    keys: dict[str, str | int | None] = {"run": step.run or None, "step": step.step}
+    if step.part is not None:
+        keys["part"] = step.part
+    of_step = np.ones(len(columns), np.bool_)
+    for name, value in keys.items():
+        of_step &= holds(columns[name], value)
+    return of_step

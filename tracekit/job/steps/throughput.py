@@ -1,0 +1,121 @@
+"""Time for the work that was done: steps and stages per token, sample or image, and these a second (Q22)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.job.steps.metric_samples import Key, Samples, StepId
+from tracekit.model.errors import TracekitError
+from tracekit.model.metrics import PER_WORK, STAGE_TIME, STEP_TIME
+from tracekit.model.records import dataclass
+
+Floats = npt.NDArray[np.float64]
+
+MOST_WORK = 1e15
+"""No step holds more tokens, samples or images than this."""
+
+
+def work_rates(
+    found: Mapping[Key, Samples],
+    ranks: int | None,
+    time: str = STEP_TIME,
+    stage_time: str = STAGE_TIME,
+) -> dict[Key, Samples]:
+    """By each count of work that is known: time for one of it (ns), and how many a second and rank.
+
+    Times are those of the step and of each stage; rates are of the step, where the number of ranks is
+    known. Only steps whose count is known have part. The mean of a run's values is Σ time over Σ work (or
+    Σ work over Σ time and ranks), and they spread as that ratio does: steps that are long because they
+    hold more work add nothing.
+    """
+    out: dict[Key, Samples] = {}
+    for work, (per_one, a_second) in PER_WORK.items():
+        counts = _counts(found.get((work, None, None)))
+        if not counts:
+            continue
+        for key, times in found.items():
+            if key[0] != (time if key[2] is None else stage_time):
+                continue
+            runs = list(_known(times, counts))
+            if not runs:
+                continue
+            rates = [_ratio(run.ns, run.work) for run in runs]
+            out |= _samples((per_one, *key[1:]), runs, rates)
+            if ranks and key[2] is None:
+                rates = [_ratio(run.work, run.ns) * 1e9 / ranks for run in runs]
+                out |= _samples((a_second, *key[1:]), runs, rates)
+    return out
+
+
+def work_of_texts(given: Mapping[str, str | None]) -> tuple[Mapping[str, float], ...]:
+    """The counts of a step before and after, by name, of texts such as `4096` (both) or `4096,8192`.
+
+    >>> work_of_texts({"tokens": "4096", "images": "8,16", "samples": None})
+    ({'tokens': 4096.0, 'images': 8.0}, {'tokens': 4096.0, 'images': 16.0})
+    """
+    counts = {name: _two(name, text) for name, text in given.items() if text is not None}
+    return tuple({name: pair[side] for name, pair in counts.items()} for side in (0, 1))
+
+
+def _two(name: str, text: str) -> tuple[float, float]:
+    """Both counts of a text; raises `TracekitError` for what is none."""
+    try:
+        numbers = list(map(float, text.split(",")))
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(0 < number <= MOST_WORK for number in numbers):
+        raise TracekitError(
+            f"--{name}: {text!r} is no number of {name} in a step",
+            f"--{name} 4096, and where the sides differ --{name} 4096,8192",
+        )
+    return numbers[0], numbers[-1]
+
+
+def _counts(found: Samples | None) -> dict[StepId, float]:
+    """How much work each step holds, where that is known."""
+    if found is None:
+        return {}
+    return {
+        step: value
+        for ids, values in zip(found.steps, found.values, strict=True)
+        for step, value in zip(ids, values, strict=True)
+        if value > 0
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The steps of a run whose work is known: how long they took, and how much it was."""
+
+    name: str
+    steps: tuple[StepId, ...]
+    ns: Floats
+    work: Floats
+
+
+def _known(times: Samples, counts: Mapping[StepId, float]) -> Iterator[_Run]:
+    """The runs that hold a step whose work is known, and that took time."""
+    for name, ids, values in zip(times.runs, times.steps, times.values, strict=True):
+        times_ns = {step: ns for step, ns in zip(ids, values, strict=True) if step in counts}
+        if sum(times_ns.values()) > 0:
+            work = np.array([*map(counts.__getitem__, times_ns)], np.float64)
+            ns = np.array([*times_ns.values()], np.float64)
+            yield _Run(name, tuple(times_ns), ns, work)
+
+
+def _samples(key: Key, runs: Sequence[_Run], rates: Sequence[Floats]) -> dict[Key, Samples]:
+    """The rates of all runs under their key."""
+    values = tuple(tuple(map(float, rate)) for rate in rates)
+    names, steps = map(attrgetter("name"), runs), map(attrgetter("steps"), runs)
+    return {key: Samples(key, tuple(names), tuple(steps), values)}
+
+
+def _ratio(over: Floats, under: Floats) -> Floats:
+    """Values whose mean is Σ over / Σ under, each off by what its step departs from that ratio."""
+    ratio = over.sum() / under.sum()
+    away: Floats = ratio + (over - ratio * under) / under.mean()
+    return away

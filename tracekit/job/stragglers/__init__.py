@@ -1,0 +1,1 @@
+"""Stragglers: waits for late ranks, their detection and their causes."""

@@ -1,0 +1,503 @@
+"""Ranks that the others wait for, one or a few, as findings (R09): by a test over steps, or by what was seen of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.job.evidence import evidence
+from tracekit.job.frames import (
+    in_run,
+    job,
+    same_text,
+    share_of,
+    summed,
+    text_or_none,
+    whole_or_none,
+)
+from tracekit.job.rank_groups import (
+    MEMBER,
+    RANK_GROUP_STEP,
+    Lack,
+    RankGroup,
+    abstained,
+    are_in_steps,
+    in_rank_group,
+    missing_ranks,
+    of_others,
+    rank_groups,
+)
+from tracekit.job.stragglers.causes import Cause, cause_of
+from tracekit.job.stragglers.collective_waits import Waits, savings, waits
+from tracekit.job.stragglers.common_traits import named_set
+from tracekit.job.stragglers.lateness import (
+    Lateness,
+    LateSet,
+    cost_by_group,
+    cost_by_rank,
+    excess_work,
+    late_sets,
+    lateness,
+    stands_alone,
+    with_more_votes,
+)
+from tracekit.model.keys import is_among, numbered_alike
+from tracekit.model.labels import plural
+from tracekit.model.records import dataclass
+from tracekit.model.report import Finding, Metric, Place, Verdict
+from tracekit.model.stats.lasting import rounds_needed
+from tracekit.model.stats.many import benjamini_hochberg
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements
+from tracekit.model.units import numbers, show
+
+MAX_PLACES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LateRanks:
+    """A set of members of a rank group that may be named, with what it costs per step in the group that waits most.
+
+    `cause` is known of those that cost enough; `is_named` where chance is unlikely, or what was seen is no chance.
+    `pause_ns`: what a pause that was seen costs per step, where chance is not unlikely: no more than it is claimed.
+    """
+
+    rank_group: RankGroup
+    lateness: Lateness
+    late_set: LateSet
+    group: Any
+    cost_ns: float
+    cause: Cause | None
+    is_named: bool
+    pause_ns: float = 0.0
+
+    @property
+    def members(self) -> pd.DataFrame:
+        """Rank and device of each."""
+        return self.lateness.members[self.late_set.is_late]
+
+    @property
+    def ranks(self) -> set[int]:
+        """Their ranks."""
+        return set(self.members["rank"].astype(int).tolist())
+
+    @property
+    def late_steps(self) -> pd.DataFrame:
+        """The steps in which they are late."""
+        return self.lateness.steps[self.late_set.late_steps]
+
+
+def members(rank_group: RankGroup, waited: Waits) -> pd.DataFrame:
+    """One row a member: own_ns and beyond_ns (means over its steps), lost_ns (sum), and of how many collectives
+    with a clear last rank (taken) it was the last; <NA> where there is nobody, or nothing, to compare.
+    """
+    steps, arrivals = rank_group.by_step, rank_group.of(waited.collectives)
+    of_step, of_arrival = numbered_alike(MEMBER, steps, arrivals, in_order=True)
+    grouped = steps.groupby(of_step)
+    out = grouped[[*MEMBER]].first()
+    out["own_ns"] = grouped["own_ns"].mean()
+    several = grouped["others"].max() > 0
+    out["beyond_ns"] = grouped["beyond_ns"].mean().where(several)
+    waiting = arrivals.groupby(of_arrival)
+    out["lost_ns"] = waiting["lost_ns"].sum()
+    for name, column in (("taken", "trusted"), ("last", "is_last")):
+        out[name] = waiting[column].sum().astype("Int64").reindex(out.index, fill_value=0)
+    return out
+
+
+def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) -> list[LateRanks]:
+    """The late ranks of all rank groups, the latest of each first, named or not.
+
+    Of each rank group one set after the other is tested, until one does not pass; over groups the share of false
+    ones is bounded.
+    """
+    limit = thresholds.of("straggler")
+    by_group = []
+    for rank_group in rank_groups(measured):
+        if rank_group.members >= limit["min_ranks"]:
+            by_group.append(list(_candidates(measured, rank_group, waited, limit)))
+    leading = [candidates[0] for candidates in by_group if candidates]
+    costly = [late for late in leading if late.cause is not None]
+    q = benjamini_hochberg([late.late_set.chance for late in costly])
+    is_rare = {id(late): q[place] <= limit["false_ratio"] for place, late in enumerate(costly)}
+    judged: list[LateRanks] = []
+    for candidates in by_group:
+        goes_on = True
+        for place, late in enumerate(candidates):
+            rare = late.late_set.chance <= limit["false_ratio"]
+            rare = is_rare.get(id(late), False) if place == 0 else rare
+            as_judged = _judged(measured, late, limit, goes_on=goes_on, rare=rare)
+            goes_on &= as_judged.is_named
+            judged += _by_cause(measured, waited, as_judged, limit)
+    return judged
+
+
+def _by_cause(
+    measured: Measurements, waited: Waits, late: LateRanks, limit: Mapping[str, float]
+) -> Iterator[LateRanks]:
+    """The same, or where its ranks are late for several causes one for each: who comes last to a collective costs its wait."""
+    several = late.is_named and not late.pause_ns and 1 < late.late_set.size <= MOST_APART
+    rows = np.flatnonzero(late.late_set.is_late).tolist() if several else []
+    parts: dict[tuple[object, ...], list[int]] = {}
+    all_late = late.late_set.is_late
+
+    def cause_of_members(members: list[int]) -> Cause:
+        of_members = _subset(late, members)
+        return _cause(measured, late.rank_group, late.lateness, of_members, all_late)
+
+    causes = {row: cause_of_members([row]) for row in rows}
+    for row, cause in causes.items():
+        parts.setdefault((cause.kind, cause.where), []).append(row)
+    if len(parts) < 2:
+        yield late
+        return
+    arrivals = late.rank_group.of(waited.collectives)
+    arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
+    cost_ns = _costs(measured, late.rank_group, arrivals, late.lateness.members[all_late])
+    step_ns = job(measured).of(late.rank_group.run).step_ns
+    for members in parts.values():
+        part = replace(late, late_set=_subset(late, members))
+        of_part = sum(cost_ns.get(rank, 0) for rank in part.ranks) / late.rank_group.steps
+        is_costly = (share_of(of_part, step_ns) or 0.0) >= limit["step_ratio"]
+        cause = causes[members[0]] if len(members) == 1 else cause_of_members(members)
+        yield replace(part, cost_ns=of_part, cause=cause, is_named=is_costly)
+
+
+MOST_APART = 8
+"""Of more ranks that are late together the causes are not looked for one by one."""
+
+
+def _subset(late: LateRanks, rows: list[int]) -> LateSet:
+    """Some of the members that are late together, by row of `Lateness`, with their share of the votes."""
+    is_late = np.zeros(len(late.late_set.is_late), np.bool_)
+    is_late[rows] = True
+    votes = late.late_set.votes * len(rows) // late.late_set.size
+    late_ns = late.lateness.late_ns[is_late].mean(axis=0)
+    return replace(late.late_set, is_late=is_late, late_ns=late_ns, votes=votes)
+
+
+def _judged(
+    measured: Measurements,
+    late: LateRanks,
+    limit: Mapping[str, float],
+    *,
+    goes_on: bool,
+    rare: bool,
+) -> LateRanks:
+    """The same, named or not: for good where chance is unlikely, else for a pause alone that was seen."""
+    if not goes_on or late.cause is None or not _is_own(measured, late):
+        return late
+    if rare or _has_slow_clock(late, late.cause, limit):
+        return replace(late, is_named=True)
+    if not stands_alone(late.lateness, late.late_set):
+        return late
+    pause_ns = _pause_ns(late, late.cause)
+    step_ns = job(measured).of(late.rank_group.run).step_ns
+    is_costly = (share_of(pause_ns, step_ns) or 0.0) >= limit["seen_ratio"]
+    return replace(late, is_named=is_costly, pause_ns=pause_ns)
+
+
+def _candidates(
+    measured: Measurements, rank_group: RankGroup, waited: Waits, limit: Mapping[str, float]
+) -> Iterator[LateRanks]:
+    """The sets of late members of a rank group; the cause only of those that cost enough to be told of."""
+    late = lateness(rank_group, waited)
+    arrivals = rank_group.of(waited.collectives)
+    step_ns = job(measured).of(rank_group.run).step_ns
+    for late_set in late_sets(late, missing_ranks(measured, rank_group)):
+        is_late = is_among(arrivals, late.members[late_set.is_late], MEMBER)
+        costs = cost_by_group(arrivals, is_late)
+        longest = same_text(arrivals["group"], costs["group"].iloc[0]).to_numpy(np.bool_)
+        bounded = _costs(measured, rank_group, arrivals[longest], late.members[late_set.is_late])
+        cost_ns = sum(bounded.values()) / rank_group.steps
+        # What lasts: of unlike steps the collectives add up the latest of each, whoever it is.
+        lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
+        cause = None
+        if (share_of(lasting_ns, step_ns) or 0.0) >= limit["step_ratio"]:
+            cause = _cause(measured, rank_group, late, late_set)
+        tested = late_set
+        if cause is not None and late_set.apart == len(late.members):
+            tested = _recounted(measured, rank_group, late, late_set, limit)
+        yield LateRanks(
+            rank_group, late, tested, costs["group"].iloc[0], cost_ns, cause, is_named=False
+        )
+
+
+def _costs(
+    measured: Measurements, rank_group: RankGroup, arrivals: pd.DataFrame, late: pd.DataFrame
+) -> dict[int, int]:
+    """What the others wait for each late rank in one process group, at most its excess of own work."""
+    whole = rank_group.of(measured.derived(all_work))
+    is_late = is_among(arrivals, late, MEMBER)
+    return cost_by_rank(arrivals, is_late, excess_work(rank_group.by_step, whole, arrivals, late))
+
+
+def _recounted(
+    measured: Measurements,
+    rank_group: RankGroup,
+    late: Lateness,
+    late_set: LateSet,
+    limit: Mapping[str, float],
+) -> LateSet:
+    """The set with a vote of every step that was recorded: who is late in a first step is late, whatever that step takes."""
+    recorded = measured.recorded
+    if recorded is None or late_set.chance <= limit["false_ratio"]:
+        return late_set
+    chosen = late.members[late_set.is_late]
+    for whole_group in rank_groups(recorded):
+        if whole_group.labels == rank_group.labels:
+            return with_more_votes(late_set, chosen, lateness(whole_group, waits(recorded)))
+    return late_set
+
+
+def _cause(
+    measured: Measurements,
+    rank_group: RankGroup,
+    late: Lateness,
+    late_set: LateSet,
+    all_late: npt.NDArray[np.bool_] | None = None,
+) -> Cause:
+    """Why they are late, set beside those that are neither early nor late; `all_late` are late with them, for other causes."""
+    ranks = late.members["rank"].to_numpy(np.int64)
+    distance = np.abs(late.late_ns.mean(axis=1) - np.median(late.late_ns.mean(axis=1)))
+    is_late = late_set.is_late if all_late is None else all_late
+    distance[is_late] = np.inf
+    usual = np.argsort(distance, kind="stable")[: int((~is_late).sum())]
+    chosen = sorted(set(ranks[late_set.is_late].tolist()))
+    usual_ranks = [rank for rank in ranks[usual].tolist() if rank not in chosen]
+    return cause_of(measured, rank_group, chosen, usual_ranks, late.steps[late_set.late_steps])
+
+
+def _is_own(measured: Measurements, late: LateRanks) -> bool:
+    """Whether they are late by what they do, in stages or outside, not by being blocked elsewhere."""
+    needed = 0.5 * float(late.late_set.late_ns.mean())
+    is_late = late.late_set.is_late
+    rows = late.rank_group.of(measured.derived(all_work))
+    if 2 * late.late_set.size > len(is_late):
+        none = waits(measured).collectives[:0]
+        excess = excess_work(late.rank_group.by_step, rows, none, late.members)
+        return sum(excess.by_rank.values()) >= needed * late.late_set.size * len(
+            late.lateness.steps
+        )
+    if float(late.lateness.worked_ns[is_late].mean()) >= needed:
+        return True
+    return float(rows["beyond_ns"][is_among(rows, late.members, MEMBER)].mean()) >= needed
+
+
+def all_work(measured: Measurements) -> pd.DataFrame:
+    """One row a (step, rank group, member): own_ns in stages and outside of them, and beyond_ns of the others."""
+    segments = measured["segments"]
+    is_known = segments["rank"].notna().to_numpy(np.bool_)
+    segments = segments[is_known & are_in_steps(measured, segments)]
+    segments = segments.assign(part=segments["part"].where(segments["step"].isna(), None))
+    rows = summed(segments, [*RANK_GROUP_STEP, *MEMBER], ["own_ns"])
+    (step,) = numbered_alike(RANK_GROUP_STEP, rows, in_order=True)
+    own_ns = rows["own_ns"].to_numpy(np.int64)
+    return rows.assign(beyond_ns=own_ns - of_others(own_ns, step))
+
+
+def _has_slow_clock(late: LateRanks, cause: Cause, limit: Mapping[str, float]) -> bool:
+    """Whether their kernels are slower by one factor to the end of the recording: that is seen in few steps."""
+    is_enough = len(late.late_steps) >= limit["clock_steps"]
+    return cause.kind == "clock" and is_enough and bool(late.late_set.late_steps[-1])
+
+
+def _pause_ns(late: LateRanks, cause: Cause) -> float:
+    """What the pause that was seen in their late steps costs per step: no more than it is long, nor than the others wait."""
+    share = len(late.late_steps) / max(late.rank_group.steps, 1)
+    return min(cause.pause_ns * share, late.cost_ns)
+
+
+def abstentions(
+    measured: Measurements, judged: list[LateRanks], thresholds: Thresholds
+) -> Iterator[Verdict]:
+    """Runs of which R09 names nobody, and cannot say that there is nobody."""
+    limit = thresholds.of("straggler")
+
+    def lacking(groups_of_run: list[RankGroup]) -> Lack | None:
+        lacks: list[Lack] = []
+        for rank_group in groups_of_run:
+            of_group = [late for late in judged if late.rank_group is rank_group]
+            lack = _unknown(measured, rank_group, of_group, limit)
+            if lack is None:
+                return None
+            lacks.append(lack)
+        return max(lacks, key=lambda lack: (lack.price_ns, lack.reason))
+
+    return abstained(measured, "straggler", limit["min_ranks"], lacking)
+
+
+def _unknown(
+    measured: Measurements,
+    rank_group: RankGroup,
+    of_group: list[LateRanks],
+    limit: Mapping[str, float],
+) -> Lack | None:
+    """What would be gained if no rank were late, and why nobody can be named, or cleared; None where that is known."""
+    if any(late.is_named for late in of_group):
+        return None
+    if not len(rank_group.of(waits(measured).collectives)):
+        return Lack("no collective could be compared between ranks")
+    what_if_ns = float(rank_group.of(savings(measured))["saved_ns"].sum()) / rank_group.steps
+    lost_ns = max([what_if_ns, *(late.cost_ns for late in of_group)])
+    share = share_of(lost_ns, job(measured).of(rank_group.run).step_ns)
+    claim, needs = _almost(of_group, limit)
+    if (share or 0.0) >= limit["what_if_ratio"]:
+        lost = f"{show(lost_ns, 'ns')} of a step are waits for late ranks"
+        return Lack(f"{lost}, {_not_named(of_group, limit)}", lost_ns, claim, needs)
+    needed = rounds_needed(rank_group.members, 1, limit["false_ratio"])
+    if rank_group.steps >= needed:
+        return None
+    return Lack(f"{rank_group.steps} of at least {needed} steps", lost_ns, claim, needs)
+
+
+def _almost(of_group: list[LateRanks], limit: Mapping[str, float]) -> tuple[str, str]:
+    """(who is probably late, and how much busier; what would prove it); nothing unless they are late in every step."""
+    if not of_group or of_group[0].late_set.votes_ratio < 1:
+        return "", ""
+    late, late_set = of_group[0], of_group[0].late_set
+    who = f"{plural(len(late.ranks), 'rank')} {numbers(late.ranks)}"
+    rounds = late_set.rounds
+    steps = f"in {rounds} of {rounds} {plural(rounds, 'step')}"
+    work = late.rank_group.by_step
+    work = work[is_among(work, late.members, MEMBER)]
+    beyond, own = (float(work[name].sum()) for name in ("beyond_ns", "own_ns"))
+    needs = f"{_steps_needed(late, limit)} steps would prove it"
+    if late_set.chance <= limit["false_ratio"]:
+        needs = "stacks (with_stack=True) or ranges around its work would show the cause"
+    is_busier = beyond >= 0.5 * float(late_set.late_ns.sum()) * late_set.size and own > beyond
+    if not is_busier:
+        return f"the others wait for {who} {steps}", needs
+    verb = "is" if len(late.ranks) == 1 else "are"
+    return f"{who} {verb} {show(beyond / (own - beyond), 'ratio')} busier {steps}", needs
+
+
+def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
+    """Why the latest of a rank group are not named."""
+    rotating = "now for one and now for another: see rank-imbalance"
+    if not of_group:
+        return rotating
+    late = of_group[0]
+    if late.late_set.votes_ratio < limit["rotating_ratio"]:
+        return rotating
+    who = f"{plural(len(late.ranks), 'rank')} {numbers(late.ranks)}"
+    if late.late_set.chance <= limit["false_ratio"]:
+        return f"most for {who}: not for work of their own, as far as it was recorded"
+    return (
+        f"most for {who}: not told apart from chance ({show(late.late_set.chance, 'ratio')})"
+        f" in {late.late_set.rounds} steps, {_steps_needed(late, limit)} would tell"
+    )
+
+
+def _steps_needed(late: LateRanks, limit: Mapping[str, float]) -> int:
+    """In how many steps these would have to come last to be named, at least one more than were recorded."""
+    needed = rounds_needed(late.late_set.apart, late.late_set.size, limit["false_ratio"])
+    return max(needed, late.late_set.rounds + 1)
+
+
+def claims(
+    measured: Measurements, waited: Waits, judged: list[LateRanks], thresholds: Thresholds
+) -> Iterator[Finding]:
+    """R09: ranks that are late again and again, each set with what it costs and why."""
+    for late in judged:
+        if late.is_named and late.cause is not None:
+            yield _finding(measured, waited, late, late.cause, thresholds)
+
+
+def _finding(
+    measured: Measurements, waited: Waits, late: LateRanks, cause: Cause, thresholds: Thresholds
+) -> Finding:
+    """The finding on these members: what they cost in the group whose waits for them are longest."""
+    rank_group = late.rank_group
+    stage = _stage(waited, late)
+    step_ns = job(measured).of(rank_group.run).step_ns
+    cost_ns = late.pause_ns or late.cost_ns
+    share = share_of(cost_ns, step_ns)
+    mostly = f", most of it in {stage}" if stage else ""
+    why = f": {cause.words}" if cause.words else ""
+    each = " per step" if rank_group.steps > 1 else ""
+    is_late = np.flatnonzero(late.late_set.is_late)
+    places = [_place(late, row, stage) for row in is_late[:MAX_PLACES].tolist()]
+    return Finding(
+        "straggler",
+        thresholds.severity(share),
+        f"{_held_up_by(measured, late)} the others waiting: {show(cost_ns, 'ns')}{each}"
+        f"{_since(late)}{mostly}{why}{in_run(measured, rank_group.run)}",
+        cause.advice,
+        (*_votes(late.late_set), *cause.evidence, _without(late, cost_ns, step_ns)),
+        tuple(places),
+        round(cost_ns),
+        share,
+        ("what is given back is bounded by the next slowest rank",),
+    )
+
+
+def _held_up_by(measured: Measurements, late: LateRanks) -> str:
+    """Whom the others wait for, with its verb; a pause where no more than that is known."""
+    who = named_set(measured, late.rank_group, late.ranks)
+    who = f"{who}{in_rank_group(measured, late.rank_group)}"
+    if late.pause_ns:
+        return f"a pause of {who} keeps"
+    verb = "keeps" if len(late.ranks) == 1 else "keep"
+    return f"{who} {verb}"
+
+
+def _votes(late_set: LateSet) -> tuple[Metric, ...]:
+    """How often they are later than all others, how likely that is by chance, and by how much they are later."""
+    steps = late_set.rounds
+    late_ns = round(float(late_set.late_ns.mean()))
+    label = f"of {steps} {plural(steps, 'step')} later than all others"
+    return (
+        evidence("last_ratio", late_set.votes_ratio, label),
+        evidence("chance_ratio", late_set.chance, "as often by chance", better="neither"),
+        evidence("late_ns", late_ns, "later than the others, per step"),
+    )
+
+
+def _without(late: LateRanks, cost_ns: float, step_ns: float | None) -> Metric:
+    """What a step would take without them."""
+    them = "it" if len(late.ranks) == 1 or late.pause_ns else "them"
+    step_without = None if not step_ns else round(step_ns - cost_ns)
+    return Metric("without_ns", step_without, "ns", label=f"step without {them}")
+
+
+def _since(late: LateRanks) -> str:
+    """In which steps they are late, where not in all."""
+    is_late = late.late_set.late_steps
+    numbers_of_steps = [whole_or_none(step) for step in late.late_steps["step"]]
+    named_steps = [step for step in numbers_of_steps if step is not None]
+    if is_late.all() or not named_steps or len(named_steps) < len(numbers_of_steps):
+        return ""
+    if len(named_steps) > 1 and late.late_set.since:
+        return f" from step {named_steps[0]} on"
+    return f" in {plural(len(named_steps), 'step')} {numbers(set(named_steps))}"
+
+
+def _stage(waited: Waits, late: LateRanks) -> str:
+    """The stage in which they do most of what makes them late; none where it is not done in stages."""
+    arrivals = late.rank_group.of(waited.collectives)
+    arrivals = arrivals[is_among(arrivals, late.members, MEMBER)]
+    arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
+    parts = waited.by_stage[arrivals.index.to_numpy()].sum(axis=0) / late.late_set.size
+    if not len(parts) or parts.sum() < 0.5 * late.late_set.late_ns.sum():
+        return ""
+    return waited.stages[int(parts.argmax())]
+
+
+def _place(late: LateRanks, row: int, stage: str) -> Place:
+    """Where to look at one member: in the step in which it is latest."""
+    member = late.lateness.members.iloc[row]
+    step = late.lateness.steps["step"].iloc[int(late.lateness.late_ns[row].argmax())]
+    return Place(
+        run=text_or_none(late.rank_group.run),
+        role=late.rank_group.role,
+        rank=int(member["rank"]),
+        device=whole_or_none(member["device"]),
+        step=whole_or_none(step),
+        stage=stage or None,
+    )

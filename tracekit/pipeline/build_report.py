@@ -1,0 +1,204 @@
+"""What is made of judged measurements: the section of one question, and the report with its first screen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from tracekit.analyses import Analysis
+from tracekit.analyses.own import described
+from tracekit.job.recording_kinds import summarize_recordings
+from tracekit.job.steps import steady_steps as counting
+from tracekit.model import faults
+from tracekit.model.report import (
+    CONFIDENCE,
+    MADE_LATER,
+    Finding,
+    Metric,
+    Recording,
+    Remark,
+    Report,
+    Section,
+    Sheet,
+)
+from tracekit.model.thresholds import Thresholds
+from tracekit.model.trace import Measurements
+from tracekit.model.version import VERSION
+from tracekit.pipeline.summary import notes as appendix
+from tracekit.pipeline.summary import screen as overview
+from tracekit.pipeline.summary.coverage import disagreements, unexplained, unexplained_ratio
+from tracekit.pipeline.summary.main_table import FIRST_SHEETS, first_sheet
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def with_first_screen(
+    measured: Measurements,
+    steps: counting.Steps,
+    sections: list[Section],
+    errors: list[Remark],
+    *,
+    details: bool = True,
+) -> Report:
+    """Make the report of these sections, with values for a later compare if `details`; `errors` get what breaks of it."""
+    of_steps = counting.counted(measured, steps)
+
+    def first_screen(
+        part: Callable[[Measurements], T], otherwise: T, whom: Measurements = measured
+    ) -> T:
+        return _made(part, otherwise, whom, errors)
+
+    def identity(whom: Measurements) -> tuple[str, ...]:
+        return overview.identity(whom, steps)
+
+    def share_of_unexplained(whom: Measurements) -> tuple[Metric, ...]:
+        return unexplained_ratio(whom, sections) if headline else ()
+
+    def of_windows(whom: Measurements) -> tuple[str, ...]:
+        return (*disagreements(whom), *unexplained(whom, sections))
+
+    def table(whom: Measurements) -> Sheet | None:
+        return overview.where_it_goes(whom) or first_sheet(sections)
+
+    nothing: tuple[str, ...] = ()
+    facts: tuple[str, ...] = first_screen(identity, ())
+    no_numbers: tuple[Metric, ...] = ()
+    headline: tuple[Metric, ...] = first_screen(overview.headline, no_numbers, of_steps)
+    unexplained_part = first_screen(share_of_unexplained, no_numbers, of_steps)
+    first_table = first_screen(table, None, of_steps)
+    fingerprint: tuple[tuple[str, str], ...] = first_screen(overview.fingerprint, ())
+    values = first_screen(_values, None) if details else None
+    recordings: tuple[Recording, ...] = first_screen(_recordings, ())
+    of_steps_alone = first_screen(of_windows, nothing, of_steps)
+    return Report(
+        title=measured.facts.title,
+        tool_version=VERSION,
+        identity=facts,
+        headline=(*headline, *unexplained_part),
+        overview=first_table,
+        sections=tuple(sections),
+        fingerprint=fingerprint,
+        remarks=(*errors, *appendix.remarks(measured)),
+        unseen=overview.unseen(measured),
+        values=values,
+        contents=appendix.contents(measured),
+        files=overview.file_counts(measured),
+        recordings=recordings,
+        cautions=(
+            *faults.cautions(measured),
+            *(faults.caution(error.message, error.source) for error in errors),
+            *overview.cautions(measured),
+            *of_steps_alone,
+        ),
+    )
+
+
+def _made(
+    part: Callable[[Measurements], T], otherwise: T, measured: Measurements, errors: list[Remark]
+) -> T:
+    """A part of the first screen; one that breaks is left out and said to be."""
+    if not (measured.has("captures") or measured.faults):
+        return otherwise
+    try:
+        return part(measured)
+    except Exception as error:
+        log.exception("%s failed", part.__name__)
+        what = f"{part.__name__} could not be made: {described(error)}"
+        errors.append(faults.remark("overview", what))
+        return otherwise
+
+
+def _recordings(measured: Measurements) -> tuple[Recording, ...]:
+    """Summarize the kinds of recordings over the processes in which they were measured."""
+    nothing: tuple[Recording, ...] = ()
+    of_sound = faults.judged(
+        measured, lambda whom: faults.asked(whom, summarize_recordings, nothing)
+    )
+    return of_sound.value or nothing
+
+
+def _values(measured: Measurements) -> Sheet | None:
+    """The values for a later compare; None where too few questions were asked to know them."""
+    return faults.asked(measured, appendix.values, None)
+
+
+def section_of(
+    analysis: Analysis,
+    measured: Measurements,
+    thresholds: Thresholds,
+    steps: counting.Steps,
+    errors: list[Remark],
+    *,
+    details: bool = True,
+) -> Section | None:
+    """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else.
+
+    `steps` do not count. What breaks is added to `errors`. Without `details` what the screen does not show is made
+    later, by whoever looks at it, unless something has failed that they may rest on.
+    """
+    is_whole = details or analysis.id in FIRST_SHEETS or faults.has_faults(measured)
+    judge = partial(_whole_answer if is_whole else _answer, analysis, thresholds, steps)
+    try:
+        answer = faults.judged(measured, judge, analysis.id, analysis.tables)
+    except Exception as error:
+        log.exception("judging %s failed", analysis.id)
+        what = f"{analysis.id} could not be judged: {described(error, analysis.file)}"
+        errors.append(faults.remark(analysis.id, what, analysis.file))
+        reason = f"{faults.error_of(analysis.file)}: {what}"
+        return Section(analysis.id, analysis.title, "failed", reason)
+    if not answer.faults:
+        return answer.value and rate_findings(answer.value, analysis)
+    if answer.value is None and not _arises(analysis, measured, thresholds, steps):
+        return None
+    if answer.value is None or answer.value.status != "ok":
+        return Section(analysis.id, analysis.title, "failed", faults.reason(answer.faults))
+    rated = rate_findings(answer.value, analysis)
+    return faults.of_some(rated, analysis.rules, faults.caveat(measured, answer.faults))
+
+
+def rate_findings(section: Section, analysis: Analysis) -> Section:
+    """Give each finding the confidence that the basis of its rule allows; a finding may claim less itself."""
+    rated: list[Finding] = []
+    for finding in section.findings:
+        most = CONFIDENCE[analysis.bases.get(finding.rule, "measured")]
+        is_lower = finding.confidence <= most
+        rated.append(finding if is_lower else replace(finding, confidence=most))
+    return replace(section, findings=tuple(rated)) if rated else section
+
+
+def _answer(
+    analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
+) -> Section | None:
+    """What a question says, of the steps that count or, where it asks for them, of all; `steps` are those that do not."""
+    if analysis.every_step:
+        return analysis.judge(measured, thresholds)
+    return analysis.judge(counting.counted(measured, steps), thresholds)
+
+
+def _whole_answer(
+    analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
+) -> Section | None:
+    """The same with all that is made later."""
+    section = _answer(analysis, thresholds, steps, measured)
+    if section is None:
+        return None
+    made: Any = {name: tuple(getattr(section, name)) for name in MADE_LATER}
+    return replace(section, **made)
+
+
+def _arises(
+    analysis: Analysis, measured: Measurements, thresholds: Thresholds, steps: counting.Steps
+) -> bool:
+    """Whether a question arises that says nothing without what failed: its own tables did, or it asks for others' in vain."""
+    if analysis.id in map(attrgetter("question"), measured.faults):
+        return True
+    try:
+        return _answer(analysis, thresholds, steps, measured) is not None
+    except Exception:  # noqa: BLE001 - of measurements that are not whole
+        return True

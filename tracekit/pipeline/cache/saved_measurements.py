@@ -1,0 +1,479 @@
+"""The saved form of Measurements: one zip file that says itself what it holds.
+
+    manifest.json                  not compressed, first: the head of the file tells what it is
+    TABLE/COLUMN.data              raw little-endian values (int32, int64, float64, one byte for bool)
+    TABLE/COLUMN.mask              one byte a row, 1 where the value is missing (Int64, Float64)
+    TABLE/COLUMN.codes             int32 rows of the list of categories, -1 where missing
+    TABLE/COLUMN.categories        that list, as JSON
+
+The same measurements give the same bytes. Additions to the manifest keep the version, and are ignored by
+older readers; a change of meaning raises it. Loading trusts nothing: every size is checked before memory
+is taken, every value before it is used, and whatever is wrong is a `TraceFormatError`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
+from itertools import count
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
+
+import numpy as np
+
+from tracekit.analyses import measured_tables
+from tracekit.model.codes import UNKNOWN, Data, Datum
+from tracekit.model.errors import TraceFormatError, TracekitError, unread
+from tracekit.model.facts import as_json, of_json
+from tracekit.model.files import write_atomically
+from tracekit.model.tables import RAW, TABLES, Column, Table
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, narrowest
+from tracekit.model.trace import Failure, Fault, Measurements, Note, NoteSeverity, Source, Tool
+from tracekit.pipeline.cache.saved_kind import (
+    HEAD_BYTES,
+    MANIFEST,
+    SCHEMA,
+    SavedForm,
+    is_saved,
+    saved_form,
+)
+
+__all__ = [
+    "HEAD_BYTES",
+    "MAX_BYTES",
+    "SCHEMA",
+    "SavedForm",
+    "is_saved",
+    "load",
+    "save",
+    "saved_form",
+]
+
+T = TypeVar("T")
+
+MAX_BYTES = 8 << 30
+"""What the tables of one file may take in memory."""
+_MAX_GROWTH, _MAX_GROWTH_BASE = 200, 256 << 20
+"""A file may unpack to this many times its size; measured frames reach about 50."""
+_JSON_GROWTH = 24
+"""The objects made of JSON take up to this many times its size."""
+
+_MADE = (1980, 1, 1, 0, 0, 0)
+_HINT = "save it again with --save, from the profiles"
+
+_VALUES = {"int32": "<i4", "int64": "<i8", "Int64": "<i8", "Float64": "<f8", "bool": "|u1"}
+_WIDTHS = {"int32": 4, "int64": 8, "Int64": 9, "Float64": 9, "bool": 1, "category": 4}
+_SOURCE_TEXTS = ("name", "reader", "tool", "run")
+_SOURCE_MAYBE_TEXTS = ("role", "scope", "topology", "part", "host", "content")
+_SOURCE_MAYBE_NUMBERS = ("step", "rank", "world_size", "replica", "pid")
+
+
+# --- saving ---------------------------------------------------------------------------------------
+
+
+def save(measurements: Measurements, path: Path | str) -> None:
+    """Nothing; afterwards `path` holds `measurements`, of each source only the name that was shown."""
+    tables = _in_order(measurements.arrays)
+    size = sum(len(rows) * _row_bytes(TABLES[name]) for name, rows in tables.items())
+    if size > MAX_BYTES:
+        raise TracekitError(
+            f"{path}: too much to save: the tables take {size:,} of at most {MAX_BYTES:,} bytes",
+            "save fewer ranks or steps (--ranks, --steps), or save them in several files",
+        )
+    manifest = {
+        "schema": SCHEMA,
+        "tables": {name: _described(TABLES[name], len(rows)) for name, rows in tables.items()},
+        "sources": list(map(_source_json, measurements.sources)),
+        "failures": list(map(_coded_json, measurements.failures)),
+        "notes": list(map(_coded_json, measurements.notes)),
+        "facts": as_json(measurements.facts),
+    }
+    if measurements.faults:
+        manifest["faults"] = list(map(asdict, measurements.faults))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        _put(archive, MANIFEST, _json_bytes(manifest), zipfile.ZIP_STORED)
+        for name, rows in tables.items():
+            for column, kind, data in _blocks(TABLES[name], rows):
+                _put(archive, f"{name}/{column}.{kind}", data, zipfile.ZIP_DEFLATED)
+    write_atomically(path, buffer.getvalue())
+
+
+def _in_order(tables: Mapping[str, Columns]) -> dict[str, Columns]:
+    """The same tables, in the order in which `tracekit tables` shows them."""
+    return {name: tables[name] for name in _names() if name in tables}
+
+
+def _names() -> list[str]:
+    """The names of all tables; from now on those of all questions are known."""
+    return list(map(attrgetter("name"), (*RAW, *measured_tables())))
+
+
+def _put(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
+    """Add one entry that says nothing of when and where it was made."""
+    entry = zipfile.ZipInfo(name, date_time=_MADE)
+    entry.compress_type = compression
+    entry.create_system = 3
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, data, compresslevel=6)
+
+
+def _row_bytes(table: Table) -> int:
+    """The bytes that one row takes, categories not counted."""
+    return sum(_WIDTHS[column.dtype] for column in table.columns.values())
+
+
+def _described(table: Table, rows: int) -> dict[str, Any]:
+    """A table as the manifest describes it."""
+    columns = [{"name": name, "dtype": column.dtype} for name, column in table.columns.items()]
+    return {"rows": rows, "columns": columns}
+
+
+def _source_json(source: Source) -> dict[str, Any]:
+    """A source without its path and node, which only mean something where it was read."""
+    names = (*_SOURCE_TEXTS, *_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS, "size_bytes")
+    values = {name: getattr(source, name) for name in names}
+    return {**values, "notes": list(map(_coded_json, source.notes))}
+
+
+def _coded_json(coded: Note | Failure) -> dict[str, Any]:
+    """A note or a failure with its code, and with its data where it has any."""
+    values = {field.name: getattr(coded, field.name) for field in fields(coded)}
+    data = dict(values.pop("data"))
+    if data:
+        values["data"] = data
+    return values
+
+
+def _json_bytes(value: Any) -> bytes:
+    """The value as JSON in ASCII, so that text of any kind survives."""
+    try:
+        return json.dumps(value).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TracekitError(
+            f"the facts cannot be saved: {error}", "they must be plain JSON"
+        ) from error
+
+
+def _blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
+    """The blocks of a table in order: column, kind, bytes."""
+    for name, column in table.columns.items():
+        array = rows[name]
+        if isinstance(array, Coded):
+            yield name, "codes", array.codes.astype("<i4").tobytes()
+            yield name, "categories", _json_bytes(list(map(str, array.texts)))
+        elif isinstance(array, Nullable):
+            values = np.where(array.missing, 0, array.values)
+            yield name, "data", values.astype(_VALUES[column.dtype]).tobytes()
+            yield name, "mask", array.missing.astype("|u1").tobytes()
+        else:
+            yield name, "data", array.astype(_VALUES[column.dtype]).tobytes()
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+def load(path: Path | str, *, max_bytes: int = MAX_BYTES) -> Measurements:
+    """The measurements saved in `path`; raises `TraceFormatError`, and nothing else, for any other file."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            return _loaded(file, max_bytes)
+    except _Bad as error:
+        problem = f"not readable as saved measurements: {error.problem}"
+        raise TraceFormatError(path, problem, error.hint, code="unfit") from None
+    except OSError as error:
+        raise unread(path, error, "check that it exists and that you may read it") from error
+    except MemoryError as error:
+        hint = "load it on a machine with more memory"
+        raise TraceFormatError(path, "memory ran out", hint, code="out-of-memory") from error
+    except Exception as error:  # zipfile, zlib and json raise a dozen kinds for damaged bytes
+        problem = f"not readable as saved measurements: {type(error).__name__}: {error}"
+        text = " ".join(problem.split())[:300]
+        raise TraceFormatError(path, text, _HINT, code="unfit") from error
+
+
+def _loaded(file: BinaryIO, max_bytes: int) -> Measurements:
+    """The measurements in an open file."""
+    if not is_saved(file.read(HEAD_BYTES)):
+        raise _Bad("it does not begin like saved measurements", "give a file made with --save")
+    size = file.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        return _measurements(_Archive(archive, size, max_bytes))
+
+
+_UNKNOWN_TABLE = (
+    "use the tracekit that saved it; with the --question that fills it, if it is of one"
+)
+
+
+class _Bad(Exception):  # noqa: N818 - never leaves this module
+    """What is wrong with the file, before its name is added."""
+
+    def __init__(self, problem: str, hint: str = _HINT) -> None:
+        super().__init__(problem)
+        self.problem = problem[:300]
+        self.hint = hint
+
+
+class _Archive:
+    """The entries of the zip file, read only as far as their declared and expected sizes allow."""
+
+    def __init__(self, archive: zipfile.ZipFile, file_bytes: int, max_bytes: int) -> None:
+        self._archive = archive
+        self._left = min(max_bytes, _MAX_GROWTH * file_bytes + _MAX_GROWTH_BASE)
+        self._entries: dict[str, zipfile.ZipInfo] = {}
+        for entry in archive.infolist():
+            if entry.filename in self._entries:
+                raise _Bad(f"two entries are called {entry.filename!r}")
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise _Bad(f"{entry.filename!r} is compressed in an unknown way")
+            self._entries[entry.filename] = entry
+
+    def reserve(self, size: int, what: str) -> None:
+        """Count memory that is about to be taken; too much is refused."""
+        self._left -= size
+        if self._left < 0:
+            raise _Bad(f"{what} would take more memory than a file of this size may")
+
+    def read(self, name: str, expected: int | None = None) -> bytes:
+        """The bytes of one entry, which are `expected` many; None takes JSON of the size it declares."""
+        entry = self._entries.pop(name, None)
+        if entry is None:
+            raise _Bad(f"{name!r} is missing")
+        if expected is None:
+            expected = entry.file_size
+            self.reserve(expected * _JSON_GROWTH, repr(name))
+        if entry.file_size != expected:
+            raise _Bad(f"{name!r} holds {entry.file_size:,} bytes instead of {expected:,}")
+        with self._archive.open(entry) as stream:
+            data = stream.read(expected + 1)
+        if len(data) != expected:
+            raise _Bad(f"{name!r} ends after {len(data):,} of {expected:,} bytes")
+        return data
+
+    def json(self, name: str) -> Any:
+        """The JSON value of one entry; an object that repeats a key is refused."""
+        return json.loads(self.read(name), object_pairs_hook=_unique)
+
+    def finish(self) -> None:
+        """Refuse entries that nothing has asked for."""
+        if self._entries:
+            raise _Bad(f"unknown entry {min(self._entries)!r}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, if no key is repeated."""
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise _Bad("a key of its manifest is repeated")
+    return record
+
+
+def _measurements(archive: _Archive) -> Measurements:
+    """The measurements in an archive."""
+    manifest = _as_object(archive.json(MANIFEST), "the manifest")
+    version = _as_text(manifest.get("schema"), "schema")
+    if version != SCHEMA:
+        raise _Bad(
+            f"it is {version!r}, and this tracekit reads {SCHEMA!r}",
+            "use the tracekit that saved it",
+        )
+    names = _names()
+    tables: dict[str, Columns] = {}
+    for name, described in _as_object(manifest.get("tables"), "tables").items():
+        if name not in names:
+            raise _Bad(f"unknown table {name!r}", _UNKNOWN_TABLE)
+        tables[name] = _columns(TABLES[name], described, archive)
+    archive.finish()
+    return Measurements(
+        arrays=_in_order(tables),
+        sources=tuple(map(_source, _as_list(manifest.get("sources"), "sources"))),
+        failures=tuple(map(_failure, _as_list(manifest.get("failures"), "failures"))),
+        notes=tuple(map(_note, _as_list(manifest.get("notes"), "notes"))),
+        facts=of_json(_as_object(manifest.get("facts"), "facts")),
+        faults=tuple(map(_fault, _as_list(manifest.get("faults", []), "faults"))),
+    )
+
+
+def _columns(table: Table, described: Any, archive: _Archive) -> Columns:
+    """One table; columns that it may lack, because they came later, are all missing values."""
+    described = _as_object(described, table.name)
+    rows = _as_number(described.get("rows"), f"rows of {table.name}", low=0)
+    dtypes: dict[str, str] = {}
+    for item in _as_list(described.get("columns"), f"columns of {table.name}"):
+        entry = _as_object(item, f"columns of {table.name}")
+        name = _as_text(entry.get("name"), f"columns of {table.name}")
+        if name in dtypes:
+            raise _Bad(f"two columns of {table.name} are called {name!r}")
+        dtypes[name] = _as_text(entry.get("dtype"), f"{table.name}.{name}")
+    for name, dtype in dtypes.items():
+        if name not in table.columns or table.columns[name].dtype != dtype:
+            raise _Bad(
+                f"unknown column {table.name}.{name} of {dtype!r}", "use the tracekit that saved it"
+            )
+    lacking = [n for n, c in table.columns.items() if n not in dtypes and not c.nullable]
+    if lacking:
+        raise _Bad(f"{table.name} lacks {', '.join(lacking)}")
+    archive.reserve(rows * _row_bytes(table), table.name)
+    data = {name: _array(table, name, rows, archive) for name in table.columns if name in dtypes}
+    return table.cast(data, rows)
+
+
+def _array(table: Table, name: str, rows: int, archive: _Archive) -> Any:
+    """One column as the array that its frame holds."""
+    column = table.columns[name]
+    entry = f"{table.name}/{name}"
+    if column.dtype == "category":
+        return _coded(column, entry, rows, archive)
+    stored = np.dtype(_VALUES[column.dtype])
+    values = np.frombuffer(archive.read(f"{entry}.data", rows * stored.itemsize), stored)
+    if column.dtype == "bool":
+        return _flags(values, entry)
+    values = values.astype(stored.newbyteorder("="))
+    if not column.nullable:
+        return values
+    mask = _flags(np.frombuffer(archive.read(f"{entry}.mask", rows), np.uint8), entry)
+    return Nullable(values, mask)
+
+
+def _flags(
+    values: np.ndarray[Any, np.dtype[np.uint8]], entry: str
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Bytes that are 0 or 1 as truth values."""
+    if (values > 1).any():
+        raise _Bad(f"{entry!r} holds a truth value that is neither 0 nor 1")
+    return values.astype(np.bool_)
+
+
+def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
+    """Texts of the saved list, or of the closed set of the column, which must hold what is used."""
+    codes = np.frombuffer(archive.read(f"{entry}.codes", rows * 4), "<i4").astype(np.int32)
+    texts = _texts(archive.json(f"{entry}.categories"), entry)
+    if any("\ud800" <= letter <= "\udfff" for letter in set("".join(texts))):
+        raise _Bad(f"{entry!r} holds half a character")
+    if len(set(texts)) != len(texts):
+        raise _Bad(f"{entry!r} repeats a category")
+    if rows and not (codes.min() >= -1 and codes.max() < len(texts)):
+        raise _Bad(f"{entry!r} holds a code that stands for nothing")
+    if column.values:
+        code_of = dict(zip(column.values, count(), strict=False))
+        # The last one is for code -1, which no closed column may hold.
+        codes = np.array([*(code_of.get(text, -1) for text in texts), -1], np.int32)[codes]
+        if (codes < 0).any():
+            raise _Bad(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
+        texts = tuple(column.values)
+    narrow = narrowest(len(texts))
+    return Coded(codes.astype(narrow), texts)
+
+
+def _source(item: Any) -> Source:
+    """A source as saved: where its file lay is not known any more."""
+    record = _as_object(item, "a source")
+    values: dict[str, Any] = dict(
+        zip(_SOURCE_TEXTS, _texts_of(record, *_SOURCE_TEXTS), strict=True)
+    )
+    for name in (*_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS):
+        check = _as_text if name in _SOURCE_MAYBE_TEXTS else _as_number
+        values[name] = _maybe(check, record.get(name), name)
+    if values["tool"] not in get_args(Tool):
+        raise _Bad(f"unknown tool {values['tool']!r}", "use the tracekit that saved it")
+    return Source(
+        path=Path(values["name"]),
+        size_bytes=_as_number(record.get("size_bytes"), "size_bytes", low=0),
+        notes=tuple(map(_note, _as_list(record.get("notes"), "notes"))),
+        **values,
+    )
+
+
+def _failure(item: Any) -> Failure:
+    """A failure as saved."""
+    record = _as_object(item, "a failure")
+    source, problem, hint = _texts_of(record, "source", "problem", "hint")
+    code = _as_text(record.get("code", UNKNOWN), "code")
+    return Failure(source, problem, hint, code, _data(record))
+
+
+def _data(record: Mapping[str, Any]) -> Data:
+    """The data beside a code; none where an older tracekit saved it."""
+    values: dict[str, Datum] = {}
+    for name, value in _as_object(record.get("data", {}), "data").items():
+        if isinstance(value, list):
+            values[name] = _texts(value, name)
+        elif isinstance(value, str | int | float):
+            values[name] = value
+        else:
+            _wrong(value, name, "a number, a text or a list of texts")
+    return Data(**values)
+
+
+def _fault(item: Any) -> Fault:
+    """An error of tracekit as saved."""
+    record = _as_object(item, "a fault")
+    question, error, source = _texts_of(record, "question", "error", "source")
+    action: Any = _as_text(record.get("action"), "action")
+    if action not in ("measured", "folded"):
+        raise _Bad(f"unknown action {action!r}", "use the tracekit that saved it")
+    tables = _texts(record.get("tables"), "tables")
+    metrics = _texts(record.get("metrics"), "metrics")
+    pid = _maybe(_as_number, record.get("pid"), "pid")
+    file = _as_text(record.get("file", ""), "file")
+    return Fault(question, action, error, source, pid, tables, metrics, file)
+
+
+def _note(item: Any) -> Note:
+    """A note as saved."""
+    record = _as_object(item, "a note")
+    severity: Any = _as_text(record.get("severity"), "severity")
+    if severity not in get_args(NoteSeverity):
+        raise _Bad(f"unknown severity {severity!r}", "use the tracekit that saved it")
+    code, message, source = _texts_of(record, "code", "message", "source")
+    times = _as_number(record.get("count"), "count", low=0)
+    offset = _maybe(_as_number, record.get("offset"), "offset")
+    return Note(severity, code, message, source, times, offset, _data(record))
+
+
+def _texts_of(record: Mapping[str, Any], *names: str) -> list[str]:
+    """The texts of these names in a record, if they are texts."""
+    return [_as_text(record.get(name), name) for name in names]
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    """The value, if it is a list of texts."""
+    return tuple(_as_text(text, what) for text in _as_list(value, what))
+
+
+def _maybe(check: Callable[[Any, str], T], value: Any, what: str) -> T | None:
+    """The checked value, or None where it is unknown."""
+    return None if value is None else check(value, what)
+
+
+def _as_text(value: Any, what: str) -> str:
+    """The value, if it is text."""
+    return value if isinstance(value, str) else _wrong(value, what, "text")
+
+
+def _as_number(value: Any, what: str, low: int = -(2**63)) -> int:
+    """The value, if it is a whole number of 64 bits."""
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value < 2**63:
+        return value
+    return _wrong(value, what, "a whole number")
+
+
+def _as_list(value: Any, what: str) -> list[Any]:
+    """The value, if it is a list."""
+    return value if isinstance(value, list) else _wrong(value, what, "a list")
+
+
+def _as_object(value: Any, what: str) -> dict[str, Any]:
+    """The value, if it is an object."""
+    return value if isinstance(value, dict) else _wrong(value, what, "an object")
+
+
+def _wrong(value: Any, what: str, wanted: str) -> NoReturn:
+    """Raise: a value is not of its kind."""
+    raise _Bad(f"{what}: {str(value)[:40]!r} is not {wanted}")

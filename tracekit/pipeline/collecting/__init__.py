@@ -1,0 +1,1 @@
+"""Collection of Nsight reports from Ray sessions and nodes."""

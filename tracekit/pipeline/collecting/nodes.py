@@ -1,0 +1,189 @@
+"""Reports of Nsight Systems that lie on the nodes of a cluster: what is there, and copies of it, proven here."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tracekit.discover.arguments import expanded
+from tracekit.engine.ray_cluster import Cluster, Told, everywhere
+from tracekit.model.errors import TracekitError
+from tracekit.model.labels import shown
+from tracekit.model.records import dataclass
+from tracekit.pipeline.collecting.file_copies import Copied, not_copied, put_verified
+from tracekit.pipeline.collecting.ray_sessions import LeftOut, Plan, Wanted, plan, suspects
+
+CHUNK_BYTES = 8 << 20
+"""So much of a file is in memory, on its node and here, at a time."""
+_BLOCK_BYTES = 1 << 20
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+Stamp = tuple[int, int, int]
+"""Inode, size and time of change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one node has to give: what is copied and what not, and what of it is of little use."""
+
+    plan: Plan
+    suspects: tuple[LeftOut, ...]
+
+
+def offers(cluster: Cluster, patterns: Sequence[str], target: Path) -> Offer:
+    """What all nodes have to give, each into a directory `host=<host>` of the session; nodes in order.
+
+    A node that could not be asked, or that has no such directory, is among what is left out.
+    """
+    wanted: list[Wanted] = []
+    left_out: list[LeftOut] = []
+    doubted: list[LeftOut] = []
+    for node in cluster.nodes:
+        if node.id in cluster.lost:
+            left_out.append(LeftOut(Path(), cluster.lost[node.id], node.host))
+            continue
+        answers: Mapping[str, Told[Offer | str]] = everywhere(
+            cluster, _offer, list(patterns), str(target), node.host, nodes=[node.id]
+        )
+        answer = answers[node.id]
+        if not isinstance(answer.value, Offer):
+            left_out.append(LeftOut(Path(), answer.value or answer.problem, node.host))
+            continue
+        on_node = partial(replace, node=node.host)
+        wanted += map(on_node, answer.value.plan.wanted)
+        left_out += map(on_node, answer.value.plan.left_out)
+        doubted += map(on_node, answer.value.suspects)
+    return Offer(Plan(tuple(wanted), tuple(left_out)), tuple(doubted))
+
+
+def copier(cluster: Cluster) -> Callable[[Wanted], Copied]:
+    """A function that copies one file of a node to its place here, for `collecting.carry_out`."""
+    ids = {node.host: node.id for node in cluster.nodes}
+
+    def copy(one: Wanted) -> Copied:
+        assert one.node is not None
+        return put_verified(_Remote.at(cluster, ids[one.node], one.path), one.target)
+
+    return copy
+
+
+@dataclass(frozen=True, slots=True)
+class _Remote:
+    """A file of a node; read in chunks, each by a task there that finds it unchanged."""
+
+    name: str
+    cluster: Cluster
+    node: str
+    path: str
+    stamp: Stamp
+    size_bytes: int
+    mtime_ns: int
+    atime_ns: int
+    mode: int
+
+    @classmethod
+    def at(cls, cluster: Cluster, node: str, path: Path) -> _Remote:
+        """The file as it is now."""
+        stamp, atime_ns, mode = _asked(cluster, node, path.name, _status, str(path))
+        _, size, mtime_ns = stamp
+        return cls(path.name, cluster, node, str(path), stamp, size, mtime_ns, atime_ns, mode)
+
+    def blocks(self) -> Iterator[bytes]:
+        for offset in range(0, self.size_bytes, CHUNK_BYTES):
+            yield self._ask(_chunk, self.path, self.stamp, offset)
+
+    def digest(self) -> bytes:
+        digest: bytes = self._ask(_digest, self.path, self.stamp)
+        return digest
+
+    def is_still(self, digest: bytes) -> bool:
+        return self.digest() == digest
+
+    def _ask(self, function: Callable[..., Any], *args: object) -> Any:
+        return _asked(self.cluster, self.node, self.name, function, *args)
+
+
+def _asked(
+    cluster: Cluster, node: str, name: str, function: Callable[..., Any], *args: object
+) -> Any:
+    """What a node answers; raises `TracekitError` where it cannot."""
+    answer = everywhere(cluster, function, *args, nodes=[node])[node]
+    if answer.problem:
+        raise TracekitError(
+            f"{shown(name)}: not copied: {cluster.name(node)}: {answer.problem}",
+            "run it again: what is copied stays",
+        )
+    return answer.value
+
+
+def _offer(patterns: Sequence[str], target: str, host: str) -> Offer | str:
+    """What this node has to give; runs there."""
+    roots: list[str] = []
+    for pattern in patterns:
+        text = expanded(pattern)
+        paths = [text] if os.path.lexists(text) else sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - text as typed
+        roots += [path for path in paths if os.path.isdir(path)]  # noqa: PTH112
+    if not roots:
+        return f"no such directory: {shown(', '.join(patterns))}"
+    try:
+        planned = plan(roots, Path(target), host)
+    except TracekitError as error:
+        return error.problem
+    return Offer(planned, suspects(planned.wanted))
+
+
+def _status(path: str) -> tuple[Stamp, int, int]:
+    """(stamp, time of access, permissions) of a file of this node; runs there."""
+    with _opened(path) as descriptor:
+        status = os.fstat(descriptor)
+    return _stamp(status), status.st_atime_ns, status.st_mode & 0o777
+
+
+def _chunk(path: str, stamp: Stamp, offset: int) -> bytes:
+    """The bytes of one chunk; runs there. Raises `TracekitError` where the file is not the one of the stamp."""
+    with _opened(path) as descriptor:
+        _check(path, descriptor, stamp)
+        return os.pread(descriptor, CHUNK_BYTES, offset)
+
+
+def _digest(path: str, stamp: Stamp) -> bytes:
+    """The hash of the whole file; runs there. Raises as `_chunk` does, also if it changed meanwhile."""
+    digest = hashlib.sha256()
+    with _opened(path) as descriptor:
+        while block := os.read(descriptor, _BLOCK_BYTES):
+            digest.update(block)
+        _check(path, descriptor, stamp)
+    return digest.digest()
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """A descriptor of a file that is no link; an error in words where it cannot be had."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK)
+    except OSError as error:
+        raise not_copied(Path(path).name, error, path) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check(path: str, descriptor: int, stamp: Stamp) -> None:
+    """Nothing; raises where a file is another than when it was looked at first."""
+    if _stamp(os.fstat(descriptor)) != tuple(stamp):
+        raise TracekitError(
+            f"{shown(Path(path).name)}: not copied: it changed meanwhile",
+            "run it again when the run has ended",
+        )
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,334 @@
+"""One source read and measured, and what several files of one process say put together: before anything is joined.
+
+What runs on every core and every node; nothing here knows a format or a question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, Literal
+
+from tracekit.analyses import Analysis, Tables
+from tracekit.analyses.own import described
+from tracekit.discover.contents import content_digest
+from tracekit.discover.selection import Holding
+from tracekit.engine import Advance
+from tracekit.job.logs.driver_log import timed_stage
+from tracekit.model.capacity import own_core_count
+from tracekit.model.stages import canonical, stage_filter
+from tracekit.model.tables import TABLES
+from tracekit.model.trace import Fault, Labels, Source, Trace, Want
+from tracekit.pipeline.wire_format.worker_tables import (
+    LARGE_FILE_BYTES,
+    MeasuredSource,
+    all_of,
+    light_text,
+    put_together,
+)
+from tracekit.process.slice_trace import after_start_up, cut, stages_of, steps_of
+from tracekit.readers import reader_named
+
+RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
+"""Options of a profiler that a trace names."""
+
+log = logging.getLogger(__name__)
+
+Process = tuple[str, str | None, int | None]
+"""Run, host and pid: what several files may belong to."""
+
+
+def read_source(
+    source: Source,
+    advance: Advance,
+    want: Want,
+    *,
+    ranks: frozenset[int] | None = None,
+    steps: frozenset[int] | None = None,
+    stages: tuple[str, ...] = (),
+) -> Iterator[Trace]:
+    """The traces of one source, cut to what was asked for; none where it holds nothing of that."""
+    parts = read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages)
+    for _, part, _ in parts:
+        if part is not None:
+            yield part
+
+
+def read_parts(
+    source: Source,
+    advance: Advance,
+    want: Want,
+    *,
+    ranks: frozenset[int] | None = None,
+    steps: frozenset[int] | None = None,
+    stages: tuple[str, ...] = (),
+) -> Iterator[tuple[Trace, Trace | None, int]]:
+    """Each trace of one source, what of it was asked for (None where it holds nothing of that), how many follow."""
+    for trace, following in reader_named(source.reader).each(source, want, _increments(advance)):
+        rank, part = trace.source.rank, None
+        if ranks is None or rank is None or rank in ranks:
+            part = cut(trace, steps, stage_filter(stages) if stages else None)
+        yield trace, part, following
+        # They are let go of before the next is made.
+        del trace, part
+
+
+def holding(trace: Trace, stages: tuple[str, ...], *, is_kept: bool) -> Holding:
+    """What a trace holds of all that may be asked for."""
+    role, is_log = trace.source.role, trace.source.tool == "log"
+    names = _logged_stages(trace) if is_log else stages_of(trace)
+    is_wanted = stage_filter(stages)
+    return Holding(
+        trace.source.rank,
+        steps_of(trace),
+        frozenset(canonical(name, role) for name in names),
+        is_log=is_log,
+        is_kept=is_kept,
+        has_stage=any(is_wanted(name, role) for name in names),
+    )
+
+
+def _logged_stages(trace: Trace) -> frozenset[str]:
+    """The stages that a driver's log has times of."""
+    if not trace.has("log_values"):
+        return frozenset()
+    stages = map(timed_stage, map(str, trace["log_values"]["name"].unique()))
+    return frozenset(filter(None, stages))
+
+
+def with_content(source: Source) -> Source:
+    """`source` with the digest of what its file holds; as it is where that cannot be read: its reader tells why."""
+    if source.content is not None:
+        return source
+    with contextlib.suppress(OSError):
+        return replace(source, content=content_digest(source.path))
+    return source
+
+
+@contextlib.contextmanager
+def content_beside(source: Source) -> Iterator[Callable[[], Source]]:
+    """Within it work on the file is done; what it gives tells then of the source with the digest of its content.
+
+    Where the file is large and a core is free, a thread makes the digest meanwhile.
+    """
+    if source.size_bytes < LARGE_FILE_BYTES or own_core_count() == 1:
+        completed_source = with_content(source)
+        yield lambda: completed_source
+        return
+    with ThreadPoolExecutor(1, "tracekit-digest") as thread:
+        yield thread.submit(with_content, source).result
+
+
+def with_content_of(parts: Sequence[MeasuredSource], source: Source) -> tuple[MeasuredSource, ...]:
+    """What was measured of a source, each part with the digest of its content."""
+    return tuple(
+        part
+        if part.source.content == source.content
+        else replace(part, source=replace(part.source, content=source.content))
+        for part in parts
+    )
+
+
+def _increments(advance: Advance) -> Callable[[int], None]:
+    """Totals so far, as readers tell them, turned into increments."""
+    seen = 0
+
+    def on_bytes(total: int) -> None:
+        nonlocal seen
+        advance(total - seen)
+        seen = total
+
+    return on_bytes
+
+
+READING_SHARE = 0.2
+"""The part of the work on a file that is done when it is read, of which the questions are the rest.
+
+0.16 to 0.24 of the CPU seconds for traces and snapshots of 2 to 4 MB of gzip or pickle.
+"""
+
+
+def by_parts(advance: Advance, share: float) -> Callable[[float], None]:
+    """A function that tells of this share of the bytes that it is told of, in whole bytes; what is left over it keeps."""
+    left_over = 0.0
+
+    def tell(count: float) -> None:
+        nonlocal left_over
+        left_over += count * share
+        whole = int(left_over)
+        left_over -= whole
+        advance(whole)
+
+    return tell
+
+
+def measured(
+    trace: Trace, analyses: Sequence[Analysis], on_question: Callable[[], None] = lambda: None
+) -> MeasuredSource:
+    """These questions measured on one trace; a question that breaks loses only itself.
+
+    `on_question` is called after each of them.
+    """
+    tables: dict[str, Tables] = {}
+    faults: list[Fault] = []
+    labels = Labels(trace.source)
+    work = after_start_up(trace)
+    for analysis in analyses:
+        part = trace if analysis.whole_recording else work
+        try:
+            columns_of = analysis.measure(part) if analysis.concerns(part) else {}
+            tables[analysis.id] = {
+                name: labels.before(TABLES[name], columns) for name, columns in columns_of.items()
+            }
+        except Exception as error:
+            log.exception("measuring %s of %s failed", analysis.id, trace.source.name)
+            faults.append(
+                _fault(analysis, "measured", trace.source, described(error, analysis.file))
+            )
+        on_question()
+    return MeasuredSource(
+        trace.source,
+        tables,
+        (*trace.source.notes, *trace.notes),
+        _versions(trace.meta),
+        bool(trace.meta.get("simulated")),
+        _recording(trace.meta),
+        faults=tuple(faults),
+    )
+
+
+def _fault(
+    analysis: Analysis, action: Literal["measured", "folded"], source: Source, error: str
+) -> Fault:
+    """What an error leaves unsaid of one process in one source."""
+    return Fault(
+        analysis.id,
+        action,
+        error,
+        source.name,
+        source.pid,
+        analysis.tables,
+        analysis.metrics,
+        analysis.file,
+    )
+
+
+def measured_part(
+    trace: Trace,
+    part: Trace | None,
+    analyses: Sequence[Analysis],
+    stages: tuple[str, ...],
+    on_question: Callable[[], None] = lambda: None,
+) -> MeasuredSource:
+    """What of a trace was asked for, measured; for nothing of it only what the trace holds."""
+    of_trace = holding(trace, stages, is_kept=part is not None)
+    if part is None:
+        return MeasuredSource(trace.source, {}, (), {}, simulated=False, holding=of_trace)
+    return replace(measured(part, analyses, on_question), holding=of_trace)
+
+
+def _recording(meta: Mapping[str, Any]) -> dict[str, str]:
+    """What the profiler was told to record besides, `on` or `off`, as far as the trace says: it slows a run."""
+    return {name: "on" if meta[name] else "off" for name in RECORDING if meta.get(name) in (0, 1)}
+
+
+def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Versions of what the run used, as far as the trace names them."""
+    versions: dict[str, str] = {}
+    for label, key in (("CUDA", "cuda_runtime_version"), ("HIP", "hip_runtime_version")):
+        number = meta.get(key)
+        if isinstance(number, int) and not isinstance(number, bool) and 1000 <= number < 10**6:
+            versions[label] = f"{number // 1000}.{number % 1000 // 10}"
+    distributed = meta.get("distributedInfo")
+    if isinstance(distributed, dict) and isinstance(distributed.get("nccl_version"), str):
+        versions["NCCL"] = distributed["nccl_version"]
+    return versions
+
+
+def processes(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> frozenset[Process]:
+    """The processes of which a source says something that is to be folded with what others say."""
+    ids = folding(analyses)
+    shared: set[Process] = set()
+    for part in parts:
+        failed = set(map(attrgetter("question"), part.faults))
+        if any(map(part.tables.get, ids)) or not ids.isdisjoint(failed):
+            shared.add(_process(part))
+    return frozenset(shared)
+
+
+def folding(analyses: Sequence[Analysis]) -> frozenset[str]:
+    """The ids of the questions that fold what they measured of one process."""
+    return frozenset(analysis.id for analysis in analyses if analysis.fold is not None)
+
+
+def folded(
+    sources: Sequence[Sequence[MeasuredSource]], analyses: Sequence[Analysis]
+) -> list[tuple[MeasuredSource, ...]]:
+    """The same sources, the tables of each process merged into its first part by the analyses that fold.
+
+    Every part of a process has to be among them, in the order of the sources. Where a part could not be
+    measured, or folding breaks, what the question says of the whole process is failed.
+    """
+    parts = list(chain.from_iterable(sources))
+    of_process: dict[Process, list[int]] = {}
+    for place, part in enumerate(parts):
+        of_process.setdefault(_process(part), []).append(place)
+    with light_text():
+        for analysis in analyses:
+            if analysis.fold is None:
+                continue
+            for places in of_process.values():
+                folded_parts = _fold(analysis, [parts[i] for i in places])
+                for i, part in zip(places, folded_parts, strict=True):
+                    parts[i] = part
+    remaining = iter(parts)
+    return [tuple(islice(remaining, len(source))) for source in sources]
+
+
+def _process(part: MeasuredSource) -> Process:
+    return part.source.run, part.source.host, part.source.pid
+
+
+def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[MeasuredSource]:
+    """The parts of one process, what this question measured of them merged into the first."""
+    assert analysis.fold is not None, "only what folds is folded"
+    for fault in all_of(parts, "faults"):
+        if fault.question == analysis.id:
+            return [_unfolded(analysis, part, fault.error) for part in parts]
+    measured_parts = [part.tables.get(analysis.id, {}) for part in parts]
+    if not any(measured_parts):
+        return parts
+    try:
+        merged = analysis.fold(put_together(measured_parts))
+    except Exception as error:
+        log.exception("folding %s of %s failed", analysis.id, parts[0].source.name)
+        return [_unfolded(analysis, part, described(error, analysis.file)) for part in parts]
+    first, *others = [_without(part, analysis.id) for part in parts]
+    return [replace(first, tables={**first.tables, analysis.id: merged}), *others]
+
+
+def _unfolded(analysis: Analysis, part: MeasuredSource, error: str) -> MeasuredSource:
+    """The part without what cannot be folded, which is failed unless it was before."""
+    faults = part.faults
+    if analysis.id not in map(attrgetter("question"), faults):
+        faults = (*faults, _fault(analysis, "folded", part.source, error))
+    return replace(_without(part, analysis.id), faults=faults)
+
+
+def _without(part: MeasuredSource, question: str) -> MeasuredSource:
+    return replace(part, tables={id_: t for id_, t in part.tables.items() if id_ != question})
+
+
+def in_order(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> list[Tables]:
+    """The tables of every source, those that were folded last and by analysis."""
+    last: dict[str, list[Tables]] = {a.id: [] for a in analyses if a.fold is not None}
+    tables: list[Tables] = []
+    for part in parts:
+        for id_, of_question in part.tables.items():
+            last.get(id_, tables).append(of_question)
+    return [*tables, *chain.from_iterable(last.values())]

@@ -1,0 +1,1 @@
+"""Files grouped into runs: unrelated files, restarts, duplicates and the primary tool."""

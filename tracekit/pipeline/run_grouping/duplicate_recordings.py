@@ -1,0 +1,161 @@
+"""Which files hold one recording of a process again: a copy that was cut off, or that something was appended to.
+
+Copies of the same bytes are told before anything is read (`copies`). A profiler records a process once at a time:
+two recordings of one process that begin at one nanosecond, or whose windows do, are the same one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+
+import numpy as np
+
+from tracekit.analyses import Tables
+from tracekit.model.codes import Data
+from tracekit.model.records import dataclass
+from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables.arrays import Coded, Columns
+from tracekit.model.trace import Note
+from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
+
+SAME_RECORDING = "same-recording"
+"""The code of notes on files that hold less of a recording than another file."""
+
+_WINDOWS = ("steps", "stages")
+_FACTS = ("rank", "step", "replica", "scope", "part")
+"""What two files of one recording do not say differently; a copy's new name may seem to tell another role."""
+
+Sources = list[tuple[MeasuredSource, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """One process of a source: when it begins, when its windows do, and how many events were read of it."""
+
+    part: MeasuredSource
+    start_ns: int
+    event_count: int
+    window_starts: frozenset[int]
+
+    @property
+    def preference(self) -> tuple[int, int, int, int]:
+        """What orders files of one recording, the one that counts first: of most events, and with least else in it."""
+        source = self.part.source
+        return -self.event_count, len(self.part.notes), source.size_bytes, len(source.name)
+
+
+def counted_once(sources: Sequence[tuple[MeasuredSource, ...]]) -> Sources:
+    """The same sources; those that hold less of a recording than another one are emptied, and say of which.
+
+    Frames may be those of several sources put together: the rows of what does not count are taken out of all.
+    """
+    originals = _originals(list(chain.from_iterable(sources)))
+    if not originals:
+        return list(sources)
+    emptied = partial(_without_copies, originals=originals, counting=set(originals.values()))
+    return [tuple(map(emptied, source)) for source in sources]
+
+
+def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
+    """The source that counts for each that does not."""
+    of_process: dict[tuple[object, ...], list[MeasuredSource]] = {}
+    name_of = attrgetter("source.name")
+    processes = Counter(map(name_of, parts))
+    for part in parts:
+        source = part.source
+        is_single = processes[source.name] == 1 and source.pid is not None
+        if source.tool == "torch" and is_single and part.original is None:
+            process = source.run, source.node, source.host, source.pid
+            of_process.setdefault(process, []).append(part)
+    several = [same for same in of_process.values() if len(same) > 1]
+    originals: dict[str, str] = {}
+    if not several:
+        return originals
+    recordings = _recordings(parts, set(map(name_of, chain.from_iterable(several))))
+    for same in several:
+        of_same = filter(None, map(recordings.get, map(name_of, same)))
+        originals |= _originals_of_process(of_same)
+    return originals
+
+
+def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
+    """As `_originals`, of the recordings of one process: the most complete one counts."""
+    counting: list[_Recording] = []
+    originals: dict[str, str] = {}
+    for recording in sorted(recordings, key=lambda r: r.preference):
+        original = next((other for other in counting if _is_same(recording, other)), None)
+        if original is None:
+            counting.append(recording)
+        else:
+            originals[recording.part.source.name] = original.part.source.name
+    return originals
+
+
+def _is_same(less: _Recording, more: _Recording) -> bool:
+    """Whether the one with fewer events begins when the other does, or half of its windows do."""
+    facts = attrgetter(*_FACTS)
+    for pair in zip(facts(less.part.source), facts(more.part.source), strict=True):
+        if None not in pair and pair[0] != pair[1]:
+            return False
+    shared = len(less.window_starts & more.window_starts)
+    return less.start_ns == more.start_ns or 0 < len(less.window_starts) <= 2 * shared
+
+
+def _recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _Recording]:
+    """The recordings of these sources whose clock counts from the Unix epoch, by name."""
+    tables: dict[str, list[Columns]] = {"captures": [], "steps": [], "stages": []}
+    of_name: dict[str, MeasuredSource] = {}
+    for part in parts:
+        of_name[part.source.name] = part
+        for measured in part.tables.values():
+            for table in tables.keys() & measured.keys():
+                tables[table].append(measured[table])
+    starts: dict[str, set[int]] = defaultdict(set)
+    for table in _WINDOWS:
+        rows = concat(TABLES[table], tables[table]).frame()
+        for source, start_ns in zip(rows["source"], rows["ts_ns"].tolist(), strict=True):
+            if source in names:
+                starts[source].add(start_ns)
+    rows = concat(TABLES["captures"], tables["captures"]).frame()
+    rows = rows[rows["absolute_time"] & rows["source"].isin(names)]
+    events = rows["host_op_count"] + rows["device_op_count"]
+    recordings: dict[str, _Recording] = {}
+    captures = zip(rows["source"], rows["ts_ns"].tolist(), events.tolist(), strict=True)
+    for source, start_ns, count in captures:
+        if count > 0:
+            window_starts = frozenset(starts[source])
+            recordings[source] = _Recording(of_name[source], start_ns, count, window_starts)
+    return recordings
+
+
+def _without_copies(
+    part: MeasuredSource, originals: Mapping[str, str], counting: set[str]
+) -> MeasuredSource:
+    """A part without rows of sources that do not count; without anything else, where it is of such a source."""
+    tables: dict[str, Tables] = {}
+    for question, frames in part.tables.items():
+        tables[question] = {name: _rows_but(rows, originals) for name, rows in frames.items()}
+    name = part.source.name
+    if name in originals:
+        original = originals[name]
+        message = f"the same recording as {original}, which holds as much or more of it and counts"
+        notes = (Note("warning", SAME_RECORDING, message, name, data=Data(original=original)),)
+        return replace(part, tables=tables, notes=notes, faults=(), original=original)
+    if name in counting:
+        # That both are kept was said when neither was read.
+        other_notes = tuple(note for note in part.notes if note.code != "duplicate")
+        return replace(part, tables=tables, notes=other_notes)
+    return replace(part, tables=tables)
+
+
+def _rows_but(rows: Columns, names: Mapping[str, str]) -> Columns:
+    """The rows that are of none of these sources."""
+    source = rows["source"]
+    assert isinstance(source, Coded), "names of sources are texts"
+    is_kept = np.array([*(text not in names for text in source.texts), True])[source.codes]
+    return rows if is_kept.all() else rows.where(is_kept)

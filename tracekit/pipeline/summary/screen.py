@@ -1,0 +1,588 @@
+"""The first screen: who ran, what a step costs, where it goes, and what was not seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from tracekit.discover.arguments import FileCounts, accounted, counted
+from tracekit.discover.sampling import SAMPLED
+from tracekit.discover.selection import LEFT_OUT
+from tracekit.job import gpu_shares
+from tracekit.job.frames import (
+    ORIGIN_NOTES,
+    REPEATING,
+    STEP_BOUNDS,
+    Job,
+    devices_of,
+    job,
+    label_headings,
+    stacked,
+    summed,
+    text_or_none,
+)
+from tracekit.job.memory.pools import has_pausable, pool_notes
+from tracekit.job.rank_groups import MEMBER, RankGroup, rank_groups
+from tracekit.job.stages.durations import of_step, per_step, stage_walls
+from tracekit.job.stages.periodic import told
+from tracekit.job.stages.windows import WHERE, shares_by_stage, whole
+from tracekit.job.start_up import prefixes
+from tracekit.job.steps.warm_up import Dropped
+from tracekit.job.tables import sheet
+from tracekit.model import faults
+from tracekit.model.codes import FILTERED_ROWS, INTERLEAVED, LATE_ENDS, NO_EVENTS, NO_TIMES
+from tracekit.model.keys import looked_up
+from tracekit.model.labels import called, plural
+from tracekit.model.recording_kinds import FOREIGN
+from tracekit.model.report import Better, Heading, Metric, Sheet
+from tracekit.model.trace import Measurements, Note
+from tracekit.model.units import numbers, show
+from tracekit.pipeline import question_selection
+
+T = TypeVar("T")
+
+APART = "apart"
+"""The code of notes on directories whose files are runs of their own."""
+
+
+MAX_PIECES = 12
+"""Most pieces of a list of ranks or steps, ranges among them."""
+
+
+def identity(measured: Measurements, left_out: Sequence[Dropped] = ()) -> tuple[str, ...]:
+    """The facts of the first line: tool, ranks, steps, hardware; only what was recorded. `left_out` do not count."""
+    facts = [
+        measured.facts.title,
+        "SIMULATED DATA" if measured.facts.simulated else "",
+        _fact(measured, _runs),
+        _fact(measured, _ranks),
+        _fact(measured, _roles),
+        _fact(measured, partial(_steps, left_out=left_out)),
+        _versions(measured),
+        called("only", only_stages(measured) or None),
+        question_selection.told(measured),
+        _fact(measured, _hardware),
+        _files(measured),
+        _checked(measured),
+        measured.facts.engine,
+    ]
+    return tuple(filter(None, facts))
+
+
+def _fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
+    """One fact; of whom it is where others could not be measured, nothing where none could be."""
+    phrase = faults.judged(measured, lambda whom: faults.asked(whom, part, ""))
+    if phrase.value and phrase.faults:
+        return f"{phrase.value} (of {faults.basis(measured, phrase.faults)})"
+    return phrase.value or ""
+
+
+def _runs(measured: Measurements) -> str:
+    runs = measured["captures"]["run"].dropna().unique().tolist()
+    return f"{len(runs)} runs" if len(runs) > 1 else ""
+
+
+def _ranks(measured: Measurements) -> str:
+    """`ranks 0–7 of 8`; a world size only when all agree on it."""
+    captures = measured["captures"]
+    ranks = sorted(map(int, captures["rank"].dropna().unique()))
+    worlds = captures["world_size"].dropna().unique()
+    if not ranks:
+        return "ranks unknown"
+    world = f" of {int(worlds[0])}" if len(worlds) == 1 else ""
+    return _listed("rank", ranks, world)
+
+
+def _listed(word: str, values: Sequence[int], of: str = "") -> str:
+    """`ranks 0–7 of 8`; `64 ranks of 1000: 0, 15, 31 …` where they lie too scattered to be all named."""
+    short = numbers(values, MAX_PIECES)
+    if short.endswith("…"):
+        return f"{len(values):,} {word}s{of}: {short}"
+    return f"{plural(len(values), word)} {short}{of}"
+
+
+def _roles(measured: Measurements) -> str:
+    roles = measured["captures"]["role"].dropna().unique().tolist()
+    if len(roles) > 4:
+        return f"{len(roles)} roles"
+    return ", ".join(map(str, roles))
+
+
+def _steps(measured: Measurements, left_out: Sequence[Dropped]) -> str:
+    """`steps 2–6 of 1–6 (1: the first after the profiler began)`, or what stands for steps."""
+    walls = job(measured).walls
+    step_numbers = sorted(set(map(int, walls["step"].dropna())))
+    gone = {(step.run, step.step) for step in left_out}
+    runs = walls["run"].where(walls["run"].notna(), "")
+    counting: set[int] = set()
+    for run, number in zip(runs, walls["step"], strict=True):
+        if not pd.isna(number) and (str(run), int(number)) not in gone:
+            counting.add(int(number))
+    repeats = bool(len(walls)) and bool(walls["origin"].isin(REPEATING).all())
+    word = "window" if repeats else "step"
+    if step_numbers and counting and left_out:
+        return f"{_listed(word, sorted(counting))} of {numbers(step_numbers, MAX_PIECES)} ({reasons(left_out)})"
+    if step_numbers:
+        return _listed(word, step_numbers)
+    count = len(walls)
+    return f"{count:,} {plural(count, 'capture')} without a step number" if count else ""
+
+
+def reasons(left_out: Sequence[Dropped]) -> str:
+    """Why steps do not count, each reason once: `1: the first after the profiler began; 6: cut off`."""
+    by_reason: dict[str, set[int]] = {}
+    for step in left_out:
+        by_reason.setdefault(step.reason, set()).add(step.step or 0)
+    return "; ".join(
+        f"{numbers(sorted(steps), MAX_PIECES)}: {reason}" for reason, steps in by_reason.items()
+    )
+
+
+def _versions(measured: Measurements) -> str:
+    return _named_values(measured.facts.versions)
+
+
+def _named_values(values: Mapping[str, str]) -> str:
+    """The values with their names, in the order of these."""
+    return ", ".join(map(" ".join, sorted(values.items())))
+
+
+def _hardware(measured: Measurements) -> str:
+    """`8 × H100`, the number of devices that were seen; or that there was none."""
+    captures = measured["captures"]
+    if INTERLEAVED in map(attrgetter("code"), measured.notes):
+        return ""
+    if not (captures["device_op_count"] > 0).any():
+        only = set(captures["tool"].dropna()) == {"torch_memory"}
+        return "only memory was recorded" if only else _without_gpu(measured)
+    seen = measured["gpu_time"]
+    count = f"{devices_of(seen)}"
+    if is_apart(measured):
+        counts = [devices_of(of_run) for _, of_run in seen.groupby("run", sort=False)]
+        count = f"each {numbers(counts)}"
+    names = captures["device_name"].dropna().unique().tolist() or ["GPU"]
+    model = "mixed GPUs" if len(names) > 1 else names[0]
+    return f"{count} × {model}"
+
+
+def _without_gpu(measured: Measurements) -> str:
+    """Why there is no GPU, where all sources are of one kind that says it; else that none was recorded."""
+    kinds = set(measured["recordings"]["kind"].dropna())
+    if kinds == {"unread-accelerator"}:
+        return "accelerator rows not read"
+    if kinds and kinds <= FOREIGN:
+        return "not a PyTorch trace"
+    return "no GPU activity recorded"
+
+
+def _files(measured: Measurements) -> str:
+    """`24 files, 3.1 GiB`: what was read."""
+    files = {source.name: source.size_bytes for source in measured.sources}
+    count = len(files)
+    return f"{count:,} {plural(count, 'file')}, {show(sum(files.values()), 'bytes')}"
+
+
+def _checked(measured: Measurements) -> str:
+    """`checked by 8 files of nsys`: what a second tool recorded of the same steps."""
+    if measured.check is None:
+        return ""
+    tools = ", ".join(sorted(set(map(attrgetter("tool"), measured.check.sources))))
+    return f"checked by {tools}: {_files(measured.check)}"
+
+
+def headline(measured: Measurements) -> tuple[Metric, ...]:
+    """The numbers of the second line: the step, what the GPUs did of it, what no stage explains; of snapshots the peaks."""
+    step = _of_whom(measured, _step_wall)
+    if not step:
+        return _of_whom(measured, _peaks)
+    if is_apart(measured):
+        return step
+    return (*step, *_of_whom(measured, _gpu_shares), *_of_whom(measured, _unattributed))
+
+
+def _of_whom(
+    measured: Measurements, part: Callable[[Measurements], Sequence[Metric]]
+) -> tuple[Metric, ...]:
+    """Some numbers of the headline; each says of whom it is where others could not be measured."""
+    nothing: Sequence[Metric] = ()
+    numbers_of_part = faults.judged(measured, lambda whom: faults.asked(whom, part, nothing))
+    if not numbers_of_part.faults:
+        return tuple(numbers_of_part.value or ())
+    whom, metrics = faults.basis(measured, numbers_of_part.faults), numbers_of_part.value or ()
+    return tuple(replace(metric, label=f"{metric.label} (of {whom})") for metric in metrics)
+
+
+def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
+    """The wall of the step, none where no step is known."""
+    steps = job(measured)
+    if steps.step_ns is None:
+        return ()
+    walls = steps.walls
+    if is_apart(measured):
+        return _steps_apart(measured, steps)
+    low: float | None = None
+    high: float | None = None
+    if len(walls) > 1:
+        low, high = float(walls["wall_ns"].min()), float(walls["wall_ns"].max())
+    runs = len(walls["run"].unique())
+    name = _unit_name(steps)
+    bounds = "captures" if name == "capture" else STEP_BOUNDS
+    if runs > 1:
+        name = f"{name}, mean of {runs} runs"
+    before_ns, of_start = _start_up(measured)
+    if before_ns:
+        # The capture as it was recorded; rules judge what follows its start-up.
+        wall_ns, low, high = steps.step_ns + before_ns, None, None
+        return (Metric("step_wall", wall_ns, "ns", "lower", label=name), *of_start)
+    return (Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name, bounds),)
+
+
+def _start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]]:
+    """(the mean length of what comes before the work of captures without marks, the same as a number of the headline)."""
+    of_runs = prefixes(measured)
+    if not of_runs or not (measured.has("start_up_gpu") and measured.row_count("start_up_gpu")):
+        return 0.0, ()
+    runs = job(measured).walls["run"].nunique(dropna=False)
+    before_ns = sum(prefix.start_up_ns for prefix in of_runs) / max(runs, 1)
+    calls = measured["start_up"]
+    is_wait = (calls["window"] == "before") & (calls["kind"] == "wait")
+    label = "start of recording" if is_wait.any() else "start-up"
+    return before_ns, (Metric("start_up", before_ns, "ns", "lower", label=label),)
+
+
+def _unattributed(measured: Measurements) -> tuple[Metric, ...]:
+    """The share of steps that lies in no stage, none where no stage is known."""
+    walls = job(measured).walls
+    attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
+    if attributed["wall_ns"].sum() <= 0 or only_stages(measured):
+        return ()
+    gap = 1 - float(attributed["attributed_ns"].sum()) / float(attributed["wall_ns"].sum())
+    return (Metric("unattributed_ratio", gap, "ratio", "lower", label="in no stage"),)
+
+
+def is_apart(measured: Measurements) -> bool:
+    """Whether files of one directory were taken for several runs."""
+    return APART in map(attrgetter("code"), measured.notes)
+
+
+def _steps_apart(measured: Measurements, steps: Job) -> tuple[Metric, ...]:
+    """The step of each run, the longest first: of what does not belong together there is no mean."""
+    metrics: list[Metric] = []
+    before = {prefix.run: prefix.start_up_ns for prefix in prefixes(measured)}
+    for run in steps.walls["run"].astype(str).unique():
+        of_run = steps.of(run)
+        if of_run.step_ns is not None:
+            label = f"{_unit_name(of_run)} of {run}"
+            wall_ns = of_run.step_ns + before.get(run, 0)
+            metrics.append(Metric("step_wall", wall_ns, "ns", "lower", label=label))
+    return tuple(sorted(metrics, key=attrgetter("value"), reverse=True)[:MOST_APART])
+
+
+def _unit_name(steps: Job) -> str:
+    """What the wall of these units is, by how they are known."""
+    walls = steps.walls
+    origins = walls["origin"].unique().tolist()
+    if len(origins) > 1:
+        return "capture" if walls["step"].isna().all() else "step"
+    origin = str(origins[0])
+    if origin == "file" and walls["step"].isna().all():
+        return "capture"
+    names = sorted(set(map(short_name, walls["name"].dropna())))
+    listed = ", ".join(names[:1]) + (", …" if len(names) > 1 else "")
+    return ORIGIN_NOTES[origin].format(name=listed)
+
+
+def short_name(name: str) -> str:
+    """What repeats, by the beginning of its name: without numbers, and what stands in brackets.
+
+    >>> short_name("execute_context_#(#)_generation_#(#)"), short_name("step[DECODE bs=#]"), short_name("train")
+    ('execute_context…', 'step…', 'train')
+    """
+    begin = re.split(r"[(\[]", name, maxsplit=1)[0].rstrip("_# .:-")
+    begin = begin[:MOST_OF_NAME] or name[:MOST_OF_NAME]
+    return begin if begin == name else f"{begin}…"
+
+
+MOST_OF_NAME = 32
+"""Most letters of the name of what repeats."""
+
+
+MOST_APART = 6
+"""Most runs of one directory of which the first screen tells the step."""
+
+
+def _peaks(measured: Measurements) -> tuple[Metric, ...]:
+    """The highest levels of any GPU that memory snapshots tell of, else timelines; none without both."""
+    rows = measured["snapshot_levels"]
+    rows = rows[rows["memory"] == "device"]
+    columns = [
+        ("peak_requested", "peak_bytes", "most requested on one GPU"),
+        ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
+    ]
+    if not len(rows):
+        rows = measured["category_peaks"]
+        columns = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
+    counted_in = ""
+    if _sound(measured, lambda whom: bool(has_pausable(whom, rows).any()), otherwise=False):
+        counted_in = " (with pools that may be unmapped)"
+    return tuple(
+        Metric(name, int(rows[column].max()), "bytes", "lower", label=f"{label}{counted_in}")
+        for name, column, label in columns
+        if rows[column].notna().any()
+    )
+
+
+def only_stages(measured: Measurements) -> str:
+    """The stages that alone were asked for; nothing when all were."""
+    return ", ".join(measured.facts.stages)
+
+
+_PARTS: tuple[tuple[str, str, Better], ...] = (
+    ("compute_ratio", "compute", "higher"),
+    ("exposed_comm_ratio", "exposed comm", "lower"),
+    ("copy_ratio", "copies", "lower"),
+    ("idle_ratio", "idle", "lower"),
+)
+
+
+def _gpu_shares(measured: Measurements) -> list[Metric]:
+    """What GPUs did during the steps, Σ over devices; of the whole capture where no step is known."""
+    if not measured.row_count("gpu_time"):
+        return []
+    rows = whole(measured, "gpu_time")
+    if not len(rows):
+        return []
+    window = "stage" if only_stages(measured) else "step"
+    if not (rows["window"] == window).any():
+        window = "capture"
+    window_rows = rows[rows["window"] == window]
+    if window == "step" and _start_up(measured)[0]:
+        before = whole(measured, "start_up_gpu").assign(window=window)
+        columns = ["window", *gpu_shares.SUMMED]
+        window_rows = stacked([window_rows[columns], before[columns]])
+    total = gpu_shares.shares(summed(window_rows, ["window"], gpu_shares.SUMMED)).iloc[0]
+    shares: dict[Any, Any] = total.to_dict()
+    shares["copy_ratio"] = total["exposed_memcpy_ratio"] + total["exposed_memset_ratio"]
+    metrics = []
+    for name, label, better in _PARTS:
+        share = shares.get(name)
+        value = None if pd.isna(share) else float(share)
+        metrics.append(Metric(name, value, "ratio", better, label=label))
+    return metrics
+
+
+def where_it_goes(measured: Measurements) -> Sheet | None:
+    """The one table of the first screen: stages by wall, with how busy their GPUs were."""
+    stage_sheet = faults.judged(measured, lambda whom: faults.asked(whom, _stage_sheet, None))
+    if stage_sheet.value is None or not stage_sheet.faults:
+        return stage_sheet.value
+    whom = faults.basis(measured, stage_sheet.faults)
+    return replace(stage_sheet.value, title=f"{stage_sheet.value.title} (of {whom})")
+
+
+def _stage_sheet(measured: Measurements) -> Sheet | None:
+    stages = stage_walls(measured)
+    steps = job(measured)
+    if not len(stages) or steps.step_ns is None:
+        return None
+    stages["share_ratio"] = of_step(stages)
+    # A column of which a part has failed is left out: beside the others it would be of other ranks.
+    busy = _sound(measured, _busy, None)
+    if busy is not None:
+        stages = looked_up(stages, busy, WHERE, optional=WHERE)
+    headings = [*label_headings(measured), *_STAGE_HEADINGS]
+    if busy is not None:
+        headings.append(_GPU_BUSY)
+    headings.append(Heading("ranks", "ranks", "count"))
+    slowest = _sound(measured, _slowest, None)
+    if slowest is not None:
+        keys = zip(
+            stages["run"], map(text_or_none, stages["role"]), stages["canonical"], strict=True
+        )
+        stages["slowest"] = list(map(slowest.get, keys))
+        headings.append(_MOST_OWN_WORK)
+    stages = stages.iloc[np.argsort(-per_step(stages), kind="stable")]
+    caption = told(measured)
+    return sheet("overview", "Where the step goes", headings, stages, caption=caption)
+
+
+_SHARE_DOC = "Of all steps, including steps without it; stages of different roles may overlap."
+_STAGE_HEADINGS = (
+    Heading("canonical", "stage"),
+    Heading("wall_ns", "wall", "ns", "Host wall per step: longest rank, mean over steps with it."),
+    Heading("share_ratio", "share", "ratio", _SHARE_DOC),
+)
+_GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, over its GPUs.")
+
+
+def _sound(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
+    """`part(measured)`; `otherwise` where it looks at a table that has failed or was not asked for."""
+    return faults.sound(measured, lambda whom: faults.asked(whom, part, otherwise), otherwise)
+
+
+def _busy(measured: Measurements) -> pd.DataFrame | None:
+    """How busy the GPUs of every stage were, None where no GPU was recorded."""
+    if not (measured.has("gpu_time") and len(measured["gpu_time"])):
+        return None
+    return shares_by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
+
+
+_MOST_OWN_WORK_DOC = "The rank that works longest in it, not counting waits in collectives, and by how much more than the median of the others."
+_MOST_OWN_WORK = Heading("slowest", "most own work", doc=_MOST_OWN_WORK_DOC)
+
+WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
+"""How much more own work than the others' median, and how much of the step, gets a rank named."""
+
+
+def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], str]:
+    """For each (run, role, stage) the rank with most own work per step, where it stands out."""
+    slowest: dict[tuple[object, str | None, object], tuple[float, str]] = {}
+    steps = job(measured)
+    for rank_group in rank_groups(measured):
+        if rank_group.members < 2:
+            continue
+        worth_ns = WORTH_OF_STEP * (steps.of(rank_group.run).step_ns or 0.0)
+        ranks = _most_own_work(rank_group, worth_ns)
+        for stage, rank, over in zip(ranks["canonical"], ranks["rank"], ranks["over"], strict=True):
+            key = (rank_group.run, text_or_none(rank_group.role), stage)
+            if over > slowest.get(key, (0.0, ""))[0]:
+                slowest[key] = (over, f"rank {int(rank)} (+{show(over, 'ratio')})")
+    return {key: text for key, (_, text) in slowest.items()}
+
+
+def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
+    """One row a stage in which a rank stands out from the median of the others by `least_ns`: canonical, rank, over."""
+    by = ["canonical", *MEMBER]
+    work = rank_group.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
+    work = work.dropna(subset="canonical").astype({"own_ns": np.float64})
+    longest = work.loc[work.groupby("canonical", sort=False)["own_ns"].idxmax()]
+    median = work.drop(longest.index).groupby("canonical")["own_ns"].median()
+    usual_ns = median.reindex(longest["canonical"]).fillna(0.0).to_numpy()
+    own_ns = longest["own_ns"].to_numpy()
+    over = np.divide(own_ns, usual_ns, out=np.ones(len(usual_ns)), where=usual_ns > 0) - 1
+    stands_out = (over >= WORTH_NAMING) & (own_ns - usual_ns >= least_ns)
+    late: pd.DataFrame = longest.assign(over=over)[stands_out]
+    return late
+
+
+def file_counts(measured: Measurements) -> FileCounts:
+    """How many files were read, and how many not for which state; see `listing.counted`."""
+    read = set(map(attrgetter("name"), measured.sources))
+    failed = set(map(attrgetter("source"), measured.failures))
+    return counted(len(read), len(failed), measured.facts.files)
+
+
+def cautions(measured: Measurements) -> tuple[str, ...]:
+    """Limits of all numbers: files taken for several runs, removed rows, cut late ends, memory that may be unmapped."""
+    nothing: tuple[str, ...] = ()
+    pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
+    apart = (note.message for note in measured.notes if note.code == APART)
+    filtered = [note for note in measured.notes if note.code == FILTERED_ROWS]
+    late = [note for note in measured.notes if note.code == LATE_ENDS]
+    return (*apart, *_removed_rows(filtered), *_cut_ends(late), *pools)
+
+
+def _removed_rows(notes: Sequence[Note]) -> Iterator[str]:
+    """One sentence on sources from which rows were removed; none without any."""
+    if not notes:
+        return
+    left = sum(kept for note in notes if isinstance(kept := note.data.get("left"), int))
+    recorded = left + sum(map(attrgetter("count"), notes))
+    yield (
+        f"rows were removed after the recording ({show(left / recorded, 'ratio')} of the operators are left): "
+        "idle time, counts and shares are not those of the run"
+    )
+
+
+def _cut_ends(notes: Sequence[Note]) -> Iterator[str]:
+    """One sentence on device ops whose late ends were cut, over all sources; none without any."""
+    if not notes:
+        return
+    count = sum(map(attrgetter("count"), notes))
+    ops = f"{count:,} device {plural(count, 'op')} ended after the next op of the same stream"
+    yield f"{ops} (a late time stamp, as on ROCm); they were cut to end before it"
+
+
+def unseen(measured: Measurements) -> tuple[str, ...]:
+    """What the numbers do not hold: the count of files, sources that failed or are damaged, what was left out or aside."""
+    sources = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
+    choices: list[str] = []
+    # Of files that two processes wrote, the kind of the recording says all.
+    mixed = {note.source for note in measured.notes if note.code == INTERLEAVED}
+    for note in measured.notes:
+        if note.source in mixed:
+            continue
+        if note.severity == "data_loss" or note.code in (NO_EVENTS, NO_TIMES):
+            sources.append(f"{note.source} ({note.message})")
+        if note.code in (SAMPLED, LEFT_OUT):
+            choices.append(note.message)
+    if len(sources) > MAX_UNSEEN:
+        sources[MAX_UNSEEN:] = [f"{len(sources) - MAX_UNSEEN:,} more such sources"]
+    counts = file_counts(measured)
+    if len(counts) > 1:
+        sources.insert(0, accounted(counts))
+    return (*sources, *choices, *measured.facts.ignored)
+
+
+MAX_UNSEEN = 8
+"""Most sources named one by one on the first screen; all of them are among the remarks."""
+
+
+def _options(measured: Measurements) -> str:
+    """What the profilers recorded besides, as far as the traces say."""
+    return _named_values(measured.facts.options)
+
+
+_TYPE_SHARE = 0.05
+"""A type with a smaller share of the FLOPs of matrix products says little of a run."""
+
+
+def _number_types(measured: Measurements) -> str:
+    """The number types of its matrix products, where the operands of ops were recorded."""
+    if not measured.row_count("matrix_products"):
+        return ""
+    rows = measured["matrix_products"]
+    rows = rows[rows["type"].notna() & (rows["flop_count"] > 0).fillna(value=False)]
+    flops = rows["flop_count"].astype("float64").groupby(rows["type"].astype(str)).sum()
+    return ", ".join(sorted(flops.index[flops >= _TYPE_SHARE * flops.sum()]))
+
+
+def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
+    """What two reports must agree on to be compared: hardware, world size, roles, stages, versions, profiler options."""
+    pairs = ((name, _sound(measured, part, "")) for name, part in _FINGERPRINT.items())
+    return tuple(filter(itemgetter(1), pairs))
+
+
+def _listed_of_captures(column: str) -> Callable[[Measurements], str]:
+    """What all captures say of one thing."""
+    return lambda measured: _distinct(measured["captures"][column].dropna())
+
+
+def _stages(measured: Measurements) -> str:
+    stages = stage_walls(measured)
+    return _distinct(stages["canonical"]) if len(stages) else ""
+
+
+def _distinct(values: Iterable[object]) -> str:
+    return ", ".join(sorted(set(map(str, values))))
+
+
+_FINGERPRINT: Mapping[str, Callable[[Measurements], str]] = {
+    "gpu": _listed_of_captures("device_name"),
+    "world_size": _listed_of_captures("world_size"),
+    "ranks": _listed_of_captures("rank"),
+    "roles": _listed_of_captures("role"),
+    "backend": _listed_of_captures("backend"),
+    "stages": _stages,
+    "versions": _versions,
+    "profiler options": _options,
+    "number types": _number_types,
+}
+"""What a fingerprint is made of; a part of which something has failed is not in it."""

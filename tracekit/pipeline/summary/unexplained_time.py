@@ -1,0 +1,289 @@
+"""Idle and waiting time that no finding covers: by cause, rank and stage, and its share of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.analyses import ANALYSES, QUESTIONS
+from tracekit.job.frames import canonical_stages, grouped, text_or_none
+from tracekit.job.idle_time.claims import START_UP
+from tracekit.job.idle_time.cpu_time import WHOSE, cpu_windows, step_counts, with_outside
+from tracekit.job.recording_kinds import classified
+from tracekit.job.stages.windows import whole
+from tracekit.model import faults
+from tracekit.model.keys import equal, numbered_alike
+from tracekit.model.recording_kinds import UNSEEN_DEVICE
+from tracekit.model.records import dataclass
+from tracekit.model.report import Finding, Section
+from tracekit.model.trace import Measurements
+
+Kind = Literal["idle", "waiting"]
+"""`idle`: nothing runs. `waiting`: communication that no compute hides; on the host, waits for collectives."""
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+COVERED_BY: Mapping[str, tuple[Kind, ...]] = {
+    "exposed-communication": ("waiting",),
+    "no-comm-overlap": ("waiting",),
+    "small-collectives": ("waiting",),
+    "slow-link": ("waiting",),
+    "weight-sync": ("waiting", "idle"),
+    "straggler": ("waiting", "idle"),
+    "rank-imbalance": ("waiting", "idle"),
+    "offload": (),
+    "host-silence": ("idle", "waiting"),
+    "data-loader-wait": ("idle", "waiting"),
+    "garbage-collection": ("idle", "waiting"),
+    "recompilation": ("idle", "waiting"),
+    "graph-capture": ("idle", "waiting"),
+    "allocator-calls": ("idle", "waiting"),
+    "rollout-tail": ("idle", "waiting"),
+    "replica-imbalance": ("idle", "waiting"),
+}
+"""The kinds of time that the findings of a rule are about, in order; of other rules of `_FOLDERS`, idle time."""
+
+CAUSES_OF: Mapping[str, tuple[str, ...]] = {
+    "data-loader-wait": ("host_loader", "loader"),
+    "host-silence": ("host_silent", "host_code", "host_none", "silent", "between", "after_last"),
+    "garbage-collection": ("host_gc", "gc"),
+    "launch-bound": ("host_op", "host_overhead", "host_none", "host_code", "kernel_wait"),
+}
+"""The causes of idle time that a rule counts; other rules count whatever cause there is."""
+
+OF_OTHERS = ("straggler", "rank-imbalance")
+"""Rules whose places name the late ranks, while the time is that of the others, in any stage."""
+
+_FOLDERS = ("time.", "rl.", "ranks.")
+"""The folders of the questions whose findings may be about idle or waiting time."""
+
+_OF_STEPS = ("time.steps", "time.drift")
+"""Questions about how long steps take, not about what devices do in them."""
+
+_CELL = ["run", "role", "rank", "stage", "cause"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """Time of one kind that no finding covers: `cells` by run, role, rank, stage and cause, and the length of the steps.
+
+    `time_ns` of the cells and `window_ns` are sums over ranks, devices and steps.
+    """
+
+    kind: Kind
+    cells: pd.DataFrame
+    window_ns: float
+
+    @property
+    def time_ns(self) -> float:
+        """All of it."""
+        return float(self.cells["time_ns"].sum())
+
+    @property
+    def ratio(self) -> float:
+        """Its share of the steps."""
+        return self.time_ns / self.window_ns if self.window_ns else 0.0
+
+    @property
+    def largest(self) -> Mapping[str, Any]:
+        """Its largest part: `cause` and its `ratio` of the steps, and the stage, role and rank with most of it."""
+        cells, part = self.cells, dict[str, Any]()
+        for name in ("cause", "role", "stage", "rank"):
+            sums = cells.groupby(name, dropna=False, sort=True)["time_ns"].sum()
+            value = sums.index[int(sums.to_numpy().argmax())]
+            part[name] = None if pd.isna(value) else value
+            cells = cells[equal(cells[name], part[name])]
+            if name == "cause":
+                part["ratio"] = float(cells["time_ns"].sum()) / self.window_ns
+        return part
+
+
+def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> list[Unexplained]:
+    """Idle and waiting time of the steps that no finding covers.
+
+    Nothing where neither was measured, and where not all questions about them were asked and answered.
+    """
+    if not are_rules_judged(measured, sections):
+        return []
+    recorded = _of_devices(measured) if measured.row_count("gpu_time") else _of_hosts(measured)
+    if recorded is None:
+        return []
+    cells, window_ns, counts = recorded
+    left = {kind: cells[kind]["time_ns"].to_numpy(np.float64, copy=True) for kind in cells}
+    for finding in covering_findings(sections):
+        amount = float(covered_ns(finding) * _steps_of(finding, counts))
+        for kind in COVERED_BY.get(finding.rule, ("idle",)):
+            amount -= _take(cells[kind], left[kind], finding, amount)
+    return [Unexplained(kind, cells[kind].assign(time_ns=left[kind]), window_ns) for kind in cells]
+
+
+def are_rules_judged(measured: Measurements, sections: Sequence[Section]) -> bool:
+    """Whether every question was asked whose findings may explain idle or waiting time, and none failed."""
+    asked = measured.facts.questions
+    if faults.has_faults(measured) or any(section.status == "failed" for section in sections):
+        return False
+    return asked is None or _questions().issubset(asked)
+
+
+def covering_findings(sections: Sequence[Section]) -> Iterator[Finding]:
+    """The findings that explain idle or waiting time, those of several stages in their parts; no catch-alls."""
+    questions = _questions()
+    for section in sections:
+        for finding in section.findings if section.id in questions else ():
+            for part in finding.parts or (finding,):
+                if part.recoverable_ns and not part.is_catch_all:
+                    yield part
+
+
+def covered_ns(finding: Finding) -> int:
+    """The time per step that a finding explains: what it may save; where only a part has a known cause, that."""
+    amount = finding.recoverable_ns or 0
+    named = [metric.value for metric in finding.evidence if metric.name == "named_ns"]
+    return min([amount, *(round(value) for value in named if value is not None)])
+
+
+@cache
+def _questions() -> frozenset[str]:
+    """The ids of the questions whose findings count, those of the user's own among them."""
+    known = zip(QUESTIONS, ANALYSES, strict=True)
+    return frozenset(
+        analysis.id
+        for path, analysis in known
+        if path.startswith(_FOLDERS) and path not in _OF_STEPS
+    )
+
+
+_Recorded = tuple[dict[Kind, pd.DataFrame], float, Mapping[tuple[object, object], int]]
+
+
+def _of_devices(measured: Measurements) -> _Recorded | None:
+    """Idle and exposed time of devices, the length of their steps, and the number of these by run and role."""
+    rows = whole(measured, "gpu_time")
+    kind = _judged_window(measured, rows)
+    steps = rows[rows["window"] == kind]
+    window_ns = float(steps["window_ns"].sum())
+    if not window_ns:
+        return None
+    idle = _cells(whole(measured, "idle"), kind, "idle_ns")
+    exposed = _cells(rows.assign(cause=None), kind, "exposed_comm_ns")
+    return {"idle": idle, "waiting": exposed}, window_ns, _counts(steps)
+
+
+def _judged_window(measured: Measurements, rows: pd.DataFrame) -> str:
+    """The kind of window that the headline is about: steps; the stages that alone were asked for; else captures."""
+    if measured.facts.stages:
+        return "stage"
+    return "step" if (rows["window"] == "step").any() else "capture"
+
+
+def _cells(rows: pd.DataFrame, kind: str, value: str) -> pd.DataFrame:
+    """A column of windows by run, role, rank, stage and cause; outside any stage the stage is missing."""
+    rows = rows.assign(canonical=canonical_stages(rows), cause=rows["cause"].astype(object))
+    is_staged = (rows["window"] == "stage") & rows["canonical"].notna()
+    keys = [*WHOSE, "cause"]
+    totals = grouped(rows[rows["window"] == kind], keys, time_ns=(value, "sum"))
+    inside = grouped(rows[is_staged], [*keys, "canonical"], time_ns=(value, "sum"))
+    cells = with_outside(totals, inside, keys, "time_ns")
+    return cells.rename(columns={"canonical": "stage"})[[*_CELL, "time_ns"]]
+
+
+def _of_hosts(measured: Measurements) -> _Recorded | None:
+    """The same of processes without a device: times without any op, and waits for collectives."""
+    kinds = {recorded.classified.kind for recorded in classified(measured).values()}
+    if not measured.row_count("cpu_time") or kinds & UNSEEN_DEVICE:
+        return None
+    rows = cpu_windows(measured).rename(columns={"canonical": "stage", "activity": "cause"})
+    rows = _with_records(rows.astype({"cause": object})[[*_CELL, "time_ns"]])
+    rows = rows[~_is_of_other_roles(rows)]
+    window_ns = float(rows["time_ns"].sum())
+    if not window_ns:
+        return None
+    is_idle = rows["cause"].isin(("gc", "loader", "between", "silent")).to_numpy(np.bool_)
+    is_wait = (rows["cause"] == "wait").to_numpy(np.bool_)
+    cells: dict[Kind, pd.DataFrame] = {"idle": rows[is_idle], "waiting": rows[is_wait]}
+    return cells, window_ns, step_counts(measured)
+
+
+def _with_records(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of ranks with any recorded activity: without ops, nothing is known about the others."""
+    (number,) = numbered_alike(WHOSE, rows)
+    is_record = (~rows["cause"].isin(("between", "silent"))).to_numpy(np.float64)
+    return rows[np.bincount(number, is_record * rows["time_ns"])[number] > 0]
+
+
+def _is_of_other_roles(rows: pd.DataFrame) -> Bools:
+    """Which rows are time outside the stages of a role beside which others are recorded: those may work meanwhile."""
+    roles = rows[["run", "role"]].drop_duplicates()
+    (run, run_of_role) = numbered_alike(["run"], rows, roles)
+    has_others = np.bincount(run_of_role)[run] > 1
+    return np.asarray(has_others & rows["stage"].isna().to_numpy(np.bool_))
+
+
+def _counts(steps: pd.DataFrame) -> dict[tuple[object, object], int]:
+    """The number of steps of single devices by run and role."""
+    sizes = grouped(steps, ["run", "role"], size=("window_ns", "size"))
+    return {
+        (text_or_none(run), text_or_none(role)): int(size)
+        for run, role, size in zip(sizes["run"], sizes["role"], sizes["size"], strict=True)
+    }
+
+
+def _steps_of(finding: Finding, counts: Mapping[tuple[object, object], int]) -> int:
+    """Over how many steps of single devices the mean of a finding goes."""
+    runs, roles = _named(finding, "run"), _named(finding, "role")
+    return sum(
+        size
+        for (run, role), size in counts.items()
+        if (not runs or run in runs) and (not roles or role in roles)
+    )
+
+
+def _named(finding: Finding, name: str) -> frozenset[Any]:
+    """The runs, roles, ranks or stages that the places of a finding name."""
+    return frozenset(getattr(place, name) for place in finding.places) - {None}
+
+
+def _take(cells: pd.DataFrame, left: Floats, finding: Finding, amount: float) -> float:
+    """Take an amount from the cells that a finding is about, those of its places and causes first; what was taken."""
+    taken = 0.0
+    for chosen in _tiers(cells, finding):
+        there = float(left[chosen].sum())
+        part = min(there, amount - taken)
+        if part > 0:
+            left[chosen] *= 1 - part / there
+            taken += part
+    return taken
+
+
+def _tiers(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
+    """The cells that a finding may be about, the most likely ones first."""
+    of_owner = _is_of(cells, finding, "run") & _is_of(cells, finding, "role")
+    if finding.rule in OF_OTHERS:
+        yield of_owner & _is_of(cells, finding, "stage")
+        yield of_owner
+        return
+    causes = CAUSES_OF.get(finding.rule)
+    if causes is not None:
+        cause = cells["cause"]
+        of_owner &= (cause.isin(causes) | cause.isna()).to_numpy(np.bool_)
+    of_stage = of_owner & _is_of(cells, finding, "stage")
+    if finding.rule == "start-up":
+        # What comes before the work of a capture is in no cell.
+        yield of_stage & (cells["cause"] == START_UP).to_numpy(np.bool_)
+        return
+    yield of_stage & _is_of(cells, finding, "rank")
+    yield of_stage
+
+
+def _is_of(cells: pd.DataFrame, finding: Finding, name: str) -> Bools:
+    """Which cells are of the runs, roles, ranks or stages that a finding names; all where it names none."""
+    names = _named(finding, name)
+    if not names:
+        return np.ones(len(cells), np.bool_)
+    return np.asarray(cells[name].isin(names).to_numpy(np.bool_))

@@ -1,0 +1,196 @@
+"""What was measured of a source as bytes, and back: numbers as they lie in memory behind a JSON head that says where.
+
+    magic, then compressed:  length of the head (8 bytes), head, the arrays of all tables
+
+Arrays of one type lie one after the other; each type begins at a multiple of 8 bytes. Key columns that are those of the
+source are left out, and made again of it.
+
+The bytes are our own and lie in a directory of ours; that they are whole and of this form is checked all the same,
+and whatever is wrong with them is a `ValueError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import numpy as np
+
+from tracekit.discover.selection import Holding
+from tracekit.model.codes import Data
+from tracekit.model.tables import KEYS, TABLES
+from tracekit.model.tables.arrays import Array, Columns, Keyed
+from tracekit.model.trace import Labels, Note, Source
+from tracekit.pipeline.wire_format.array_blocks import Arrays, Blocks, form_of, long_arrays
+from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
+
+deflate: Any
+try:
+    from isal import isal_zlib as deflate
+except ImportError:
+    import zlib as deflate
+
+_MAGIC = b"tracekit measured 5\n"
+_HEAD_LENGTH_BYTES = 8
+_ALIGNED_BYTES = 8
+_FASTEST = 1
+
+_SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
+"""What a source says besides where it lies now."""
+
+
+def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
+    """What was measured of `source`, as bytes. Raises `TypeError` for what JSON cannot hold."""
+    arrays = Arrays()
+    records = [_part_json(part, source, arrays) for part in parts]
+    blocks = long_arrays(arrays)
+    lengths = {dtype: len(array) for dtype, array in blocks.items()}
+    head = json.dumps([records, lengths]).encode("ascii")
+    padded = head + b" " * (-len(head) % _ALIGNED_BYTES)
+    content = [len(padded).to_bytes(_HEAD_LENGTH_BYTES, "little"), padded]
+    for array in blocks.values():
+        data = array.tobytes()
+        content += (data, bytes(-len(data) % _ALIGNED_BYTES))
+    compressed: bytes = deflate.compress(b"".join(content), _FASTEST)
+    return _MAGIC + compressed
+
+
+def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
+    """What was measured of `source` as `packed` wrote it; raises `ValueError` for anything else."""
+    if not data.startswith(_MAGIC):
+        raise ValueError("another form")
+    try:
+        # A bytearray: arrays that share it may be written to, as those that were measured now.
+        content = bytearray(deflate.decompress(data[len(_MAGIC) :]))
+        head_end = _HEAD_LENGTH_BYTES + int.from_bytes(content[:_HEAD_LENGTH_BYTES], "little")
+        records, lengths = json.loads(content[_HEAD_LENGTH_BYTES:head_end])
+        blocks = Blocks(_long_arrays(content, head_end, lengths))
+        return tuple(_part(record, source, blocks) for record in records)
+    except (deflate.error, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"damaged: {error}") from error
+
+
+def _part_json(part: MeasuredSource, source: Source, arrays: Arrays) -> dict[str, Any]:
+    """One process as its head has it; its arrays are added."""
+    labels = Labels(part.source)
+    return {
+        "source": _changes(part.source, source),
+        "tables": _each(part.tables, lambda _, columns: _columns_json(columns, arrays, labels)),
+        "notes": _notes_json(part.notes),
+        "versions": dict(part.versions),
+        "simulated": part.simulated,
+        "options": dict(part.options),
+        "holding": _holding_json(part.holding),
+    }
+
+
+def _part(record: Mapping[str, Any], source: Source, blocks: Blocks) -> MeasuredSource:
+    """One process as its head has it."""
+    completed = _changed(source, record["source"])
+    labels = Labels(completed)
+    return MeasuredSource(
+        completed,
+        _each(record["tables"], lambda name, columns: _columns(name, columns, blocks, labels)),
+        _notes(record["notes"]),
+        record["versions"],
+        record["simulated"],
+        record["options"],
+        _holding(record["holding"]),
+    )
+
+
+def _each(
+    tables_by_question: Mapping[str, Mapping[str, Any]], change: Callable[[str, Any], Any]
+) -> dict[str, dict[str, Any]]:
+    """The tables of every question, each as `change` makes it of its name and itself."""
+    changed: dict[str, dict[str, Any]] = {}
+    for question, tables in tables_by_question.items():
+        changed[question] = {name: change(name, table) for name, table in tables.items()}
+    return changed
+
+
+def _changes(now: Source, before: Source) -> dict[str, Any]:
+    """What the reader completed of a source. Raises `TypeError` where that is nothing for JSON."""
+    changes: dict[str, Any] = {}
+    for name in _SOURCE_FIELDS:
+        value = getattr(now, name)
+        if value != getattr(before, name):
+            changes[name] = value
+    if "notes" in changes:
+        changes["notes"] = _notes_json(now.notes)
+    return changes
+
+
+def _changed(source: Source, changes: Mapping[str, Any]) -> Source:
+    """The source as its reader completed it."""
+    values = dict(changes)
+    if "notes" in values:
+        values["notes"] = _notes(values["notes"])
+    return replace(source, **values)
+
+
+def _notes_json(notes: Iterable[Note]) -> list[dict[str, Any]]:
+    """Notes by the names of their fields."""
+    records = []
+    for note in notes:
+        record = {field.name: getattr(note, field.name) for field in fields(Note)}
+        records.append({**record, "data": dict(note.data)})
+    return records
+
+
+def _notes(records: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
+    """The notes of these records; lists in their data were tuples."""
+    notes = []
+    for record in records:
+        data = dict(record["data"])
+        for name, value in data.items():
+            if isinstance(value, list):
+                data[name] = tuple(value)
+        notes.append(Note(**{**record, "data": Data(**data)}))
+    return tuple(notes)
+
+
+def _holding_json(holding: Holding | None) -> dict[str, Any] | None:
+    """What a process holds, its sets as lists."""
+    if holding is None:
+        return None
+    return {**asdict(holding), "steps": sorted(holding.steps), "stages": sorted(holding.stages)}
+
+
+def _holding(record: Mapping[str, Any] | None) -> Holding | None:
+    """What a process holds."""
+    if record is None:
+        return None
+    steps, stages = frozenset(record["steps"]), frozenset(record["stages"])
+    return Holding(**{**record, "steps": steps, "stages": stages})
+
+
+def _columns_json(columns: Columns, arrays: Arrays, labels: Labels) -> list[Any]:
+    """[rows, the form of each column]; the names of the columns are those of the table, or of all but its keys."""
+    all_arrays: Mapping[str, Array] = columns.arrays
+    if isinstance(all_arrays, Keyed) and all_arrays.sources == ((labels.values, columns.length),):
+        all_arrays = all_arrays.measured
+    return [columns.length, [form_of(array, arrays) for array in all_arrays.values()]]
+
+
+def _columns(name: str, record: Sequence[Any], blocks: Blocks, labels: Labels) -> Columns:
+    """The rows of one table. Raises `ValueError` for keys that are left out of no rows."""
+    length, forms = record
+    arrays = blocks.columns(forms, length)
+    names = list(TABLES[name].columns)
+    if len(forms) == len(names):
+        return Columns(length, dict(zip(names, arrays, strict=True)))
+    if not length:
+        raise ValueError("no rows without keys")
+    return labels.keyed(length, dict(zip(names[len(KEYS) :], arrays, strict=True)))
+
+
+def _long_arrays(content: bytearray, start: int, lengths: Mapping[str, int]) -> dict[str, Any]:
+    """The arrays that lie one after the other from `start` on, by the names of their types."""
+    arrays = {}
+    for dtype, length in lengths.items():
+        arrays[dtype] = array = np.frombuffer(content, dtype, length, start)
+        start += array.nbytes + -array.nbytes % _ALIGNED_BYTES
+    return arrays

@@ -1,0 +1,183 @@
+"""What travels from the workers, and how many small parts of it become few large ones."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import field, fields, replace
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any
+
+import pandas as pd
+
+from tracekit.analyses import Tables
+from tracekit.discover.selection import Holding
+from tracekit.engine import Outcome
+from tracekit.model.records import dataclass
+from tracekit.model.tables import TABLES, concat
+from tracekit.model.tables.arrays import Array, Columns, Keyed, SourceRows
+from tracekit.model.trace import KEY_KINDS, Fault, Note, Source
+from tracekit.pipeline.wire_format.array_blocks import Arrays, Blocks, form_of, long_arrays
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSource:
+    """What travels from a worker: measured tables by analysis, nothing of the trace itself."""
+
+    source: Source
+    tables: Mapping[str, Tables]
+    notes: tuple[Note, ...]
+    versions: Mapping[str, str]
+    simulated: bool
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    holding: Holding | None = None
+    """What its process holds, where only a part was asked for; not kept, it has no frames of its own."""
+    faults: tuple[Fault, ...] = ()
+    original: str | None = None
+    """The source that holds as much or more of the same recording, and counts in place of this one."""
+
+    def __getstate__(self) -> list[Any]:
+        """What travels: the tables as a few long arrays, in half of the time that their own many take."""
+        return [_sent(self.tables), *_OTHERS(self)]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        """Fill a new object with what travelled."""
+        for name, value in zip(_FIELDS, (_arrived(state[0]), *state[1:]), strict=True):
+            object.__setattr__(self, name, value)
+
+
+_FIELDS = ("tables", *(field.name for field in fields(MeasuredSource) if field.name != "tables"))
+_OTHERS = attrgetter(*_FIELDS[1:])
+
+
+def _sent(tables: Mapping[str, Tables]) -> Any:
+    """The tables as what tells of each, and all of their arrays by type; as they are where some are not of numbers."""
+    arrays = Arrays()
+    descriptions: dict[str, dict[str, Any]] = {}
+    try:
+        for question, of_question in tables.items():
+            descriptions[question] = {}
+            for name, columns in of_question.items():
+                sources, bare = _apart(columns.arrays)
+                forms = [form_of(array, arrays) for array in bare.values()]
+                descriptions[question][name] = columns.length, sources, tuple(bare), forms
+    except TypeError:
+        return tables
+    return descriptions, long_arrays(arrays)
+
+
+def _arrived(sent: Any) -> Mapping[str, Tables]:
+    """The tables that were sent."""
+    if not isinstance(sent, tuple):
+        tables: Mapping[str, Tables] = sent
+        return tables
+    descriptions, long = sent
+    blocks = Blocks(long)
+    arrived: dict[str, Tables] = {}
+    for question, of_question in descriptions.items():
+        rows_of: dict[str, Columns] = {}
+        for name, (length, sources, names, forms) in of_question.items():
+            bare = dict(zip(names, blocks.columns(forms, length), strict=True))
+            arrays = bare if sources is None else Keyed(KEY_KINDS, sources, bare)
+            rows_of[name] = Columns(length, arrays)
+        arrived[question] = rows_of
+    return arrived
+
+
+def _apart(
+    arrays: Mapping[str, Array],
+) -> tuple[tuple[SourceRows, ...] | None, Mapping[str, Array]]:
+    """(the sources of all rows where the key columns are not made yet, the columns that are)."""
+    return (arrays.sources, arrays.measured) if isinstance(arrays, Keyed) else (None, arrays)
+
+
+Measured = Outcome[tuple[MeasuredSource, ...]]
+
+BATCH = 64
+"""Sources whose tables are put together as they come."""
+
+
+def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator[Measured]:
+    """The outcomes in their order, the tables of every `BATCH` of them put together in the first that has any.
+
+    A thousand sets of small tables take many times the memory of one large set. What the analyses
+    `folding` measured stays apart: it is folded first.
+    """
+    remaining = iter(outcomes)
+    while batch := list(islice(remaining, BATCH)):
+        values = joined([outcome.value or () for outcome in batch], folding)
+        for outcome, value in zip(batch, values, strict=True):
+            yield replace(outcome, value=value) if value else outcome
+
+
+def joined(
+    values: Sequence[tuple[MeasuredSource, ...]], folding: Collection[str]
+) -> list[tuple[MeasuredSource, ...]]:
+    """The same sources, their tables put together in the first process of all; what is of `folding` stays apart."""
+    joining: list[Tables] = []
+    lighter: list[list[MeasuredSource]] = []
+    for value in values:
+        parts = []
+        for part in value:
+            folded: dict[str, Tables] = {}
+            for name, tables in part.tables.items():
+                if name in folding:
+                    folded[name] = tables
+                else:
+                    joining.append(tables)
+            parts.append(replace(part, tables=folded))
+        lighter.append(parts)
+    tables_of_all = put_together(joining)
+    first = next(filter(None, lighter), None)
+    if first and tables_of_all:
+        first[0] = replace(first[0], tables={"": tables_of_all, **first[0].tables})
+    return list(map(tuple, lighter))
+
+
+def put_together(parts: Sequence[Tables]) -> Tables:
+    """The tables of several sources as one of each name."""
+    by_name: dict[str, list[Columns]] = defaultdict(list)
+    for tables in parts:
+        for name, rows in tables.items():
+            by_name[name].append(rows)
+    return {name: concat(TABLES[name], rows) for name, rows in sorted(by_name.items())}
+
+
+def all_of(parts: Iterable[object], name: str) -> Iterator[Any]:
+    """What all of the parts hold under one name, one after the other."""
+    return chain.from_iterable(map(attrgetter(name), parts))
+
+
+LARGE_FILE_BYTES = 16 * 2**20
+"""For files of this size on, memory that is free is kept for what comes next of them: a gigabyte of text is 60 MB of gzip."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES, _LARGEST_ARRAY = 2**30, 2**30
+
+
+def keep_memory() -> None:
+    """Nothing; memory that arrays leave free stays with the process, where the allocator can be told so (glibc).
+
+    To get it anew from the system for every array is a fifth of the work on a large file.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        allocator = ctypes.CDLL(None)
+        allocator.mallopt(_MMAP_THRESHOLD, _LARGEST_ARRAY)
+        allocator.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def give_back() -> None:
+    """Nothing; memory that is free goes back to the system, where the allocator can be asked for it (glibc).
+
+    What was put together has left holes of a few hundred MB that what comes next does not fit into.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def light_text() -> AbstractContextManager[None]:
+    """Column names and other small texts as Python's own: a third of judging was their conversion."""
+    return pd.option_context("mode.string_storage", "python")

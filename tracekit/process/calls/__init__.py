@@ -1,0 +1,1 @@
+"""Host calls: their nesting, launches, paths, threads and activity."""

@@ -1,0 +1,51 @@
+"""Whether the ops of a host only queue their work on a device: their durations then say nothing of how long the work takes."""
+
+from __future__ import annotations
+
+import re
+
+from tracekit.model.remembered import remembered
+from tracekit.model.trace import Trace
+from tracekit.process.name_filters import is_named, of_kind
+
+_LAUNCH = re.compile(r"(?:cu|cuda|hip|musa|mt|acl|ze|sycl|ur)[A-Za-z]*Launch", re.IGNORECASE)
+"""Calls of a device's runtime or driver that queue kernels or graphs of them."""
+
+_DEVICE_OP = re.compile(
+    r"aten::(?:record_stream|_?pin_memory|cudnn_\w+|_cudnn_\w+|miopen_\w+"
+    r"|_scaled_dot_product_(?:efficient|cudnn)_attention(?:_backward)?"
+    r"|_(?:flash|efficient)_attention_(?:forward|backward))\Z"
+    r"|triton_|(?:nccl|rccl|hccl):"
+)
+"""Ops and ranges that PyTorch runs on devices alone; what it runs on CPUs has other names (`…_for_cpu`, `mkldnn`, `gloo:`)."""
+
+_CPU = 0
+"""The device type of host memory in `memory_ops`."""
+
+
+def launches_work(trace: Trace) -> bool:
+    """Whether the host ops of a trace may have queued their work on a device rather than done it.
+
+    Evidence is a launch, an op that only devices run, memory of a device, or a device among the properties.
+    """
+    if trace.meta.get("deviceProperties"):
+        return True
+    names, is_runtime = trace.texts("host_ops", "name"), of_kind(trace, "host_ops", "runtime")
+    if bool((is_named(names, _is_launch) & is_runtime).any()):
+        return True
+    if bool((is_named(names, _is_device_op) & ~is_runtime).any()):
+        return True
+    kind = trace.nullable("memory_ops", "device_type")
+    return bool((~kind.missing & (kind.values != _CPU)).any())
+
+
+@remembered
+def _is_launch(name: str) -> bool:
+    """Whether a runtime call of this name queues device work."""
+    return _LAUNCH.match(name) is not None
+
+
+@remembered
+def _is_device_op(name: str) -> bool:
+    """Whether an op or range of this name only runs on devices."""
+    return _DEVICE_OP.match(name) is not None

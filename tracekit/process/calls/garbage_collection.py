@@ -1,0 +1,31 @@
+"""When Python collects garbage, as far as that is recorded: all threads that run Python stop meanwhile."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tracekit.model.intervals import Intervals, union
+from tracekit.model.trace import Trace
+from tracekit.process.name_filters import is_named, of_kind
+
+COLLECTION = re.compile(r"\bgc\b|\bpython_gc\b|garbage.?collect", re.IGNORECASE)
+"""Names of ranges around a collection: a program's own, `gc gen2`, and `python_gc` of `gc.callbacks`."""
+
+COLLECTION_ROW = re.compile(r"Python GC\Z|<built-in (?:function|method) collect\b")
+"""Python functions that are collections: those of `record_python_gc_info`, and `gc.collect()` called by hand."""
+
+
+def collection_spans(trace: Trace) -> Intervals:
+    """When any recorded collection runs, once where several rows tell of it."""
+    is_range = is_named(trace.texts("host_ops", "name"), COLLECTION.search)
+    is_range &= of_kind(trace, "host_ops", "range", "op", "other")
+    is_row = is_named(trace.texts("python_calls", "name"), COLLECTION_ROW.match)
+    starts, ends = [], []
+    for table, chosen in (("host_ops", is_range), ("python_calls", is_row)):
+        rows = chosen.nonzero()[0]
+        start = trace.numbers(table, "ts_ns")[rows]
+        starts.append(start)
+        ends.append(start + trace.numbers(table, "dur_ns")[rows])
+    return union(np.concatenate(starts), np.concatenate(ends))

@@ -1,0 +1,124 @@
+"""Which host call launched a device op, and when: definition M7."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model import sweeps
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import all_alike
+from tracekit.model.trace import Trace
+from tracekit.process.calls.nesting import nesting
+from tracekit.process.name_filters import of_kind
+
+Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
+
+LINKS = ("correlation", "external_id", "unlinked")
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Per row of `device_ops`: the launching call and the innermost op around it.
+
+    `call` and `op` are rows of `host_ops`, -1 where unknown; `link` indexes `LINKS`; `ts_ns` is when the
+    launch began, valid where `link` is not "unlinked".
+    """
+
+    call: Ints
+    op: Ints
+    link: npt.NDArray[np.int8]
+    ts_ns: Ints
+
+    @property
+    def linked(self) -> npt.NDArray[np.bool_]:
+        """Whether the launch is known."""
+        is_linked: npt.NDArray[np.bool_] = self.link != LINKS.index("unlinked")
+        return is_linked
+
+
+def launches(trace: Trace) -> Launches:
+    """The launch of every device op: by correlation id, else by the op that shares its external id."""
+    starts = trace.numbers("host_ops", "ts_ns")
+    count = len(trace.numbers("device_ops", "ts_ns"))
+    # In the memory of one where nothing is known.
+    call = op = all_alike(np.int64(-1), count)
+    link = np.full(count, LINKS.index("unlinked"), np.int8)
+    if count and len(starts):
+        is_op = of_kind(trace, "host_ops", "op")
+        calls = of_kind(trace, "host_ops", "runtime").nonzero()[0]
+        call = _last_before(trace, np.arange(count), calls, "correlation")
+        link[call >= 0] = LINKS.index("correlation")
+        if is_op.any():
+            op = _launching_ops(trace, call, is_op)
+            link[(call < 0) & (op >= 0)] = LINKS.index("external_id")
+    issued = np.where(call >= 0, call, op)
+    ts = np.where(issued >= 0, starts[issued], 0) if len(starts) else np.zeros(count, np.int64)
+    return Launches(call, op, link, ts)
+
+
+def _launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) -> Ints:
+    """For each device op the innermost op around its call, without one the op that shares its external id; -1 for none."""
+    op = np.full(len(call), -1, np.int64)
+    linked = (call >= 0).nonzero()[0]
+    op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
+    without_call = (call < 0).nonzero()[0]
+    if len(without_call):
+        op[without_call] = _last_before(trace, without_call, is_op.nonzero()[0], "external_id")
+    return op
+
+
+def _last_before(trace: Trace, ops: Ints, rows: Ints, key: str) -> Ints:
+    """For each of these device ops the row among `rows` with the same key that `latest` finds; -1 without a key."""
+    host, device = trace.nullable("host_ops", key), trace.nullable("device_ops", key)
+    host_start = trace.numbers("host_ops", "ts_ns")
+    rows = rows[~host.missing[rows]].astype(sweeps.row_type(len(host_start)))
+    asked = ops[~device.missing[ops]]
+    keys, limit = device.values, trace.numbers("device_ops", "ts_ns")
+    if len(asked) < len(limit):
+        keys, limit = keys[asked], limit[asked]
+    place = latest(host.values[rows], host_start[rows], keys, limit)
+    del keys, limit
+    last = np.full(len(device), -1, np.int64)
+    last[asked[place >= 0]] = rows[place[place >= 0]]
+    return last[ops] if len(ops) < len(last) else last
+
+
+def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
+    """For each asked key, which of `keys` equals it and started last, not after the limit; -1 for none.
+
+    Where all of them start after it (clocks jitter), the first.
+    """
+    places = np.full(len(asked), -1, np.int64)
+    if not len(keys) or not len(asked):
+        return places
+    if sweeps.native is not None:
+        rows = sweeps.latest(keys, starts, asked, limit)
+        if rows is not None:
+            return rows
+    order = np.lexsort((starts, keys))
+    keys, starts = keys[order], starts[order]
+    low = np.searchsorted(keys, asked, side="left")
+    high = np.searchsorted(keys, asked, side="right")
+    asked_groups = (high > low).nonzero()[0]
+    low, high = low[asked_groups], high[asked_groups]
+    pick = low.copy()
+    several = (high - low > 1).nonzero()[0]
+    if len(several):
+        pick[several] = _latest_start(
+            starts, low[several], high[several], limit[asked_groups[several]]
+        )
+    places[asked_groups] = order[pick]
+    return places
+
+
+def _latest_start(starts: Ints, low: Ints, high: Ints, limit: Ints) -> Ints:
+    """In each ascending slice starts[low:high], the last position whose start is <= limit, else `low`."""
+    first, last = low.copy(), high - 1
+    while (first < last).any():
+        middle = (first + last + 1) // 2
+        early = starts[middle] <= limit
+        first = np.where(early, middle, first)
+        last = np.where(early, last, middle - 1)
+    return first

@@ -1,0 +1,355 @@
+"""Which host op runs inside which, and how much time is an op's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model import sweeps
+from tracekit.model.keys import distinct
+from tracekit.model.records import dataclass
+from tracekit.model.trace import Trace
+from tracekit.process.calls.resolution import resolution_ns
+from tracekit.process.name_filters import of_kind
+
+Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
+Mask = npt.NDArray[np.bool_]
+
+NESTED_KINDS = ("op", "runtime", "range")
+"""Kinds that form the call tree; overhead and unknown intervals lie beside it.
+
+So do Python functions: their clock reads up to a microsecond apart from that of the ops that they call.
+"""
+
+FEW_LEVELS = 64
+"""Up so many levels of a tree it is cheaper to go one by one; what lies deeper goes up by twice as many each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """Per row of `host_ops` its `parent` (row, -1 at the top or outside the tree), and the `order` of the rows of the tree.
+
+    At any instant a thread is in the op that started last and still runs.
+    """
+
+    parent: Rows
+    order: Rows
+    """The rows that are in the tree, by thread, start, longest first."""
+    length: Ints | None = None
+    """How long each row lasts without the jitter by which it overlaps its neighbour; None where no row does."""
+
+    def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
+        """For each of `rows`, the nearest enclosing row for which `wanted` holds; -1 if there is none."""
+        if sweeps.native is not None:
+            ancestors, further = sweeps.nearest(self.parent, wanted, rows)
+            if further:
+                ancestors = np.where(ancestors < 0, -1, self._wanted_above(wanted)[ancestors])
+            return ancestors
+        ancestors = self.parent[rows].astype(np.int64)
+        active = (ancestors >= 0).nonzero()[0]
+        active = active[~wanted[ancestors[active]]]
+        for _ in range(FEW_LEVELS):
+            if not len(active):
+                return ancestors
+            ancestors[active] = self.parent[ancestors[active]]
+            active = active[ancestors[active] >= 0]
+            active = active[~wanted[ancestors[active]]]
+        ancestors[active] = self._wanted_above(wanted)[ancestors[active]]
+        return ancestors
+
+    def running(self, rows: Ints, end: Ints, ts_ns: Ints) -> Ints:
+        """For each of `rows`, itself or the nearest enclosing row that has not ended at its instant; -1 if there is none."""
+        if sweeps.native is not None:
+            running, further = sweeps.running(self.parent, end, ts_ns, rows)
+            if not further:
+                return running
+        running = rows.copy()
+        ended = (running >= 0).nonzero()[0]
+        ended = ended[end[running[ended]] <= ts_ns[ended]]
+        for _ in range(FEW_LEVELS):
+            if not len(ended):
+                return running
+            running[ended] = self.parent[running[ended]]
+            ended = ended[running[ended] >= 0]
+            ended = ended[end[running[ended]] <= ts_ns[ended]]
+        above, latest = (
+            [self.parent],
+            [end],
+        )  # of 1, 2, 4 … rows upwards: what follows, and the latest end
+        while (above[-1] >= 0).any():
+            jump, reach = above[-1], latest[-1]
+            inside = jump >= 0
+            above.append(np.where(inside, jump[jump], -1))
+            latest.append(np.where(inside, np.maximum(reach, reach[jump]), reach))
+        for jump, reach in zip(reversed(above), reversed(latest), strict=True):
+            ended = ended[running[ended] >= 0]
+            passed = ended[reach[running[ended]] <= ts_ns[ended]]
+            running[passed] = jump[running[passed]]
+        return running
+
+    def _wanted_above(self, wanted: npt.NDArray[np.bool_]) -> Ints:
+        """For each row itself where it is wanted, else the nearest such row that encloses it: each look goes twice as far."""
+        above = np.where(wanted, np.arange(len(wanted)), self.parent)
+        while len(open_ := ((above >= 0) & ~wanted[above]).nonzero()[0]):
+            above[open_] = above[above[open_]]
+        return above
+
+
+def nesting(trace: Trace) -> Nesting:
+    """The call tree of all host threads of a trace."""
+    return tree_of(trace, of_kind(trace, "host_ops", *NESTED_KINDS))
+
+
+def tree_of(trace: Trace, rows: Ints | Mask) -> Nesting:
+    """The call tree of these rows of `host_ops` alone, told by number or by a mask; all others lie beside it."""
+    start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
+    dur = trace.numbers("host_ops", "dur_ns")
+    order = in_order(rows, thread, start, dur)
+    parent = nested(order, thread, start, dur)
+    return Nesting(*_apart(parent, order, start, dur, trace.derived(resolution_ns)))
+
+
+def _apart(
+    parent: Rows, order: Rows, start: Ints, dur: Ints, jitter_ns: int
+) -> tuple[Rows, Rows, Ints | None]:
+    """The tree in which a row that begins in the last `jitter_ns` of another one follows it, if it outlasts it by more.
+
+    A recorded end is a rounded start plus a rounded duration: it may lie behind the start of the neighbour.
+    What is as short as the jitter may as well lie in the other one, and stays there.
+    """
+    end = start + dur
+
+    def is_neighbour(rows: Rows, above: Rows) -> Mask:
+        inside = above >= 0
+        overlap = end[above] - start[rows]
+        return inside & (overlap <= jitter_ns) & (end[rows] - end[above] > jitter_ns)
+
+    rows = order[is_neighbour(order, parent[order])]
+    if not len(rows):
+        return parent, order, None
+    repaired, cut, above = parent.copy(), end.copy(), parent[rows]
+    climbing = np.arange(len(rows))
+    while len(climbing):
+        np.minimum.at(cut, above[climbing], start[rows[climbing]])
+        above[climbing] = parent[above[climbing]]
+        climbing = climbing[is_neighbour(rows[climbing], above[climbing])]
+    repaired[rows] = above
+    return repaired, order, np.maximum(cut - start, 0)
+
+
+def nested(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> Rows:
+    """The row that encloses each row, -1 for none; `rows` in the order of `by_start` are in the tree."""
+    if sweeps.native is not None:
+        return sweeps.nested(rows, thread, start, dur)
+    parent = np.full(len(start), -1, sweeps.row_type(len(start)))
+    if len(rows):
+        up = last_reaching(*_lift(thread[rows], start[rows], start[rows] + dur[rows]))
+        parent[rows] = np.where(up >= 0, rows[up], -1)
+    return parent
+
+
+def own_times(trace: Trace) -> Ints:
+    """Per row of `host_ops` the time that is its own: that of no row inside it."""
+    start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
+    return own_times_in(trace.derived(nesting), start, dur)
+
+
+def own_times_in(tree: Nesting, start: Ints, dur: Ints) -> Ints:
+    """The same in one tree: an instant is that of the row that started last and still runs.
+
+    So it adds up to each thread's busy time even where ops overlap without nesting (recorded ends jitter by up to a microsecond).
+    """
+    if tree.length is not None:
+        dur = tree.length
+    if sweeps.native is not None:
+        return sweeps.own_times(tree.order, tree.parent, start, dur)
+    rows, own = tree.order, dur.copy()
+    place = np.full(len(start) + 1, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    own[rows] -= _covered_by_children(
+        place[tree.parent[rows]], start[rows], start[rows] + dur[rows]
+    )
+    return own
+
+
+def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
+    """For each instant on a thread, the row of `host_ops` that runs innermost then; -1 for none."""
+    return innermost_in(trace, trace.derived(nesting), thread, ts_ns)
+
+
+def innermost_in(trace: Trace, tree: Nesting, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
+    """The same among the rows of one tree alone.
+
+    What started last before an instant, or else the nearest that encloses it and still runs: whatever runs
+    at the instant ran when that one started.
+    """
+    rows = tree.order
+    if not len(rows) or not len(ts_ns):
+        return np.full(len(ts_ns), -1, np.int64)
+    starts, threads = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
+    lengths = trace.numbers("host_ops", "dur_ns")
+    if sweeps.native is not None:
+        spans = (threads, starts, lengths)
+        inside = sweeps.innermost(rows, spans, tree.parent, thread, ts_ns)
+        if inside is not None:
+            return inside
+    ends = starts + lengths
+    of_all = np.concatenate((threads[rows], thread))
+    times = np.concatenate((starts[rows], ts_ns))
+    lifted, _ = _lift(of_all, times, np.concatenate((ends[rows], ts_ns)))
+    place = np.searchsorted(lifted[: len(rows)], lifted[len(rows) :], side="right") - 1
+    innermost = rows[place].astype(np.int64)
+    innermost[(place < 0) | (threads[innermost] != thread)] = -1
+    return tree.running(innermost, ends, ts_ns)
+
+
+def holding(
+    lane: npt.NDArray[Any],
+    start: Ints,
+    end: Ints,
+    at_lane: npt.NDArray[Any],
+    first: Ints,
+    last: Ints,
+) -> Ints:
+    """For each span [first, last) on a lane, which interval there holds it and began last; -1 for none.
+
+    Of intervals that begin together the shortest, of equal ones the last. A span is taken to last 1 ns at least.
+    """
+    count = len(start)
+    holder = np.full(len(first), -1, np.int64)
+    if not count or not len(first):
+        return holder
+    lanes = np.concatenate((lane, at_lane))
+    starts = np.concatenate((start, first))
+    ends = np.concatenate((end, np.maximum(last, first + 1)))
+    order = by_start(lanes, starts, ends)
+    begin, until = _lift(lanes[order], starts[order], ends[order])
+    is_span = order >= count
+    # A span asks for what reaches its last instant, and reaches nothing itself.
+    up = last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
+    spans = is_span.nonzero()[0]
+    holder[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
+    return holder
+
+
+def in_order(rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Rows:
+    """These rows, told by number or by a mask, by thread, start, longest first, position."""
+    if sweeps.native is not None:
+        ordered = sweeps.by_thread(rows, thread, start, dur)
+        if ordered is not None:
+            return ordered
+    if rows.dtype == np.bool_:
+        rows = rows.nonzero()[0]
+    order = (
+        rows[by_start(thread[rows], start[rows], start[rows] + dur[rows])] if len(rows) else rows
+    )
+    return order.astype(sweeps.row_type(len(start)))
+
+
+def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
+    """The order by thread, start, longest first, position; stable and fast on nearly sorted input."""
+    order: Ints = np.argsort(start, kind="stable")
+    narrow = thread.astype(np.int16) if len(thread) and thread.max() < 2**15 else thread
+    order = order[np.argsort(narrow[order], kind="stable")]
+    starts, threads = start[order], narrow[order]
+    tied = (starts[1:] == starts[:-1]) & (threads[1:] == threads[:-1])
+    if tied.any():
+        group = np.concatenate(([0], np.cumsum(~tied)))
+        tied_rows = (np.concatenate((tied, [False])) | np.concatenate(([False], tied))).nonzero()[0]
+        sub = order[tied_rows]
+        order[tied_rows] = sub[np.lexsort((sub, -end[sub], group[tied_rows]))]
+    return order
+
+
+def _lift(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Starts and ends on one axis on which threads follow one another without touching."""
+    first, span = int(start.min()), int(end.max() - start.min()) + 1
+    if span * (int(thread.max()) + 1) < 2**62:
+        offset = thread.astype(np.int64) * span - first
+        return start + offset, end + offset
+    points = distinct(np.concatenate((start, end)))
+    offset = thread.astype(np.int64) * (len(points) + 1)
+    return np.searchsorted(points, start) + offset, np.searchsorted(points, end) + offset
+
+
+def last_reaching(start: Ints, end: Ints) -> Ints:
+    """For each i, the last j < i with end[j] > start[i], or -1.
+
+    A search in a pyramid of block maxima: all i climb and descend it together, level by level.
+    """
+    if sweeps.native is not None:
+        return sweeps.last_reaching(start, end)
+    count = len(start)
+    reaching = np.full(count, -1, np.int64)
+    direct = (end[:-1] > start[1:]).nonzero()[0] + 1
+    reaching[direct] = direct - 1
+    active = (end[:-1] <= start[1:]).nonzero()[0] + 1
+    maxima = [end]
+    position = active - 1
+    hits: list[tuple[Ints, Ints]] = []
+    level = 0
+    while len(active):
+        top = maxima[level]
+        odd = (position & 1) == 1
+        reaches = np.zeros(len(active), np.bool_)
+        reaches[odd] = top[position[odd] - 1] > start[active[odd]]
+        hits.append((active[reaches], position[reaches] - 1))
+        going = ~reaches & (position > 1)
+        active, position = active[going], position[going] >> 1
+        level += 1
+        if len(active):
+            maxima.append(_pairwise_max(top))
+    blocks = np.empty(0, np.int64)
+    seekers = np.empty(0, np.int64)
+    for depth in range(len(hits) - 1, -1, -1):
+        if len(seekers):
+            right = np.minimum(2 * blocks + 1, len(maxima[depth]) - 1)
+            blocks = np.where(maxima[depth][right] > start[seekers], right, 2 * blocks)
+        seekers = np.concatenate((seekers, hits[depth][0]))
+        blocks = np.concatenate((blocks, hits[depth][1]))
+    reaching[seekers] = blocks
+    return reaching
+
+
+def _pairwise_max(values: Ints) -> Ints:
+    """The maxima of neighbouring pairs; a last one without a neighbour stands alone."""
+    if len(values) % 2:
+        values = np.append(values, values[-1])
+    return np.maximum(values[0::2], values[1::2])
+
+
+def _latest_below(up: Ints, end: Ints) -> Ints:
+    """The latest end of each interval and its descendants, those of 1, 2, 4 … levels below it."""
+    reach, above = end.copy(), up
+    while len(below := (above >= 0).nonzero()[0]):
+        np.maximum.at(reach, above[below], reach[below])
+        above = np.where(above >= 0, above[above], -1)
+    return reach
+
+
+def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
+    """How much of each interval its descendants cover.
+
+    A child starts only after everything started within its elder siblings has ended, so the spans
+    [start, latest end of the subtree) of siblings are disjoint and can be added.
+    """
+    reach = end.copy()
+    late = (up >= 0).nonzero()[0]
+    late = late[reach[late] > reach[up[late]]]
+    for _ in range(FEW_LEVELS):
+        if not len(late):
+            break
+        above = up[late]
+        np.maximum.at(reach, above, reach[late])
+        late = np.unique(above[up[above] >= 0])
+        late = late[reach[late] > reach[up[late]]]
+    if len(late):
+        reach = _latest_below(up, end)
+    covered = np.zeros(len(start), np.int64)
+    child = (up >= 0).nonzero()[0]
+    inside = np.minimum(reach[child], end[up[child]]) - start[child]
+    np.add.at(covered, up[child], inside)
+    return covered

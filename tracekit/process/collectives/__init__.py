@@ -1,0 +1,1 @@
+"""Collectives of one process: rows, names, arguments, sums and compute between them."""

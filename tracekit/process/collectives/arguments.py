@@ -1,0 +1,218 @@
+"""What the recorded arguments of chosen elements say of the collectives that they belong to (M12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.keys import numbered, place_of
+from tracekit.model.tables.arrays import Coded, Nullable
+from tracekit.model.trace import Trace
+from tracekit.process.collectives.names import (
+    ITEM_BYTES,
+    MAX_BYTES,
+    dtype_of,
+    group_key,
+    is_bookkeeping,
+    members,
+    message,
+    op_of,
+    recorded_groups,
+    split_elements,
+)
+from tracekit.process.name_filters import by_value, is_none
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Objects = npt.NDArray[np.object_]
+
+ARGS = (
+    "Collective name",
+    "In msg nelems",
+    "Out msg nelems",
+    "Group size",
+    "dtype",
+    "In split size",
+    "Process Group Name",
+    "Process Group Ranks",
+    "Seq",
+    "Input Dims",
+    "Input type",
+)
+"""The recorded arguments that tell of collectives."""
+
+
+def described(trace: Trace, comms: Ints, ranges: Ints, op: Objects) -> dict[str, Any]:
+    """group, group_size, op, dtype, seq and size_bytes of each collective.
+
+    `comms` and `ranges` are the elements (ids, -1 for none) whose arguments tell of it: the metadata of
+    the collective, and the range with the shape of its input; `op` is what names say.
+    """
+    names = text(trace, "Collective name", comms)
+    recorded_op = by_value(
+        names.codes, names.texts, lambda name: None if is_bookkeeping(name) else op_of(name)
+    )
+    op = first_known(recorded_op, op)
+    group, size = _groups(trace, comms)
+    types = text(trace, "dtype", comms)
+    type_ = by_value(types.codes, types.texts, dtype_of)
+    shape_bytes, shape_type = _by_shape(trace, ranges)
+    # The range of an all_gather tells of what one rank puts in.
+    copies = np.where(op == "all_gather", np.where(size.missing, 0, size.values), 1)
+    fits = (copies > 0) & (shape_bytes.values <= MAX_BYTES // np.maximum(copies, 1))
+    size_bytes = _metadata_bytes(trace, comms, op, type_)
+    by_shape = Nullable(shape_bytes.values * np.where(fits, copies, 0), shape_bytes.missing | ~fits)
+    return {
+        "group": group,
+        "group_size": size,
+        "op": op,
+        "dtype": first_known(type_, shape_type),
+        "seq": whole(trace, "Seq", comms),
+        "size_bytes": chosen(~size_bytes.missing, size_bytes, by_shape),
+    }
+
+
+def _by_shape(trace: Trace, ranges: Ints) -> tuple[Nullable, Objects]:
+    """(bytes, element type) of the tensors whose shapes each range tells of."""
+    dims, types = text(trace, "Input Dims", ranges), text(trace, "Input type", ranges)
+    tensors = by_value(*_pairs(dims, types), lambda pair: message(*pair))
+    missing = is_none(tensors)
+    messages = tensors[~missing].tolist()
+    size_bytes, type_ = np.zeros(len(tensors), np.int64), np.full(len(tensors), None, object)
+    size_bytes[~missing] = [size for size, _ in messages]
+    type_[~missing] = [name for _, name in messages]
+    return Nullable(size_bytes, missing), type_
+
+
+def _metadata_bytes(trace: Trace, comms: Ints, op: Objects, type_: Objects) -> Nullable:
+    """Elements times the size of one: of the output for all_gather, else of the input; missing where unknown."""
+    in_count = whole(trace, "In msg nelems", comms)
+    out_count = whole(trace, "Out msg nelems", comms)
+    splits = text(trace, "In split size", comms)
+    split = by_value(splits.codes, splits.texts, split_elements)
+    split[is_none(split)] = 0
+    split_count = Nullable(split.astype(np.int64), np.zeros(len(split), np.bool_))
+    # Split sizes count rows of the first dimension: never more than the elements, if those are known.
+    is_whole = (~in_count.missing & (in_count.values >= split_count.values)) | (
+        split_count.values == 0
+    )
+    is_larger = ~in_count.missing & (in_count.values >= out_count.values)
+    larger = chosen(out_count.missing | is_larger, in_count, out_count)
+    either = np.isin(op, ("gather", "scatter", "recv", "other"))
+    count = chosen(op == "all_gather", out_count, in_count)
+    count = chosen(op == "all_to_all", chosen(is_whole, in_count, split_count), count)
+    count = chosen(either, larger, count)
+    item = np.fromiter((ITEM_BYTES.get(name, 0) for name in type_.tolist()), np.int64, len(type_))
+    missing = count.missing | (item == 0) | (count.values > MAX_BYTES // np.maximum(item, 1))
+    return Nullable(np.where(missing, 0, count.values) * item, missing)
+
+
+def chosen(is_first: Bools, first: Nullable, second: Nullable) -> Nullable:
+    """The first number where `is_first` holds, else the second."""
+    return Nullable(
+        np.where(is_first, first.values, second.values),
+        np.where(is_first, first.missing, second.missing),
+    )
+
+
+def _groups(trace: Trace, comms: Ints) -> tuple[Objects, Nullable]:
+    """(key, number of ranks) of the group of each collective; the only group there is where none is told."""
+    listed = recorded_groups(trace.meta)
+    only = next(iter(listed)) if len(listed) == 1 else ""
+
+    def parts(pair: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+        name, ranks = pair
+        return name, members(ranks) or listed.get(name, ())
+
+    def count(pair: tuple[str, str]) -> int:
+        ranks = parts(pair)[1]
+        return 0 if "..." in ranks else len(ranks)
+
+    names = text(trace, "Process Group Name", comms)
+    ranks = text(trace, "Process Group Ranks", comms)
+    place, pairs = _pairs(names, ranks, only)
+    key = by_value(place, pairs, lambda pair: group_key(*parts(pair)))
+    size = whole(trace, "Group size", comms)
+    listed_size = by_value(place, pairs, count).astype(np.int64)
+    return key, chosen(
+        ~size.missing & (size.values > 0), size, Nullable(listed_size, listed_size == 0)
+    )
+
+
+def has(trace: Trace, key: str, ids: Ints) -> Bools:
+    """Whether each element (-1: none) has the argument."""
+    if key not in trace.sparse:
+        return np.zeros(len(ids), np.bool_)
+    return place_of(trace.sparse[key].rows, ids)[1]
+
+
+def text(trace: Trace, key: str, ids: Ints) -> Coded:
+    """The argument of each element (-1: none) as text, missing where there is none."""
+    values, categories, rows = _argument(trace, key, ids)
+    codes = np.full(len(ids), -1, np.int64)
+    if categories is None:
+        if not len(rows):
+            return Coded(codes, ())
+        numbers, place = np.unique(values, return_inverse=True)
+        codes[rows] = place
+        return Coded(codes, tuple(map(str, numbers.tolist())))
+    occurring, place = numbered(values.astype(np.int64))
+    texts = [categories[code] for code in occurring.tolist()]
+    codes[rows] = np.where(pd.isna(np.array(texts, object)), -1, np.arange(len(texts)))[place]
+    return Coded(codes, tuple(map(str, texts)))
+
+
+def whole(trace: Trace, key: str, ids: Ints) -> Nullable:
+    """The argument of each element (-1: none) as a whole number from 0 on, missing where it is no such."""
+    values, categories, rows = _argument(trace, key, ids)
+    if categories is not None:
+        # A file that quotes numbers quotes few different ones.
+        values = by_value(values.astype(np.int64), categories, _number).astype(np.float64)
+    number = values.astype(np.float64)
+    sound = (number >= 0) & (number <= MAX_BYTES) & (number == np.round(number))
+    whole_number = np.zeros(len(ids), np.int64)
+    missing = np.ones(len(ids), np.bool_)
+    whole_number[rows[sound]] = values[sound].astype(np.int64)
+    missing[rows[sound]] = False
+    return Nullable(whole_number, missing)
+
+
+def _number(value: object) -> float | None:
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if abs(number) <= MAX_BYTES else None
+
+
+def _argument(
+    trace: Trace, key: str, ids: Ints
+) -> tuple[npt.NDArray[Any], Sequence[Any] | None, Ints]:
+    """(the recorded argument of the elements that have it, what these values number if anything, their places in `ids`)."""
+    column = trace.sparse.get(key)
+    if column is None or not len(column.rows):
+        return np.empty(0, np.int64), None, np.empty(0, np.int64)
+    place, is_recorded = place_of(column.rows, ids)
+    return column.values[place[is_recorded]], column.categories, is_recorded.nonzero()[0]
+
+
+def first_known(*columns: Objects) -> Objects:
+    """For each row the first of these values that is not None."""
+    out = columns[0].copy()
+    for column in columns[1:]:
+        missing = is_none(out)
+        out[missing] = column[missing]
+    return out
+
+
+def _pairs(first: Coded, second: Coded, unnamed: str = "") -> tuple[Ints, list[tuple[str, str]]]:
+    """(the pair of texts of each row, by number; the pairs): `unnamed` for a missing first text, empty for a second."""
+    width = len(second.texts) + 1
+    distinct, place = numbered((first.codes + 1) * width + second.codes + 1)
+    of_first, of_second = (unnamed, *first.texts), ("", *second.texts)
+    pairs = [(of_first[code // width], of_second[code % width]) for code in distinct.tolist()]
+    return place, pairs

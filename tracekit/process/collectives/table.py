@@ -1,0 +1,374 @@
+"""The collectives of one process: from its device where it ran any there, else from its host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import covered, union
+from tracekit.model.keys import QUEUE, distinct, numbered, of_arrays, summed
+from tracekit.model.records import dataclass
+from tracekit.model.remembered import remembered
+from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows, joined
+from tracekit.model.trace import Trace
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import nesting
+from tracekit.process.collectives.arguments import chosen, described, first_known, has
+from tracekit.process.collectives.names import SYNCHRONISING, op_of
+from tracekit.process.device.placement import Placement, placement
+from tracekit.process.name_filters import by_value, codes_at, is_named, is_none, narrow, of_kind
+from tracekit.process.steps.stage_lookup import stage_at, stage_names
+from tracekit.process.steps.windows import windows
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Objects = npt.NDArray[np.object_]
+
+COLUMNS = [
+    "step",
+    "stage",
+    "group",
+    "group_size",
+    "op",
+    "dtype",
+    "seq",
+    "ordinal",
+    "size_bytes",
+    "ts_ns",
+    "dur_ns",
+    "device",
+    "stream",
+    "exposed_ns",
+    "issue_ns",
+    "synchronising",
+]
+
+MAX_ROWS = 200_000
+"""Most collectives of one source kept one by one; beyond it the earliest."""
+
+_ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(.+)")
+"""Ranges that last as long as the collective. Those of device libraries only last as long as its launch."""
+
+_ANY_RANGE = re.compile(r"(?:gloo|mpi|ucc|nccl|rccl|hccl|xccl):(.+)")
+
+_CALL = re.compile(r"c10d::")
+
+_ends_group = remembered(re.compile(r"p?ncclGroupEnd\Z").match)
+
+_may_tell = remembered(re.compile(r"record_param_comms\Z|p?nccl[A-Z]").match)
+"""What tells of a collective beside its kernel: torch's record of it, or the call of NCCL itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """`rows`: the columns of `collectives` without its keys, in order of start; `cut`: how many more there were.
+
+    `on_device` says where they were recorded.
+    """
+
+    rows: Columns
+    cut: int
+    on_device: bool
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """A column that no row lacks."""
+        numbers = self.rows[name]
+        assert isinstance(numbers, np.ndarray), f"{name}: no row lacks it"
+        return numbers
+
+    def nullable(self, name: str) -> Nullable:
+        """A column of numbers that rows may lack."""
+        numbers = self.rows[name]
+        assert isinstance(numbers, Nullable), f"{name}: rows may lack it"
+        return numbers
+
+
+def collectives(trace: Trace) -> Collectives:
+    """The collectives of a trace; sizes after definition M12, steps and stages as of all device work."""
+    is_collective = of_kind(trace, "device_ops", "collective")
+    rows = is_collective.nonzero()[0]
+    on_device = len(rows) > 0
+    if not on_device:
+        rows = _host_rows(trace)
+    if not len(rows):
+        return Collectives(Columns(0, _NO_ROWS), 0, on_device)
+    ts = trace.numbers("device_ops" if on_device else "host_ops", "ts_ns")[rows]
+    first_rows = rows[np.argsort(ts, kind="stable")][:MAX_ROWS]
+    columns = _from_device(trace, first_rows) if on_device else _from_host(trace, first_rows)
+    placed = _placed(trace, columns, on_device)
+    return Collectives(
+        Columns(len(placed["ts_ns"]), placed), len(rows) - len(first_rows), on_device
+    )
+
+
+def _no_rows() -> Mapping[str, Array]:
+    """The columns of a source that ran no collective."""
+    number, text = np.empty(0, np.int64), np.empty(0, object)
+    nullable = Nullable(number, np.empty(0, np.bool_))
+    texts = dict.fromkeys(("stage", "group", "op", "dtype"), text)
+    return {
+        **dict.fromkeys(COLUMNS, nullable),
+        **texts,
+        "ts_ns": number,
+        "dur_ns": number,
+        "synchronising": np.empty(0, np.bool_),
+    }
+
+
+_NO_ROWS = _no_rows()
+
+
+def _from_device(trace: Trace, rows: Ints) -> dict[str, Any]:
+    """One row a collective on a device: what it is and when it ran; kernels of one call are one."""
+    links: Launches = trace.derived(launches)
+    place: Placement = trace.derived(placement)
+    call = np.where(links.call[rows] >= 0, links.call[rows], links.op[rows])
+    ids = trace.numbers("device_ops", "id")[rows].astype(np.int64)
+    has_name = has(trace, "Collective name", ids)
+    teller = _enclosing(trace, _comms_rows(trace), call)
+    ranges = _enclosing(trace, _is_range(trace, _ANY_RANGE), call)
+    columns = described(
+        trace,
+        np.where(has_name, ids, _host_ids(trace, teller)),
+        _host_ids(trace, ranges),
+        first_known(_op_by_name(trace, "host_ops", ranges), _op_by_name(trace, "device_ops", rows)),
+    )
+    size = columns["size_bytes"]
+    device, stream = (at_rows(trace.nullable("device_ops", name), rows) for name in QUEUE)
+    start = trace.numbers("device_ops", "ts_ns")[rows]
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
+    columns |= {
+        "size_bytes": Nullable(size.values, size.missing | _in_parts(trace, teller)),
+        "ts_ns": start,
+        "dur_ns": dur,
+        "device": device,
+        "stream": stream,
+        "exposed_ns": Nullable(
+            _exposed(trace, device, start, start + dur), np.zeros(len(rows), np.bool_)
+        ),
+        "issue_ns": Nullable(links.ts_ns[rows], ~links.linked[rows]),
+        "place_ns": Nullable(place.ts_ns[rows], ~place.known[rows]),
+    }
+    return _one_a_call(trace, rows, columns, has_name)
+
+
+def _in_parts(trace: Trace, teller: Ints) -> Bools:
+    """Which kernels are one of several that the end of a group of NCCL launched: what each moves is not known.
+
+    `teller` is the row of `host_ops` that tells of each kernel, -1 for none.
+    """
+    ends = np.append(is_named(trace.texts("host_ops", "name"), _ends_group), [False])
+    several: Bools = _is_repeated(numbered(teller)[1]) & ends[teller]
+    return several
+
+
+def _is_repeated(number: Ints) -> Bools:
+    """Which numbers stand in several rows."""
+    return np.bincount(number)[number] > 1
+
+
+def _one_a_call(trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools) -> dict[str, Any]:
+    """The columns with the kernels that one call launched on one stream as one row, its bytes counted once.
+
+    Kernels of one launch (a graph) are collectives of their own, whatever call they share.
+    """
+    external = at_rows(trace.nullable("device_ops", "external_id"), rows)
+    correlation = at_rows(trace.nullable("device_ops", "correlation"), rows)
+    shared = own & ~external.missing
+    if not shared.any():
+        return columns
+    keys = (*(columns[name] for name in (*QUEUE, "op", "group", "seq")), external)
+    by_call, _ = of_arrays(keys)
+    shared &= ~_is_repeated(of_arrays([correlation])[0]) & _is_repeated(by_call)
+    if not shared.any():
+        return columns
+    number, first = of_arrays([np.where(shared, len(rows) + by_call, np.arange(len(rows)))])
+    start, dur, exposed = (columns[name] for name in ("ts_ns", "dur_ns", "exposed_ns"))
+    end = np.full(len(first), np.iinfo(np.int64).min)
+    np.maximum.at(end, number, start + dur)
+    merged = {name: _first_of(array, number, first) for name, array in columns.items()}
+    merged["dur_ns"] = end - start[first]
+    merged["exposed_ns"] = Nullable(
+        summed(number, exposed.values, len(first)), np.zeros(len(first), np.bool_)
+    )
+    return merged
+
+
+def _first_of(array: Array, number: Ints, first: Ints) -> Array:
+    """Of each group of rows the first value that there is; `first` are the first rows of the groups."""
+    if isinstance(array, Nullable):
+        return at_rows(array, _first_known(~array.missing, number, first))
+    assert isinstance(array, np.ndarray), "texts are not coded yet"
+    is_text = array.dtype == object
+    return at_rows(array, _first_known(~is_none(array), number, first) if is_text else first)
+
+
+def _first_known(is_known: Bools, number: Ints, first: Ints) -> Ints:
+    """Of each group of rows the first that is known, else the first."""
+    row, with_value = first.copy(), is_known.nonzero()[0][::-1]
+    row[number[with_value]] = with_value
+    return row
+
+
+def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
+    """For each collective, how much of it no compute kernel of its device runs beside (M5)."""
+    is_compute = of_kind(trace, "device_ops", "kernel")
+    of_compute = at_rows(trace.nullable("device_ops", "device"), is_compute.nonzero()[0])
+    both = joined([device, of_compute])
+    own_device, compute_device = np.split(of_arrays([both])[0], [len(start)])
+    from_ = trace.numbers("device_ops", "ts_ns")[is_compute]
+    to = from_ + trace.numbers("device_ops", "dur_ns")[is_compute]
+    exposed: Ints = end - start
+    for number in distinct(own_device).tolist():
+        on_device, same = own_device == number, compute_device == number
+        busy = union(from_[same], to[same])
+        exposed[on_device] -= covered(busy, start[on_device], end[on_device])
+    return exposed
+
+
+def _host_rows(trace: Trace) -> Ints:
+    """The outermost ranges of `host_ops` that are a collective which the host itself carries out."""
+    wanted = _is_range(trace, _ON_HOST)
+    rows = wanted.nonzero()[0]
+    return rows[trace.derived(nesting).nearest(wanted, rows) < 0] if len(rows) else rows
+
+
+def _from_host(trace: Trace, rows: Ints) -> dict[str, Any]:
+    """One row a collective that a host thread carried out."""
+    host_start = trace.numbers("host_ops", "ts_ns")
+    start, none = host_start[rows], np.ones(len(rows), np.bool_)
+    op = _op_by_name(trace, "host_ops", rows)
+    outermost = _outermost_calls(trace)
+    call = _issuing_calls(trace, outermost, op, start)
+    unknown = Nullable(np.zeros(len(rows), np.int64), none)
+    return {
+        **described(trace, _comms_in(trace, outermost, call), _host_ids(trace, rows), op),
+        "ts_ns": start,
+        "dur_ns": trace.numbers("host_ops", "dur_ns")[rows],
+        **dict.fromkeys((*QUEUE, "exposed_ns"), unknown),
+        "issue_ns": Nullable(host_start[call], call < 0),
+        "place_ns": Nullable(start, ~none),
+    }
+
+
+def _issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> Ints:
+    """For each collective on the host (in order of start) the row of the call that queued it; -1 if unknown.
+
+    Calls are served in the order in which they come: the k-th of an op is that of the k-th call, if there
+    are equally many and none is served before it comes.
+    """
+    calls = outermost.nonzero()[0]
+    call_op = _op_by_name(trace, "host_ops", calls)
+    call_start = trace.numbers("host_ops", "ts_ns")[calls]
+    issuing = np.full(len(start), -1, np.int64)
+    for name in set(op.tolist()):
+        rows_of_op, calls_of_op = (op == name).nonzero()[0], (call_op == name).nonzero()[0]
+        calls_of_op = calls_of_op[np.argsort(call_start[calls_of_op], kind="stable")]
+        if (
+            len(rows_of_op) == len(calls_of_op)
+            and (call_start[calls_of_op] <= start[rows_of_op]).all()
+        ):
+            issuing[rows_of_op] = calls[calls_of_op]
+    return issuing
+
+
+def _outermost_calls(trace: Trace) -> Bools:
+    """Which rows of `host_ops` are a call of a collective that is not made within another."""
+    names = trace.texts("host_ops", "name")
+    is_call = is_named(names, _is_call)
+    is_call &= of_kind(trace, "host_ops", "op")
+    rows = is_call.nonzero()[0]
+    is_call[rows[trace.derived(nesting).nearest(is_call, rows) >= 0]] = False
+    return is_call
+
+
+@remembered
+def _is_call(name: str) -> bool:
+    """Whether an op of this name is a call of a collective."""
+    return _CALL.match(name) is not None and op_of(name) != "other"
+
+
+def _comms_rows(trace: Trace) -> Bools:
+    """Which rows of `host_ops` are a record or a call that tells of a collective."""
+    is_teller = is_named(trace.texts("host_ops", "name"), _may_tell)
+    rows = is_teller.nonzero()[0]
+    is_teller[rows] = has(trace, "Collective name", trace.numbers("host_ops", "id")[rows])
+    return is_teller
+
+
+def _comms_in(trace: Trace, outermost: Bools, call: Ints) -> Ints:
+    """For each call (-1: none) the id of the last `record_param_comms` that it made; -1 without one."""
+    comms = _comms_rows(trace).nonzero()[0]
+    if not len(comms):
+        return np.full(len(call), -1, np.int64)
+    by = trace.derived(nesting).nearest(outermost, comms)
+    ids = np.full(len(outermost) + 1, -1, np.int64)
+    ids[by[by >= 0]] = trace.numbers("host_ops", "id")[comms[by >= 0]]
+    ids_of_calls: Ints = ids[call]
+    return ids_of_calls
+
+
+def _placed(trace: Trace, columns: dict[str, Any], on_device: bool) -> Mapping[str, Array]:
+    """The columns with step, stage, ordinal and synchronising, in the order of the table."""
+    issue, start, op = columns["issue_ns"], columns["ts_ns"], columns["op"]
+    place = chosen(~issue.missing, issue, columns["place_ns"])
+    step = trace.derived(windows).step_rows.number_at(place.values)
+    columns["step"] = Nullable(step.values, step.missing | place.missing)
+    code = np.where(place.missing, -1, stage_at(trace, place.values))
+    columns["stage"] = narrow(code, stage_names(trace))
+    # Host threads may start what was queued together in any order; a device runs a group in order.
+    order = np.arange(len(start))
+    if not on_device and not issue.missing.any():
+        order = np.lexsort((start, issue.values))
+    by_group, _ = of_arrays([columns["group"], op])
+    ordinal = np.empty(len(order), np.int64)
+    ordinal[order] = _count_before(by_group[order])
+    columns["ordinal"] = Nullable(ordinal, is_none(op))
+    columns["synchronising"] = np.isin(op, SYNCHRONISING)
+    return {name: columns[name] for name in COLUMNS}
+
+
+def _count_before(group: Ints) -> Ints:
+    """For each row how many of its group come before it."""
+    order = np.argsort(group, kind="stable")
+    counts = np.bincount(group)
+    before = np.empty(len(group), np.int64)
+    before[order] = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return before
+
+
+def _enclosing(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
+    """For each row of `host_ops` (-1: none) itself if it is wanted, else the nearest such around it; else -1."""
+    enclosing = np.full(len(rows), -1, np.int64)
+    launched = (rows >= 0).nonzero()[0]
+    around = trace.derived(nesting).nearest(wanted, rows[launched])
+    enclosing[launched] = np.where(wanted[rows[launched]], rows[launched], around)
+    return enclosing
+
+
+def _host_ids(trace: Trace, rows: Ints) -> Ints:
+    """The element id of each row of `host_ops`, -1 for row -1."""
+    ids = np.append(trace.numbers("host_ops", "id").astype(np.int64), -1)
+    host_ids: Ints = ids[rows]
+    return host_ids
+
+
+def _op_by_name(trace: Trace, table: str, rows: Ints) -> Objects:
+    """What the name of each row (-1: none) says that it is, None without one."""
+    names = trace.texts(table, "name")
+    return by_value(codes_at(names, rows), names.texts, _op_of)
+
+
+def _op_of(name: str) -> str:
+    match_range = _ANY_RANGE.match(name)
+    return op_of(match_range[1] if match_range else name)
+
+
+def _is_range(trace: Trace, pattern: re.Pattern[str]) -> Bools:
+    """Which rows of `host_ops` are a range whose name matches."""
+    is_match: Bools = is_named(trace.texts("host_ops", "name"), pattern.match)
+    return is_match & of_kind(trace, "host_ops", "range")

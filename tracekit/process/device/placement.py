@@ -1,0 +1,167 @@
+"""Which step and stage device work belongs to: by its launch, else by annotation, else by when it ran (M7, M8)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.keys import QUEUE, of_arrays
+from tracekit.model.records import dataclass
+from tracekit.model.stages import is_collective
+from tracekit.model.tables.arrays import at_rows, joined
+from tracekit.model.trace import Trace
+from tracekit.process.calls.launches import Launches, latest, launches
+from tracekit.process.calls.nesting import holding
+from tracekit.process.host.phases import step_thread
+from tracekit.process.name_filters import is_named, of_kind
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+PLACED = ("launch", "annotation", "time", "before")
+LAUNCH, ANNOTATION, TIME, BEFORE = range(len(PLACED))
+
+EARLY_NS, LONGER_NS = 1, 2
+"""By so much the profiler begins a range on a device before its first op, and makes it longer than its ops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Per row of `device_ops`: the instant that decides on its step and stage, and `how` that is known.
+
+    `how` indexes `PLACED`. launch: `ts_ns` is when it was launched. Without a launch, annotation: when the
+    host range began whose projection on the op's stream holds it; time: when it began to run; before: it
+    was launched before the recording began, so it belongs to no step or stage, and `ts_ns` tells nothing.
+    Of what launched an op this says nothing: questions about launches ask `launches`.
+    """
+
+    how: npt.NDArray[np.int8]
+    ts_ns: Ints
+
+    @property
+    def known(self) -> Bools:
+        """Which ops can be in a step or stage at all."""
+        is_known: Bools = self.how != BEFORE
+        return is_known
+
+
+def placement(trace: Trace) -> Placement:
+    """The place in time of every device op."""
+    links: Launches = trace.derived(launches)
+    how = np.where(links.linked, LAUNCH, TIME).astype(np.int8)
+    ts = np.where(links.linked, links.ts_ns, trace.numbers("device_ops", "ts_ns"))
+    rows = (~links.linked).nonzero()[0]
+    if len(rows):
+        how[rows[_launched_before(trace, links, rows)]] = BEFORE
+        annotated, began = _annotated(trace, rows)
+        how[rows[annotated]], ts[rows[annotated]] = ANNOTATION, began
+    return Placement(how, ts)
+
+
+def _launched_before(trace: Trace, links: Launches, rows: Ints) -> Bools:
+    """Which of these ops, whose launch is not recorded, were launched before the first call that is.
+
+    Ids rise from call to call: such an op has an id below those of all recorded calls, and it begins before
+    all ops of its stream whose launch is recorded, as a stream works in order.
+    """
+    host_id, op_id = (trace.nullable(table, "correlation") for table in ("host_ops", "device_ops"))
+    ids = host_id.values[of_kind(trace, "host_ops", "runtime") & ~host_id.missing]
+    # An id of 0 is how some profilers write that there is none.
+    ids = ids[ids > 0]
+    if not len(ids):
+        return np.zeros(len(rows), np.bool_)
+    early = ~op_id.missing & (op_id.values > 0) & (op_id.values < ids.min())
+    queue, first_rows = of_arrays([trace.nullable("device_ops", name) for name in QUEUE])
+    first = np.full(len(first_rows), np.iinfo(np.int64).max)
+    start = trace.numbers("device_ops", "ts_ns")
+    np.minimum.at(first, queue[links.linked], start[links.linked])
+    is_before: Bools = early[rows] & (start[rows] < first[queue[rows]])
+    return is_before
+
+
+def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
+    """(positions in `rows` of the ops that a range on their stream holds; when its host range began)."""
+    ranges, began = _projections(trace)
+    queue = [trace.nullable("device_ops", name) for name in QUEUE]
+    asks = (~(queue[0].missing | queue[1].missing)[rows]).nonzero()[0]
+    if not len(ranges) or not len(asks):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    ops = rows[asks]
+    range_queue = [at_rows(trace.nullable("device_ranges", name), ranges) for name in QUEUE]
+    both = [joined([a, at_rows(b, ops)]) for a, b in zip(range_queue, queue, strict=True)]
+    of_range, of_op = np.split(of_arrays(both)[0], [len(ranges)])
+    start = trace.numbers("device_ranges", "ts_ns")[ranges]
+    first = trace.numbers("device_ops", "ts_ns")[ops]
+    holder = holding(
+        of_range,
+        start,
+        start + trace.numbers("device_ranges", "dur_ns")[ranges],
+        of_op,
+        first,
+        first + trace.numbers("device_ops", "dur_ns")[ops],
+    )
+    is_held = holder >= 0
+    return asks[is_held], began[holder[is_held]]
+
+
+def _projections(trace: Trace) -> tuple[Ints, Ints]:
+    """(rows of `device_ranges` that annotations of the step thread were projected to; when each of those began).
+
+    In the order in which the host ranges began, so that of two equal projections the inner one comes last. Left
+    out: ranges on no known stream, longer than everything together lasted, and those without a host range.
+    """
+    dur = trace.numbers("device_ranges", "dur_ns")
+    thread = step_thread(trace) if len(dur) else None
+    if thread is None:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    sound = (dur >= 0) & (dur <= _whole(trace))
+    for name in QUEUE:
+        sound &= ~trace.nullable("device_ranges", name).missing
+    ranges = sound.nonzero()[0]
+    chosen = of_kind(trace, "host_ops", "range") & (trace.numbers("host_ops", "thread") == thread)
+    chosen &= ~is_named(trace.texts("host_ops", "name"), is_collective)
+    annotations = chosen.nonzero()[0]
+    twin = _host_ranges(trace, ranges, annotations)
+    start = trace.numbers("host_ops", "ts_ns")[annotations]
+    host_dur = trace.numbers("host_ops", "dur_ns")[annotations]
+    twins = (twin >= 0).nonzero()[0]
+    order = twins[np.lexsort((-host_dur[twin[twins]], start[twin[twins]]))]
+    return ranges[order], start[twin[order]]
+
+
+def _whole(trace: Trace) -> int:
+    """How long everything together lasted."""
+    starts = np.concatenate([trace.numbers(table, "ts_ns") for table in ("host_ops", "device_ops")])
+    durs = np.concatenate(
+        (trace.numbers("host_ops", "dur_ns"), trace.numbers("device_ops", "dur_ns"))
+    )
+    return int((starts + durs).max() - starts.min()) + LONGER_NS if len(starts) else 0
+
+
+def _host_ranges(trace: Trace, ranges: Ints, annotations: Ints) -> Ints:
+    """For each range on a device the place in `annotations` of the host range that it projects, -1 for none.
+
+    That of its name and external id; without one, of its name the last that began before it or with it.
+    """
+    names = trace.texts("device_ranges", "name")
+    host_names = trace.texts("host_ops", "name")
+    numbers = {text: code for code, text in enumerate(host_names.texts)}
+    places = np.array([*(numbers.get(text, -1) for text in names.texts), -1], np.int64)
+    name = places[names.codes[ranges]]
+    host_name = host_names.codes[annotations].astype(np.int64)
+    host_id = at_rows(trace.nullable("host_ops", "external_id"), annotations)
+    range_id = at_rows(trace.nullable("device_ranges", "external_id"), ranges)
+    code, _ = of_arrays([np.concatenate((host_id.values, range_id.values))])
+    pair = code * (len(numbers) + 1) + np.concatenate((host_name, name))
+    has_id = (~host_id.missing).nonzero()[0]
+    asks = (~range_id.missing & (name >= 0)).nonzero()[0]
+    start = trace.numbers("host_ops", "ts_ns")[annotations]
+    limit = trace.numbers("device_ranges", "ts_ns")[ranges] + EARLY_NS
+    rows_of_ranges = np.full(len(ranges), -1, np.int64)
+    place = latest(pair[has_id], start[has_id], pair[len(annotations) + asks], limit[asks])
+    rows_of_ranges[asks[place >= 0]] = has_id[place[place >= 0]]
+    asks = ((rows_of_ranges < 0) & (name >= 0)).nonzero()[0]
+    place = latest(host_name, start, name[asks], limit[asks])
+    place[(place >= 0) & (start[place] > limit[asks])] = -1
+    rows_of_ranges[asks] = place
+    return rows_of_ranges

@@ -1,0 +1,91 @@
+"""Steps and stages on the axis of the device: where the host runs ahead, a window lasts until its own work is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import covered, union
+from tracekit.model.records import dataclass
+from tracekit.model.trace import Trace
+from tracekit.process.device.busy import rows_by_device
+from tracekit.process.device.placement import Placement, placement
+from tracekit.process.device.work_per_window import work_within
+from tracekit.process.steps.stage_lookup import outer_ranges, outer_stages
+from tracekit.process.steps.windows import Stages, Steps, Windows, windows
+
+Ints = npt.NDArray[np.int64]
+Moved = TypeVar("Moved", Steps, Stages)
+
+DIFFERS = 0.10
+"""A host ran ahead in a step if by this share of it the work that runs in it differs from the work launched in it."""
+
+MOST = 0.5
+"""A host runs ahead if it does so in at least this share of the steps; a queue that fills in the first steps is no reason to move windows."""
+
+_ON_HOST_ONLY = ("file", "stage")
+"""Origins of steps that are a whole file: they last as long as their work does anyway."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceWindows:
+    """Steps and stages by when their work ran, in the order of `windows`; those of the host itself where it did not run ahead."""
+
+    step_rows: Steps
+    stage_rows: Stages
+    outer_ranges: Stages
+    outer_stages: Stages
+
+
+def device_windows(trace: Trace) -> DeviceWindows:
+    """Move the windows of a host that runs ahead to its device work.
+
+    A window begins when its host begins it and all work launched before is done, and ends when its host ends it and its
+    own work is done: windows that follow one another on the host do so on the device.
+    """
+    recorded: Windows = trace.derived(windows)
+    on_host = DeviceWindows(
+        recorded.step_rows,
+        recorded.stage_rows,
+        trace.derived(outer_ranges),
+        trace.derived(outer_stages),
+    )
+    if not _runs_ahead(trace, recorded.step_rows):
+        return on_host
+    place: Placement = trace.derived(placement)
+    rows = place.known.nonzero()[0]
+    rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
+    ends = trace.numbers("device_ops", "ts_ns")[rows] + trace.numbers("device_ops", "dur_ns")[rows]
+    done = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ends))
+
+    def move_to_device(ts_ns: Ints) -> Ints:
+        """Return when all work is done that was launched before each instant, not before that instant."""
+        return np.maximum(ts_ns, done[np.searchsorted(place.ts_ns[rows], ts_ns, side="left")])
+
+    def move_spans(spans: Moved) -> Moved:
+        begin = move_to_device(spans.ts_ns)
+        return replace(spans, ts_ns=begin, dur_ns=move_to_device(spans.end_ns) - begin)
+
+    return DeviceWindows(
+        move_spans(on_host.step_rows),
+        move_spans(on_host.stage_rows),
+        move_spans(on_host.outer_ranges),
+        move_spans(on_host.outer_stages),
+    )
+
+
+def _runs_ahead(trace: Trace, steps: Steps) -> bool:
+    """Whether the work that runs in most steps is not what was launched in them."""
+    if len(steps) < 2 or steps.origin in _ON_HOST_ONLY or not trace.has("device_ops"):
+        return False
+    launched = work_within(trace, steps.ts_ns, steps.end_ns)["work_busy_ns"]
+    inside = np.zeros(len(steps), np.int64)
+    for _, rows in rows_by_device(trace.nullable("device_ops", "device")):
+        start = trace.numbers("device_ops", "ts_ns")[rows]
+        end = start + trace.numbers("device_ops", "dur_ns")[rows]
+        inside += covered(union(start, end), steps.ts_ns, steps.end_ns)
+    differs = np.abs(inside - launched.values) > DIFFERS * steps.dur_ns
+    return bool(np.count_nonzero(differs & ~launched.missing) >= MOST * len(steps))

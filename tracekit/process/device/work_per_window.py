@@ -1,0 +1,83 @@
+"""How much device work belongs to each window of the host: by launch where one is recorded (M8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import union_totals
+from tracekit.model.tables.arrays import Nullable
+from tracekit.model.trace import Trace
+from tracekit.process.device.devices import devices
+from tracekit.process.device.placement import Placement, placement
+
+Ints = npt.NDArray[np.int64]
+
+MAX_WINDOW_ROWS = 50_000_000
+"""Most device ops united over all windows of a source: windows that all overlap would never end."""
+
+
+def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
+    """Columns `launch_count`, `work_ns`, `work_busy_ns` for each window: device ops whose place is inside it.
+
+    A launch from any thread counts (backward runs on another one); an op without one is where `placement`
+    puts it. Missing where no device was recorded.
+    """
+    if not trace.has("device_ops"):
+        unknown = Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
+        return {"launch_count": unknown, "work_ns": unknown, "work_busy_ns": unknown}
+    rows, low, high = _issued(trace, start, end)
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(dur)))
+    busy = _busy_by_window(trace, rows, dur, low, high)
+    return {"launch_count": high - low, "work_ns": sums[high] - sums[low], "work_busy_ns": busy}
+
+
+def work_ends(trace: Trace, start: Ints, end: Ints) -> Nullable:
+    """When the last device op placed in each window ends; missing where none is, or no device was recorded."""
+    if not trace.has("device_ops") or not len(start):
+        return Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
+    rows, low, high = _issued(trace, start, end)
+    ends = trace.numbers("device_ops", "ts_ns")[rows] + trace.numbers("device_ops", "dur_ns")[rows]
+    # A value more at the end, so that a window may end there; of every other pair of bounds nothing is asked.
+    bounds = np.stack((low, high), axis=1).ravel()
+    latest = np.maximum.reduceat(np.append(ends, np.iinfo(np.int64).min), bounds)[::2]
+    is_empty = low == high
+    return Nullable(np.where(is_empty, 0, latest), is_empty)
+
+
+def _issued(trace: Trace, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """(rows of `device_ops` in order of their place; the first and the one after the last in each window)."""
+    place: Placement = trace.derived(placement)
+    rows = place.known.nonzero()[0]
+    rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
+    issued_ns = place.ts_ns[rows]
+    low = np.searchsorted(issued_ns, start, side="left")
+    high = np.maximum(np.searchsorted(issued_ns, end, side="left"), low)
+    return rows, low, high
+
+
+def _busy_by_window(trace: Trace, of_place: Ints, dur: Ints, low: Ints, high: Ints) -> Nullable:
+    """For each window, the union per device of the ops `of_place[low:high]`, summed over devices.
+
+    Windows may nest, so ops count once for each; windows beyond `MAX_WINDOW_ROWS` in all are missing.
+    """
+    start = trace.numbers("device_ops", "ts_ns")[of_place]
+    end = start + dur
+    of_trace = trace.derived(devices)
+    number, width = of_trace.number[of_place], max(len(of_trace), 1)
+    size = high - low
+    bound = np.cumsum(size)
+    totals = np.zeros(len(low), np.int64)
+    affordable = bound <= MAX_WINDOW_ROWS
+    for chosen in np.array_split(affordable.nonzero()[0], 1 + int(bound[-1:].sum()) // 2**21):
+        window = np.repeat(np.arange(len(chosen)), size[chosen])
+        first = np.repeat(low[chosen] - np.cumsum(size[chosen]) + size[chosen], size[chosen])
+        rows = first + np.arange(len(first))
+        group = window * width + number[rows]
+        by_device = union_totals(start[rows], end[rows], group, len(chosen) * width)
+        totals[chosen] = by_device.reshape(len(chosen), width).sum(axis=1)
+    return Nullable(totals, ~affordable)

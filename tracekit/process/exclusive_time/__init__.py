@@ -1,0 +1,1 @@
+"""Exclusive time: each nanosecond of a step window in one slot."""

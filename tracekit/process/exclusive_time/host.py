@@ -1,0 +1,143 @@
+"""How the time of a process without a device went: to the innermost op of the step thread at each instant."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import affordable, beginning, union
+from tracekit.model.keys import distinct, numbered
+from tracekit.model.stages import is_collective
+from tracekit.model.tables.slots import CLASSES
+from tracekit.model.trace import Trace
+from tracekit.process.calls.nesting import innermost_in, tree_of
+from tracekit.process.calls.op_paths import op_paths
+from tracekit.process.collectives.compute_between_collectives import BACKWARD
+from tracekit.process.exclusive_time.time_shares import NO_OP, NONE, Parts, keyed, merged
+from tracekit.process.host.phases import step_thread
+from tracekit.process.name_filters import is_named, of_kind
+from tracekit.process.steps.stage_lookup import outer_stages, stage_at
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+MAX_THREADS = 8
+"""Most threads that are looked at: the step thread, and those that run the backward pass."""
+
+_IN_FLIGHT = re.compile(r"(?:gloo|mpi|ucc):")
+"""Ranges that last as long as a collective that the host carries out, on whatever thread."""
+
+
+def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
+    """(the parts of each window, a row of `host_ops` for each path).
+
+    At each instant the innermost op of the step thread counts; where it is in none, that of a thread which
+    runs the backward pass; where they are in none, the collective that they wait for. Windows that cannot be
+    afforded are left out.
+    """
+    start = trace.numbers("host_ops", "ts_ns")
+    collective = is_named(trace.texts("host_ops", "name"), is_collective)
+    lanes = _lanes(trace, collective)
+    flying = _flying(trace)
+    cuts = _cuts(trace, [low, high], np.concatenate((*lanes, flying)))
+    row = np.full(len(cuts), -1, np.int64)
+    for lane in lanes:
+        free = (row < 0).nonzero()[0]
+        thread = np.repeat(trace.numbers("host_ops", "thread")[lane[:1]], len(free))
+        row[free] = innermost_in(trace, tree_of(trace, lane), thread, cuts[free])
+    ops = np.concatenate(lanes)
+    nothing = (row < 0).nonzero()[0]
+    work = ops[~collective[ops]]
+    row[nothing] = _awaited(trace, flying, work, cuts[nothing])
+    begins = np.diff(row, prepend=-2) != 0
+    is_flight = np.zeros(len(start) + 1, np.bool_)
+    is_flight[flying] = True
+    is_flight[ops] = False
+    begins &= (row < 0) | is_flight[row]
+    ts = np.concatenate((cuts, start[ops]))
+    order = np.argsort(ts, kind="stable")
+    ts = ts[order]
+    row = np.concatenate((row, ops))[order]
+    ns = np.concatenate((np.diff(cuts, append=cuts[-1:]), np.zeros(len(ops), np.int64)))[order]
+    count = np.concatenate((begins, np.ones(len(ops), np.bool_)))[order].astype(np.int64)
+    shared_windows = affordable(ts, ts, low, high).nonzero()[0]
+    window, place = beginning(ts, low[shared_windows], high[shared_windows])
+    keys, key, path_rows = _keys(trace, ts, row, collective)
+    return [
+        merged(Parts(keys, shared_windows[window], key[place], count[place], ns[place]))
+    ], path_rows
+
+
+def _keys(trace: Trace, ts_ns: Ints, row: Ints, collective: Bools) -> tuple[Ints, Ints, Ints]:
+    """(the distinct keys, the key at each instant by the row that runs then, a row for each path)."""
+    rows, place = numbered(row)
+    path, path_rows = np.full(len(rows), NO_OP), np.empty(0, np.int64)
+    has_row = rows >= 0
+    path[has_row], path_rows = op_paths(trace, rows[has_row])
+    kind = np.where(np.append(collective, False)[rows], _COLLECTIVE, _HOST)
+    kind = np.where(has_row, kind, _NO_OP)
+    none = np.full(len(ts_ns), NONE, np.int64)
+    keys, key = keyed((stage_at(trace, ts_ns), kind[place], none, path[place], none))
+    return keys, key, path_rows
+
+
+_COLLECTIVE, _HOST, _NO_OP = (CLASSES.index(name) for name in ("collective", "host", "no_op"))
+
+
+def _lanes(trace: Trace, collective: Bools) -> list[Ints]:
+    """Ops and collectives, as rows of `host_ops`: of the step thread, then of each thread of the backward pass."""
+    names = trace.texts("host_ops", "name")
+    thread, op = trace.numbers("host_ops", "thread"), of_kind(trace, "host_ops", "op")
+    first = trace.derived(step_thread)
+    if first is None:
+        threads, counts = np.unique(thread[op] if op.any() else thread, return_counts=True)
+        first = int(threads[counts.argmax()]) if len(threads) else -1
+    backward = op & is_named(names, lambda name: name.startswith(BACKWARD))
+    backward_threads, counts = np.unique(thread[backward & (thread != first)], return_counts=True)
+    backward_threads = backward_threads[np.argsort(-counts, kind="stable")][: MAX_THREADS - 1]
+    chosen = op | (collective & of_kind(trace, "host_ops", "range"))
+    return [
+        (chosen & (thread == number)).nonzero()[0] for number in (first, *backward_threads.tolist())
+    ]
+
+
+def _flying(trace: Trace) -> Ints:
+    """The rows of `host_ops` that last as long as a collective, by when they end."""
+    names = trace.texts("host_ops", "name")
+    is_range = of_kind(trace, "host_ops", "range")
+    rows = (is_named(names, _IN_FLIGHT.match) & is_range).nonzero()[0]
+    if not len(rows):
+        return rows
+    start, length = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    rank = np.argsort(np.argsort(np.array(names.texts, object)))[names.codes[rows]]
+    return rows[np.lexsort((rank, start, start + length))]
+
+
+def _cuts(trace: Trace, edges: list[Ints], rows: Ints) -> Ints:
+    """Every instant at which a window, a stage or any of these rows begins or ends."""
+    stages = trace.derived(outer_stages)
+    start, length = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    of_stages = (stages.ts_ns, stages.end_ns)
+    return distinct(np.concatenate((*edges, start, start + length, *of_stages)))
+
+
+def _awaited(trace: Trace, flying: Ints, work: Ints, ts_ns: Ints) -> Ints:
+    """For each instant outside of work, the collective that is waited for, a row of `host_ops`; -1 for none.
+
+    In a pause in which collectives end it is waited for them until the last of these does: for the one that
+    ends next, as long as any is in flight. A pause in which none ends is Python at work.
+    """
+    if not len(flying) or not len(ts_ns):
+        return np.full(len(ts_ns), -1, np.int64)
+    start = trace.numbers("host_ops", "ts_ns")
+    end = start + trace.numbers("host_ops", "dur_ns")
+    busy = union(start[work], end[work])
+    resumes = np.append(busy.start, np.iinfo(np.int64).max)[np.searchsorted(busy.start, ts_ns)]
+    begun, ended = np.sort(start[flying]), end[flying]
+    following = np.searchsorted(ended, ts_ns, side="right")
+    ends_in_time = np.append(ended, np.iinfo(np.int64).max)[following] <= resumes
+    running = np.searchsorted(begun, ts_ns, side="right") > following
+    is_awaited = ends_in_time & running & (following < len(flying))
+    return np.where(is_awaited, np.append(flying, -1)[following], -1)

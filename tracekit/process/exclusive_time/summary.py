@@ -1,0 +1,119 @@
+"""Where each nanosecond of a step went: its window shared out to ops, kernels and causes of idleness.
+
+On every device, and on the step thread where no device was recorded, the rows of a step add up to its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.keys import distinct, numbered, summed
+from tracekit.model.tables.arrays import Array, Coded, repeated_number, stacked, trimmed_all
+from tracekit.model.tables.slots import CAUSES, CLASSES, NO_OP, OTHER, UNLINKED
+from tracekit.model.trace import Trace
+from tracekit.process.calls.op_paths import path_texts
+from tracekit.process.device.windows import device_windows
+from tracekit.process.exclusive_time.device import device_slots
+from tracekit.process.exclusive_time.host import host_slots
+from tracekit.process.exclusive_time.time_shares import NO_OP as NO_OP_CODE
+from tracekit.process.exclusive_time.time_shares import OTHER as OTHER_CODE
+from tracekit.process.exclusive_time.time_shares import UNLINKED as UNLINKED_CODE
+from tracekit.process.exclusive_time.time_shares import Parts, bounded
+from tracekit.process.idle_time.causes import DeviceIdle
+from tracekit.process.name_filters import narrow
+from tracekit.process.steps.stage_lookup import stage_names
+from tracekit.process.steps.windows import Steps
+
+Ints = npt.NDArray[np.int64]
+
+MAX_KEYS = 2_000
+"""Most rows of one step on one device; the others, those with least time, are one row a stage and class."""
+
+MAX_ROWS = 20_000
+"""About so many rows of one source: with many steps each gets fewer."""
+
+MIN_KEYS = 100
+"""So many rows a step gets even so."""
+
+MAX_STAGES = 64
+"""Most stages that are told apart, those with most time; the others are one."""
+
+
+def exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, Array]:
+    """The rows of the measured table `slots`, without keys: steps in order, then by stage, class and names.
+
+    `devices` is the idle time of every device of the trace; without one the step thread is told instead.
+    Of a source with very many steps that overlap, the last may be left out.
+    """
+    steps = trace.derived(device_windows).step_rows
+    low = steps.ts_ns
+    high = low + np.maximum(steps.dur_ns, 0)
+    if not len(low):
+        return {}
+    if devices:
+        shares, path_rows = device_slots(trace, devices, low, high)
+        numbers = [idle.device for idle in devices]
+    else:
+        shares, path_rows = host_slots(trace, low, high)
+        numbers = [None]
+    share = MAX_ROWS // max(len(low) * len(shares), 1)
+    of_devices = []
+    for number, parts in zip(numbers, shares, strict=True):
+        total = summed(parts.window, parts.ns, len(low))
+        used_windows = distinct(parts.window)
+        assert (total[used_windows] == (high - low)[used_windows]).all(), (
+            "slots must add up to the step"
+        )
+        bounded_parts = bounded(parts, min(max(share, MIN_KEYS), MAX_KEYS), MAX_STAGES)
+        assert int(bounded_parts.ns.sum()) == int(parts.ns.sum()), (
+            "what is put together keeps its time"
+        )
+        rows = _labelled(trace, bounded_parts, steps, path_rows)
+        of_devices.append({**rows, "device": repeated_number(number, len(rows["count"]))})
+    slots = stacked(of_devices)
+    return slots if len(of_devices) == 1 else {**trimmed_all(slots), "class": slots["class"]}
+
+
+def _labelled(trace: Trace, parts: Parts, steps: Steps, path_rows: Ints) -> dict[str, Array]:
+    """The parts with their names, in the order of windows, stages, classes and names."""
+    stage, kind, cause, path, kernel = parts.keys
+    kernels, stages = trace.texts("device_ops", "name").texts, stage_names(trace)
+    texts = {
+        "stage": _named(stage, lambda used: [stages[code] for code in used]),
+        "class": narrow(kind, CLASSES),
+        "cause": _named(cause, lambda used: [CAUSES[code] for code in used]),
+        "op": _named(path, lambda used: path_texts(trace, path_rows[used])),
+        "kernel": _named(kernel, lambda used: [kernels[code] for code in used]),
+    }
+    by_text = [np.where(text.codes < 0, len(text.texts), text.codes) for text in texts.values()]
+    order = np.lexsort(by_text[::-1])
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    entries = ((parts.ns > 0) | (parts.count > 0)).nonzero()[0]
+    rows = entries[np.lexsort((rank[parts.key[entries]], parts.window[entries]))]
+    keys, window = parts.key[rows], parts.window[rows]
+    return {
+        "step": steps.numbers(window),
+        "occurrence": steps.occurrence[window],
+        **{name: Coded(text.codes[keys], text.texts) for name, text in texts.items()},
+        "count": parts.count[rows],
+        "exclusive_ns": parts.ns[rows],
+    }
+
+
+_TEXTS = {NO_OP_CODE: NO_OP, UNLINKED_CODE: UNLINKED, OTHER_CODE: OTHER}
+
+
+def _named(codes: Ints, texts: Callable[[Ints], list[str]]) -> Coded:
+    """Texts, in their order, for these codes; some below 0 have a text of their own."""
+    used, place = numbered(codes)
+    names = [_TEXTS.get(code) for code in used[used < 0].tolist()] + texts(used[used >= 0])
+    in_order = sorted({name for name in names if name is not None})
+    code_of: dict[str | None, int] = {
+        None: -1,
+        **{name: code for code, name in enumerate(in_order)},
+    }
+    return narrow(np.array([code_of[name] for name in names], np.int64)[place], in_order)

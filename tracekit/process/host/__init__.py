@@ -1,0 +1,1 @@
+"""Host threads: the tree of their rows, phases, CPU samples and frames of user code."""

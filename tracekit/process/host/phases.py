@@ -1,0 +1,263 @@
+"""What the host is busy with, told by names: ops, launches, the optimizer, loading, compiling, allocating."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model import sweeps
+from tracekit.model.intervals import Intervals, covered, union
+from tracekit.model.keys import distinct, is_one_of, numbered, of_arrays, summed
+from tracekit.model.records import dataclass
+from tracekit.model.remembered import remembered
+from tracekit.model.tables.arrays import Array, Coded, Nullable, all_alike, trimmed
+from tracekit.model.trace import Trace
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import Nesting, nesting
+from tracekit.process.name_filters import of_kind
+from tracekit.process.steps.stage_lookup import outer_ranges
+from tracekit.process.steps.start_up import CAPTURING_GRAPH, COMPILING
+from tracekit.process.steps.windows import Stages, Steps, windows
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+SHORT_NS = 10_000
+"""A kernel or an op call of less is short: starting it costs about as much as what it does."""
+
+PAUSE_NS = 1_000_000
+"""A GPU gap of more is a pause of the host, not the time that one launch takes."""
+
+MAX_NAME = 300
+"""How much of a name is looked at."""
+
+_LAUNCH, _GRAPH_LAUNCH, _SYNC, _ALLOCATOR, _COMPILING, _LOADER, _OPTIMIZER, _ANNOTATION, _GRAPH = (
+    1 << bit for bit in range(9)
+)
+_PATTERNS = {
+    _LAUNCH: re.compile(r"(?!\w*LaunchHostFunc)(cuda|cu|hip)\w*Launch"),
+    _GRAPH_LAUNCH: re.compile(r"(cuda|cu|hip)GraphLaunch"),
+    _SYNC: re.compile(
+        r"(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize|(cuda|cu|hip)Memcpy(?!\w*Async)"
+    ),
+    _ALLOCATOR: re.compile(
+        r"(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister)(?!\w*Async)"
+        r"|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostAlloc|HostRegister"
+        r"|HostUnregister)(?!\w*Async)"
+    ),
+    _COMPILING: COMPILING,
+    _GRAPH: CAPTURING_GRAPH,
+    _LOADER: re.compile(r"enumerate\(DataLoader\)#"),
+    _OPTIMIZER: re.compile(r"Optimizer\.step#"),
+    _ANNOTATION: re.compile(r"Optimizer\.|enumerate\(DataLoader\)|ProfilerStep"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HostSide:
+    """Per row of `host_ops`, what it is; `within_optimizer` is the nearest Optimizer.step around it, or -1.
+
+    `leaf`: an op without an op inside it; `call`: an op that no op encloses; `launch`, `sync`, `allocator`,
+    `compiling`, `graph_capture`, `loader`: the outermost of their like, so that a driver call within a runtime call counts once.
+    """
+
+    op: Mask
+    leaf: Mask
+    call: Mask
+    launch: Mask
+    graph_launch: Mask
+    sync: Mask
+    allocator: Mask
+    compiling: Mask
+    graph_capture: Mask
+    loader: Mask
+    optimizer: Mask
+    within_optimizer: sweeps.Rows
+
+
+def host_side(trace: Trace) -> HostSide:
+    """What every row of `host_ops` is."""
+    names = trace.texts("host_ops", "name")
+    kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16)[names.codes]
+    tree: Nesting = trace.derived(nesting)
+    # Profilers of 2021 record annotations as ops.
+    op = of_kind(trace, "host_ops", "op") & (kinds & _ANNOTATION == 0)
+    rows = op.nonzero()[0]
+    above = tree.nearest(op, rows)
+    leaf, call = op.copy(), op.copy()
+    leaf[above[above >= 0]] = False
+    call[rows[above >= 0]] = False
+    runtime = of_kind(trace, "host_ops", "runtime")
+    timed = of_kind(trace, "host_ops", "op", "range", "runtime", "overhead")
+    annotated = of_kind(trace, "host_ops", "op", "range")
+    launch = _outermost(tree, runtime & (kinds & _LAUNCH != 0))
+    optimizer = annotated & (kinds & _OPTIMIZER != 0)
+    row_type = sweeps.row_type(len(op))
+    within: sweeps.Rows = all_alike(row_type(-1), len(op))
+    if optimizer.any():
+        within = tree.nearest(optimizer, np.arange(len(op))).astype(row_type)
+    return HostSide(
+        op,
+        leaf,
+        call,
+        launch,
+        launch & (kinds & _GRAPH_LAUNCH != 0),
+        _outermost(tree, runtime & (kinds & _SYNC != 0)),
+        _outermost(tree, runtime & (kinds & _ALLOCATOR != 0)),
+        _outermost(tree, timed & (kinds & _COMPILING != 0)),
+        _outermost(tree, runtime & (kinds & _GRAPH != 0)),
+        _outermost(tree, annotated & (kinds & _LOADER != 0)),
+        optimizer,
+        within,
+    )
+
+
+@remembered
+def _kinds_of(name: str) -> int:
+    """What a call or a range of this name does, as bits: those of the patterns that match it from its start."""
+    start, kinds = name[:MAX_NAME], 0
+    for kind, pattern in _PATTERNS.items():
+        if pattern.match(start):
+            kinds |= kind
+    return kinds
+
+
+def _outermost(tree: Nesting, mask: Mask) -> Mask:
+    """The rows of the mask that no other row of it encloses; in the memory of one where there are none."""
+    rows = mask.nonzero()[0]
+    if not len(rows):
+        return all_alike(np.False_, len(mask))
+    if len(rows) < 2:
+        return mask
+    out = mask.copy()
+    out[rows[tree.nearest(mask, rows) >= 0]] = False
+    return out
+
+
+def step_thread(trace: Trace) -> int | None:
+    """The thread on which steps and stages are annotated; None where none is."""
+    recorded = trace.derived(windows)
+    starts = recorded.stage_rows.ts_ns
+    if recorded.step_rows.origin in ("profiler", "range"):
+        starts = np.concatenate((recorded.step_rows.ts_ns, starts))
+    ranges = of_kind(trace, "host_ops", "range").nonzero()[0]
+    rows = ranges[is_one_of(trace.numbers("host_ops", "ts_ns")[ranges], starts)]
+    threads, counts = np.unique(trace.numbers("host_ops", "thread")[rows], return_counts=True)
+    return int(threads[counts.argmax()]) if len(threads) else None
+
+
+@dataclass(frozen=True, slots=True)
+class HostWindows:
+    """The steps, then their outermost stages by name: where host work is counted.
+
+    `columns` are window, step, occurrence, stage, wall_ns (Σ of equal stages); `steps` and `stages` are windows
+    in order of start, `stage_slot` the row of `columns` that each stage belongs to.
+    """
+
+    step: Nullable
+    occurrence: npt.NDArray[np.int32]
+    stage: Coded
+    columns: Mapping[str, Array]
+    steps: Steps
+    stages: Stages
+    stage_slot: Ints
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.step)
+
+    def steps_of(self, rows: Ints) -> dict[str, Array]:
+        """The columns step and occurrence of these rows; -1 is in no step."""
+        values, missing = np.append(self.step.values, 0), np.append(self.step.missing, True)
+        occurrence = np.append(self.occurrence, np.int32(0))[rows]
+        return {"step": Nullable(values[rows], missing[rows]), "occurrence": occurrence}
+
+    def step_at(self, ts_ns: Ints) -> Ints:
+        """The row of the step that each instant lies in, -1 outside all."""
+        return self.steps.or_start_at(ts_ns)
+
+    def stage_at(self, ts_ns: Ints) -> Ints:
+        """The row of the stage of its step that each instant lies in, -1 outside all."""
+        row = self.stages.or_start_at(ts_ns)
+        return np.where(row >= 0, self.stage_slot[row], -1) if len(self.stage_slot) else row
+
+    def both(self, ts_ns: Ints) -> tuple[Ints, Ints]:
+        """(positions, rows): each instant once for its step and once for its stage, as far as it has them."""
+        step, stage = self.step_at(ts_ns), self.stage_at(ts_ns)
+        positions = np.concatenate(((step >= 0).nonzero()[0], (stage >= 0).nonzero()[0]))
+        return positions, np.concatenate((step[step >= 0], stage[stage >= 0]))
+
+    def covered(self, busy: Intervals) -> Ints:
+        """How much of every row these intervals cover, by time."""
+        of_steps = covered(busy, self.steps.ts_ns, self.steps.end_ns)
+        of_stages = covered(busy, self.stages.ts_ns, self.stages.end_ns)
+        slot = np.concatenate((np.arange(len(self.steps)), self.stage_slot))
+        return summed(slot, np.concatenate((of_steps, of_stages)), len(self))
+
+
+def host_windows(trace: Trace) -> HostWindows:
+    """The steps and outermost stages of a trace as places to count in."""
+    steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    step_row, texts = steps.or_start_at(stages.ts_ns), stages.stage.texts
+    width = len(texts) + 1
+    keys, group = numbered((step_row + 1) * width + stages.stage.codes + 1)
+    rows = np.concatenate((np.arange(len(steps)), keys // width - 1))
+    wall = summed(group, stages.dur_ns, len(keys))
+    step = steps.numbers(rows)
+    no_stage = np.full(len(steps), -1)
+    stage = trimmed(Coded(np.concatenate((no_stage, keys % width - 1)), texts))
+    occurrence = np.append(steps.occurrence, np.int32(0))[rows]
+    columns: dict[str, Array] = {
+        "window": Coded(
+            np.repeat(np.array([0, 1], np.int8), (len(steps), len(keys))), ("step", "stage")
+        ),
+        "step": step,
+        "occurrence": occurrence,
+        "stage": stage,
+        "wall_ns": np.concatenate((steps.dur_ns, wall)),
+    }
+    slot = group.astype(np.int64) + len(steps)
+    return HostWindows(step, occurrence, stage, columns, steps, stages, slot)
+
+
+def uncounted(start: Ints, end: Ints) -> Ints:
+    """Of each interval, what no interval that began before it covers: adds up to the union of all."""
+    order = np.lexsort((-end, start))
+    reach = np.maximum.accumulate(end[order])
+    before = np.concatenate((start[order][:1], reach[:-1]))
+    own_ns = np.empty(len(start), np.int64)
+    own_ns[order] = np.maximum(end[order] - np.maximum(start[order], before), 0)
+    return own_ns
+
+
+def device_busy(trace: Trace) -> dict[int, Intervals]:
+    """When each device runs anything; by position of the device among those recorded."""
+    number = trace.derived(device_places)
+    start = trace.numbers("device_ops", "ts_ns")
+    end = start + trace.numbers("device_ops", "dur_ns")
+    return {int(n): union(start[number == n], end[number == n]) for n in distinct(number)}
+
+
+def device_places(trace: Trace) -> Ints:
+    """Per device op the position of its device among those recorded, in order of appearance."""
+    device = trace.nullable("device_ops", "device")
+    return of_arrays([np.where(device.missing, -1, device.values)])[0]
+
+
+def single_kernels(trace: Trace) -> Mask:
+    """Mark compute kernels with a known launch of their own, not that of a whole graph."""
+    return of_kind(trace, "device_ops", "kernel") & single_ops(trace)
+
+
+def single_ops(trace: Trace) -> Mask:
+    """Mark compute kernels, copies and fills with a known launch of their own."""
+    side: HostSide = trace.derived(host_side)
+    links: Launches = trace.derived(launches)
+    called = (links.call >= 0).nonzero()[0]
+    by_graph = np.zeros(len(links.linked), np.bool_)
+    by_graph[called] = side.graph_launch[links.call[called]]
+    works = of_kind(trace, "device_ops", "kernel", "memcpy", "memset")
+    return works & links.linked & ~by_graph

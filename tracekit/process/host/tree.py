@@ -1,0 +1,334 @@
+"""All that is recorded of the host threads in one tree: ops, calls, ranges, the system's calls, Python functions.
+
+Unlike `nesting` it holds every kind of row, so that at any instant it knows the deepest thing on a thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model import sweeps
+from tracekit.model.intervals import Intervals, window_at
+from tracekit.model.keys import distinct, of_arrays, unrepeated
+from tracekit.model.records import dataclass
+from tracekit.model.sweeps import places
+from tracekit.model.tables.arrays import Coded, all_alike, joined, narrowest
+from tracekit.model.tables.columns import HOST_OP_KINDS
+from tracekit.model.tables.slots import HOLDERS
+from tracekit.model.trace import Trace
+from tracekit.process.calls.activity import SyncCalls, sync_calls
+from tracekit.process.calls.garbage_collection import COLLECTION, COLLECTION_ROW
+from tracekit.process.calls.nesting import Nesting, by_start, in_order, last_reaching, nesting
+from tracekit.process.calls.segments import Axis, Segments
+from tracekit.process.host.cpu_samples import CpuPieces, cpu_pieces
+from tracekit.process.name_filters import is_named, of_kind
+from tracekit.process.steps.stage_lookup import outer_ranges
+from tracekit.process.steps.start_up import start_up
+from tracekit.process.steps.windows import windows
+
+Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
+Mask = npt.NDArray[np.bool_]
+
+HOLDER = {name: number for number, name in enumerate(HOLDERS)}
+
+_HOLDER_OF_KIND = {
+    "op": "op",
+    "runtime": "call",
+    "range": "range",
+    "python": "python",
+    "overhead": "profiler",
+    "other": "system",
+}
+
+_MAY_COLLECT = np.isin(HOLDERS, ("range", "op", "system", "profiler"))
+_RUNS_INSIDE = np.isin(HOLDERS, ("op", "call", "sync", "python"))
+
+
+_WAITS = re.compile(
+    r"(?:.*/)?threading\.py\(\d+\): (?:wait|join|acquire|_wait_for_tstate_lock)$"
+    r"|(?:.*/)?queue\.py\(\d+\): get$|(?:.*/)?selectors\.py\(\d+\): select$"
+    r"|(?:.*/)?multiprocessing/\w+\.py\(\d+\): (?:wait|poll|_poll|recv|recv_bytes|get|join)$"
+    r"|(?:.*/)?concurrent/futures/_base\.py\(\d+\): (?:result|wait)$"
+    r"|<(?:built-in )?method (?:acquire|poll|select|join|recv|wait) of (?!.*\b(?:str|bytes|Event|Stream) object)"
+    r"|<built-in method run_backward\b|(?:.*/)?autograd/graph\.py\(\d+\): _engine_run_backward$"
+    r"|enumerate\(DataLoader\)"
+    r"|(?:pthread_(?:cond|join|mutex|rwlock|barrier|timedjoin)\w*|sem_(?:timed|clock)?wait|p?poll|e?poll_p?wait"
+    r"|p?select|futex\w*|sigwait\w*|wait(?:id|pid|3|4)?)$"
+)
+"""What a thread is in while another one, or another process, has the work: of such names others are looked at first."""
+
+
+_HOLDS = re.compile(
+    r"(?:cuda|cu|hip)(?:Memcpy(?!\w*Async)|Malloc|Free|Host(?:Alloc|Malloc|Free|Register)|Mem(?:Alloc|Free|Create|Map|HostAlloc)"
+    r"|Module|Library|DeviceReset|CtxCreate)(?!\w*Async)"
+)
+
+JITTER_NS = 1_000
+"""By so much the end of a row may lie after that of what encloses it."""
+
+TABLES = ("python_calls", "host_ops")
+"""Of rows that begin and end at once, those of the first table enclose the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """Rows of all threads, by thread, start, longest first: where each begins on an axis, its end; `tree` holds their parents.
+
+    `holder` indexes `HOLDERS`; `waits`: others may have the work meanwhile; `frame`: it only says which step or
+    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all
+    starts and ends on one axis, or those in the time that is asked about.
+    `recorded`: no piece of what is known of CPUs, of which each lies within what was the deepest row without it.
+    """
+
+    begin: Ints
+    end: Ints
+    thread: Ints
+    name: Coded
+    holder: npt.NDArray[np.int8]
+    waits: Mask
+    frame: Mask
+    holds: Mask
+    recorded: Mask
+    tree: Nesting
+    axis: Axis
+    edges: Ints
+
+    def at(self, thread: Ints, ts_ns: Ints) -> Ints:
+        """For each instant on a thread the row that began last there and still runs; -1 for none."""
+        if not len(self.begin):
+            return np.full(len(ts_ns), -1, np.int64)
+        place = places(self.begin, self.axis.lift(thread, ts_ns), right=True) - 1
+        place[(place >= 0) & (self.thread[place] != thread)] = -1
+        return self.tree.running(place, self.end, ts_ns)
+
+    def cut(self, segments: Segments) -> Segments:
+        """The same segments in pieces, each within one row of its thread at every depth; `origin` the place among the given."""
+        edge, size = self._edges_within(segments)
+        behind = np.cumsum(size)
+        first = behind - size
+        origin, thread = np.repeat(np.arange(len(size)), size), np.repeat(segments.thread, size)
+        if len(origin) == len(size):
+            return segments._replace(origin=origin)
+        # Before each edge in a segment stands its first piece: `place` is wrong there alone.
+        place = np.arange(len(origin)) - np.repeat(first + 1 - edge, size)
+        start = self.axis.times(thread, self.edges.take(place, mode="clip"))
+        start[first] = segments.start
+        end = np.empty(len(start), np.int64)
+        end[:-1] = start[1:]
+        end[behind - 1] = segments.end
+        return Segments(start, end, thread, origin)
+
+    def _edges_within(self, segments: Segments) -> tuple[Ints, Ints]:
+        """(the first edge that cuts each segment, how many pieces it has)."""
+        low = places(self.edges, self.axis.lift(segments.thread, segments.start), right=True)
+        high = places(self.edges, self.axis.lift(segments.thread, segments.end))
+        return low, np.where(segments.thread < 0, 0, np.maximum(high - low, 0)) + 1
+
+    def cut_and_found(self, segments: Segments) -> tuple[Ints, Ints, Rows, Ints]:
+        """(start, end and row of the pieces, the first piece of each segment): as `cut` and `at` say, in one pass."""
+        if sweeps.native is not None and self.axis.points is None:
+            edge, size = self._edges_within(segments)
+            first = np.cumsum(size) - size
+            base = (segments.thread + 1) * self.axis.span
+            axis = np.array([self.axis.low, self.axis.span])
+            rows = self.begin, self.end, self.tree.parent
+            of_segments = segments.start, segments.end, base, edge, first
+            pieces = sweeps.pieces(self.edges, rows, axis, of_segments, int(size.sum()))
+            if pieces is not None:
+                return *pieces, first
+        part = self.cut(segments)
+        first = np.searchsorted(part.origin, np.arange(len(segments.start)))
+        return part.start, part.end, self.at(part.thread, part.start), first
+
+
+EDGES_AT_ONCE = 2**17
+"""Of so many rows at a time it is looked at when they start and end."""
+
+
+def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
+    """The rows of a trace that last; segments are cut at the starts and ends of rows, or those `within` some time alone."""
+    start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
+    rows = _lasting(trace, thread, start, dur)
+    pieces = cpu_pieces(trace)
+    of_cpu = pieces.segments
+    last = max(int(thread.max(initial=0)), int(of_cpu.thread.max(initial=0)))
+    axis = Axis.of((start, start + dur, of_cpu.start, of_cpu.end), last)
+    begin, end, parent = _on_axis(axis, rows, (thread, start, dur))
+    thread = thread[rows]
+    del start, dur
+    names, waits, frame, holder = _described(trace)
+    name, frame, holder = Coded(names.codes[rows], names.texts), frame[rows], holder[rows]
+    only_frame = _only_frame(frame, parent, holder)
+    waits, holds = waits[rows], is_named(name, _HOLDS.match)
+    recorded, tree = all_alike(np.True_, len(rows)), Nesting(parent, _NOTHING)
+    del rows, names, frame
+    # Pieces of what is known of CPUs may lie anywhere.
+    edges = _edges(axis, thread, begin, end, None if len(of_cpu.start) else within)
+    of_rows = name, holder, waits, only_frame, holds, recorded, tree
+    host = HostRows(begin, end, thread, *of_rows, axis, edges)
+    return _with_cpu(host, pieces) if len(of_cpu.start) else host
+
+
+def _lasting(trace: Trace, thread: Ints, start: Ints, dur: Ints) -> Rows:
+    """The rows of both tables that last, each once, by thread, start, longest first."""
+    is_lasting, tree = dur > 0, trace.derived(nesting)
+    if len(tree.order) == len(dur):
+        # All that was recorded is in the tree of ops.
+        return tree.order if is_lasting.all() else tree.order[is_lasting[tree.order]]
+    if trace.has("python_calls"):
+        # Calls of modules stand in both tables.
+        ops = slice(len(trace.numbers("python_calls", "ts_ns")), None)
+        is_lasting[ops] &= ~of_kind(trace, "host_ops", "python")
+    return in_order(is_lasting, thread, start, dur)
+
+
+def _edges(axis: Axis, thread: Ints, begin: Ints, end: Ints, within: Intervals | None) -> Ints:
+    """When rows start and end, in order on the axis: those `within` some time, or all."""
+    parts = [_NOTHING]
+    for first in range(0, len(begin), EDGES_AT_ONCE):
+        part = slice(first, first + EDGES_AT_ONCE)
+        for times in (axis.times(thread[part], begin[part]), end[part]):
+            inside = np.arange(len(times))
+            if within is not None:
+                inside = (window_at(within.start, within.end, times) >= 0).nonzero()[0]
+            parts.append(axis.lift(thread[part][inside], times[inside]))
+    edges = np.concatenate(parts)
+    del parts
+    edges.sort()
+    return unrepeated(edges)
+
+
+_NOTHING = np.empty(0, np.int64)
+
+
+def _on_axis(axis: Axis, rows: Rows, spans: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Rows]:
+    """(place on the axis, end, what encloses it, -1 for none) of rows in order of thread, start, longest first.
+
+    What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call that
+    opened it would seem to lie in that call for good.
+    """
+    if sweeps.native is not None and axis.points is None:
+        end, begin, parent = sweeps.lanes(rows, spans, np.array([axis.low, axis.span, JITTER_NS]))
+        return begin, end, parent
+    thread, start, dur = (column[rows] for column in spans)
+    end = start + dur
+    begin, until = axis.lift(thread, start), axis.lift(thread, end)
+    jitter = JITTER_NS if axis.points is None else 1
+    above = last_reaching(np.maximum(begin, until - jitter), until) if len(rows) else _NOTHING
+    return begin, end, above.astype(sweeps.row_type(len(rows)))
+
+
+def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
+    """The same rows, and below the deepest of each instant what is known of CPUs.
+
+    A sample counts while its thread is in the row in which it was taken.
+    """
+    part = host.cut(pieces.segments)
+    row, off = host.at(part.thread, part.start), pieces.off[part.origin]
+    taken_in = host.at(part.thread, pieces.at_ns[part.origin])
+    chosen = (off | (row == taken_in)).nonzero()[0]
+    part = Segments(*(column[chosen] for column in part))
+    row, off, ready = row[chosen], off[chosen], pieces.ready[part.origin]
+    only_frame = np.append(host.frame, True)[row]
+    holder = np.append(host.holder, -1)[row]
+    tells_nothing = only_frame | np.isin(holder, [-1, HOLDER["range"]])
+    holder[tells_nothing] = np.where(off, HOLDER["off_cpu"], HOLDER["sample"])[tells_nothing]
+    waits = ~ready & (np.append(host.waits, False)[row] | (off & only_frame))
+    started = host.axis.times(host.thread, host.begin)
+    times = zip((started, host.end, host.thread), part[:3], strict=True)
+    start, end, thread = map(np.concatenate, times)
+    order = by_start(thread, start, end)
+    place = np.empty(len(order) + 1, np.int64)
+    place[order], place[-1] = np.arange(len(order)), -1
+    above = place[np.concatenate((host.tree.parent, row))][order]
+    lifted = [host.axis.lift(part.thread, times) for times in (part.start, part.end)]
+    name = joined([host.name, Coded(pieces.name.codes[part.origin], pieces.name.texts)])
+    assert isinstance(name, Coded), "names are texts"
+    nothing = np.zeros(len(row), np.bool_)
+    frame, holds, recorded = (
+        np.concatenate(pair)[order]
+        for pair in (
+            (host.frame, nothing),
+            (host.holds, np.append(host.holds, False)[row]),
+            (host.recorded, nothing),
+        )
+    )
+    return HostRows(
+        np.concatenate((host.begin, lifted[0]))[order],
+        end[order],
+        thread[order],
+        Coded(name.codes[order], name.texts),
+        np.concatenate((host.holder, holder))[order],
+        np.concatenate((host.waits, waits))[order],
+        frame,
+        holds,
+        recorded,
+        Nesting(above, np.arange(len(order))),
+        host.axis,
+        distinct(np.concatenate((host.edges, *lifted))),
+    )
+
+
+def _only_frame(frame: npt.NDArray[np.int8], parent: Rows, holder: npt.NDArray[np.int8]) -> Mask:
+    """Which rows only say which step or stage it is: steps, and outermost ranges with an op, a call or a Python function just inside."""
+    only_frame = frame > 1
+    is_range = np.append(frame == 1, False)  # the last place is that of no row
+    only_frame[parent[(is_range[parent] & _RUNS_INSIDE[holder]).nonzero()[0]]] = True
+    return only_frame
+
+
+def _both(trace: Trace, column: str) -> Ints:
+    """A column of Python functions, then of ops."""
+    columns = [trace.numbers(table, column) for table in TABLES]
+    return np.concatenate(columns) if len(columns[0]) else columns[1]
+
+
+def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDArray[np.int8]]:
+    """(names, which rows wait, which are steps (2) or outermost ranges (1), what each is), of Python functions and then of ops."""
+    names = joined([trace.texts(table, "name") for table in TABLES])
+    assert isinstance(names, Coded), "names are texts"
+    first = len(trace.numbers("python_calls", "ts_ns"))
+    holder = np.full(len(names), HOLDER["python"], np.int8)
+    codes = [HOLDER[_HOLDER_OF_KIND[kind]] for kind in HOST_OP_KINDS]
+    kinds = trace.texts("host_ops", "kind")
+    holder[first:] = np.array([*codes, HOLDER["system"]], np.int8)[kinds.codes]
+    calls: SyncCalls = trace.derived(sync_calls)
+    holder[first + calls.row] = HOLDER["sync"]
+    python = holder == HOLDER["python"]
+    collects = is_named(names, COLLECTION.search) & _MAY_COLLECT[holder]
+    holder[collects | (python & is_named(names, COLLECTION_ROW.match))] = HOLDER["gc"]
+    waits = is_named(names, _WAITS.match)
+    frame = np.zeros(len(names), np.int8)
+    frame[first:] = frame_rows(trace)
+    calls_once = trace.derived(start_up).row
+    holder[first + calls_once[calls_once >= 0]] = HOLDER["first_call"]
+    return names, waits, frame, holder
+
+
+def frame_rows(trace: Trace) -> npt.NDArray[np.int8]:
+    """Which rows of `host_ops` are the ranges that the steps (2) and the outermost ranges (1) were made of."""
+    steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
+    rows = of_kind(trace, "host_ops", "range").nonzero()[0]
+    start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    starts, durs = (
+        np.concatenate((getattr(ranges, name), getattr(steps, name), column))
+        for name, column in (("ts_ns", start), ("dur_ns", dur))
+    )
+    number, _ = of_arrays([starts, durs])
+    of_range, of_step, of_row = np.split(number, np.cumsum((len(ranges), len(steps))))
+    frame = np.zeros(len(trace.numbers("host_ops", "ts_ns")), np.int8)
+    frame[rows[np.isin(of_row, of_range)]] = 1
+    frame[rows[np.isin(of_row, of_step)]] = 2
+    return frame
+
+
+def labels(names: Coded, shorten: Callable[[str], str]) -> Coded:
+    """The same rows with shortened texts, equal ones with one code."""
+    code_of: dict[str, int] = {}
+    place = [code_of.setdefault(shorten(text), len(code_of)) for text in names.texts]
+    return Coded(np.array([*place, -1], narrowest(len(code_of)))[names.codes], tuple(code_of))

@@ -1,0 +1,100 @@
+"""The functions of a program and its libraries, told from those of Python and torch; and which of them encloses a call."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.tables.arrays import Coded
+from tracekit.model.trace import Trace
+from tracekit.process.calls.nesting import Nesting, by_start, last_reaching
+from tracekit.process.calls.segments import Axis
+from tracekit.process.host.tree import frame_rows
+from tracekit.process.memory.site_grades import MACHINERY, PROFILED, file_grade
+from tracekit.process.name_filters import is_named, of_kind
+
+Ints = npt.NDArray[np.int64]
+
+_STANDARD = (
+    *(
+        "threading",
+        "queue",
+        "selectors",
+        "socket",
+        "contextlib",
+        "functools",
+        "runpy",
+        "enum",
+        "abc",
+        "typing",
+    ),
+    *(
+        "collections",
+        "multiprocessing",
+        "concurrent",
+        "asyncio",
+        "importlib",
+        "logging",
+        "copy",
+        "re",
+        "json",
+    ),
+)
+"""Modules of Python whose paths profilers cut off: no place of a program."""
+
+
+def is_program(frame: str) -> bool:
+    """Whether a frame is a function of a program or its libraries: not of Python, of torch, nor a builtin.
+
+    >>> is_program("train.py(3): step"), is_program("torch/optim/adam.py(3): step"), is_program("queue.py(3): get")
+    (True, False, False)
+    """
+    match = PROFILED.fullmatch(frame)
+    if match is None or match[1].startswith("<"):
+        return False
+    module = match[1].lstrip("/").partition("/")[0].removesuffix(".py")
+    return file_grade(match[1]) != MACHINERY and module not in _STANDARD and match[3] != "<module>"
+
+
+def around(trace: Trace, rows: Ints) -> Coded:
+    """For each of these rows of `host_ops` the innermost function of the program around it, else the innermost range.
+
+    A range that a step or a stage was made of is none.
+    """
+    names = trace.texts("host_ops", "name")
+    start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    thread = trace.numbers("host_ops", "thread")[rows].astype(np.int64)
+    # Clocks of functions and of calls read up to a microsecond apart.
+    middle = start + dur // 2
+    functions = trace.texts("python_calls", "name")
+    function = _innermost(
+        trace, "python_calls", is_named(functions, is_program).nonzero()[0], thread, middle
+    )
+    ranges = (of_kind(trace, "host_ops", "range") & (frame_rows(trace) == 0)).nonzero()[0]
+    in_range = _innermost(trace, "host_ops", ranges, thread, middle)
+    count = len(functions.texts)
+    codes = np.append(names.codes.astype(np.int64), -1)[in_range]
+    codes[codes >= 0] += count
+    called = function >= 0
+    codes[called] = functions.codes[function[called]]
+    return Coded(codes, (*functions.texts, *names.texts))
+
+
+def _innermost(trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints) -> Ints:
+    """For each instant on a thread which of these rows of a table began last there and still runs; -1 for none."""
+    if not len(rows):
+        return np.full(len(ts_ns), -1, np.int64)
+    start, dur, of_row = (
+        trace.numbers(table, name)[rows] for name in ("ts_ns", "dur_ns", "thread")
+    )
+    order = by_start(of_row, start, start + dur)
+    start, end, of_row = start[order], (start + dur)[order], of_row[order].astype(np.int64)
+    axis = Axis.of((start, end), int(max(of_row.max(), thread.max(initial=0))))
+    begin, until = axis.lift(of_row, start), axis.lift(of_row, end)
+    # What encloses a row outlasts it, as in `host_rows`.
+    parent = last_reaching(np.maximum(begin, until - 1), until)
+    tree = Nesting(parent, np.arange(len(order)))
+    place = np.searchsorted(begin, axis.lift(thread, ts_ns), side="right") - 1
+    place[(place >= 0) & (of_row[place] != thread)] = -1
+    found = tree.running(place, end, ts_ns)
+    return np.where(found >= 0, rows[order[found]], -1)

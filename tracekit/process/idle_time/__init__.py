@@ -1,0 +1,1 @@
+"""Idle time of devices: causes, attribution to host calls, launch gaps and queues."""

@@ -1,0 +1,600 @@
+"""Who held a device back: for every idle nanosecond the deepest thing recorded then of whoever launched the next work.
+
+Until the launch of the next op has returned, that is what its thread is in. A thread that waits, or of which nothing
+but its step or stage is recorded, is followed to the others that feed devices or run the program. From then on the
+device holds itself up. What happened at once is summed by its path of names, from the outermost to the innermost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model import sweeps
+from tracekit.model.intervals import beginning, covered, spread, union_all
+from tracekit.model.keys import distinct, numbered, of_arrays, summed, sums_of
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    all_alike,
+    at_rows,
+    repeated_number,
+    stacked,
+    trimmed_all,
+)
+from tracekit.model.tables.slots import HOLDERS, OTHER
+from tracekit.model.trace import Trace
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.segments import Segments
+from tracekit.process.host.tree import HOLDER, HostRows, host_rows, labels
+from tracekit.process.idle_time.causes import DeviceIdle
+from tracekit.process.idle_time.tables import idle_windows
+from tracekit.process.name_filters import narrow
+
+Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
+Mask = npt.NDArray[np.bool_]
+
+MAX_THREADS = 4
+"""So many other threads are looked at while the launching one waits: those that run most."""
+
+MAX_DEPTH = 200
+"""Deeper rows count as the one at this depth."""
+
+MAX_NODES = 300
+"""Most places of one source in the tree of what held its devices back: those with most idle time in them."""
+
+SMALL_SHARE = 0.002
+"""A place with less than this share of the idle time of all devices is among the others of the place that encloses it."""
+
+MAX_ROWS = 1_000
+"""Most rows of one source, those of other places beyond it: the largest."""
+
+SUMMED = ("gap_count", "idle_ns")
+
+NOTHING = "(nothing recorded)"
+ON_DEVICE = {
+    "sync": "(waiting for another stream)",
+    "kernel_wait": "(starting up)",
+    "": "(not begun, unknown why)",
+}
+
+_WORKS = np.isin(
+    HOLDERS, ("python", "op", "call", "first_call", "gc", "range", "sample", "off_cpu")
+)
+"""What another thread may be in that tells why the launching one waits."""
+
+
+class _Leaves(NamedTuple):
+    """Idle segments of one device, the `row` of `HostRows` each is in, -1 for none.
+
+    Below the row of those at the places `noted` stands a `note`, a code into texts, and what `holder` that is: what the
+    device did, or the neighbours of nothing. A segment with neither counts nowhere: others say what it was spent in.
+    """
+
+    start: Ints
+    end: Ints
+    row: Rows
+    noted: Ints
+    note: npt.NDArray[np.integer[Any]]
+    holder: Ints
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[str, Array]]:
+    """The tables `idle_blame` and `idle_frames`; over rows of a window the times add up to its idle time, exactly."""
+    devices = [idle for idle in devices if len(idle.gaps.start)]
+    if not devices:
+        return {"idle_blame": {}, "idle_frames": {}}
+    host = host_rows(trace, union_all([idle.gaps for idle in devices]))
+    notes: dict[str, int] = {}
+    leaves = [_leaves(trace, host, idle, notes) for idle in devices]
+    parent, holder = host.tree.parent, host.holder
+    # Of millions of rows their times take more than all that follows.
+    named = host.name
+    del host
+    names = _names(named, holder)
+    del named
+    all_leaves = list(itertools.chain.from_iterable(leaves))
+    tree, nodes = _tree(names, parent, holder, all_leaves, tuple(notes))
+    del names, parent, holder, all_leaves
+    pools, of_parts = [], iter(nodes)
+    for idle, parts in zip(devices, leaves, strict=True):
+        pools.append(_pooled(trace, idle, parts, list(itertools.islice(of_parts, len(parts)))))
+    del leaves, nodes
+    starts, node, length = map(np.concatenate, zip(*pools, strict=True))
+    tree, node = _pruned(tree, node, length)
+    ends = np.cumsum([len(start) for start, *_ in pools])[:-1]
+    rows_of = []
+    for idle, *pool in zip(
+        devices, *(np.split(c, ends) for c in (starts, node, length)), strict=True
+    ):
+        sums = _by_window(trace, idle, *pool)
+        rows_of.append({"device": repeated_number(idle.device, len(sums["idle_ns"])), **sums})
+    rows, tree = _bounded(stacked(rows_of), tree)
+    return {"idle_blame": trimmed_all(rows), "idle_frames": trimmed_all(_frames(tree))}
+
+
+# What each nanosecond was spent in
+
+
+def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int]) -> list[_Leaves]:
+    """The idle segments of one device, in several parts."""
+    thread, ready = _launching(trace, idle)
+    gaps, edges = idle.gaps, _window_edges(trace, idle)
+    place = np.arange(len(gaps.start))
+    waits = Segments(gaps.start, ready, thread, place)
+    waits = _cut_at(Segments(*(column[ready > gaps.start] for column in waits)), edges)
+    parts, silence, row = _followed(trace, host, idle, waits)
+    silent = np.append(host.frame, True)[row].nonzero()[0]
+    note = _neighbours(host, waits.thread[silence.origin[silent]], silence, silent, notes)
+    nothing = np.full(len(silent), HOLDER["nothing"])
+    parts.append(_Leaves(silence.start, silence.end, row, silent, note, nothing))
+    is_late = gaps.end > ready
+    late = Segments(*(column[is_late] for column in (ready, gaps.end, thread, place)))
+    del ready, thread, place, waits
+    late = _cut_at(late, edges)
+    return [*parts, *_on_device(host, idle, late, notes)]
+
+
+def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
+    """Per gap (the thread that launched the next work of which that is known, until when it had to).
+
+    That is when the launching call returned; without any launch before the gap ends, when it ends. Where no work
+    follows, the thread of the last; -1 where no launch is known at all.
+    """
+    links: Launches = trace.derived(launches)
+    rows = idle.rows[links.linked[idle.rows]]
+    gaps, after = idle.gaps, idle.after
+    if not len(rows):
+        return np.full(len(after), -1, np.int64), gaps.end
+    start = trace.numbers("device_ops", "ts_ns")[rows]
+    order = np.argsort(start, kind="stable")
+    place = np.minimum(np.searchsorted(start[order], gaps.end), len(rows) - 1)
+    is_linked = (after >= 0) & links.linked[after]
+    next_op = np.where(is_linked, after, rows[order][place])
+    # Of millions of gaps each column is let go of before the next is made.
+    del start, order, place, rows
+    issued = np.where(links.call[next_op] >= 0, links.call[next_op], links.op[next_op])
+    del next_op
+    thread = trace.numbers("host_ops", "thread")[issued].astype(np.int64)
+    del issued
+    call = links.call[after]
+    ready = np.where(call >= 0, trace.numbers("host_ops", "dur_ns")[call], 0)
+    del call
+    ready += links.ts_ns[after]
+    return thread, np.where(is_linked, np.clip(ready, gaps.start, gaps.end), gaps.end)
+
+
+def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
+    """When any window begins or ends."""
+    _, start, end = idle_windows(trace, idle)
+    return distinct(np.concatenate((start, end)))
+
+
+def _cut_at(segments: Segments, edges: Ints) -> Segments:
+    """The segments in pieces that no edge divides."""
+    first = sweeps.places(edges, segments.start, right=True)
+    place, edge = spread(first, sweeps.places(edges, segments.end))
+    return Segments(
+        np.insert(segments.start, place + 1, edges[edge]),
+        np.insert(segments.end, place, edges[edge]),
+        np.insert(segments.thread, place, segments.thread[place]),
+        np.insert(segments.origin, place, segments.origin[place]),
+    )
+
+
+def _followed(
+    trace: Trace, host: HostRows, idle: DeviceIdle, waits: Segments
+) -> tuple[list[_Leaves], Segments, Ints]:
+    """(what pieces of the waits were spent in, the other pieces, `origin` the place in `waits`, the row of each)."""
+    start, end, row, first = host.cut_and_found(waits)
+    is_open = np.append(host.waits | host.frame, True)
+    places = is_open[row].nonzero()[0]
+    own_row = row[places]
+    origin = np.searchsorted(first, places, side="right") - 1
+    part = Segments(start[places], end[places], waits.thread[origin], origin)
+    row[places] = -1
+    done = [_Leaves(start, end, row, _NONE, _NONE, _NONE)]
+    other_row = np.full(len(own_row), -1, np.int64)
+    works_there = np.append(_WORKS[host.holder], False) & ~is_open
+    for other in _others(trace, host, idle) if len(own_row) else ():
+        at_other = host.cut(part._replace(thread=np.full(len(own_row), other)))
+        own_row, other_row = own_row[at_other.origin], other_row[at_other.origin]
+        row = host.at(at_other.thread, at_other.start)
+        row[at_other.thread == part.thread[at_other.origin]] = -1
+        works = works_there[row]
+        other_row = np.where((other_row < 0) & (row >= 0), row, other_row)
+        thread, origin = part.thread[at_other.origin], part.origin[at_other.origin]
+        part = Segments(at_other.start, at_other.end, thread, origin)
+        done.append(_Leaves(part.start[works], part.end[works], row[works], _NONE, _NONE, _NONE))
+        part = Segments(*(column[~works] for column in part))
+        own_row, other_row = own_row[~works], other_row[~works]
+    return done, part, np.where(own_row >= 0, own_row, other_row)
+
+
+def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
+    """The threads that are looked at while another one waits: those that launch work of the device, then the busiest."""
+    count = int(host.thread.max(initial=-1)) + 1
+    links: Launches = trace.derived(launches)
+    issued = np.where(links.call >= 0, links.call, links.op)[idle.rows]
+    feeds = np.zeros(count, np.int64)
+    by = trace.numbers("host_ops", "thread")[issued[issued >= 0]]
+    np.add.at(feeds, by[by < count], 1)
+    works = _WORKS[host.holder] & ~host.waits & ~host.frame
+    # Rows are in order of their threads.
+    bounds = np.searchsorted(host.thread, np.arange(1, count, dtype=host.thread.dtype))
+    work_counts = np.array(list(map(np.count_nonzero, np.split(works, bounds))))[:count]
+    order = np.lexsort((np.arange(count), -work_counts, -feeds))
+    busiest: list[int] = order[work_counts[order] > 0][:MAX_THREADS].tolist()
+    return busiest
+
+
+def _neighbours(
+    host: HostRows, thread: Ints, part: Segments, rows: Ints, notes: dict[str, int]
+) -> Ints:
+    """The notes of segments in which nothing was recorded: what ended before on their thread, and what begins after."""
+    note = np.full(len(rows), notes.setdefault(NOTHING, len(notes)), np.int64)
+    is_all = bool(host.recorded.all())
+    begin = host.begin if is_all else host.begin[host.recorded]
+    if not len(begin) or not len(rows):
+        return note
+    place = sweeps.places(begin, host.axis.lift(thread, part.start[rows]), right=True)
+    before, after = place - 1, np.where(place < len(begin), place, -1)
+    if not is_all:
+        recorded = np.append(host.recorded.nonzero()[0], -1)
+        before, after = recorded[before], recorded[after]
+    before = _outermost(host, before)
+    both = []
+    for row in (before, after):
+        same = (row >= 0) & (host.thread[row] == thread)
+        both.append(np.where(same, host.name.codes[row].astype(np.int64), -1))
+    number, first = of_arrays(both)
+    texts = []
+    for left, right in zip(both[0][first].tolist(), both[1][first].tolist(), strict=True):
+        names = [_neighbour(host.name.texts[code]) if code >= 0 else "" for code in (left, right)]
+        notes_of_pair = [
+            f"{word} {name}" for word, name in zip(("after", "before"), names, strict=True) if name
+        ]
+        texts.append(
+            f"(nothing recorded, {', '.join(notes_of_pair)})" if notes_of_pair else NOTHING
+        )
+    numbers = np.array([notes.setdefault(text, len(notes)) for text in texts], np.int64)
+    return numbers[number]
+
+
+def _neighbour(name: str) -> str:
+    """A name as that of a neighbour; nothing for a launch, which every neighbour may be."""
+    return "" if _LAUNCH.match(name) else short_name(name)
+
+
+def _outermost(host: HostRows, rows: Ints) -> Ints:
+    """The outermost row around each that is no step or stage and no range around others: what a person would name."""
+    row = rows.copy()
+    active = (row >= 0).nonzero()[0]
+    for _ in range(MAX_DEPTH):
+        above = host.tree.parent[row[active]]
+        goes = above >= 0
+        goes[goes] = np.isin(host.holder[above[goes]], [HOLDER[name] for name in ("op", "call")])
+        active = active[goes]
+        if not len(active):
+            break
+        row[active] = above[goes]
+    return row
+
+
+def _on_device(
+    host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str, int]
+) -> list[_Leaves]:
+    """The segments after the launch, by why the device did not begin: of each gap (`origin`) one cause from the launch on.
+
+    Where that is not known and the launching thread is in a call that copies or asks for memory, it is that call.
+    """
+    why = np.full(len(late.start), -1, np.int32)
+    for name in ("sync", "kernel_wait"):
+        if name in idle.shares:
+            is_of_cause = np.zeros(len(idle.gaps.start), np.bool_)
+            is_of_cause[idle.shares[name].gap] = True
+            why[is_of_cause[late.origin]] = notes.setdefault(ON_DEVICE[name], len(notes))
+    explained, unexplained = (why >= 0).nonzero()[0], (why < 0).nonzero()[0]
+    leaves_of_cause = _Leaves(
+        late.start[explained],
+        late.end[explained],
+        all_alike(np.int64(-1), len(explained)),
+        np.arange(len(explained)),
+        why[explained],
+        all_alike(np.int64(HOLDER["device"]), len(explained)),
+    )
+    if not len(unexplained):
+        return [leaves_of_cause]
+    start, end, row, _ = host.cut_and_found(Segments(*(column[unexplained] for column in late)))
+    row[~np.append(host.holds, False)[row]] = -1
+    without_row = (row < 0).nonzero()[0]
+    note = np.full(len(without_row), notes.setdefault(ON_DEVICE[""], len(notes)))
+    return [
+        _Leaves(start, end, row, without_row, note, np.full(len(without_row), HOLDER["device"])),
+        leaves_of_cause,
+    ]
+
+
+# Summed by path
+
+
+class _Tree(NamedTuple):
+    """Places by path: the `parent` of each (-1: none; parents come first), its `text` and `holder`."""
+
+    parent: Ints
+    text: Coded
+    holder: Ints
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_INSTANCE = re.compile(r"(nn\.Module: .*)_\d+\Z")
+_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch")
+_NUMBER = re.compile(r"#?\d+")
+
+MAX_TEXT = 160
+"""So much of a name stands in the tree."""
+
+
+def short_name(name: str) -> str:
+    """A name without what tells one object from the next.
+
+    >>> short_name("nn.Module: Linear_12"), short_name("<built-in method mm of type object at 0x7f>")
+    ('nn.Module: Linear', '<built-in method mm of type object>')
+    """
+    text = _ADDRESS.sub("", name[: 2 * MAX_TEXT])
+    if (instance := _INSTANCE.match(text)) is not None:
+        text = instance[1]
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def _names(recorded: Coded, holder: npt.NDArray[np.int8]) -> Coded:
+    """The names of all rows as they stand in the tree: ranges that differ in numbers alone as one."""
+    ranges = distinct(recorded.codes[holder == HOLDER["range"]]).tolist()
+    plain: dict[str, list[str]] = {}
+    for code in ranges:
+        text = recorded.texts[code] if code >= 0 else ""
+        plain.setdefault(_NUMBER.sub("#", text), []).append(text)
+    pooled = {text: like for like, texts in plain.items() if len(texts) > 1 for text in texts}
+    return labels(recorded, lambda name: short_name(pooled.get(name, name)))
+
+
+def _tree(
+    names: Coded,
+    row_parent: Rows,
+    row_holder: npt.NDArray[np.int8],
+    parts: Sequence[_Leaves],
+    notes: tuple[str, ...],
+) -> tuple[_Tree, list[Rows]]:
+    """(the places of all segments and what encloses them; for each part the place of each segment, -1 for none)."""
+    texts = (*names.texts, *notes, "")
+    width = len(texts)
+    rows, tops = _used(row_parent, parts)
+    label: Ints = names.codes[rows].astype(np.int64)
+    label[label < 0] = width - 1
+    key = label * len(HOLDERS) + row_holder[rows]
+    parent, key, place = _paths(row_parent, rows, key)
+    nodes = [place[row] for row in tops]
+    above = np.concatenate([node[part.noted] for part, node in zip(parts, nodes, strict=True)])
+    note = np.concatenate([part.note for part in parts]) + len(names.texts)
+    holder = np.concatenate([part.holder for part in parts])
+    key_of_note = (above + 1) * (width * len(HOLDERS)) + note * len(HOLDERS) + holder
+    distinct_notes, number = numbered(key_of_note)
+    ends = np.cumsum([len(part.noted) for part in parts])[:-1]
+    node_type = sweeps.row_type(len(parent) + len(distinct_notes))
+    nodes = [node.astype(node_type, copy=False) for node in nodes]
+    for part, node, of_part in zip(parts, nodes, np.split(number, ends), strict=True):
+        node[part.noted] = len(parent) + of_part
+    enclosing, key_of_note = np.divmod(distinct_notes, width * len(HOLDERS))
+    parent = np.concatenate((parent, enclosing - 1))
+    label, holder = np.divmod(np.concatenate((key, key_of_note)), len(HOLDERS))
+    return _Tree(parent, Coded(label, texts), holder), nodes
+
+
+def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
+    """(the rows of segments and what encloses them, in order; for each part its rows, those at `MAX_DEPTH` for deeper ones)."""
+    depth, deepest = _depths(parent)
+    tops = [part.row for part in parts]
+    if deepest > MAX_DEPTH:
+        top = np.append(np.where(depth > MAX_DEPTH, parent, np.arange(len(parent))), -1)
+        while (depth[top[:-1]] > MAX_DEPTH).any():
+            top = top[top]
+        tops = [top[row] for row in tops]
+        del top
+    if sweeps.native is not None:
+        # What encloses a row is found without it.
+        del depth
+    used = np.zeros(len(parent) + 1, np.bool_)
+    for row in tops:
+        used[row] = True
+    used = used[:-1]
+    if sweeps.native is not None:
+        sweeps.mark_enclosing(parent, used)
+        return used.nonzero()[0], tops
+    for level in range(min(deepest, MAX_DEPTH), 0, -1):
+        used[parent[used & (depth == level)]] = True
+    return used.nonzero()[0], tops
+
+
+def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
+    """(what encloses each place, its key, the place of each row of the tree, -1 for none): one place a path of keys.
+
+    Places count level by level, those of one level by what encloses them, then by key.
+    """
+    numbers = sweeps.paths(parent, rows, key) if sweeps.native is not None else None
+    first_number, first = numbers or (np.arange(len(rows)), np.arange(len(rows)))
+    number_of = np.full(len(parent) + 1, -1, parent.dtype)
+    number_of[rows] = first_number
+    above, key = number_of[parent[rows[first]]], key[first]
+    depth, deepest = _depths(above)
+    order = np.argsort(depth, kind="stable")
+    bounds = np.searchsorted(depth[order], np.arange(deepest + 2)) if len(order) else [0, 0]
+    place, count = np.full(len(first) + 1, -1, np.int64), 0
+    factor = int(key.max(initial=0)) + 1
+    parents, keys = [], []
+    for low, high in itertools.pairwise(bounds):
+        at_level = order[low:high]
+        distinct_keys, number = numbered((place[above[at_level]] + 1) * factor + key[at_level])
+        place[at_level] = count + number
+        count += len(distinct_keys)
+        parents.append(distinct_keys // factor - 1)
+        keys.append(distinct_keys % factor)
+    number_of[rows] = place[first_number]
+    return np.concatenate(parents), np.concatenate(keys), number_of
+
+
+def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
+    """(how many rows enclose each, the most of them)."""
+    if sweeps.native is not None and (depths := sweeps.depths(parent)) is not None:
+        return depths
+    depth, jump = (parent >= 0).astype(np.int64), parent.astype(np.int64)
+    while len(has := (jump >= 0).nonzero()[0]):
+        depth[has] += depth[jump[has]]
+        jump[has] = jump[jump[has]]
+    return depth, int(depth.max(initial=0))
+
+
+def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
+    """The tree without small places, and where each segment is in it: among the others of what encloses its place."""
+    count = len(tree.parent)
+    own_ns = summed(node, length, count)
+    inside = _with_descendants(tree.parent, own_ns)
+    smallest_ns = max(1, int(SMALL_SHARE * int(own_ns.sum())))
+    order = np.lexsort((np.arange(count), -inside))
+    is_kept = np.zeros(count, np.bool_)
+    is_kept[order[:MAX_NODES]] = True
+    is_kept &= inside >= smallest_ns
+    holder = np.arange(count)
+    while not is_kept[holder[holder >= 0]].all():
+        gone = ((holder >= 0) & ~is_kept[holder]).nonzero()[0]
+        holder[gone] = tree.parent[holder[gone]]
+    new = np.cumsum(is_kept) - 1
+    kept_nodes = is_kept.nonzero()[0]
+    lost = (~is_kept[node]).nonzero()[0]
+    enclosing = np.append(holder, -1)[node[lost]]
+    enclosing = np.where(enclosing >= 0, new[enclosing], -1)
+    key = (enclosing + 1) * len(HOLDERS) + tree.holder[node[lost]]
+    distinct, number = numbered(key)
+    placed = new[node]
+    placed[lost] = len(kept_nodes) + number
+    parent = tree.parent[kept_nodes]
+    parents = np.concatenate((np.where(parent >= 0, new[parent], -1), distinct // len(HOLDERS) - 1))
+    codes = np.concatenate(
+        (tree.text.codes[kept_nodes], np.full(len(distinct), len(tree.text.texts)))
+    )
+    holders = np.concatenate((tree.holder[kept_nodes], distinct % len(HOLDERS)))
+    return _Tree(parents, Coded(codes, (*tree.text.texts, OTHER)), holders), placed
+
+
+def _with_descendants(parent: Ints, own_ns: Ints) -> Ints:
+    """What each place and all below it have: level by level, the deepest first."""
+    depth, deepest = _depths(parent)
+    inside = own_ns.copy()
+    order = np.argsort(depth, kind="stable")
+    bounds = np.searchsorted(depth[order], np.arange(1, deepest + 2))
+    for low, high in zip(bounds[:-1][::-1].tolist(), bounds[1:][::-1].tolist(), strict=True):
+        below = order[low:high]
+        np.add.at(inside, parent[below], inside[below])
+    return inside
+
+
+def _pooled(
+    trace: Trace, idle: DeviceIdle, parts: Sequence[_Leaves], nodes: Sequence[Rows]
+) -> tuple[Ints, Ints, Ints]:
+    """(when each begins, its node, its length) of the segments in order; those of a node, gap and window as one."""
+    points = distinct(np.concatenate((idle.gaps.start, _window_edges(trace, idle))))
+    pools = []
+    for part, node in zip(parts, nodes, strict=True):
+        if sweeps.native is not None:
+            count = int(node.max(initial=-1)) + 1
+            first, length = sweeps.pooled(part.start, part.end, node, count, points)
+        else:
+            first = (node >= 0).nonzero()[0]
+            length = part.end[first] - part.start[first]
+        pools.append((part.start[first], node[first].astype(np.int64), length))
+    starts, places, lengths = map(np.concatenate, zip(*pools, strict=True))
+    assert int(lengths.sum()) == idle.gaps.total, "each idle nanosecond once"
+    order = np.argsort(starts, kind="stable")
+    return starts[order], places[order], lengths[order]
+
+
+def _by_window(
+    trace: Trace, idle: DeviceIdle, start: Ints, node: Ints, length: Ints
+) -> dict[str, Array]:
+    """Columns window, step, stage, node, gap_count, idle_ns of one device: windows of one name and step together."""
+    keys, low, high = idle_windows(trace, idle)
+    gap = sweeps.places(idle.gaps.start, start, right=True) - 1
+    nodes = _in_windows((start, gap, node, length), low, high)
+    totals = summed(nodes.window, nodes.ns, len(low))
+    assert (totals == covered(idle.gaps, low, high)).all(), "each idle nanosecond is blamed once"
+    of_row = {name: at_rows(column, nodes.window) for name, column in keys.items()}
+    columns: dict[str, Array] = {**of_row, "node": node[nodes.first]}
+    number, where = of_arrays(list(columns.values()))
+    return {
+        **{name: at_rows(column, where) for name, column in columns.items()},
+        "gap_count": summed(number, nodes.gaps, len(where)),
+        "idle_ns": summed(number, nodes.ns, len(where)),
+    }
+
+
+def _in_windows(pieces: tuple[Ints, Ints, Ints, Ints], low: Ints, high: Ints) -> sweeps.InWindows:
+    """The nodes of the pieces (start, gap, node, length), in order of start, that begin in each window."""
+    start, gap, node, length = pieces
+    if sweeps.native is not None:
+        return sweeps.in_windows(pieces, int(node.max(initial=-1)) + 1, low, high)
+    window, piece = beginning(start, low, high)
+    number, first = of_arrays([window, node[piece]])
+    gap_count = int(gap.max(initial=0)) + 1
+    number_of_pair = distinct(number * gap_count + gap[piece]) // gap_count
+    return sweeps.InWindows(
+        window[first],
+        piece[first],
+        np.bincount(number_of_pair, minlength=len(first)),
+        summed(number, length[piece], len(first)),
+    )
+
+
+def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tree]:
+    """The largest rows; the others by window and kind, without a place."""
+    node = _numbers(rows, "node")
+    small = np.argsort(-_numbers(rows, "idle_ns"), kind="stable")[MAX_ROWS:]
+    if len(small):
+        node = node.copy()
+        node[small] = len(tree.parent) + tree.holder[node[small]]
+        count = len(HOLDERS)
+        tree = _Tree(
+            np.concatenate((tree.parent, np.full(count, -1))),
+            Coded(
+                np.concatenate((tree.text.codes, np.full(count, len(tree.text.texts) - 1))),
+                tree.text.texts,
+            ),
+            np.concatenate((tree.holder, np.arange(count))),
+        )
+        keys = {name: rows[name] for name in rows if name not in SUMMED}
+        rows = sums_of({**keys, "node": node}, {name: _numbers(rows, name) for name in SUMMED})
+    return {**rows, "holder": narrow(tree.holder[_numbers(rows, "node")], HOLDERS)}, tree
+
+
+def _numbers(rows: dict[str, Array], name: str) -> Ints:
+    """A column of numbers that no row lacks."""
+    values = rows[name]
+    assert isinstance(values, np.ndarray), f"{name}: numbers"
+    return values
+
+
+def _frames(tree: _Tree) -> dict[str, Array]:
+    """The columns of `idle_frames`."""
+    return {
+        "node": np.arange(len(tree.parent)),
+        "parent": tree.parent,
+        "frame": tree.text,
+        "holder": narrow(tree.holder, HOLDERS),
+    }

@@ -1,0 +1,322 @@
+"""Why nothing ran on a device: every idle gap, and its parts by cause (definition M6).
+
+In a gap the device waits for the op that ends it. Until that op is launched it waits for the host
+(`host_*`, by what the host did meanwhile); from then on for another stream (`sync`), for its own
+start-up (`kernel_wait`) or for what is not recorded (`other`). An op without a launch: `unknown`; no op
+any more until the recording ends: `after_last`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model import sweeps
+from tracekit.model.intervals import (
+    EMPTY,
+    Intervals,
+    exclusive,
+    gaps,
+    intersect,
+    subtract,
+    union,
+    union_all,
+)
+from tracekit.model.keys import numbered, ordered, place_of
+from tracekit.model.records import dataclass
+from tracekit.model.stages import may_be_stage
+from tracekit.model.tables.arrays import Nullable
+from tracekit.model.tables.slots import CAUSES
+from tracekit.model.trace import Trace
+from tracekit.process.calls.activity import (
+    HostActivity,
+    SyncCalls,
+    host_activity,
+    on_launching,
+    sync_calls,
+)
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.device.busy import rows_by_device
+from tracekit.process.name_filters import is_named
+from tracekit.process.steps.stage_lookup import outer_ranges
+from tracekit.process.steps.start_up import start_up
+from tracekit.process.steps.windows import Stages, Windows, windows
+
+Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
+Mask = npt.NDArray[np.bool_]
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How much (`ns`) of each gap is of one cause, by the number of the `gap`, ascending; gaps that are not of it are left out."""
+
+    gap: Rows
+    ns: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdle:
+    """The idle time of one device over all steps, stages and device work of its trace.
+
+    `rows` are its sound ops (rows of `device_ops`), which run from `first` to `last`. Per gap: the op
+    that ended `before` it and the one that begins `after` it, -1 where there is none. `causes` are the parts of the
+    gaps by cause, and `shares` how much of which gaps is of each cause, of those that there are.
+    """
+
+    device: int | None
+    rows: Ints
+    first: int
+    last: int
+    gaps: Intervals
+    before: Rows
+    after: Rows
+    causes: Mapping[str, Intervals]
+    shares: Mapping[str, Shares]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTime:
+    """Use as `trace.derived(IdleTime(…))`: the idle time of every device, devices of unknown number last.
+
+    An op that is launched in time and begins within `kernel_wait_ns` is starting up. A host of which
+    nothing at all is recorded for `silence_ns` is silent.
+    """
+
+    kernel_wait_ns: int
+    silence_ns: int
+
+    def __call__(self, trace: Trace) -> tuple[DeviceIdle, ...]:
+        """Gaps and causes of every device; over causes they add up to the gaps exactly."""
+        device = trace.nullable("device_ops", "device")
+        by_device = rows_by_device(device)
+        return tuple(self._of_device(trace, number, rows) for number, rows in by_device)
+
+    def _of_device(self, trace: Trace, number: int | None, rows: Ints) -> DeviceIdle:
+        """The idle time of one device, from the first window or op to the last."""
+        start = trace.numbers("device_ops", "ts_ns")[rows]
+        end = start + trace.numbers("device_ops", "dur_ns")[rows]
+        first, last = int(start.min()), int(end.max())
+        low, high = _reach(trace, first, last)
+        idle = gaps(union(start, end), low, high)
+        before, after = _neighbours(trace, rows[end > start], idle)
+        links: Launches = trace.derived(launches)
+        ended = after >= 0
+        is_linked = ended & links.linked[after]
+        issued = links.ts_ns[after] + _loading_ns(trace, links.call[after])
+        ready = np.where(is_linked, np.clip(issued, idle.start, idle.end), idle.start)
+        is_held = is_linked & _held_back(trace, number, rows, idle, after)
+        after_ready = idle.end - ready
+        soon = is_linked & ~is_held & (after_ready < self.kernel_wait_ns)
+        causes = {
+            **self._by_host(trace, rows, union(idle.start, ready), idle),
+            "sync": _part(ready, idle.end, is_held),
+            "kernel_wait": _part(ready, idle.end, soon),
+            "other": _part(ready, idle.end, is_linked & ~is_held & ~soon),
+            "unknown": _part(idle.start, idle.end, ended & ~is_linked),
+            "after_last": _part(idle.start, idle.end, ~ended),
+        }
+        assert set(causes) == set(CAUSES)
+        assert sum(map(attrgetter("total"), causes.values())) == idle.total, "causes must add up"
+        shares = {
+            name: _shares(idle, of_cause)
+            for name, of_cause in causes.items()
+            if len(of_cause.start)
+        }
+        return DeviceIdle(number, rows, first, last, idle, before, after, causes, shares)
+
+    def _by_host(
+        self, trace: Trace, rows: Ints, waiting: Intervals, idle: Intervals
+    ) -> dict[str, Intervals]:
+        """The time that a device waits for the host, by what the host did: the first that holds counts."""
+        did: HostActivity = trace.derived(host_activity)
+        inside = [
+            intersect(waiting, part)
+            for part in (
+                trace.derived(start_up).time,
+                did.loader,
+                did.collection,
+                _synchronising(trace, rows),
+                did.overhead,
+                did.op,
+            )
+        ]
+        starting, loader, collection, sync, overhead, op = exclusive(inside)
+        # Python between two launches is part of launching; where the device waits for long it is what it waits for.
+        code = intersect(subtract(waiting, union_all(inside)), _at_least(idle, self.silence_ns))
+        code = intersect(code, did.code)
+        nothing = subtract(waiting, union_all([*inside, code]))
+        frame = trace.derived(stage_time)
+        # A pause that crosses the edge of a stage is judged on either side by itself.
+        pauses = (intersect(nothing, frame), subtract(nothing, frame))
+        silent = union_all([_at_least(pause, self.silence_ns) for pause in pauses])
+        return {
+            "host_start_up": starting,
+            "host_loader": loader,
+            "host_gc": collection,
+            "host_sync": sync,
+            "host_overhead": overhead,
+            "host_op": op,
+            "host_code": code,
+            "host_none": subtract(nothing, silent),
+            "host_silent": silent,
+        }
+
+
+def _loading_ns(trace: Trace, calls: Ints) -> Ints:
+    """How long each of these launching calls loads code before it launches: all of it for a first call, else 0."""
+    first_calls = trace.derived(start_up).row
+    first_calls = first_calls[first_calls >= 0]
+    if not len(first_calls):
+        return np.zeros(len(calls), np.int64)
+    length = np.zeros(len(trace.numbers("host_ops", "dur_ns")) + 1, np.int64)
+    length[first_calls] = trace.numbers("host_ops", "dur_ns")[first_calls]
+    return length[calls]
+
+
+def _shares(idle: Intervals, part: Intervals) -> Shares:
+    """How much of each gap is in a part of all gaps."""
+    gap = sweeps.places(idle.start, part.start, right=True) - 1
+    first = np.concatenate((gap[:1] == gap[:1], gap[1:] != gap[:-1])).nonzero()[0]
+    shares = np.add.reduceat(part.end - part.start, first)
+    # In half the memory where no gap is longer than two seconds.
+    narrow = shares.astype(np.int32) if int(shares.max(initial=0)) < 2**31 else shares
+    return Shares(gap[first].astype(sweeps.row_type(len(idle.start))), narrow)
+
+
+def top_stages(trace: Trace) -> Stages:
+    """Those of the outermost ranges that can be stages: no data loading, optimizer call or mini-batch."""
+    ranges = trace.derived(outer_ranges)
+    return ranges.at(is_named(ranges.stage, may_be_stage).nonzero()[0])
+
+
+def stage_time(trace: Trace) -> Intervals:
+    """The time inside stages; inside steps where no stage is annotated."""
+    stages = trace.derived(top_stages)
+    spans = stages if len(stages) else trace.derived(windows).step_rows
+    return union(spans.ts_ns, spans.end_ns)
+
+
+def _last_end(trace: Trace) -> int:
+    """When the last device op ends."""
+    return int((trace.numbers("device_ops", "ts_ns") + trace.numbers("device_ops", "dur_ns")).max())
+
+
+def _reach(trace: Trace, first: int, last: int) -> tuple[int, int]:
+    """From the first start of any window or op of the device to the last end of these, and of ops of other devices.
+
+    Where the host runs ahead, windows last until the work of all devices is done (`device_windows`).
+    """
+    last = max(last, trace.derived(_last_end))
+    recorded: Windows = trace.derived(windows)
+    for spans in (recorded.step_rows, recorded.stage_rows):
+        if len(spans):
+            first = min(first, int(spans.ts_ns.min()))
+            last = max(last, int(spans.end_ns.max()))
+    return first, last
+
+
+def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Rows, Rows]:
+    """(the op that ends where each gap begins, the op that begins where it ends); -1 for none.
+
+    Of several that begin at once, the one launched first: before it nothing was ready to run.
+    """
+    links: Launches = trace.derived(launches)
+    start = trace.numbers("device_ops", "ts_ns")[rows]
+    end = start + trace.numbers("device_ops", "dur_ns")[rows]
+    name = trace.derived(name_ranks)[rows]
+    launch = np.where(links.linked[rows], links.ts_ns[rows], _NEVER)
+    by_start = ordered(start, launch, name, rows)
+    by_end = ordered(end, name, -rows)
+    padded = np.append(rows, -1).astype(sweeps.row_type(len(start)))
+    place = sweeps.places(start[by_start], idle.end)
+    after = padded[np.append(by_start, len(rows))[place]]
+    place = sweeps.places(end[by_end], idle.start, right=True)
+    before = padded[np.append(len(rows), by_end)[place]]
+    return before, after
+
+
+def name_ranks(trace: Trace) -> Rows:
+    """Per device op the place of its name in the order of all names; -1 without one."""
+    names = trace.texts("device_ops", "name")
+    by_name = np.argsort(np.argsort(np.array(names.texts, object)))
+    ranks: Rows = np.append(by_name, -1).astype(np.int32).take(names.codes)
+    return ranks
+
+
+def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Rows) -> Mask:
+    """Which gaps end with an op whose stream was told to wait between its last launch and the gap's end."""
+    is_held = np.zeros(len(after), np.bool_)
+    wait_device, wait_stream = (trace.nullable("syncs", name) for name in ("device", "stream"))
+    is_wait = is_named(trace.texts("syncs", "name"), lambda name: "wait" in name.lower())
+    waits = (is_wait & ~wait_stream.missing & _may_be(wait_device, device)).nonzero()[0]
+    streams = trace.nullable("device_ops", "stream")
+    links: Launches = trace.derived(launches)
+    asks = ((after >= 0) & links.linked[after]).nonzero()[0]
+    asks = asks[~streams.missing[after[asks]]]
+    if not len(waits) or not len(asks):
+        return is_held
+    stream, wait_ns = streams.values[after[asks]], trace.numbers("syncs", "ts_ns")[waits]
+    last_wait = _last_before(wait_stream.values[waits], wait_ns, stream, idle.end[asks])
+    queued = rows[links.linked[rows] & ~streams.missing[rows]]
+    last_launch = _last_before(
+        streams.values[queued], links.ts_ns[queued], stream, links.ts_ns[after[asks]]
+    )
+    is_held[asks] = last_wait > last_launch
+    return is_held
+
+
+def _may_be(device: Nullable, number: int | None) -> Mask:
+    """Which rows are of this device, or of one that is not recorded."""
+    return device.missing | (device.values == number) if number is not None else device.missing
+
+
+def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
+    """For each asked group the latest of its times before the limit; the least integer for none."""
+    if sweeps.native is not None:
+        known = sweeps.latest_before(group, ts_ns, asked, limit_ns)
+        if known is not None:
+            return known
+    distinct, number = numbered(group)
+    low, high = int(min(ts_ns.min(), limit_ns.min())), int(max(ts_ns.max(), limit_ns.max()))
+    span = high - low + 1
+    if span * (len(distinct) + 1) < 2**62:
+        lifted = np.sort(number * span + (ts_ns - low))
+        of_group, is_present = place_of(distinct, asked)
+        place = sweeps.places(lifted, of_group * span + (limit_ns - low)) - 1
+        fits = is_present & (place >= 0) & (lifted[place] >= of_group * span)
+        return np.where(fits, lifted[place] - of_group * span + low, np.iinfo(np.int64).min)
+    count = len(asked)
+    groups, times = np.concatenate((asked, group)), np.concatenate((limit_ns, ts_ns))
+    is_asked = np.arange(len(groups)) >= count
+    order = np.lexsort((is_asked, times, groups))
+    place = np.where(is_asked[order], np.arange(len(order)), -1)
+    latest = np.maximum.accumulate(place)
+    asks = (~is_asked[order]).nonzero()[0]
+    source = order[latest[asks]]
+    fits = (latest[asks] >= 0) & (groups[source] == groups[order[asks]])
+    latest_end = np.full(count, np.iinfo(np.int64).min, np.int64)
+    latest_end[order[asks]] = np.where(fits, times[source], np.iinfo(np.int64).min)
+    return latest_end
+
+
+def _synchronising(trace: Trace, rows: Ints) -> Intervals:
+    """When a thread that launches these device ops was in a synchronising call."""
+    calls: SyncCalls = trace.derived(sync_calls)
+    waits = calls.row[on_launching(trace, rows, calls.row)]
+    start = trace.numbers("host_ops", "ts_ns")[waits]
+    return union(start, start + trace.numbers("host_ops", "dur_ns")[waits])
+
+
+def _part(start: Ints, end: Ints, chosen: Mask) -> Intervals:
+    return union(start[chosen], end[chosen]) if len(start) else EMPTY
+
+
+def _at_least(pauses: Intervals, length: int) -> Intervals:
+    long_enough = pauses.end - pauses.start >= length
+    return Intervals(pauses.start[long_enough], pauses.end[long_enough])

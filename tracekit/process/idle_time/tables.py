@@ -1,0 +1,199 @@
+"""Idle time in tables: by window and cause, by length of gap, and the longest gaps one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model import sweeps
+from tracekit.model.intervals import covered
+from tracekit.model.keys import largest, summed, sums_of
+from tracekit.model.tables.arrays import (
+    Array,
+    Coded,
+    all_at_rows,
+    at_rows,
+    joined,
+    repeated_number,
+    trimmed_all,
+)
+from tracekit.model.tables.slots import CAUSES
+from tracekit.model.trace import Trace
+from tracekit.process.calls.launches import launches
+from tracekit.process.calls.nesting import innermost
+from tracekit.process.device.windows import DeviceWindows, device_windows
+from tracekit.process.idle_time.causes import DeviceIdle
+from tracekit.process.name_filters import codes_at, narrow
+
+Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
+
+MAX_GAPS = 200
+"""Most gaps of one source kept one by one, the longest."""
+
+_POWERS = np.int64(1) << np.arange(63)
+
+
+def idle_by_window(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
+    """Columns window, step, stage, cause, gap_count, idle_ns: windows of one name and step together.
+
+    The window `capture` is from the first to the last op of the device. Over causes the rows of a window
+    add up to its length less what the device was busy, exactly.
+    """
+    keys, start, end = idle_windows(trace, idle)
+    cause, place, gap_count, idle_ns = _idle_within(idle, start, end)
+    kind = keys["window"].codes
+    order = np.lexsort((place, cause, kind[place]))
+    rows = place[order]
+    return sums_of(
+        {
+            **all_at_rows(keys, rows),
+            "cause": narrow(cause[order], CAUSES),
+        },
+        {"gap_count": gap_count[order], "idle_ns": idle_ns[order]},
+    )
+
+
+WINDOWS = ("capture", "step", "stage")
+
+
+def idle_windows(trace: Trace, idle: DeviceIdle) -> tuple[dict[str, Any], Ints, Ints]:
+    """(window, step and stage of the capture, of every step and of every outermost range; their starts, their ends)."""
+    of_device: DeviceWindows = trace.derived(device_windows)
+    steps, ranges = of_device.step_rows, of_device.outer_ranges
+    start = np.concatenate(([idle.first], steps.ts_ns, ranges.ts_ns))
+    end = np.concatenate(([idle.last], steps.end_ns, ranges.end_ns))
+    kind = np.repeat(np.arange(len(WINDOWS)), (1, len(steps), len(ranges)))
+    no_stage = np.full(1 + len(steps), -1)
+    keys = {
+        "window": narrow(kind, WINDOWS),
+        "step": joined([repeated_number(None, 1), steps.step, ranges.step]),
+        "stage": Coded(np.concatenate((no_stage, ranges.stage.codes)), ranges.stage.texts),
+    }
+    return keys, start, end
+
+
+def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """(cause, place of the window, gaps, time) of every window in which the device was idle for a cause."""
+    total = covered(idle.gaps, start, end)
+    none = np.empty(0, np.int64)
+    parts = [(none, none, none, none)]
+    for cause, name in _causes(idle):
+        inside = covered(idle.causes[name], start, end)
+        total = total - inside
+        having = idle.shares[name].gap
+        begins, ends = idle.gaps.start[having], idle.gaps.end[having]
+        before_end = np.searchsorted(begins, end, side="left")
+        count = np.maximum(before_end - np.searchsorted(ends, start, side="right"), 0)
+        cells = (inside > 0).nonzero()[0]
+        parts.append((np.full(len(cells), cause), cells, count[cells], inside[cells]))
+    assert (total == 0).all(), "the causes must add up to the idle time of every window"
+    cause_of, place, gap_count, idle_ns = map(np.concatenate, zip(*parts, strict=True))
+    return cause_of, place, gap_count, idle_ns
+
+
+def _causes(idle: DeviceIdle) -> Iterator[tuple[int, str]]:
+    """(index into `CAUSES`, name) of every cause that there is."""
+    for cause, name in enumerate(CAUSES):
+        if name in idle.shares:
+            yield cause, name
+
+
+def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
+    """(index into `CAUSES` of each gap's largest part, that part); the first of equal ones."""
+    cause = np.zeros(len(idle.gaps.start), np.int8)
+    longest_ns = np.zeros(len(idle.gaps.start), np.int64)
+    for number, name in _causes(idle):
+        gap, share = idle.shares[name].gap, idle.shares[name].ns
+        is_longer = share > longest_ns[gap]
+        gap, share = gap[is_longer], share[is_longer]
+        cause[gap], longest_ns[gap] = number, share
+    return cause.astype(np.int64), longest_ns
+
+
+def histogram(idle: DeviceIdle, main: Ints) -> dict[str, Array]:
+    """Columns cause, low_ns, gap_count, idle_ns: the gaps between first and last op by powers of two, `main` the largest cause of each."""
+    # An op without length at either end does not divide the gap around it.
+    start = np.maximum(idle.gaps.start, idle.first)
+    end = np.maximum(np.minimum(idle.gaps.end, idle.last), start)
+    between = end > start
+    place = np.searchsorted(_POWERS, end - start, side="right") - 1
+    count = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
+    total = np.zeros((len(CAUSES), len(_POWERS)), np.int64)
+    cells = np.bincount(main[between] * len(_POWERS) + place[between], minlength=count.size)
+    count += cells.reshape(count.shape)
+    cut = ((start > idle.gaps.start) | (end < idle.gaps.end)).nonzero()[0]
+    for number, name in _causes(idle):
+        share = np.zeros(len(start), np.int64)
+        share[idle.shares[name].gap] = idle.shares[name].ns
+        share[cut] = covered(idle.causes[name], start[cut], end[cut])
+        total[number] = summed(place[between], share[between], len(_POWERS))
+    cause, bin_ = np.nonzero(count + total)
+    return {
+        "cause": narrow(cause, CAUSES),
+        "low_ns": _POWERS[bin_],
+        "gap_count": count[cause, bin_],
+        "idle_ns": total[cause, bin_],
+    }
+
+
+def longest(
+    trace: Trace, devices: Sequence[DeviceIdle], main: Sequence[tuple[Ints, Ints]]
+) -> dict[str, Array]:
+    """The columns of `idle_gaps` for the longest gaps of all devices, longest first; `main` their `main_causes`."""
+    all_gaps = map(_gaps, devices, range(len(devices)), main)
+    parts = [gaps for gaps in all_gaps if len(gaps[0])]
+    if not parts:
+        return {}
+    place, start, length, cause, cause_ns, before, after = map(
+        np.concatenate, zip(*parts, strict=True)
+    )
+    rows = np.lexsort((place, start, -length))[:MAX_GAPS]
+    start, length, cause = start[rows], length[rows], cause[rows]
+    of_device: DeviceWindows = trace.derived(device_windows)
+    names, ranges = trace.texts("device_ops", "name"), of_device.outer_ranges
+    waits = np.char.startswith(np.array(CAUSES), "host_")[cause]
+    inside = _host(trace, after[rows], start, start + length, waits)
+    numbers = joined([repeated_number(idle.device, 1) for idle in devices])
+    texts = {
+        "stage": Coded(codes_at(ranges.stage, ranges.row_at(start)), ranges.stage.texts),
+        "before": Coded(codes_at(names, before[rows]), names.texts),
+        "after": Coded(codes_at(names, after[rows]), names.texts),
+        "host": inside,
+    }
+    return {
+        "device": at_rows(numbers, place[rows]),
+        "ts_ns": start,
+        "dur_ns": length,
+        "cause": narrow(cause, CAUSES),
+        "cause_ns": cause_ns[rows],
+        "step": of_device.step_rows.number_at(start),
+        **trimmed_all(texts),
+    }
+
+
+def _gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Rows, ...]:
+    """(place of the device, start, length, cause, its part, op before, op after) of its longest gaps."""
+    length = idle.gaps.end - idle.gaps.start
+    rows = largest(length, MAX_GAPS)
+    columns = (idle.gaps.start, length, *main, idle.before, idle.after)
+    return np.full(len(rows), place), *(column[rows] for column in columns)
+
+
+def _host(trace: Trace, after: Ints, start: Ints, end: Ints, waits: npt.NDArray[np.bool_]) -> Coded:
+    """What the thread that launched the next op was in halfway through the gap's wait for that launch.
+
+    Where the gap is no such wait (not `waits`), halfway through the rest. None if unknown.
+    """
+    links, names = trace.derived(launches), trace.texts("host_ops", "name")
+    call = np.where(links.call[after] >= 0, links.call[after], links.op[after])
+    waiting = ((after >= 0) & (call >= 0)).nonzero()[0]
+    launch = np.clip(links.ts_ns[after], start, end)
+    low, high = np.where(waits, start, launch), np.where(waits, launch, end)
+    midway = np.full(len(after), -1, np.int64)
+    thread = trace.numbers("host_ops", "thread")[call[waiting]]
+    midway[waiting] = innermost(trace, thread, (low + (high - low) // 2)[waiting])
+    return Coded(codes_at(names, midway), names.texts)

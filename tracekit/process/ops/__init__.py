@@ -1,0 +1,1 @@
+"""Operators: shapes, FLOPs, modules, kernel names and patterns that a fused kernel replaces."""

@@ -1,0 +1,153 @@
+"""The modules of a model as a trace tells of them, and which module launched each device op."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.keys import distinct, place_of
+from tracekit.model.records import dataclass
+from tracekit.model.remembered import remembered
+from tracekit.model.trace import SparseColumn, Trace
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import innermost_in, own_times, own_times_in, tree_of
+from tracekit.process.name_filters import of_kind
+from tracekit.process.ops.shapes import launch_threads
+
+Ints = npt.NDArray[np.int64]
+
+HIERARCHY = "Module Hierarchy"
+
+_PYTHON = re.compile(r"nn\.Module: (.+?)(?:_(\d+))?\Z", re.DOTALL)
+_WRAPPER = re.compile(
+    r"((?:FullyShardedDataParallel|FSDP|DistributedDataParallel)[\w.:]*)", re.IGNORECASE
+)
+
+
+@remembered
+def module_class(name: str) -> str | None:
+    """The class of module, or the kind of range, that a recorded name stands for; None for any other name.
+
+    >>> module_class("nn.Module: Linear_12"), module_class("FSDP::pre_forward (layers.3)")
+    ('Linear', 'FSDP::pre_forward')
+    """
+    python, wrapper = _PYTHON.match(name), _WRAPPER.match(name)
+    if python:
+        return python[1]
+    return wrapper[1] if wrapper else None
+
+
+def innermost_class(hierarchy: str) -> str | None:
+    """The class of the innermost module of a recorded hierarchy; None for an empty one.
+
+    >>> innermost_class("SELF(Net)::forward.fc(Linear)::forward"), innermost_class("")
+    ('Linear', None)
+    """
+    names = re.findall(r"\(([^()]*)\)", hierarchy)
+    if names:
+        return str(names[-1]) or None
+    return hierarchy.strip() or None
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """One way in which modules are recorded.
+
+    `origin` is python (rows of nn.Module), range (annotations) or hierarchy (an argument of ops). `calls` are the
+    rows of `host_ops` that are calls of modules (or ops that name one), `owner` the class of each, an index of
+    `classes`, `instance` its recorded name as a number, `self_ns` its time outside calls of modules within it.
+    `launcher` is per row of `device_ops` the class of the innermost module that launched it, -1 outside;
+    None where no thread that called modules recorded anything else, so that what it launched is not known.
+    """
+
+    origin: str
+    classes: list[str]
+    calls: Ints
+    owner: Ints
+    instance: Ints
+    self_ns: Ints
+    launcher: Ints | None
+
+
+def modules(trace: Trace) -> tuple[Modules, ...]:
+    """Every way in which this trace tells of modules; empty where it does not."""
+    tables = [
+        _called(trace, "python", "python"),
+        _called(trace, "range", "range"),
+        _by_hierarchy(trace),
+    ]
+    return tuple(filter(None, tables))
+
+
+def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
+    """Modules that are rows of a kind, which are a tree of their own.
+
+    A call belongs to the module that runs when it begins: ends jitter against those of ops within.
+    """
+    names = trace.texts("host_ops", "name")
+    classes_of = list(map(module_class, names.texts))
+    if not any(classes_of):
+        return None
+    named = np.array([*(name is not None for name in classes_of), False], np.bool_)[names.codes]
+    rows = (named & of_kind(trace, "host_ops", kind)).nonzero()[0]
+    if not len(rows):
+        return None
+    codes = names.codes[rows].astype(np.int64)
+    classes = sorted({str(classes_of[code]) for code in distinct(codes).tolist()})
+    number = {name: place for place, name in enumerate(classes)}
+    of_code = np.array([*(number.get(str(name), -1) for name in classes_of), -1], np.int64)
+    links: Launches = trace.derived(launches)
+    thread = launch_threads(trace)
+    in_thread = (thread >= 0).nonzero()[0]
+    inside = np.full(len(thread), -1, np.int64)
+    tree = tree_of(trace, rows)
+    spans = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    inside[in_thread] = innermost_in(
+        trace, tree, thread[in_thread].astype(np.int32), links.ts_ns[in_thread]
+    )
+    return Modules(
+        origin,
+        classes,
+        rows,
+        of_code[codes],
+        codes,
+        own_times_in(tree, *spans)[rows],
+        np.where(inside >= 0, of_code[names.codes[inside]], -1)
+        if _may_launch(trace, rows)
+        else None,
+    )
+
+
+def _may_launch(trace: Trace, rows: Ints) -> bool:
+    """Whether a thread of these rows recorded ops or calls at all; some profilers place them elsewhere."""
+    thread = trace.numbers("host_ops", "thread")
+    works = thread[of_kind(trace, "host_ops", "op", "runtime")]
+    return not set(distinct(thread[rows]).tolist()).isdisjoint(distinct(works).tolist())
+
+
+def _by_hierarchy(trace: Trace) -> Modules | None:
+    """Modules that an argument of every op names."""
+    column: SparseColumn | None = trace.sparse.get(HIERARCHY)
+    if column is None or column.categories is None or not len(column.rows):
+        return None
+    class_of_text = [
+        innermost_class(text) if isinstance(text, str) else None for text in column.categories
+    ]
+    if not any(class_of_text):
+        return None
+    classes = sorted({name for name in class_of_text if name is not None})
+    number = {name: place for place, name in enumerate(classes)}
+    of_text = np.array([-1 if name is None else number[name] for name in class_of_text], np.int64)
+    place, hit = place_of(column.rows, trace.numbers("host_ops", "id"))
+    codes = column.values[place].astype(np.int64)
+    owner = np.where(hit & of_kind(trace, "host_ops", "op"), of_text[codes], -1)
+    rows = (owner >= 0).nonzero()[0]
+    if not len(rows):
+        return None
+    links: Launches = trace.derived(launches)
+    by = np.where(links.op >= 0, links.op, links.call)
+    launcher = np.where(by >= 0, owner[by], -1)
+    self_ns = trace.derived(own_times)[rows]
+    return Modules("hierarchy", classes, rows, owner[rows], codes[rows], self_ns, launcher)

@@ -1,0 +1,264 @@
+"""Input shapes of host ops, the matrix products among them, and work summed over groups of ops."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model import sweeps
+from tracekit.model.intervals import union, union_totals
+from tracekit.model.keys import distinct, numbered, place_of, summed
+from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import all_alike
+from tracekit.model.trace import SparseColumn, Trace
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import nesting
+from tracekit.process.device.devices import devices
+from tracekit.process.name_filters import is_named, of_kind
+from tracekit.process.ops.flops import OPS, Product, product
+
+Ints = npt.NDArray[np.int64]
+Rows = sweeps.Rows
+
+DIMS, TYPES = "Input Dims", "Input type"
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Per row of `host_ops` the number of its (dims, types), -1 where no shape is recorded.
+
+    `dims[number]` and `types[number]` are the texts as recorded.
+    """
+
+    number: Ints
+    dims: list[str]
+    types: list[str | None]
+
+
+def shapes(trace: Trace) -> Shapes:
+    """The distinct input shapes and types of host ops."""
+    dims, dims_texts = _codes(trace, DIMS)
+    if not dims_texts:
+        return Shapes(_none(len(dims)), [], [])
+    types, types_texts = _codes(trace, TYPES)
+    width = len(types_texts) + 1
+    with_dims = (dims >= 0).nonzero()[0]
+    pairs, pair_number = numbered(dims[with_dims] * width + types[with_dims] + 1)
+    number = np.full(len(dims), -1, np.int64)
+    number[with_dims] = pair_number
+    texts = [*types_texts, None]
+    return Shapes(
+        number,
+        [dims_texts[pair] for pair in (pairs // width).tolist()],
+        [texts[pair] for pair in (pairs % width - 1).tolist()],
+    )
+
+
+def _none(length: int) -> Ints:
+    """No number for so many rows, in the memory of one; not to be written to."""
+    return all_alike(np.int64(-1), length)
+
+
+def _codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:
+    """(per host op the code of its text, -1 without one; the texts) of a recorded argument."""
+    column: SparseColumn | None = trace.sparse.get(key)
+    ids = trace.numbers("host_ops", "id")
+    if column is None or column.categories is None or not len(column.rows):
+        return _none(len(ids)), []
+    out = np.full(len(ids), -1, np.int64)
+    place, hit = place_of(column.rows, ids)
+    is_text = np.array([isinstance(text, str) for text in column.categories], np.bool_)
+    codes = column.values[place].astype(np.int64)
+    out[hit] = np.where(is_text[codes[hit]], codes[hit], -1)
+    return out, [str(text) for text in column.categories]
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The matrix products of a trace, each counted once, at the innermost op whose shapes tell of it.
+
+    Per row of `host_ops` the number of its product, -1 for all others; `products[number]` with the op's
+    name. `owner` is per row of `device_ops` the host row of the product it was launched for, -1 for none.
+    """
+
+    number: Ints
+    products: list[tuple[str, Product]]
+    owner: Ints
+
+
+def products(trace: Trace) -> Products:
+    """The matrix products of a trace by their recorded shapes."""
+    recorded: Shapes = trace.derived(shapes)
+    names = trace.texts("host_ops", "name")
+    is_op = of_kind(trace, "host_ops", "op") & is_named(names, OPS.__contains__)
+    rows = (is_op & (recorded.number >= 0)).nonzero()[0]
+    codes = names.codes[rows].astype(np.int64)
+    width = max(len(recorded.dims), 1)
+    keys, group = numbered(codes * width + recorded.number[rows])
+    priced: list[tuple[str, Product]] = []
+    number = np.full(len(keys), -1, np.int64)
+    for index, key in enumerate(keys.tolist()):
+        name, pair = names.texts[key // width], key % width
+        flops = product(name, recorded.dims[pair], recorded.types[pair])
+        if flops is not None:
+            number[index] = len(priced)
+            priced.append((name, flops))
+    if not priced:
+        return Products(_none(len(names)), priced, _none(len(trace.numbers("device_ops", "ts_ns"))))
+    per_row = np.full(len(names), -1, np.int64)
+    per_row[rows] = number[group]
+    with_product = (per_row >= 0).nonzero()[0]
+    around = trace.derived(nesting).nearest(per_row >= 0, with_product)
+    per_row[around[around >= 0]] = -1
+    return Products(per_row, priced, owners(trace, per_row >= 0))
+
+
+def owners(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Ints:
+    """Per device op the nearest chosen host op around its launch, or that op itself; -1 for none."""
+    links: Launches = trace.derived(launches)
+    issued = np.where(links.op >= 0, links.op, links.call)
+    return nearest_or_self(trace, chosen, issued)
+
+
+def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> Ints:
+    """For each host row the nearest chosen row that is or encloses it; -1 for none, and for row -1."""
+    out = rows.copy()
+    above = (rows >= 0).nonzero()[0]
+    above = above[~chosen[rows[above]]]
+    out[above] = trace.derived(nesting).nearest(chosen, rows[above])
+    return out
+
+
+def device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints]:
+    """(launches, Σ duration, busy) of each group of device ops; busy is a union per device, Σ over devices."""
+    rows, of_trace = (group >= 0).nonzero()[0], trace.derived(devices)
+    start = trace.numbers("device_ops", "ts_ns")[rows]
+    dur = trace.numbers("device_ops", "dur_ns")[rows]
+    width = max(len(of_trace), 1)
+    queue = group[rows] * width + of_trace.number[rows]
+    busy = union_totals(start, start + dur, queue, count * width)
+    return (
+        np.bincount(group[rows], minlength=count),
+        summed(group[rows], dur, count),
+        busy.reshape(count, width).sum(axis=1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The time of groups of host ops, on each thread: merged intervals, so that recursion counts once.
+
+    Points on one axis, on which threads follow one another and groups too.
+    """
+
+    count: int
+    group: Rows
+    thread: Rows
+    start: Ints
+    end: Ints
+    total_ns: Ints
+
+
+def calls(trace: Trace, rows: Ints, group: Rows, count: int) -> Calls:
+    """The merged intervals of these host rows by group and thread, and the wall time of each group."""
+    if sweeps.native is not None:
+        in_order = trace.derived(nesting).order
+        slot = np.full(len(trace.numbers("host_ops", "ts_ns")), -1, in_order.dtype)
+        slot[rows] = group
+        in_order = in_order[slot[in_order] >= 0]
+        if len(in_order) == len(rows):
+            return _calls_in_order(trace, in_order, slot, count)
+    thread, start, dur = (
+        trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
+    )
+    pairs, pair = numbered(thread.astype(np.int64) * count + group.astype(np.int64))
+    totals = union_totals(start, start + dur, pair, len(pairs))
+    (first, last), points, width = _placed(len(pairs), start, start + np.maximum(dur, 1))
+    merged = union(first + pair * width, last + pair * width)
+    which = merged.start // width
+    return Calls(
+        count,
+        pairs[which] % count,
+        pairs[which] // count,
+        _times(points, merged.start - which * width),
+        _times(points, merged.end - which * width),
+        summed(pairs % count, totals, count),
+    )
+
+
+def _calls_in_order(trace: Trace, in_order: Rows, slot: Rows, count: int) -> Calls:
+    """The same by one pass over rows in order of thread and start; `slot` is the group of every row."""
+    thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
+    totals, low, high, first = sweeps.united_calls(in_order, thread, start, dur, slot, count)
+    return Calls(count, slot[first], thread[first], low, high, totals)
+
+
+def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
+    """(the places of the times, as `_places` has them, of which these are the points; a length that none reaches)."""
+    points, width = _points(lanes, *times)
+    return [_places(points, ts) for ts in times], points, width
+
+
+def _points(lanes: int, *times: Ints) -> tuple[Ints, int]:
+    """(what times count from: their earliest; a length that none reaches).
+
+    Where so many lanes of that length would overflow, all the times there are: then they count by rank.
+    """
+    present = [ts for ts in times if len(ts)]
+    low = min((int(ts.min()) for ts in present), default=0)
+    width = max((int(ts.max()) for ts in present), default=0) - low + 2
+    if width * (lanes + 1) < 2**62:
+        return np.array([low]), width
+    points = distinct(np.concatenate(times))
+    return points, len(points) + 1
+
+
+def _places(points: Ints, ts_ns: Ints) -> Ints:
+    """The times from the only point on, or their ranks among several."""
+    return ts_ns - points[0] if len(points) == 1 else np.searchsorted(points, ts_ns)
+
+
+def _times(points: Ints, placed: Ints) -> Ints:
+    """The times that `_places` placed."""
+    return placed + points[0] if len(points) == 1 else points[placed]
+
+
+CALLS_AT_ONCE = 2**17
+"""Of so many intervals at a time it is looked for what lies in them: there are as many as calls."""
+
+
+def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
+    """For each group the sums of `values` over the instants (thread, ts_ns) that lie in its calls; thread -1 is nowhere."""
+    in_thread = (thread >= 0).nonzero()[0]
+    lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
+    points, width = _points(lanes, ts_ns[in_thread], made.start, made.end)
+    place = _places(points, ts_ns[in_thread]) + thread[in_thread] * width
+    order = np.argsort(place, kind="stable")
+    place, in_thread = place[order], in_thread[order]
+    none = np.zeros(1, np.int64)
+    sums = [np.concatenate((none, np.cumsum(value[in_thread]))) for value in values]
+    totals = np.zeros((len(values), made.count), np.int64)
+    for first in range(0, len(made.start), CALLS_AT_ONCE):
+        part = slice(first, first + CALLS_AT_ONCE)
+        lane = made.thread[part].astype(np.int64) * width
+        low, high = (
+            sweeps.places(place, _places(points, ts) + lane)
+            for ts in (made.start[part], made.end[part])
+        )
+        np.maximum(high, low, out=high)
+        for number, before in enumerate(sums):
+            inside = before[high] - before[low]
+            totals[number] += summed(made.group[part], inside, made.count)
+    return list(totals)
+
+
+def launch_threads(trace: Trace) -> Ints:
+    """Per device op the thread that launched it, -1 where the launch is unknown."""
+    links: Launches = trace.derived(launches)
+    thread = trace.numbers("host_ops", "thread")
+    issued = np.where(links.call >= 0, links.call, links.op)
+    return (
+        np.where(issued >= 0, thread[issued].astype(np.int64), -1)
+        if len(thread)
+        else np.full(len(issued), -1, np.int64)
+    )

@@ -1,0 +1,149 @@
+"""Classes of work by the stage that launched them: rows of `work_classes` and `unfused_work`.
+
+On the device where one was recorded: unions per device. On the host otherwise: unions per thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import union_totals
+from tracekit.model.keys import numbered, summed
+from tracekit.model.tables.arrays import Nullable, at_rows, numbers_or_none
+from tracekit.model.trace import Trace
+from tracekit.process.device.devices import devices
+from tracekit.process.device.placement import Placement, placement
+from tracekit.process.steps.stage_lookup import outer_stages, stage_at, stage_names
+from tracekit.process.steps.windows import Stages, Steps, windows
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def work_stages(trace: Trace) -> Ints:
+    """Per device op the code of the outermost stage that it belongs to, by its launch if known; -1 outside."""
+    place: Placement = trace.derived(placement)
+    return np.where(place.known, stage_at(trace, place.ts_ns), -1)
+
+
+def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
+    """Columns stage, class, device, count, busy_ns, top, capability; a device op may be of several classes."""
+    stage, of_trace = trace.derived(work_stages), trace.derived(devices)
+    rows = [mask.nonzero()[0] for mask in classes.values()]
+    ops = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    kind = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+    start = trace.numbers("device_ops", "ts_ns")[ops]
+    dur = trace.numbers("device_ops", "dur_ns")[ops]
+    width, stages = max(len(of_trace), 1), len(stage_names(trace)) + 1
+    key = (kind * stages + stage[ops] + 1) * width + of_trace.number[ops]
+    group_keys, group = numbered(key)
+    device = at_rows(of_trace.ordinal, group_keys % width)
+    names = trace.texts("device_ops", "name")
+    return {
+        **_who(trace, list(classes), group_keys // width),
+        "device": device,
+        "count": np.bincount(group, minlength=len(group_keys)),
+        "busy_ns": union_totals(start, start + dur, group, len(group_keys)),
+        "top": top_names(group, names.codes[ops], dur, len(group_keys), names.texts),
+        "capability": _capabilities(trace, device),
+    }
+
+
+class Spans(NamedTuple):
+    """Intervals on threads, and the name of each as a code of the names of `host_ops`."""
+
+    thread: npt.NDArray[Any]
+    start: Ints
+    end: Ints
+    name: npt.NDArray[Any]
+
+
+def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
+    """The same columns for intervals on the host; `all` is the wall of each stage, of the steps without stages."""
+    walls, wall_stage = _walls(trace)
+    begin = walls.ts_ns
+    none = np.zeros(len(begin), np.int64)
+    all_spans = [
+        Spans(none, begin, walls.end_ns, none - 1),
+        *classes.values(),
+    ]
+    start = np.concatenate([spans.start for spans in all_spans])
+    end = np.concatenate([spans.end for spans in all_spans])
+    thread = np.concatenate([spans.thread for spans in all_spans]).astype(np.int64)
+    codes = np.concatenate([spans.name for spans in all_spans])
+    kind = np.repeat(np.arange(len(all_spans)), [len(spans.start) for spans in all_spans])
+    stage = np.concatenate((wall_stage, stage_at(trace, start[len(begin) :])))
+    keys, group = numbered(kind * (len(stage_names(trace)) + 1) + stage + 1)
+    width = int(thread.max(initial=0)) + 1
+    pairs, pair = numbered(group * width + thread)
+    totals = summed(pairs // width, union_totals(start, end, pair, len(pairs)), len(keys))
+    names = trace.texts("host_ops", "name").texts
+    return {
+        **_who(trace, ["all", *classes], keys),
+        "count": np.bincount(group, minlength=len(keys)),
+        "busy_ns": totals,
+        "top": top_names(group, codes, end - start, len(keys), names),
+    }
+
+
+def _walls(trace: Trace) -> tuple[Stages | Steps, Ints]:
+    """(the outermost stages, else the steps; the code of the stage of each, -1 for a step)."""
+    stages = trace.derived(outer_stages)
+    if len(stages):
+        return stages, stages.stage.codes.astype(np.int64)
+    steps = trace.derived(windows).step_rows
+    return steps, np.full(len(steps), -1, np.int64)
+
+
+def _who(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
+    """Class and stage of keys class × stages + stage + 1."""
+    names = [*stage_names(trace), None]
+    stages = len(names)
+    return {
+        "class": [classes[k] for k in (key // stages).tolist()],
+        "stage": np.array(names, object)[key % stages - 1],
+    }
+
+
+def top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any) -> Any:
+    """The name with most Σ duration in each group; the first of equals, None for an empty group."""
+    width = len(names) + 1
+    pairs, pair = numbered(group * width + codes + 1)
+    sums = summed(pair, dur, len(pairs))
+    order = np.lexsort((pairs, -sums, pairs // width))
+    group_of_pair = pairs[order] // width
+    first = np.concatenate(
+        (group_of_pair[:1] == group_of_pair[:1], group_of_pair[1:] != group_of_pair[:-1])
+    ).nonzero()[0]
+    out = np.full(count, None, object)
+    out[group_of_pair[first]] = np.array([*names, None], object)[pairs[order][first] % width - 1]
+    return out
+
+
+def _capabilities(trace: Trace, device: Nullable) -> Nullable:
+    """Compute capability × 10 of each of these devices; missing where `deviceProperties` does not tell it."""
+    properties = trace.meta.get("deviceProperties")
+    capabilities: dict[Any, int] = {}
+    for entry in properties if isinstance(properties, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        major, minor = _small(entry.get("computeMajor")), _small(entry.get("computeMinor"))
+        if major is not None and minor is not None:
+            capabilities[entry.get("id") if isinstance(entry.get("id"), int) else None] = (
+                10 * major + minor
+            )
+    same = set(capabilities.values())
+    if len(same) == 1:  # ordinals may not fit (renumbered devices): one model is one answer
+        return Nullable(np.full(len(device), same.pop()), np.zeros(len(device), np.bool_))
+    recorded = numbers_or_none(list(map(capabilities.get, device.values.tolist())))
+    return Nullable(recorded.values, recorded.missing | device.missing)
+
+
+def _small(value: object) -> int | None:
+    """A whole number from 0 to 99; None for anything else."""
+    is_small = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 100
+    return value if is_small and isinstance(value, int) else None

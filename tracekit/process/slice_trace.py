@@ -1,0 +1,223 @@
+"""A Trace cut to some of its steps or stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import Intervals, covered, union
+from tracekit.model.stages import may_be_stage, numbered_step, profiler_step, scope_stage
+from tracekit.model.tables.arrays import Nullable
+from tracekit.model.trace import Note, Trace
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.device.placement import Placement, placement
+from tracekit.process.memory import windows as snapshot_windows
+from tracekit.process.memory.replay import replays
+from tracekit.process.name_filters import is_named
+from tracekit.process.steps.recording_start import early_collective
+from tracekit.process.steps.stage_lookup import outer_ranges
+from tracekit.process.steps.start_up import among, start_up
+from tracekit.process.steps.windows import Stages, Steps, Windows, windows
+
+READS = frozenset(
+    [
+        "host_ops",
+        "device_ops",
+        "device_ranges",
+        "allocations",
+        "blocks",
+        "memory_segments",
+        "annotations",
+        "log_values",
+        "memory_log",
+    ]
+)
+"""The tables that tell which steps and stages a Trace holds, and that `cut` goes by: to be read whatever is asked of it."""
+
+StageFilter = Callable[[str, str | None], bool]
+"""Whether a recorded name, of a process of that role, is a stage that was asked for."""
+
+
+def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -> Trace | None:
+    """The host activity of the chosen steps and stages, and the device work that belongs to it.
+
+    None when nothing of the trace is in them. A trace whose steps have no number is in every step;
+    device work that was launched before the recording began is left out and noted.
+    """
+    if trace.source.tool == "log":
+        return _log(trace, steps)
+    if trace.source.tool == "torch_memory":
+        return _snapshot(trace, steps)
+    steps_and_stages: Windows = trace.derived(windows)
+    chosen = _chosen(trace, steps_and_stages, steps, stage)
+    if chosen is None:
+        return trace
+    if not len(chosen.start):
+        return None
+    host = trace.get("host_ops")
+    whole_step = is_named(host["name"], _names_step)
+    start = host["ts_ns"].to_numpy()
+    end = start + np.maximum(host["dur_ns"].to_numpy(), 1)
+    inside = covered(chosen, start, start + 1) > 0
+    inside |= whole_step & (covered(chosen, start, end) > 0)
+    tables = dict(trace.tables)
+    notes = trace.notes
+    if trace.has("host_ops"):
+        tables["host_ops"] = host[inside].reset_index(drop=True)
+        first_calls = among(trace.derived(start_up), inside)
+    if trace.has("device_ops"):
+        place: Placement = trace.derived(placement)
+        keep = place.known & (covered(chosen, place.ts_ns, place.ts_ns + 1) > 0)
+        tables["device_ops"] = trace["device_ops"][keep].reset_index(drop=True)
+        if lost := int((~place.known).sum()):
+            message = "device ops launched before the recording began belong to no step: left out"
+            notes = (*notes, Note("info", "unlinked-left-out", message, trace.source.name, lost))
+    for name in ("memory_ops", "counters", "syncs", "device_ranges"):
+        if trace.has(name):
+            ts = trace[name]["ts_ns"].to_numpy()
+            tables[name] = trace[name][covered(chosen, ts, ts + 1) > 0].reset_index(drop=True)
+    part = replace(trace, tables=tables, notes=notes)
+    part.keep(windows, _windows_within(steps_and_stages, chosen, steps))
+    if trace.has("host_ops"):
+        # Which calls come first is known of the whole alone.
+        part.keep(start_up, first_calls)
+    if trace.has("device_ops"):
+        # What is left may no longer tell where it belongs: annotations and earlier calls are cut away.
+        part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
+    return part
+
+
+def after_start_up(trace: Trace) -> Trace:
+    """The rows from where the work of a recording without marks begins, without a collective that waited for a late recording.
+
+    The trace itself where nothing comes before its work. What runs across that instant stays whole, and so do the
+    launches of what is left. With marks only that collective goes: it lies in a step that does not count.
+    """
+    if trace.source.tool in ("log", "torch_memory") or not trace.has("device_ops"):
+        return trace
+    recorded: Windows = trace.derived(windows)
+    begin = None if recorded.step_rows.start_up_ns is None else int(recorded.step_rows.ts_ns[0])
+    waited = trace.derived(early_collective)
+    if begin is None and waited is None:
+        return trace
+    start, dur = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
+    keep = np.ones(len(start), np.bool_) if begin is None else start + dur >= begin
+    if waited is not None:
+        keep[waited.row] = False
+    tables = {**trace.tables, "device_ops": trace["device_ops"][keep].reset_index(drop=True)}
+    part = replace(trace, tables=tables) if begin is None else _from(trace, tables, keep, begin)
+    part.keep(windows, recorded)
+    return part
+
+
+def _from(
+    trace: Trace, tables: dict[str, pd.DataFrame], keep: npt.NDArray[np.bool_], begin: int
+) -> Trace:
+    """The trace with these device ops (the rows to `keep`), and of its other rows those from `begin` on."""
+    first_calls = None
+    if trace.has("host_ops"):
+        links: Launches = trace.derived(launches)
+        host_start, host_dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+        is_left = host_start + host_dur > begin
+        is_left[links.call[keep & (links.call >= 0)]] = True
+        tables["host_ops"] = trace["host_ops"][is_left].reset_index(drop=True)
+        first_calls = among(trace.derived(start_up), is_left)
+    for name in ("syncs", "device_ranges"):
+        if trace.has(name):
+            end = trace[name]["ts_ns"].to_numpy() + trace[name]["dur_ns"].to_numpy()
+            tables[name] = trace[name][end > begin].reset_index(drop=True)
+    part = replace(trace, tables=tables)
+    if first_calls is not None:
+        part.keep(start_up, first_calls)
+    return part
+
+
+def _names_step(name: str) -> bool:
+    """Whether a range of this name may be a whole step."""
+    return profiler_step(name) is not None or numbered_step(name) is not None
+
+
+def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
+    """The lines of a driver's log about the chosen steps; stages are chosen when they are shown."""
+    logged = [name for name in ("log_values", "memory_log") if len(trace.get(name))]
+    if steps is None or not logged:
+        return trace
+    tables = dict(trace.tables)
+    for name in logged:
+        rows = trace[name][_in_steps(trace[name]["step"], steps)]
+        tables[name] = rows.reset_index(drop=True)
+    if not any(len(tables[name]) for name in logged):
+        return None
+    return replace(trace, tables=tables)
+
+
+def _snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
+    """All of a snapshot that tells of a chosen step or names none: levels need what came before."""
+    numbers = steps_of(trace)
+    return trace if steps is None or not numbers or numbers & steps else None
+
+
+def steps_of(trace: Trace) -> frozenset[int]:
+    """The numbers of the steps that a process is known to hold."""
+    step = trace.source.step
+    named = frozenset() if step is None else frozenset({step})
+    if trace.source.tool == "log":
+        columns = [trace[name]["step"] for name in ("log_values", "memory_log") if trace.has(name)]
+    elif trace.source.tool == "torch_memory":
+        replays_of = trace.derived(replays)
+        columns = [snapshot_windows.steps(trace, replay)["step"] for replay in replays_of]
+    else:
+        recorded = trace.derived(windows).step_rows.step
+        return named.union(recorded.values[~recorded.missing].tolist())
+    return named.union(*(map(int, column.dropna().unique()) for column in columns))
+
+
+def stages_of(trace: Trace) -> frozenset[str]:
+    """The recorded names of the stages that a process holds, and the scope of its file where that is one."""
+    source = trace.source
+    scope = scope_stage(source.scope, source.role)
+    named = frozenset() if scope is None or source.scope is None else frozenset({source.scope})
+    if source.tool in ("log", "torch_memory"):
+        return named
+    stages = trace.derived(outer_ranges).stage
+    outermost = (stages.texts[code] for code in np.unique(stages.codes).tolist() if code >= 0)
+    return named.union(filter(may_be_stage, outermost))
+
+
+def _windows_within(recorded: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
+    """The chosen steps at their whole length, and the ranges that start in the chosen time."""
+    steps_inside, ranges = recorded.step_rows, recorded.stage_rows
+    if steps is not None:
+        steps_inside = steps_inside.at(_are_in(steps_inside.step, steps).nonzero()[0])
+    is_inside = covered(chosen, ranges.ts_ns, ranges.ts_ns + 1) > 0
+    return Windows(steps_inside, ranges.at(is_inside.nonzero()[0]), recorded.dropped)
+
+
+def _chosen(
+    trace: Trace, recorded: Windows, steps: frozenset[int] | None, stage: StageFilter | None
+) -> Intervals | None:
+    """The chosen time; None when nothing is to be cut."""
+    if steps is None and stage is None:
+        return None
+    rows: Steps | Stages = recorded.step_rows
+    if stage is not None:
+        ranges, role = recorded.stage_rows, trace.source.role
+        wanted = [*(stage(name, role) for name in ranges.stage.texts), False]
+        is_wanted = np.array(wanted, np.bool_)[ranges.stage.codes] & (ranges.parent.codes < 0)
+        rows = ranges.at(is_wanted.nonzero()[0])
+    if steps is not None:
+        rows = rows.at(_are_in(rows.step, steps).nonzero()[0])
+    return union(rows.ts_ns, rows.ts_ns + np.maximum(rows.dur_ns, 1))
+
+
+def _are_in(numbers: Nullable, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
+    """Which rows are of these steps, or of a step without a number."""
+    return np.isin(numbers.values, list(steps)) | numbers.missing
+
+
+def _in_steps(column: pd.Series, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
+    return (column.isin(list(steps)) | column.isna()).to_numpy(np.bool_)

@@ -1,0 +1,50 @@
+"""Updates whose ranges do not say which model they train: verl's `train_batch`, in a `mini_batch<n>` or alone."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.stages import canonical
+from tracekit.model.trace import Trace
+from tracekit.process.calls.nesting import nesting
+from tracekit.process.name_filters import is_named, of_kind
+
+Ints = npt.NDArray[np.int64]
+
+BATCH = "train_batch"
+OF_THE_CRITIC = f"critic/{BATCH}"
+
+_MINI_BATCH = re.compile(r"mini_batch\d*\Z")
+
+
+def stage_codes(trace: Trace, rows: Ints, parent: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """(the code of each host row's name, the names) as stages; `rows` are ranges, in the ranges `parent` or -1.
+
+    A training batch that no update of the actor holds is the update of another model. It is as long as the
+    mini-batch around it, where nothing is around that; and it is the critic's where the process names the
+    updates of its actor.
+    """
+    names = trace.texts("host_ops", "name")
+    codes, texts = names.codes.astype(np.int64), names.texts
+    if BATCH not in texts:
+        return codes, texts
+    is_range = of_kind(trace, "host_ops", "range")
+    updates = is_range & is_named(names, lambda name: canonical(name) == "update_actor")
+    batches = (codes[rows] == texts.index(BATCH)).nonzero()[0]
+    batches = batches[trace.derived(nesting).nearest(updates, rows[batches]) < 0]
+    if not len(batches):
+        return codes, texts
+    name = OF_THE_CRITIC if updates.any() else BATCH
+    if name not in texts:
+        texts = (*texts, name)
+    code = texts.index(name)
+    is_outermost = np.zeros(len(codes), np.bool_)
+    is_outermost[rows[parent < 0]] = True
+    is_outermost &= is_named(names, _MINI_BATCH.match)
+    around = parent[batches]
+    codes[rows[batches]] = code
+    codes[around[(around >= 0) & is_outermost[around]]] = code
+    return codes, texts

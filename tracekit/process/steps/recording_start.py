@@ -1,0 +1,132 @@
+"""Where the work of a recording begins, when no mark divides it: after start-up, and after what it began in the middle of.
+
+Three things can come first: calls of start-up; a call that waits for work launched before the recording; a collective that
+waits for a rank whose recording had not begun. None of them is a cost of the work that follows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import Intervals, covered, union
+from tracekit.model.records import dataclass
+from tracekit.model.trace import Trace
+from tracekit.process.calls.activity import SyncCalls, on_launching, sync_calls
+from tracekit.process.name_filters import of_kind
+from tracekit.process.steps.start_up import StartUp, device_time, start_up
+
+Ints = npt.NDArray[np.int64]
+
+MIN_WAIT_NS = 1_000_000
+"""A shorter wait at the start of a recording is not worth a cut."""
+
+SOON = 0.1
+"""A call that begins within this share of its own length from the start counts as in progress."""
+
+MOST_WORK_BEFORE = 0.1
+"""A device that did more of its work before had begun already; one that works more during a wait is what is waited for."""
+
+LEAST_SHARE = 0.5
+"""From the first call of start-up to the last, they take at least this share of the time."""
+
+SKEW_TIMES, LEAST_OTHERS = 100, 3
+"""A first collective that waits for a rank to begin recording takes so many times the median of so many others of its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyWait:
+    """A call, or a collective, in progress when the recording began: its row (of `host_ops`, or of `device_ops`) and its time."""
+
+    row: int
+    ts_ns: int
+    dur_ns: int
+    usual_ns: int = -1
+
+    @property
+    def end_ns(self) -> int:
+        """When it returned."""
+        return self.ts_ns + self.dur_ns
+
+
+def recording_begin(trace: Trace, begin_ns: int) -> int:
+    """When the work of a recording that begins at `begin_ns` does: itself where nothing comes before it."""
+    begin = begin_ns
+    wait = trace.derived(early_wait)
+    if wait is not None:
+        begin = max(begin, wait.end_ns)
+    return max(begin, _start_up_end(trace, begin_ns))
+
+
+def _start_up_end(trace: Trace, begin_ns: int) -> int:
+    """When the last call returns up to which start-up takes most of the time; `begin_ns` where it does not."""
+    calls: StartUp = trace.derived(start_up)
+    if not len(calls.ts_ns):
+        return begin_ns
+    busy = trace.derived(device_time)
+    time = calls.time
+    begun = int(np.searchsorted(time.start, begin_ns))
+    time = Intervals(time.start[begun:], time.end[begun:])
+    worked = _work_until(busy, time.start)
+    is_early = worked <= MOST_WORK_BEFORE * busy.total
+    if not len(time.start) or not is_early[0]:
+        return begin_ns
+    taken = np.cumsum(time.end - time.start)
+    is_most = taken >= LEAST_SHARE * (time.end - time.start[0])
+    # Something has to run afterwards.
+    last_work = int(trace.numbers("device_ops", "ts_ns").max())
+    places = (is_most & (time.end <= last_work) & (taken >= MIN_WAIT_NS)).nonzero()[0]
+    return int(time.end[places[-1]]) if len(places) else begin_ns
+
+
+def _work_until(busy: Intervals, ts_ns: Ints) -> Ints:
+    """The part of some time before each instant."""
+    first = int(busy.start[0]) if len(busy.start) else 0
+    return covered(busy, np.full(len(ts_ns), min(first, int(ts_ns.min(initial=first)))), ts_ns)
+
+
+def early_wait(trace: Trace) -> EarlyWait | None:
+    """The call that waits for work launched before the recording: it begins with it, and nothing recorded runs meanwhile."""
+    calls: SyncCalls = trace.derived(sync_calls)
+    if not len(calls.row) or not len(trace.numbers("device_ops", "ts_ns")):
+        return None
+    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    counted = ~of_kind(trace, "host_ops", "overhead", "python", "other")
+    begin = int(start.min(where=counted, initial=np.iinfo(np.int64).max))
+    every_op = np.arange(len(trace.numbers("device_ops", "ts_ns")))
+    rows = calls.row[on_launching(trace, every_op, calls.row)]
+    rows = rows[(dur[rows] >= MIN_WAIT_NS) & (start[rows] - begin <= SOON * dur[rows])]
+    if not len(rows):
+        return None
+    row = int(rows[start[rows].argmin()])
+    wait = EarlyWait(row, int(start[row]), int(dur[row]))
+    busy = covered(device_time(trace), start[[row]], np.array([wait.end_ns]))
+    return wait if int(busy[0]) <= MOST_WORK_BEFORE * wait.dur_ns else None
+
+
+def early_collective(trace: Trace) -> EarlyWait | None:
+    """The first collective of its name that takes a hundred times as long as the others, before other work.
+
+    It waits for a rank whose recording begins later: where ranks begin to record one after the other, the first
+    collective of those that began early lasts until the last one has begun.
+    """
+    is_collective = of_kind(trace, "device_ops", "collective")
+    dur, start = trace.numbers("device_ops", "dur_ns"), trace.numbers("device_ops", "ts_ns")
+    names = trace.texts("device_ops", "name").codes
+    long = (is_collective & (dur >= MIN_WAIT_NS)).nonzero()[0]
+    if not len(long):
+        return None
+    row = int(long[start[long].argmin()])
+    others = (is_collective & (names == names[row])).nonzero()[0]
+    is_first = int(start[others].min()) == int(start[row])
+    other_durations = dur[others[others != row]]
+    if not is_first or len(other_durations) < LEAST_OTHERS:
+        return None
+    usual = int(np.median(other_durations))
+    if dur[row] < SKEW_TIMES * usual:
+        return None
+    rest = np.arange(len(dur)) != row
+    work = union(start[rest], (start + dur)[rest])
+    before = _work_until(work, start[[row]])
+    is_early = int(before[0]) <= MOST_WORK_BEFORE * work.total
+    return EarlyWait(row, int(start[row]), int(dur[row]), usual) if is_early else None

@@ -1,0 +1,118 @@
+"""What recurs in a recording without step marks: kernels and annotated ranges, and how long until each comes again.
+
+A window that somebody cut out of a run is no step. What repeats in it is a unit of work that another such window
+can be held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.keys import numbered, summed
+from tracekit.model.stages import is_collective
+from tracekit.model.trace import Trace
+from tracekit.process.name_filters import of_kind
+from tracekit.process.steps.repetition import pattern
+from tracekit.process.steps.windows import Steps, windows
+
+Ints = npt.NDArray[np.int64]
+
+LEAST_TIMES = 6
+"""What comes less often has too few intervals to be a rhythm."""
+
+MOST_NAMES, MOST_ROWS = 4, 200
+"""Most names of a device or thread, those with most time; and most rows of each: beyond it recurrences are put together."""
+
+LEAST_SPAN = 0.8
+"""What recurs during less than this part of the recording does not pace it."""
+
+
+def is_unmarked(steps: Steps, part: str | None) -> bool:
+    """Whether no mark, file name or capture range of the program says which step a source is of."""
+    numbered_capture = part is not None and part.startswith("capture")
+    unnumbered = steps.origin == "file" and bool(steps.step.missing.all())
+    return bool(len(steps)) and unnumbered and not numbered_capture
+
+
+def recurrences(trace: Trace) -> pd.DataFrame | None:
+    """One row a recurrence in a source without step marks, in order; None where there is none, and of any other source.
+
+    kind: launch (a kernel on one device) or range (of one thread, numbers in its name as `#`). dur_ns: from the
+    start of the first of `count` recurrences to the start of what follows them.
+    """
+    steps = trace.derived(windows).step_rows
+    if not is_unmarked(steps, trace.source.part):
+        return None
+    least_span = LEAST_SPAN * float(steps.end_ns.max() - steps.ts_ns.min())
+    parts = [*_launches(trace, least_span), *_ranges(trace, least_span)]
+    return pd.concat(parts, ignore_index=True) if parts else None
+
+
+def _launches(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
+    """The kernels of every device that recur."""
+    device, names = trace.nullable("device_ops", "device"), trace.texts("device_ops", "name")
+    rows = of_kind(trace, "device_ops", "kernel").nonzero()[0]
+    number = np.where(device.missing[rows], -1, device.values[rows])
+    code = names.codes[rows]
+    for (number_of, of_name), starts in _recurring(
+        trace, "device_ops", rows, number, code, least_span
+    ):
+        yield _rows("launch", names.texts[of_name], None if number_of < 0 else number_of, starts)
+
+
+def _ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
+    """The annotated ranges of every thread that recur; not those of single collectives."""
+    names = trace.texts("host_ops", "name")
+    patterns = [None if is_collective(name) else pattern(name) for name in names.texts]
+    texts = sorted({text for text in patterns if text is not None})
+    code_of: dict[str | None, int] = {None: -1, **{text: code for code, text in enumerate(texts)}}
+    codes = np.array([*map(code_of.__getitem__, patterns), -1], np.int64)
+    rows = of_kind(trace, "host_ops", "range").nonzero()[0]
+    code = codes[names.codes[rows]]
+    rows, code = rows[code >= 0], code[code >= 0]
+    thread = trace.numbers("host_ops", "thread")[rows]
+    for (_, of_name), starts in _recurring(trace, "host_ops", rows, thread, code, least_span):
+        yield _rows("range", texts[of_name], None, starts)
+
+
+def _recurring(
+    trace: Trace, table: str, rows: Ints, where: Ints, name: Ints, least_span: float
+) -> Iterator[tuple[tuple[int, int], Ints]]:
+    """((place, name), its starts in order) of those with most time in each place, if they come often enough."""
+    order = np.argsort(trace.numbers(table, "ts_ns")[rows], kind="stable")
+    rows, where, name = rows[order], where[order], name[order]
+    start, dur = trace.numbers(table, "ts_ns")[rows], trace.numbers(table, "dur_ns")[rows]
+    places, place = numbered(where)
+    width = int(name.max(initial=-1)) + 2
+    pairs, pair = numbered(place * width + name + 1)
+    times, ns = np.bincount(pair, minlength=len(pairs)), summed(pair, dur, len(pairs))
+    first, last = np.empty((2, len(pairs)), np.int64)
+    first[pair[::-1]], last[pair] = start[::-1], start
+    recurring = ((times >= LEAST_TIMES) & (last - first >= least_span)).nonzero()[0]
+    shown = np.zeros(len(places), np.int64)
+    for number in recurring[np.argsort(-ns[recurring], kind="stable")].tolist():
+        of_place, of_name = divmod(int(pairs[number]), width)
+        shown[of_place] += 1
+        if shown[of_place] <= MOST_NAMES:
+            yield (int(places[of_place]), of_name - 1), start[pair == number]
+
+
+def _rows(kind: str, name: str, device: int | None, starts: Ints) -> pd.DataFrame:
+    """The rows of one thing that recurs; the last ones that fill no row are left out."""
+    count = -(-(len(starts) - 1) // MOST_ROWS)
+    edges = starts[::count]
+    return pd.DataFrame(
+        {
+            "kind": kind,
+            "name": name,
+            "device": pd.array([device] * (len(edges) - 1), dtype="Int64"),
+            "position": np.arange(len(edges) - 1),
+            "ts_ns": edges[:-1],
+            "dur_ns": np.diff(edges),
+            "count": count,
+        }
+    )

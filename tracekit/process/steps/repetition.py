@@ -1,0 +1,375 @@
+"""What repeats in a recording that no mark divides into steps: iterations of an engine, ranges, launches of a graph.
+
+Whatever it is, a window lasts from one begin to the next, so that windows hold what was done between ranges too;
+the last one lasts until its range and the work that was launched in it have ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import union, window_at
+from tracekit.model.keys import QUEUE, of_arrays
+from tracekit.model.records import dataclass
+from tracekit.model.remembered import remembered
+from tracekit.model.stages import is_known_stage, may_be_stage
+from tracekit.model.tables.arrays import Coded
+from tracekit.model.trace import Trace
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import nesting
+from tracekit.process.name_filters import is_named, of_kind
+from tracekit.process.steps.engine_batches import names_iteration
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+LEAST_TIMES = 3
+"""A range that comes less often may be anything."""
+
+LEAST_WORK = 0.8
+"""Windows in which less than this part of the device work was launched do not divide the recording."""
+
+LEAST_COVER = 0.5
+"""Ranges that cover less than this part of their time are pieces of what repeats, such as a single op in it."""
+
+MOST_WINDOWS = 20_000
+"""What comes more often are pieces."""
+
+LEAST_GRAPH_OPS = 50
+"""Launches of smaller graphs are pieces of an iteration: piecewise graphs of a layer hold 10 to 20 kernels."""
+
+MIN_BACKLOG_NS = 1_000_000
+"""A device that begins sooner after a launch was not busy with what had been launched before the recording."""
+
+_DIGITS = re.compile(r"\d+")
+_LOOP = re.compile(r"enumerate\(DataLoader\)#|Optimizer\.step#")
+_PIECE = re.compile(r"layer|block|module|mini|micro|chunk|expert|head", re.IGNORECASE)
+
+
+@remembered
+def pattern(name: str) -> str:
+    """A name with its numbers as `#`: ranges that count their calls are one.
+
+    >>> pattern("FlashAttnFunc, seq = 12, op_id = 345")
+    'FlashAttnFunc, seq = #, op_id = #'
+    """
+    return _DIGITS.sub("#", name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repetition:
+    """Windows in order of start, how they are known (the `origin` of steps), and what begins them.
+
+    `rows` are the host ranges that are these windows themselves, and so no stages of them.
+    """
+
+    ts_ns: Ints
+    end_ns: Ints
+    origin: str
+    name: str
+    rows: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ranges:
+    """Annotated ranges of one thread, or of one stream, that lie in no other of them, in order of start.
+
+    `rows` are those of `host_ops`, none for ranges of a stream.
+    """
+
+    names: Coded
+    ts_ns: Ints
+    end_ns: Ints
+    rows: Ints
+
+    def at(self, places: Ints) -> _Ranges:
+        """Some of them."""
+        rows = self.rows[places] if len(self.rows) else self.rows
+        names = Coded(self.names.codes[places], self.names.texts)
+        return _Ranges(names, self.ts_ns[places], self.end_ns[places], rows)
+
+
+def repetition(trace: Trace, stages: Ints) -> Repetition | None:
+    """What divides a recording that no mark divides; None where nothing repeats, and of one without device work.
+
+    `stages` are the rows of ranges on the step thread that can be stages and lie in no other of these.
+    """
+    if not len(trace.numbers("device_ops", "ts_ns")):
+        return None
+    ranges = _host_ranges(trace, stages) if len(stages) else _device_ranges(trace)
+    present = [ranges.names.texts[code] for code in np.unique(ranges.names.codes).tolist()]
+    if sum(map(is_known_stage, present)) > 1:
+        # The stages of a training loop divide it, not the iterations of the engine in one of them.
+        divided = _of_turns(trace, ranges)
+        if divided is not None:
+            return divided
+    return _iterations(trace) or _of_ranges(trace, ranges) or _graphs(trace) or _loop(trace)
+
+
+def work_end(trace: Trace, start: int, end: int) -> int:
+    """When the last device op that was launched within a window ends; `start` where none was."""
+    first, last = (
+        trace.derived(launch_times),
+        trace.numbers("device_ops", "ts_ns") + trace.numbers("device_ops", "dur_ns"),
+    )
+    inside = (first >= start) & (first < end)
+    return int(last[inside].max(initial=start))
+
+
+def work_begin(trace: Trace, start: int) -> int:
+    """When what the host launches from `start` on begins to run, where most of the time until then it was launched already.
+
+    The device was then busy with what had been launched before the recording began: its time is none of this
+    work. `start` where the device waited for the host, or nothing was launched.
+    """
+    links: Launches = trace.derived(launches)
+    rows = links.linked.nonzero()[0]
+    if not len(rows):
+        return start
+    begins = trace.numbers("device_ops", "ts_ns")
+    first = rows[begins[rows].argmin()]
+    begin, launched, call = int(begins[first]), int(links.ts_ns[first]), int(links.call[first])
+    if call >= 0:
+        # A launch that loads code lasts until its work begins: the device waited for it.
+        launched += int(trace.numbers("host_ops", "dur_ns")[call])
+    return begin if begin - launched > max(launched - start, MIN_BACKLOG_NS) else start
+
+
+def launch_times(trace: Trace) -> Ints:
+    """When each device op was launched; when it began, where no launch is known; long ago, before the first launch.
+
+    A stream works in order: what began before the first op of a recorded launch, without one, was launched before.
+    """
+    links: Launches = trace.derived(launches)
+    start = trace.numbers("device_ops", "ts_ns")
+    if not links.linked.any():
+        return start
+    first = start[links.linked].min()
+    before = ~links.linked & (start < first)
+    issued = np.where(links.linked, links.ts_ns, start)
+    return np.where(before, np.iinfo(np.int64).min, issued)
+
+
+def _iterations(trace: Trace) -> Repetition | None:
+    """The iterations of an engine, of the thread that has most; of ranges within their like the outermost."""
+    names = trace.texts("host_ops", "name")
+    is_iteration = of_kind(trace, "host_ops", "range") & is_named(names, names_iteration)
+    rows = is_iteration.nonzero()[0]
+    if len(rows) < 2:
+        return None
+    rows = rows[trace.derived(nesting).nearest(is_iteration, rows) < 0]
+    thread = trace.numbers("host_ops", "thread")[rows]
+    threads, counts = np.unique(thread, return_counts=True)
+    begins = _host_ranges(trace, rows[thread == threads[counts.argmax()]])
+    if not _launch_work(trace, begins):
+        return None
+    return _windows(trace, begins, "iteration")
+
+
+def _launch_work(trace: Trace, ranges: _Ranges) -> bool:
+    """Whether enough of the device work with a known launch was launched in these ranges: else they are a part of what repeats."""
+    links: Launches = trace.derived(launches)
+    if not links.linked.any():
+        return True
+    dur, issued = trace.numbers("device_ops", "dur_ns")[links.linked], links.ts_ns[links.linked]
+    inside = window_at(ranges.ts_ns, ranges.end_ns, issued) >= 0
+    return int(dur[inside].sum()) >= LEAST_COVER * int(dur.sum())
+
+
+def _host_ranges(trace: Trace, rows: Ints) -> _Ranges:
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    rows = rows[np.argsort(start, kind="stable")]
+    start = trace.numbers("host_ops", "ts_ns")[rows]
+    names = trace.texts("host_ops", "name")
+    end = start + trace.numbers("host_ops", "dur_ns")[rows]
+    return _Ranges(Coded(names.codes[rows], names.texts), start, end, rows)
+
+
+_NO_ROWS = np.empty(0, np.int64)
+
+
+def _device_ranges(trace: Trace) -> _Ranges:
+    """The annotations that were projected to the stream on which they cover most time; those in no other of them."""
+    start, dur = (trace.numbers("device_ranges", name) for name in ("ts_ns", "dur_ns"))
+    names = trace.texts("device_ranges", "name")
+    queue, _ = of_arrays([trace.nullable("device_ranges", name) for name in QUEUE])
+    chosen = is_named(names, _may_repeat) & (dur >= 0)
+    rows = chosen.nonzero()[0]
+    if len(rows):
+        totals = np.bincount(queue[rows], dur[rows])
+        rows = rows[queue[rows] == totals.argmax()]
+        rows = rows[np.lexsort((-dur[rows], start[rows]))]
+        before = np.maximum.accumulate(np.append(start[rows[:1]], (start + dur)[rows[:-1]]))
+        rows = rows[start[rows] >= before]
+    return _Ranges(
+        Coded(names.codes[rows], names.texts), start[rows], (start + dur)[rows], _NO_ROWS
+    )
+
+
+def _may_repeat(name: str) -> bool:
+    return names_iteration(name) or may_be_stage(name)
+
+
+def _windows(
+    trace: Trace, begins: _Ranges, origin: str, until: int = 0, least: float = LEAST_WORK
+) -> Repetition | None:
+    """From each begin to the next; None for a single one, and where they do not hold the work of the recording.
+
+    The last window lasts until its own range and, if given, `until` have ended, and the work launched by then.
+    """
+    if not 2 <= len(begins.ts_ns) <= MOST_WINDOWS:
+        return None
+    last, end = int(begins.ts_ns[-1]), max(int(begins.end_ns[-1]), until)
+    issued = (
+        trace.derived(launch_times) if len(begins.rows) else trace.numbers("device_ops", "ts_ns")
+    )
+    end = max(end, work_end(trace, last, end), last + 1)
+    if not _hold_work(trace, issued, int(begins.ts_ns[0]), end, least):
+        return None
+    patterns = [pattern(name) for name in begins.names.texts]
+    counts = np.bincount(begins.names.codes, minlength=len(patterns))
+    name = patterns[int(counts.argmax())]
+    return Repetition(begins.ts_ns, np.append(begins.ts_ns[1:], end), origin, name, begins.rows)
+
+
+def _hold_work(trace: Trace, issued: Ints, start: int, end: int, least: float) -> bool:
+    """Whether this part of the device work was issued in this time."""
+    dur = trace.numbers("device_ops", "dur_ns")
+    inside = (issued >= start) & (issued < end)
+    return int(dur[inside].sum()) >= least * int(dur.sum())
+
+
+def _of_ranges(trace: Trace, ranges: _Ranges) -> Repetition | None:
+    """Ranges that repeat: several that take turns, or one that covers most of its time."""
+    if len(ranges.ts_ns) < LEAST_TIMES:
+        return None
+    divided = _of_turns(trace, ranges)
+    if divided is not None:
+        return divided
+    code, patterns = _codes_of_patterns(ranges)
+    counts = np.bincount(code, minlength=len(patterns))
+    covered = np.bincount(code, ranges.end_ns - ranges.ts_ns, len(patterns))
+    is_piece = np.array([_PIECE.search(name) is not None for name in patterns])
+    covered[(counts < LEAST_TIMES) | is_piece] = 0
+    leading = int(covered.argmax())
+    if not covered[leading] or not _covers(ranges, code == leading):
+        return None
+    return _windows(trace, ranges.at((code == leading).nonzero()[0]), "repeat")
+
+
+def _codes_of_patterns(ranges: _Ranges) -> tuple[Ints, list[str]]:
+    """The pattern of each range as a code, and the patterns."""
+    patterns = sorted({pattern(name) for name in ranges.names.texts})
+    code_of = {text: code for code, text in enumerate(patterns)}
+    codes = np.array([code_of[pattern(name)] for name in ranges.names.texts], np.int64)
+    return codes[ranges.names.codes], patterns
+
+
+def _of_turns(trace: Trace, ranges: _Ranges) -> Repetition | None:
+    """Windows of ranges that take turns: they are the stages of the windows, and none is a window itself."""
+    if len(ranges.ts_ns) < LEAST_TIMES:
+        return None
+    code, patterns = _codes_of_patterns(ranges)
+    leading = _in_turns(ranges, code, len(patterns))
+    if leading is None:
+        return None
+    begins, until = ranges.at((code == leading).nonzero()[0]), int(ranges.end_ns.max())
+    divided = _windows(trace, begins, "repeat", until)
+    return None if divided is None else replace(divided, rows=_NO_ROWS)
+
+
+def _in_turns(ranges: _Ranges, code: Ints, patterns: int) -> int | None:
+    """The first of several ranges that take turns; None where they do not.
+
+    Ranges that come more or less often, as a validation every few steps, do not matter. At its ends a
+    recording may lack a part of a turn: turns then begin with a range that it lacks.
+    """
+    counts = np.bincount(code, minlength=patterns)
+    covered = np.bincount(code, ranges.end_ns - ranges.ts_ns, patterns)
+    most = int(np.bincount(counts, covered)[1:].argmax()) + 1
+    takes_turns = (counts == most) | ((counts == most - 1) & (counts > 1))
+    chosen = takes_turns[code]
+    many = int(takes_turns.sum())
+    if many < 2 or most < 2 or not _covers(ranges, chosen):
+        return None
+    order = code[chosen]
+    if (counts[takes_turns] == most).all() and many == np.count_nonzero(counts):
+        return int(order[0])
+    if len(np.unique(order[:-1] * patterns + order[1:])) != many:
+        return None
+    fewest = counts[takes_turns].min()
+    return int(order[(counts[order] == fewest).argmax()])
+
+
+def _covers(ranges: _Ranges, chosen: Mask) -> bool:
+    """Whether ranges cover enough of the time from the first to the last of them."""
+    start, end = ranges.ts_ns[chosen], ranges.end_ns[chosen]
+    return union(start, end).total >= LEAST_COVER * float(end.max() - start.min())
+
+
+def _loop(trace: Trace) -> Repetition | None:
+    """Windows between the calls of a training loop that PyTorch marks by itself, of the data loader or the optimizer.
+
+    The rarer of both divides the loop: gradients may be accumulated over several batches, and a batch may be
+    used for several updates.
+    """
+    names = trace.texts("host_ops", "name")
+    marks = (of_kind(trace, "host_ops", "range") & is_named(names, _marks_loop)).nonzero()[0]
+    if not len(marks):
+        return None
+    ranges = _host_ranges(trace, marks)
+    code, patterns = _codes_of_patterns(ranges)
+    counts = np.bincount(code, minlength=len(patterns))
+    frequent = (counts >= LEAST_TIMES).nonzero()[0]
+    if not len(frequent):
+        return None
+    leading = int(frequent[counts[frequent].argmin()])
+    begins = ranges.at((code == leading).nonzero()[0])
+    ends = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
+    # What was recorded before the first update is no whole step.
+    divided = _windows(trace, begins, "repeat", int(ends.max()), LEAST_COVER)
+    return None if divided is None else replace(divided, rows=_NO_ROWS)
+
+
+_marks_loop: Callable[[str], bool] = lambda name: _LOOP.match(name) is not None  # noqa: E731
+
+
+def _graphs(trace: Trace) -> Repetition | None:
+    """Launches of a graph that repeat: in every window as many, of graphs of the same sizes."""
+    names = trace.texts("host_ops", "name")
+    is_graph = of_kind(trace, "host_ops", "runtime") & is_named(names, _launches_graph)
+    calls = is_graph.nonzero()[0]
+    if len(calls) < LEAST_TIMES:
+        return None
+    calls = calls[np.argsort(trace.numbers("host_ops", "ts_ns")[calls], kind="stable")]
+    links: Launches = trace.derived(launches)
+    linked = links.call[links.call >= 0]
+    sizes = np.bincount(linked, minlength=len(names))[calls]
+    period = _period(sizes)
+    if period is None or sizes[:period].sum() < LEAST_GRAPH_OPS:
+        return None
+    if sizes.sum() < LEAST_COVER * len(links.call):
+        return None
+    begins = _host_ranges(trace, calls[::period])
+    divided = _windows(trace, begins, "graph")
+    return None if divided is None else replace(divided, rows=_NO_ROWS)
+
+
+_launches_graph: Callable[[str], bool] = lambda name: "GraphLaunch" in name  # noqa: E731
+
+
+def _period(sizes: Ints) -> int | None:
+    """After how many launches the same sizes come again, at least `LEAST_TIMES` in all; None where they do not.
+
+    >>> _period(np.array([300, 300, 300])), _period(np.array([9, 70, 9, 70, 9, 70])), _period(np.array([1, 2, 3]))
+    (1, 2, None)
+    """
+    for period in range(1, min(len(sizes) // LEAST_TIMES, 512) + 1):
+        if (sizes[period:] == sizes[:-period]).all():
+            return period
+    return None

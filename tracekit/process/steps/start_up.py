@@ -1,0 +1,447 @@
+"""Start-up of a process: what it does once, before its work runs at its usual pace.
+
+The runtime creates its context, code is loaded or compiled, libraries create handles and search for algorithms, graphs are
+captured. Calls are recognized by name, or because they are the first of their kind and far longer than all others: a lone
+call counts. Before its first call of the device, a program that starts may record nothing at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.model.intervals import Intervals, covered, running_max, union
+from tracekit.model.keys import distinct
+from tracekit.model.records import dataclass
+from tracekit.model.remembered import remembered
+from tracekit.model.tables.arrays import Coded, at_rows, joined
+from tracekit.model.trace import Trace
+from tracekit.process.calls.launches import Launches, launches
+from tracekit.process.calls.nesting import Nesting, nesting, own_times
+from tracekit.process.name_filters import is_named, of_kind
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+KINDS = ("context", "code", "library", "compile", "graph", "memory", "other", "program")
+"""What a call of start-up does."""
+
+KIND_TITLES = {
+    "context": "context creation",
+    "code": "module loading",
+    "library": "library set-up",
+    "compile": "JIT compilation",
+    "graph": "graph capture",
+    "memory": "first allocations",
+    "other": "other first calls",
+    "program": "start of the program",
+}
+"""What people read for each kind."""
+
+CONTEXT, CODE, LIBRARY, COMPILE, GRAPH, MEMORY, OTHER, PROGRAM = range(len(KINDS))
+
+NO_CALLS = "no calls"
+"""The name of time in which a program that starts records nothing."""
+
+NAMED_NS = 100_000
+"""A shorter call is no start-up, whatever its name: handles and attributes are asked for in every step."""
+
+FIRST_CALL_NS, FIRST_CALL_TIMES = 1_000_000, 20
+"""A call with an ordinary name takes at least so long, and so many times as long as the others of its name as a rule."""
+
+JIT_NS = 10_000_000
+"""An op that compiles what it runs takes at least so long."""
+
+LEAST_SILENCE = 0.5
+"""A program that starts records nothing for at least this share of the time before its first call of the device."""
+
+MAX_FIRST_CALLS = 1_000
+"""Most long calls that are looked at one by one, in order of time."""
+
+COMPILING = re.compile(
+    r".*(\(dynamo_timed\)|compile_fx|compile_inner|TorchInductor|async_compile|CachingAutotuner"
+    r"|[Tt]riton\S{0,80}[ .:]+(compile|jit)|JITFunction|(nv|hip)rtc"
+    r"|(cu|cuda|hip)(Module|Library)Load|cuLink(Create|Add|Complete)|Lazy Function Loading)",
+    re.DOTALL,
+)
+"""Names of ops, ranges and calls that compile or load code."""
+
+CAPTURING_GRAPH = re.compile(r"(cuda|cu|hip)(GraphInstantiate|StreamBeginCapture|StreamEndCapture)")
+
+_LOADS = re.compile(
+    r"(cu|cuda|hip)(Module|Library|Func|Kernel|Occupancy|GetFuncBySymbol|GetSymbol)|Lazy Function Loading"
+)
+_CREATES_CONTEXT = re.compile(
+    r"(cu|cuda|hip)(Init|CtxCreate|CtxSetCurrent|DevicePrimaryCtx|SetDevice|InitDevice|DeviceReset"
+    r"|GetDevice|DeviceGet|DriverGetVersion|RuntimeGetVersion|GetExportTable)"
+)
+_CREATES_HANDLE = re.compile(
+    r"(cu|cuda|hip)(StreamCreate|EventCreate|StreamGetPriority)|(cudnn|cublas\w*|hipblas\w*|rocblas|miopen|nccl)_?\w*(Create|CommInit)"
+)
+_ALLOCATES = re.compile(
+    r"(cu|cuda|hip)(Mem)?(Malloc|Alloc|Create|HostAlloc|HostMalloc|HostRegister)"
+)
+_LAUNCHES = re.compile(r"(cu|cuda|hip)\w*(Launch|Memset)")
+_DRIVER_LAUNCH = re.compile(r"cuLaunchKernel|hipModuleLaunchKernel|hipExtModuleLaunchKernel")
+_COPIES_OR_WAITS = re.compile(r"memcpy|synchronize|wait|query|peer|prefetch", re.IGNORECASE)
+_NO_JIT = re.compile(r"aten::|Torch-Compiled Region|CompiledF|## Call|triton_")
+"""Ops that run code which is made elsewhere, or bring it with them."""
+
+_JIT_OP = re.compile(r"fused_|fallback_function|TensorExpr|(Cuda|NvFuser)\w*Fusion|prim::|triton")
+_COMPILE_FRAME = re.compile(
+    r"(?:.*/)?(?:torch/_dynamo/convert_frame\.py\(\d+\): (?:_compile|compile_inner)"
+    r"|torch/_inductor/(?:compile_fx|async_compile)\.py\(\d+\): "
+    r"|torch/utils/cpp_extension\.py\(\d+\): (?:load|load_inline|_jit_compile)"
+    r"|triton/(?:compiler/compiler\.py\(\d+\): compile|runtime/jit\.py\(\d+\): _do_compile))"
+)
+_DRIVER_CALL = re.compile(r"ioctl$")
+_ALLOCATING_OP = re.compile(r"aten::(new_)?empty(_strided|_like|_permuted)?$")
+
+
+@remembered
+def _kind_by_name(name: str) -> int:
+    """The kind of start-up by name alone; -1 for other names."""
+    start = name[:300]
+    patterns = (
+        (_LOADS, CODE),
+        (CAPTURING_GRAPH, GRAPH),
+        (COMPILING, COMPILE),
+        (_CREATES_CONTEXT, CONTEXT),
+        (_CREATES_HANDLE, LIBRARY),
+    )
+    return next((kind for pattern, kind in patterns if pattern.match(start)), -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StartUp:
+    """The calls of start-up in order of start, none inside another one.
+
+    `row` is that of `host_ops`, -1 for a Python function and for time without any row; `usual_ns` the median of other calls of the name, -1 where it is a
+    lone one or its name alone tells.
+    """
+
+    row: Ints
+    kind: Ints
+    name: Coded
+    thread: Ints
+    ts_ns: Ints
+    dur_ns: Ints
+    usual_ns: Ints
+
+    @property
+    def end_ns(self) -> Ints:
+        """When each of them returned."""
+        return self.ts_ns + self.dur_ns
+
+    @property
+    def time(self) -> Intervals:
+        """When any of them ran."""
+        return union(self.ts_ns, self.end_ns)
+
+
+def start_up(trace: Trace) -> StartUp:
+    """The calls of start-up of a process whose device work was recorded."""
+    size = len(trace.numbers("host_ops", "ts_ns"))
+    kind, usual = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
+    if len(trace.numbers("device_ops", "ts_ns")) and size:
+        for rows, kinds, usual_ns in _recognized(trace):
+            is_new = kind[rows] < 0
+            kind[rows[is_new]], usual[rows[is_new]] = kinds[is_new], usual_ns[is_new]
+    before = trace.numbers("host_ops", "ts_ns") < _last_begin(trace)
+    rows = ((kind >= 0) & before).nonzero()[0]
+    names = trace.texts("host_ops", "name")
+    thread, start, dur = (
+        trace.numbers("host_ops", name)[rows] for name in ("thread", "ts_ns", "dur_ns")
+    )
+    named = Coded(names.codes[rows], names.texts)
+    calls = _with_frames(trace, StartUp(rows, kind[rows], named, thread, start, dur, usual[rows]))
+    return _with_silence(trace, calls)
+
+
+def _recognized(trace: Trace) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """(rows, kind of each, usual length of each, -1 where unknown), the surest first."""
+    names, dur = trace.texts("host_ops", "name"), trace.numbers("host_ops", "dur_ns")
+    by_name = np.array([*map(_kind_by_name, names.texts), -1], np.int64)[names.codes]
+    is_call = of_kind(trace, "host_ops", "runtime")
+    timed = is_call | of_kind(trace, "host_ops", "op", "range", "overhead")
+    compiles = timed & ((by_name == COMPILE) | (by_name == CODE))
+    named = (compiles | (is_call & (by_name >= 0)) | (timed & (by_name == LIBRARY))) & (
+        dur >= NAMED_NS
+    )
+    rows = named.nonzero()[0]
+    yield rows, by_name[rows], np.full(len(rows), -1)
+    waits = is_named(names, _COPIES_OR_WAITS.search)
+    plain = is_call & ~waits
+    rows = _before_any_work(trace, plain)
+    yield rows, _kind_of_plain(trace, rows, CONTEXT), np.full(len(rows), -1)
+    ops, usual = _rare(trace, of_kind(trace, "host_ops", "op"))
+    rows = _within(trace, plain & (dur >= FIRST_CALL_NS), ops)
+    rows = rows[_idle_during(trace, rows)]
+    yield rows, _kind_of_plain(trace, rows, LIBRARY), np.full(len(rows), -1)
+    is_jit = _compiles_inside(trace, ops)
+    yield ops[is_jit], np.full(int(is_jit.sum()), COMPILE), usual[is_jit]
+    is_allocation = _allocate_first(trace, ops)
+    yield ops[is_allocation], np.full(int(is_allocation.sum()), MEMORY), usual[is_allocation]
+    rows, usual = _rare(trace, plain)
+    idle = _idle_during(trace, rows)
+    yield rows[idle], _kind_of_plain(trace, rows[idle], OTHER), usual[idle]
+
+
+def _kind_of_plain(trace: Trace, rows: Ints, otherwise: int) -> Ints:
+    """What calls with ordinary names do: a launch loads its code; the others by where they were found."""
+    names = at_rows(trace.texts("host_ops", "name"), rows)
+    kinds = np.where(is_named(names, _ALLOCATES.match), MEMORY, otherwise)
+    return np.where(is_named(names, _LAUNCHES.match), CODE, kinds)
+
+
+def _last_begin(trace: Trace) -> int:
+    """When the last device op begins: what a host does afterwards is no start-up."""
+    return int(trace.numbers("device_ops", "ts_ns").max(initial=np.iinfo(np.int64).min))
+
+
+def _before_any_work(trace: Trace, plain: Mask) -> Ints:
+    """The long calls that began before any device work, and those of the system by which the driver starts meanwhile."""
+    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    links: Launches = trace.derived(launches)
+    early = start < _first_launch(trace)
+    calls = (plain & early & (dur >= FIRST_CALL_NS)).nonzero()[0]
+    system = of_kind(trace, "host_ops", "other")
+    asks = system & early & is_named(trace.texts("host_ops", "name"), _DRIVER_CALL.match)
+    issued = links.call[links.call >= 0]
+    asks &= np.isin(
+        trace.numbers("host_ops", "thread"), trace.numbers("host_ops", "thread")[issued]
+    )
+    is_much = int(dur[asks].sum()) >= FIRST_CALL_NS
+    return np.concatenate((calls, asks.nonzero()[0])) if is_much else calls
+
+
+def _first_launch(trace: Trace) -> int:
+    """When the first device op was launched; when it began, where no launch is known."""
+    links: Launches = trace.derived(launches)
+    known = links.ts_ns[links.linked]
+    return int((known if len(known) else trace.numbers("device_ops", "ts_ns")).min())
+
+
+def _rare(trace: Trace, chosen: Mask) -> tuple[Ints, Ints]:
+    """(rows that are the first of their name, or to launch their kernel, and far longer than others of it; the usual length).
+
+    The usual length is the median of the others, -1 for a lone row. The launches by which a process begins, long one by
+    one, are not compared with each other.
+    """
+    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    names = trace.texts("host_ops", "name").codes
+    long = (chosen & (dur >= FIRST_CALL_NS)).nonzero()[0]
+    is_first, rows_of = np.zeros(len(dur), np.bool_), {}
+    for name in distinct(names[long]).tolist():
+        rows_of[name] = (chosen & (names == name)).nonzero()[0]
+        is_first[rows_of[name][start[rows_of[name]].argmin()]] = True
+    is_first[_first_launches(trace)] = True
+    opening = np.zeros(len(dur), np.bool_)
+    opening[_opening_launches(trace)] = True
+    rows, usual = [], []
+    by_time = long[is_first[long]]
+    for row in by_time[np.argsort(start[by_time], kind="stable")][:MAX_FIRST_CALLS].tolist():
+        others = rows_of[int(names[row])]
+        is_other = ~opening[others] if opening[row] else others != row
+        other_durations = dur[others[is_other]]
+        median = int(np.median(other_durations)) if len(other_durations) else -1
+        if dur[row] >= FIRST_CALL_TIMES * median:
+            rows.append(row)
+            usual.append(median)
+    return np.array(rows, np.int64), np.array(usual, np.int64)
+
+
+def _first_launches(trace: Trace) -> Ints:
+    """The calls that were the first to launch a kernel of their name."""
+    links: Launches = trace.derived(launches)
+    ops = (links.call >= 0).nonzero()[0]
+    ops = ops[np.argsort(links.ts_ns[ops], kind="stable")]
+    kernels = trace.texts("device_ops", "name").codes[ops]
+    first: Ints = links.call[ops[np.unique(kernels, return_index=True)[1]]]
+    return first
+
+
+def _opening_launches(trace: Trace) -> Ints:
+    """The launches up to the first short one, each of a new kernel that begins at once: behind a full queue it would not."""
+    links: Launches = trace.derived(launches)
+    start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
+    ops = (links.call >= 0).nonzero()[0]
+    short = dur[links.call[ops]] < FIRST_CALL_NS
+    until = int(links.ts_ns[ops[short]].min(initial=np.iinfo(np.int64).max))
+    ops = ops[links.ts_ns[ops] < until]
+    late = trace.numbers("device_ops", "ts_ns")[ops] - (start + dur)[links.call[ops]]
+    until = int(links.ts_ns[ops[late > FIRST_CALL_NS]].min(initial=until))
+    rows = distinct(links.call[ops])
+    opening: Ints = rows[(start[rows] < until) & np.isin(rows, _first_launches(trace))]
+    return opening
+
+
+def _allocate_first(trace: Trace, ops: Ints) -> Mask:
+    """Which of these ops ask for memory before the first launch, on a thread that launches, and take long by themselves.
+
+    Memory of the host is handed out at once: the first memory of a device waits for its context.
+    """
+    names = trace.texts("host_ops", "name")
+    is_first = is_named(at_rows(names, ops), _ALLOCATING_OP.match)
+    if not is_first.any():
+        return is_first
+    start, dur, thread = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns", "thread"))
+    links: Launches = trace.derived(launches)
+    own = trace.derived(own_times)[ops]
+    is_first &= start[ops] < _first_launch(trace)
+    is_first &= np.isin(thread[ops], thread[links.call[links.call >= 0]])
+    return np.asarray(is_first & (own >= FIRST_CALL_NS) & (2 * own >= dur[ops]), np.bool_)
+
+
+def _idle_during(trace: Trace, rows: Ints) -> Mask:
+    """Which of these rows ran while no device worked for most of their time: others may wait for a full queue."""
+    start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
+    is_idle: Mask = 2 * covered(device_time(trace), start, start + dur) <= dur
+    return is_idle
+
+
+def device_time(trace: Trace) -> Intervals:
+    """When any device runs anything."""
+    start = trace.numbers("device_ops", "ts_ns")
+    return union(start, start + trace.numbers("device_ops", "dur_ns"))
+
+
+def _within(trace: Trace, chosen: Mask, around: Ints) -> Ints:
+    """The chosen rows inside any of the rows `around`."""
+    rows = chosen.nonzero()[0]
+    if not len(rows) or not len(around):
+        return np.empty(0, np.int64)
+    mask = np.zeros(len(chosen), np.bool_)
+    mask[around] = True
+    return rows[trace.derived(nesting).nearest(mask, rows) >= 0]
+
+
+def _compiles_inside(trace: Trace, ops: Ints) -> Mask:
+    """Which of these ops run compiled code, and most of their time is in no row inside them: that made the code.
+
+    Such code is launched by the driver's own call, or by an op that says so by its name.
+    """
+    names, dur = trace.texts("host_ops", "name"), trace.numbers("host_ops", "dur_ns")
+    runs = of_kind(trace, "host_ops", "runtime") & is_named(names, _DRIVER_LAUNCH.match)
+    runs |= of_kind(trace, "host_ops", "op") & is_named(names, _JIT_OP.match)
+    rows = runs.nonzero()[0]
+    if not len(rows) or not len(ops):
+        return np.zeros(len(ops), np.bool_)
+    is_long = (dur[ops] >= JIT_NS) & ~is_named(at_rows(names, ops), _NO_JIT.match)
+    mask = np.zeros(len(dur), np.bool_)
+    mask[ops] = True
+    tree: Nesting = trace.derived(nesting)
+    around = np.isin(ops, tree.nearest(mask, rows))
+    is_made: Mask = is_long & around & (2 * trace.derived(own_times)[ops] >= dur[ops])
+    return is_made
+
+
+def among(calls: StartUp, is_left: Mask) -> StartUp:
+    """The same calls for a trace with only some of the rows of `host_ops`: -1 is the row of one that is gone."""
+    place = np.append(np.where(is_left, np.cumsum(is_left) - 1, -1), -1)
+    return replace(calls, row=place[calls.row])
+
+
+def _with_frames(trace: Trace, calls: StartUp) -> StartUp:
+    """The calls, and the Python functions that compile where these were recorded, each outside all others."""
+    names = trace.texts("python_calls", "name")
+    chosen = is_named(names, _COMPILE_FRAME.match)
+    chosen &= trace.numbers("python_calls", "dur_ns") >= NAMED_NS
+    frames = chosen.nonzero()[0]
+    if not len(frames):
+        return _outermost(calls)
+    start, dur, thread = (
+        trace.numbers("python_calls", name)[frames] for name in ("ts_ns", "dur_ns", "thread")
+    )
+    of_frames = StartUp(
+        np.full(len(frames), -1),
+        np.full(len(frames), COMPILE),
+        Coded(names.codes[frames], names.texts),
+        thread,
+        start,
+        dur,
+        np.full(len(frames), -1),
+    )
+    return _outermost(_joined(calls, of_frames))
+
+
+def _with_silence(trace: Trace, calls: StartUp) -> StartUp:
+    """The calls, and the time without any row before them, where the process had not used a device yet.
+
+    Only a process whose first calls are cold has just begun; another one may wait for data.
+    """
+    launched = _first_launch(trace) if len(calls.ts_ns) else 0
+    if not len(calls.ts_ns) or int(calls.ts_ns[0]) > launched:
+        return calls
+    until = min(int(calls.ts_ns[0]), int(trace.numbers("device_ops", "ts_ns").min()))
+    start, end, first = _silences(trace, until)
+    length = end - start
+    if not len(start) or int(length.sum()) < LEAST_SILENCE * (until - first):
+        return calls
+    size = len(start)
+    of_silence = StartUp(
+        np.full(size, -1),
+        np.full(size, PROGRAM),
+        Coded(np.zeros(size, np.int8), (NO_CALLS,)),
+        np.full(size, calls.thread[0]),
+        start,
+        length,
+        np.full(size, -1),
+    )
+    return _outermost(_joined(of_silence, calls))
+
+
+def _silences(trace: Trace, until: int) -> tuple[Ints, Ints, int]:
+    """(start, end) of the long gaps between the rows of the host before an instant, of all its threads; its first row."""
+    counted = ~of_kind(trace, "host_ops", "overhead", "python", "other")
+    starts, ends = [], []
+    for table, chosen in (("host_ops", counted), ("python_calls", slice(None))):
+        start, dur = (trace.numbers(table, name)[chosen] for name in ("ts_ns", "dur_ns"))
+        is_before = start < until
+        starts.append(start[is_before])
+        ends.append((start + dur)[is_before])
+    rows = union(np.concatenate(starts), np.concatenate(ends))
+    following = np.append(rows.start, until)[1:]
+    is_long = following - rows.end >= FIRST_CALL_NS
+    first = int(rows.start[0]) if len(rows.start) else until
+    return rows.end[is_long], following[is_long], first
+
+
+def _joined(first: StartUp, second: StartUp) -> StartUp:
+    columns = [
+        np.concatenate((getattr(first, name), getattr(second, name)))
+        for name in ("row", "kind", "thread", "ts_ns", "dur_ns", "usual_ns")
+    ]
+    names = joined([first.name, second.name])
+    assert isinstance(names, Coded), "names are texts"
+    return StartUp(columns[0], columns[1], names, *columns[2:])
+
+
+def _outermost(calls: StartUp) -> StartUp:
+    """The rows that no other row of their thread contains, in order of start."""
+    if len(calls.ts_ns) < 2:
+        return calls
+    order = np.lexsort((-calls.dur_ns, calls.ts_ns, calls.thread))
+    ordered = _at(calls, order)
+    end, thread = ordered.end_ns, ordered.thread
+    _, group = np.unique(thread, return_inverse=True)
+    reach = running_max(end, group)
+    is_outer = np.append(True, (end[1:] > reach[:-1]) | (group[1:] != group[:-1]))
+    outer = _at(ordered, is_outer.nonzero()[0])
+    return _at(outer, np.argsort(outer.ts_ns, kind="stable"))
+
+
+def _at(calls: StartUp, rows: Ints) -> StartUp:
+    return StartUp(
+        calls.row[rows],
+        calls.kind[rows],
+        at_rows(calls.name, rows),
+        calls.thread[rows],
+        calls.ts_ns[rows],
+        calls.dur_ns[rows],
+        calls.usual_ns[rows],
+    )

@@ -1,0 +1,580 @@
+"""Steps and stages of one process: windows on the host (M8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracekit.model.intervals import union, window_at
+from tracekit.model.keys import numbered
+from tracekit.model.records import dataclass
+from tracekit.model.stages import (
+    is_collective,
+    is_known_stage,
+    is_whole_step,
+    may_be_stage,
+    numbered_step,
+    profiler_step,
+    scope_stage,
+)
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, all_alike, at_rows, repeated_text
+from tracekit.model.trace import Trace
+from tracekit.process.calls.nesting import nesting
+from tracekit.process.calls.resolution import resolution_ns
+from tracekit.process.name_filters import is_named, narrow, of_kind
+from tracekit.process.steps.policy_updates import stage_codes
+from tracekit.process.steps.recording_start import early_collective, recording_begin
+from tracekit.process.steps.repetition import (
+    LEAST_TIMES,
+    Repetition,
+    launch_times,
+    repetition,
+    work_begin,
+    work_end,
+)
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_NEVER = np.iinfo(np.int64).max
+
+MAX_WHOLES = 8
+"""Most ranges around everything that are looked into."""
+
+MAX_STAGES = 20_000
+"""Most ranges of one source kept one by one; beyond it the outermost first, then the longest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Windows in order of start."""
+
+    ts_ns: Ints
+    dur_ns: Ints
+
+    def __len__(self) -> int:
+        """The number of windows."""
+        return len(self.ts_ns)
+
+    @property
+    def end_ns(self) -> Ints:
+        """When each of them ends."""
+        return self.ts_ns + self.dur_ns
+
+    def row_at(self, ts_ns: Ints) -> Ints:
+        """The window that each instant lies in, the last that began; -1 outside all."""
+        return window_at(self.ts_ns, self.end_ns, ts_ns)
+
+    def or_start_at(self, ts_ns: Ints) -> Ints:
+        """The same, where a window without length holds the instant of its start."""
+        return window_at(self.ts_ns, self.ts_ns + np.maximum(self.dur_ns, 1), ts_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps(Spans):
+    """Steps in order of start, the columns of the measured table `steps`; `origin` and `name` are those of all.
+
+    Recorded before each, and no part of it, None where there is none: `start_up_ns` is the length of start-up, `skew_ns` that
+    of a wait for a rank whose recording had not begun.
+    """
+
+    step: Nullable
+    occurrence: npt.NDArray[np.int32]
+    origin: str
+    name: str | None = None
+    start_up_ns: Ints | None = None
+    skew_ns: Ints | None = None
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The columns by name."""
+        return {
+            "step": self.step,
+            "occurrence": self.occurrence,
+            "origin": repeated_text(self.origin, len(self)),
+            "ts_ns": self.ts_ns,
+            "dur_ns": self.dur_ns,
+        }
+
+    @property
+    def before(self) -> dict[str, Ints]:
+        """What was recorded before each and is no part of it, as columns of `steps`."""
+        none = np.zeros(len(self), np.int64)
+        return {
+            "start_up_ns": none if self.start_up_ns is None else self.start_up_ns,
+            "skew_ns": none if self.skew_ns is None else self.skew_ns,
+        }
+
+    def at(self, rows: npt.NDArray[Any]) -> Steps:
+        """Those of some rows."""
+        return Steps(
+            self.ts_ns[rows],
+            self.dur_ns[rows],
+            at_rows(self.step, rows),
+            self.occurrence[rows],
+            self.origin,
+            self.name,
+            None if self.start_up_ns is None else self.start_up_ns[rows],
+            None if self.skew_ns is None else self.skew_ns[rows],
+        )
+
+    def numbers(self, rows: Ints) -> Nullable:
+        """The number of the step of each row; missing for -1, and where it has no number."""
+        values, missing = np.append(self.step.values, 0), np.append(self.step.missing, True)
+        return Nullable(values[rows], missing[rows])
+
+    def number_at(self, ts_ns: Ints) -> Nullable:
+        """The number of the step that each instant lies in; missing outside all, and where it has no number."""
+        return self.numbers(self.or_start_at(ts_ns))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages(Spans):
+    """Ranges in order of start, the columns of the measured table `stages`."""
+
+    step: Nullable
+    stage: Coded
+    parent: Coded
+    occurrence: npt.NDArray[np.int32]
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The columns by name."""
+        return {
+            "step": self.step,
+            "stage": self.stage,
+            "parent": self.parent,
+            "occurrence": self.occurrence,
+            "ts_ns": self.ts_ns,
+            "dur_ns": self.dur_ns,
+        }
+
+    def at(self, rows: npt.NDArray[Any]) -> Stages:
+        """Those of some rows."""
+        return Stages(
+            self.ts_ns[rows],
+            self.dur_ns[rows],
+            at_rows(self.step, rows),
+            at_rows(self.stage, rows),
+            at_rows(self.parent, rows),
+            self.occurrence[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Steps and stages in order of start: `stages` are the annotated ranges of the step thread.
+
+    `dropped` ranges were beyond the cap.
+    """
+
+    step_rows: Steps
+    stage_rows: Stages
+    dropped: int = 0
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The steps as a frame: step, occurrence, origin, ts_ns, dur_ns."""
+        steps = Columns(len(self.step_rows), self.step_rows.arrays).frame()
+        return steps.astype({"origin": object})
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """The stages as a frame: step, stage, parent, occurrence, ts_ns, dur_ns."""
+        return Columns(len(self.stage_rows), self.stage_rows.arrays).frame()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Host:
+    """What is looked at of every row of `host_ops`."""
+
+    names: Coded
+    is_range: Mask
+    thread: npt.NDArray[np.int32]
+    ts_ns: Ints
+    dur_ns: Ints
+
+    def ranges(self, wanted: Callable[[str], object]) -> Mask:
+        """Which rows are ranges of a wanted name."""
+        return self.is_range & is_named(self.names, wanted)
+
+
+def windows(trace: Trace) -> Windows:
+    """The steps and stages that annotations, or failing them the file itself, tell of."""
+    host = _Host(
+        trace.texts("host_ops", "name"),
+        of_kind(trace, "host_ops", "range"),
+        *(trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns")),
+    )
+    number_of, origin = profiler_step, "profiler"
+    is_step = host.ranges(_is_profiler_step)
+    if not is_step.any():
+        number_of, origin = numbered_step, "range"
+        is_step = _numbered_ranges(trace, host)
+    named = host.is_range & ~is_step & ~is_named(host.names, is_collective)
+    named &= ~_unnumbered_steps(trace, host)
+    plausible = named & is_named(host.names, may_be_stage)
+    thread = _busiest_thread(host, next((m for m in (is_step, plausible, named) if m.any()), named))
+    on_thread = host.is_range & False if thread is None else host.thread == thread
+    is_stage = named & on_thread
+    steps = _annotated_steps(trace, host, (is_step & on_thread).nonzero()[0], number_of, origin)
+    if not len(steps) and _is_unmarked(trace):
+        whole = _wholes(trace, plausible & on_thread)
+        is_stage[whole], plausible[whole] = False, False
+        repeated = repetition(trace, _outermost(trace, plausible & on_thread))
+        if repeated is not None:
+            is_stage[repeated.rows] = False
+            steps = _after_start_up(trace, _repeated_steps(repeated))
+    stage_rows = is_stage.nonzero()[0]
+    is_stage[stage_rows[_around_steps(host, steps, stage_rows, trace.derived(resolution_ns))]] = (
+        False
+    )
+    if not len(steps):
+        steps = _begun(trace, _file_steps(trace, host, (plausible & on_thread).nonzero()[0]))
+    if len(steps) and any(account.captures for account in trace.source.accounts):
+        # A process that was recorded all the time went through other steps too: nobody captured those.
+        is_stage &= steps.or_start_at(host.ts_ns) >= 0
+    stages, dropped = _stages(trace, host, is_stage, steps)
+    if steps.start_up_ns is not None:
+        stages = _clipped(stages, int(steps.ts_ns[0]))
+    trace.forget(launch_times)
+    return Windows(steps, stages, dropped)
+
+
+def _begun(trace: Trace, steps: Steps) -> Steps:
+    """The one step that a recording without marks is, from where its work begins: start-up comes before it.
+
+    What a collective waits for a rank whose recording had not begun is no part of the recording at all.
+    """
+    if len(steps) != 1 or not steps.step.missing.all() or not _is_unmarked(trace):
+        return steps
+    host_begin, end = int(steps.ts_ns[0]), int(steps.end_ns[0])
+    skew = trace.derived(early_collective)
+    begin = host_begin if skew is None else min(max(host_begin, skew.end_ns), end)
+    start = min(recording_begin(trace, begin), end)
+    if start == host_begin:
+        return steps
+    return replace(
+        steps,
+        ts_ns=np.array([start]),
+        dur_ns=np.array([end - start]),
+        start_up_ns=np.array([start - begin]),
+        skew_ns=np.array([begin - host_begin]),
+    )
+
+
+def _after_start_up(trace: Trace, steps: Steps) -> Steps:
+    """The windows of what repeats that begin once start-up is over, where enough are left."""
+    rows = (steps.ts_ns >= recording_begin(trace, int(steps.ts_ns[0]))).nonzero()[0]
+    return steps.at(rows) if LEAST_TIMES <= len(rows) < len(steps) else steps
+
+
+def _clipped(stages: Stages, begin_ns: int) -> Stages:
+    """The stages from this instant on, without those that are mostly before it."""
+    stages = stages.at((stages.ts_ns + stages.dur_ns // 2 >= begin_ns).nonzero()[0])
+    start = np.maximum(stages.ts_ns, begin_ns)
+    return replace(stages, ts_ns=start, dur_ns=stages.end_ns - start)
+
+
+def _around_steps(host: _Host, steps: Steps, rows: Ints, jitter_ns: int) -> Mask:
+    """Which of these ranges hold a whole step, and more: none is a stage of a step, but those that are known as stages."""
+    long = (steps.dur_ns > 0).nonzero()[0]
+    start = host.ts_ns[rows]
+    end = start + host.dur_ns[rows]
+    step = np.searchsorted(steps.ts_ns[long], start)
+    step_start, step_end = (np.append(ns[long], _NEVER)[step] for ns in (steps.ts_ns, steps.end_ns))
+    # A range that a step is as long as may end after it by what times are rounded to.
+    holds = (step_end <= end) & ((start < step_start) | (step_end + jitter_ns < end))
+    return holds & ~is_named(at_rows(host.names, rows), is_known_stage)
+
+
+def _is_unmarked(trace: Trace) -> bool:
+    """Whether device work was recorded, and neither file name nor process nor engine says of which step or stage.
+
+    What was recorded of a host alone is one piece: nothing tells whether what repeats in it is the work.
+    """
+    source = trace.source
+    is_capture = source.part is not None and source.part.startswith("capture")
+    is_told = is_capture or source.step is not None or source.replica is not None
+    is_told |= any(account.captures for account in source.accounts)
+    is_told |= scope_stage(source.scope, source.role) is not None
+    return not is_told and len(trace.numbers("device_ops", "ts_ns")) > 0
+
+
+def _wholes(trace: Trace, plausible: Mask) -> Ints:
+    """The rows of ranges that stand alone around all others: they are the recording, and would hide what they hold."""
+    wholes: list[int] = []
+    inside = plausible.copy()
+    while True:
+        outer = _outermost(trace, inside)
+        if len(outer) != 1 or np.count_nonzero(inside) < 3 or len(wholes) == MAX_WHOLES:
+            return np.array(wholes, np.int64)
+        name = trace.texts("host_ops", "name").texts[
+            trace.texts("host_ops", "name").codes[outer[0]]
+        ]
+        if is_known_stage(name):
+            return np.array(wholes, np.int64)
+        wholes += outer.tolist()
+        inside[outer] = False
+
+
+def _outermost(trace: Trace, chosen: Mask) -> Ints:
+    """Which of the chosen rows lie in no other of them."""
+    rows = chosen.nonzero()[0]
+    return rows[trace.derived(nesting).nearest(chosen, rows) < 0]
+
+
+def _repeated_steps(repeated: Repetition) -> Steps:
+    """One row a window of what repeats, numbered from 1."""
+    count = len(repeated.ts_ns)
+    return Steps(
+        repeated.ts_ns,
+        repeated.end_ns - repeated.ts_ns,
+        Nullable(np.arange(1, count + 1), np.zeros(count, np.bool_)),
+        np.zeros(count, np.int32),
+        repeated.origin,
+        repeated.name,
+    )
+
+
+def _is_profiler_step(name: str) -> bool:
+    return profiler_step(name) is not None
+
+
+def _is_numbered_step(name: str) -> bool:
+    return numbered_step(name) is not None
+
+
+def _busiest_thread(host: _Host, mask: Mask) -> int | None:
+    """The thread on which the chosen rows cover most time; the lowest of equals, None without rows."""
+    rows = mask.nonzero()[0]
+    if not len(rows):
+        return None
+    thread, start = host.thread[rows], host.ts_ns[rows]
+    if (thread == thread[0]).all():
+        return int(thread[0])
+    end = start + host.dur_ns[rows]
+    totals = {int(t): union(start[thread == t], end[thread == t]).total for t in np.unique(thread)}
+    return min(totals, key=lambda t: (-totals[t], t))
+
+
+def _numbered_ranges(trace: Trace, host: _Host) -> Mask:
+    """Which rows are ranges `step n` that divide the recording: not those within a stage, or within their like.
+
+    Where the file itself is a step or a stage, or its process says which steps it captured, such ranges are
+    pieces of that.
+    """
+    source = trace.source
+    is_capture = source.step is not None or any(account.captures for account in source.accounts)
+    if is_capture or scope_stage(source.scope, source.role) is not None:
+        return np.zeros(len(host.ts_ns), np.bool_)
+    is_numbered = host.ranges(_is_numbered_step)
+    rows = is_numbered.nonzero()[0]
+    if len(rows):
+        above = is_numbered | host.ranges(is_known_stage)
+        is_numbered[rows[trace.derived(nesting).nearest(above, rows) >= 0]] = False
+    return is_numbered
+
+
+def _unnumbered_steps(trace: Trace, host: _Host) -> Mask:
+    """Which rows are ranges `step` or the like around known stages: they would hide what they hold."""
+    around = host.ranges(is_whole_step)
+    is_whole = np.zeros(len(around), np.bool_)
+    if around.any():
+        stages = host.ranges(is_known_stage).nonzero()[0]
+        outer = trace.derived(nesting).nearest(around, stages)
+        is_whole[outer[outer >= 0]] = True
+    return is_whole
+
+
+def _annotated_steps(
+    trace: Trace,
+    host: _Host,
+    rows: Ints,
+    number_of: Callable[[str], int | None],
+    origin: str,
+) -> Steps:
+    """One row a `ProfilerStep#n` (or a range `step n`)."""
+    # Of steps with one start the longest comes last, whatever their order: `number_at` takes the last.
+    ids = trace.numbers("host_ops", "id")
+    rows = rows[np.lexsort((ids[rows], host.dur_ns[rows], host.ts_ns[rows]))]
+    numbers = [number_of(host.names.texts[code]) for code in host.names.codes[rows].tolist()]
+    step = np.array(numbers, np.int64)
+    return Steps(
+        host.ts_ns[rows],
+        host.dur_ns[rows],
+        Nullable(step, np.zeros(len(step), np.bool_)),
+        _occurrence(step),
+        origin,
+    )
+
+
+def _occurrence(keys: Ints) -> npt.NDArray[np.int32]:
+    """How many equal keys stand before each.
+
+    >>> _occurrence(np.array([7, 3, 7, 7])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    occurrence = np.empty(len(keys), np.int32)
+    occurrence[order] = np.arange(len(keys)) - np.searchsorted(ordered, ordered)
+    return occurrence
+
+
+def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
+    """The source as one step, or as the steps that its process says it captured.
+
+    A step lasts from the first to the last thing the host did, or until the device work that was launched
+    meanwhile has ended (of a device without a host: from its first to its last op). Where the device came to that
+    work late, being busy with what was launched before the recording, a capture begins with it. What is recorded
+    of Python functions does not count: whether they are is a choice of the profiler. A capture of several
+    steps in a row, named by the first, is told by stages that all come equally often: it is divided where the
+    first stage begins anew.
+    """
+    counted = ~of_kind(trace, "host_ops", "overhead", "python", "other")
+    start, length = host.ts_ns, host.dur_ns
+    if not counted.any():
+        start, length = (trace.numbers("device_ops", name) for name in ("ts_ns", "dur_ns"))
+        counted = all_alike(np.True_, len(start))
+    numbers: list[int | None] = []
+    bounds: list[tuple[int, int]] = []
+    captures = _captured(trace, start, counted)
+    afterwards = [*(first for _, first, _ in captures[1:]), _INT64.max]
+    for (step, first, last), following in zip(captures, afterwards, strict=False):
+        begun_ns, finished = _extent(start, length, _inside(start, counted, first, last))
+        begun = host.ts_ns[plausible]
+        of_capture = plausible[(begun >= first) & (begun < last)]
+        finished = max(finished, min(work_end(trace, first, last), following))
+        ends = [*_divisions(trace, host, of_capture), finished]
+        begun_ns = _begin_of(trace, step, begun_ns)
+        begins = [min(begun_ns, finished), *ends[:-1]]
+        bounds += zip(begins, ends, strict=True)
+        numbers += [None if step is None else step + place for place in range(len(begins))]
+    stage = scope_stage(trace.source.scope, trace.source.role)
+    is_stage = stage is not None or any(account.discrete for account in trace.source.accounts)
+    unknown = np.array([number is None for number in numbers], np.bool_)
+    begin, finish = np.array(bounds, np.int64).reshape(-1, 2).T
+    return Steps(
+        begin,
+        finish - begin,
+        Nullable(np.array([number or 0 for number in numbers], np.int64), unknown),
+        np.where(unknown, np.cumsum(unknown, dtype=np.int32) - 1, 0).astype(np.int32),
+        "stage" if is_stage else "file",
+    )
+
+
+_INT64 = np.iinfo(np.int64)
+
+
+def _inside(start: Ints, counted: Mask, first: int, last: int) -> Mask:
+    """Which of those that count begin from `first` on and before `last`."""
+    is_inside: Mask = counted & (start >= first) & (start < last)
+    return is_inside
+
+
+def _extent(start: Ints, length: Ints, chosen: Mask) -> tuple[int, int]:
+    """(the first start, the last end) of the chosen ones, of which no column is copied."""
+    begun = start.min(where=chosen, initial=_INT64.max)
+    return int(begun), int((start + length).max(where=chosen, initial=_INT64.min))
+
+
+def _begin_of(trace: Trace, step: int | None, host_begin_ns: int) -> int:
+    """When a capture begins: with the host, or with its device work; one that its process tells of, with the host."""
+    if trace.source.accounts or step is not None or not trace.has("host_ops"):
+        return host_begin_ns
+    return work_begin(trace, host_begin_ns)
+
+
+def _captured(trace: Trace, start: Ints, counted: Mask) -> list[tuple[int | None, int, int]]:
+    """(step, from, until) of the captures in which something that counts began, in order.
+
+    Where the process said nothing of captures, or of none in this file, that is all of it; but of a process that
+    ran beside those that did, only what it did meanwhile.
+    """
+    captures = [
+        (
+            account_capture.step,
+            account_capture.start_unix_ns,
+            _INT64.max if account_capture.stop_unix_ns is None else account_capture.stop_unix_ns,
+        )
+        for account in trace.source.accounts
+        for account_capture in account.captures
+        if account_capture.start_unix_ns is not None
+    ]
+    begun = [
+        (step, first, last)
+        for step, first, last in sorted(captures, key=lambda capture: capture[1:])
+        if trace.meta.get("absolute_time") and _inside(start, counted, first, last).any()
+    ]
+    is_helper = bool(captures) and all(not account.name for account in trace.source.accounts)
+    if begun or not counted.any() or (is_helper and trace.meta.get("absolute_time")):
+        return begun
+    return [(trace.source.step, _INT64.min, _INT64.max)]
+
+
+def _divisions(trace: Trace, host: _Host, plausible: Ints) -> list[int]:
+    """Where a capture of several steps begins its second, third … step; empty for one step."""
+    if len(plausible) < 4 or scope_stage(trace.source.scope, trace.source.role) is not None:
+        return []
+    is_plausible = np.zeros(len(host.ts_ns), np.bool_)
+    is_plausible[plausible] = True
+    outer = plausible[trace.derived(nesting).nearest(is_plausible, plausible) < 0]
+    codes, start = host.names.codes[outer], host.ts_ns[outer]
+    names, counts = np.unique(codes, return_counts=True)
+    if len(names) < 2 or counts.min() < 2 or counts.min() != counts.max():
+        return []
+    return sorted(start[codes == codes[start.argmin()]].tolist())[1:]
+
+
+def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[Stages, int]:
+    """(one row a range that is a stage, how many were beyond the cap); of ranges within their like, the outermost."""
+    rows = is_stage.nonzero()[0]
+    parent = trace.derived(nesting).nearest(is_stage, rows)
+    codes, texts = stage_codes(trace, rows, parent)
+    nested_like = (parent >= 0) & (codes[parent] == codes[rows])
+    rows, parent = rows[~nested_like], parent[~nested_like]
+    if dropped := max(len(rows) - MAX_STAGES, 0):
+        weight = np.where(parent < 0, np.iinfo(np.int64).max, host.dur_ns[rows])
+        chosen = np.sort(np.argsort(-weight, kind="stable")[:MAX_STAGES])
+        rows, parent = rows[chosen], parent[chosen]
+    order = np.lexsort((rows, host.ts_ns[rows]))
+    rows, parent = rows[order], parent[order]
+    # A step may end, as recorded, just after what follows it has begun.
+    jitter_ns = np.minimum(trace.derived(resolution_ns), host.dur_ns[rows] // 2)
+    step, stage = steps.number_at(host.ts_ns[rows] + jitter_ns), codes[rows]
+    _, step_place = numbered(np.where(step.missing, -1, step.values))
+    stages = Stages(
+        host.ts_ns[rows],
+        host.dur_ns[rows],
+        step,
+        narrow(stage, texts),
+        narrow(np.where(parent >= 0, codes[parent], -1), texts),
+        _occurrence(step_place * (len(texts) + 1) + stage + 1),
+    )
+    return stages, dropped
+
+
+def step_of(steps: pd.DataFrame, ts_ns: Ints) -> Any:
+    """The number of the step that each instant lies in; NA outside all steps, and where it has no number."""
+    number = steps["step"].array
+    if not len(number):
+        return pd.array([pd.NA] * len(ts_ns), dtype="Int64")
+    row = step_at(steps, ts_ns)
+    missing = (row < 0) | np.asarray(number.isna())[row]
+    return pd.arrays.IntegerArray(number.to_numpy(np.int64, na_value=0)[row], missing)
+
+
+def step_at(steps: pd.DataFrame, ts_ns: Ints) -> Ints:
+    """The row of the step, or other window in order of start, that each instant lies in; -1 outside all.
+
+    One without length holds the instant of its start.
+    """
+    start = steps["ts_ns"].to_numpy()
+    return window_at(start, start + np.maximum(steps["dur_ns"].to_numpy(), 1), ts_ns)
