@@ -185,7 +185,7 @@ def main():
         sys.stdout.flush()
 
 
-LONGEST = float(sys.argv[3]) if len(sys.argv) > 3 else 30.0
+LONGEST = float(sys.argv[3]) if __name__ == "__main__" and len(sys.argv) > 3 else 30.0
 
 if __name__ == "__main__":
     main()
