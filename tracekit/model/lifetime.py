@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -97,13 +97,13 @@ def _fields(path: Path) -> list[str]:
         return []
 
 
-def start_guard(marks: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a process that, once this one has ended or closed the guard's input, ends what a library started for this one.
+def start_guard(marks: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Start a process that, once this one has ended or closed the guard's input, ends processes started for this one.
 
-    Those are the processes that descend from this one, begin after this call, and have one of the `marks` in
-    their command lines; all others are let alone. Linux only.
+    These are the groups that `entrust` named, and the descendants that a library started: those that begin after
+    this call and have one of the `marks` in their command lines. The guard leaves all others alone. Linux only.
     """
-    known = list(processes_below(os.getpid()))
+    known = list(processes_below(os.getpid())) if marks else []
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.append({root!r}); from tracekit.model.lifetime import guard; guard({os.getpid()}, {list(marks)!r}, {known!r})"
     return subprocess.Popen(  # noqa: S603 - this very Python
@@ -115,15 +115,56 @@ def start_guard(marks: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
+def entrust(guard: subprocess.Popen[bytes], leader: int) -> None:
+    """Name the leader of a process group to a guard, which ends the group once this process has ended."""
+    assert guard.stdin is not None
+    with contextlib.suppress(OSError):  # somebody killed the guard
+        guard.stdin.write(f"{leader} {start_of(leader)}\n".encode())
+        guard.stdin.flush()
+
+
+@contextlib.contextmanager
+def guarded_group() -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the leader of a process group: if this process is killed, the group ends too.
+
+    The function does nothing off Linux, and where no guard can be started.
+    """
+    guard = None
+    if sys.platform == "linux" and sys.executable:
+        with contextlib.suppress(OSError):
+            guard = start_guard()
+    if guard is None:
+        yield lambda _: None
+        return
+    try:
+        yield lambda leader: entrust(guard, leader)
+    finally:
+        guard.kill()
+        guard.communicate()
+
+
 def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
-    """Note what descends from `pid`, bears one of the `marks` and is not `known`; when standard input closes, end it after a grace."""
+    """Watch for new descendants of `pid` with one of the `marks` until standard input closes, then end them.
+
+    They have a grace to end by themselves; groups that standard input names (`entrust`) have none.
+    """
     began = time.monotonic()
     noted: dict[int, str] = {}
+    named = b""
     while True:
-        noted |= {p: t for p, t in processes_marked(pid, marks).items() if p not in known}
+        if marks:
+            noted |= {p: t for p, t in processes_marked(pid, marks).items() if p not in known}
         pause_s = _NOTE_EVERY_S if time.monotonic() - began < _STARTING_S else _LOOK_EVERY_S
-        if select.select([0], [], [], pause_s)[0]:
-            break
+        if select.select([0], [], [], pause_s if marks else None)[0]:
+            text = os.read(0, 4096)
+            if not text:
+                break
+            named += text
+    for line in named.decode().splitlines():
+        leader, _, since = line.partition(" ")
+        if _runs(int(leader), since):
+            with contextlib.suppress(OSError):
+                os.killpg(int(leader), signal.SIGKILL)
     deadline = time.monotonic() + _GUARD_GRACE_S
     while time.monotonic() < deadline and any(map(_runs, noted, noted.values())):
         time.sleep(_NOTE_EVERY_S)
