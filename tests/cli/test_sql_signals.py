@@ -24,9 +24,12 @@ FOLDED = "SELECT length(repeat('x', 1000000000)) + length(md5(repeat('y', 200000
 """DuckDB computes this while it plans, without a look at signals."""
 
 
-def ending(folder, statement, number, after_s, presses=1):
+TRACEKIT = (sys.executable, "-m", "tracekit")
+
+
+def ending(folder, statement, number, after_s, presses=1, start=TRACEKIT):
     """How a statement ended after a signal, and after how many seconds."""
-    command = [sys.executable, "-m", "tracekit", "sql", EXAMPLE, statement]
+    command = [*start, "sql", EXAMPLE, statement]
     program = Program(command, folder, environment={"PYTHONPATH": str(ROOT)})
     time.sleep(after_s)
     began = time.monotonic()
@@ -50,6 +53,29 @@ def test_a_second_interrupt_ends_a_statement_at_once(tmp_path):
     ended, seconds = ending(tmp_path, FOLDED, signal.SIGINT, 2.5, presses=2)
     assert (ended.status, ended.survivors) == (130, {})
     assert seconds < 2
+
+
+WITHOUT_CHILD = """
+import sys
+from tracekit.cli import child, main
+child._can_fork = lambda: False
+sys.argv[0] = "tracekit"
+main()
+"""
+
+
+@pytest.mark.parametrize(("statement", "presses"), [(ENDLESS, 1), (FOLDED, 1), (FOLDED, 2)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_statement_where_no_child_can_run_it(
+    tmp_path, statement, number, status, presses
+):
+    start = [sys.executable, "-c", WITHOUT_CHILD]
+    ended, seconds = ending(tmp_path, statement, number, 2.5, presses, start)
+    assert ended.status == status
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert ended.errors.decode().strip() == f"tracekit: {word}"
+    assert ended.output == b""
+    assert seconds < 4
 
 
 class Terminal:

@@ -5,13 +5,15 @@ DuckDB runs for minutes without a look at Python's signals, and makes an error o
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +25,8 @@ _GRACE_S = 1.0
 """How long the child may take to remove its temporary files before it is killed."""
 
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+_DONE = 0
+"""In place of a signal's number: the work is done."""
 
 
 class Statements:
@@ -53,7 +57,8 @@ def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None
     during one statement.
     """
     if not _can_fork():
-        return work()
+        with _leaving_on_signals() if statements is None else contextlib.nullcontext():
+            return work()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     waited = {*_SIGNALS, signal.SIGCHLD}
@@ -80,6 +85,47 @@ def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None
     return status
 
 
+@contextlib.contextmanager
+def _leaving_on_signals() -> Iterator[None]:
+    """Without a child: leave on SIGINT or SIGTERM once the grace is over, or on the second, from another thread.
+
+    The main thread may be in DuckDB, where Python runs no handlers; a shell interrupts its statements itself.
+    """
+    if threading.current_thread() is not threading.main_thread() or not _owns_streams():
+        yield
+        return
+    received, sent = socket.socketpair()
+    sent.settimeout(0)
+    before = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_leave_on_signals, args=(received,), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        sent.send(bytes([_DONE]))
+
+
+def _leave_on_signals(received: socket.socket) -> None:
+    """End this process by the first signal whose grace is over, or by the second, unless the work is done."""
+    first = None
+    try:
+        while number := received.recv(1)[0]:
+            if number in _SIGNALS:
+                if first is not None:
+                    break
+                first = number
+                received.settimeout(_GRACE_S)
+    except TimeoutError:
+        pass
+    if number == _DONE or first is None:
+        return
+    is_interrupt = first == signal.SIGINT
+    leaving.tell_end(is_interrupt=is_interrupt)
+    terminal.resume_commands()
+    # Without exit handlers: DuckDB's waits for the statement. The next run removes temporary files.
+    os._exit(leaving.INTERRUPTED if is_interrupt else leaving.TERMINATED)
+
+
 def _can_fork() -> bool:
     """Whether a copy of this process would do the same: it has one thread, and writes to its own streams."""
     tasks = Path("/proc/self/task")
@@ -87,7 +133,14 @@ def _can_fork() -> bool:
         sys.platform == "linux"
         and tasks.is_dir()
         and len(list(tasks.iterdir())) == 1
-        and sys.stdout is sys.__stdout__
+        and _owns_streams()
+    )
+
+
+def _owns_streams() -> bool:
+    """Whether this process writes to its own streams, not to those of a program that calls us."""
+    return (
+        sys.stdout is sys.__stdout__
         and sys.stderr is sys.__stderr__
         and sys.stdout is not None
         and sys.stderr is not None

@@ -31,12 +31,17 @@ def status_of(work: Callable[[], object], is_verbose: Callable[[], bool]) -> int
         return 0
     except (KeyboardInterrupt, click.Abort, Terminated) as stop:
         is_interrupt = not isinstance(stop, Terminated)
-        terminal.tell(f"\ntracekit: {'interrupted' if is_interrupt else 'terminated'}")
+        tell_end(is_interrupt=is_interrupt)
         return INTERRUPTED if is_interrupt else TERMINATED
     except Exception as error:  # noqa: BLE001 - the last place where a person can be told
         terminal.tell_error(error, stack=is_verbose())
         return FAILED
     return status if isinstance(status, int) else 0
+
+
+def tell_end(*, is_interrupt: bool) -> None:
+    """Say that SIGINT or SIGTERM ended the command."""
+    terminal.tell(f"\ntracekit: {'interrupted' if is_interrupt else 'terminated'}")
 
 
 @contextlib.contextmanager
