@@ -39,13 +39,22 @@ def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> 
     }
     enabled = {role: block for role, block in blocks.items() if block.enable}
     yield from _old_keys(config, shared)
-    yield from _step_problems(config, shared, enabled, total_steps)
+    tool_problems = {
+        role: _tool_problem(config, role, block, shared) for role, block in enabled.items()
+    }
+    records = any(
+        tool_problems[role] is None and _has_rank(config, role, block)
+        for role, block in enabled.items()
+    )
+    yield from _step_problems(config, shared, enabled, total_steps, records=records)
+    steps, total = shared.plan.steps, _total_steps(config, total_steps)
+    has_step = len(_absent_steps(steps, total)) < len(steps)
     for role, block in enabled.items():
-        problem = _tool_problem(config, role, block, shared)
+        problem = tool_problems[role]
         if problem:
             yield problem
             continue  # without a tool nothing else about the role matters
-        yield from _rank_problems(config, role, block)
+        yield from _rank_problems(config, role, block, has_step=has_step)
         if _is_server(role):
             yield from _server_problems(config, role, block)
         elif shared.tool and block.tool != shared.tool:
@@ -63,14 +72,16 @@ def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> 
     yield from _problems_of_one_worker(blocks, enabled)
 
 
-def find_absent_steps(steps: Sequence[int], total: int | None = None) -> str | None:
-    """Name the steps that a run never comes to; None where it comes to all, as far as `total` says."""
-    absent = [step for step in steps if step < 1 or (total is not None and step > total)]
-    if not absent:
-        return None
-    never = "nothing is profiled" if len(absent) == len(steps) else "the other steps are profiled"
-    length = "steps count from 1" if total is None else f"this run has steps 1 to {total}"
-    return f"steps {absent}: {length}; {never}"
+def _absent_steps(steps: Sequence[int], total: int | None) -> list[int]:
+    """The steps that a run never reaches; `total` is its length where it is known."""
+    return [step for step in steps if step < 1 or (total is not None and step > total)]
+
+
+def _total_steps(config: Mapping[str, Any], total: int | None) -> int | None:
+    """The length of the run, by itself or by its configuration; None where neither says it."""
+    if total is None:
+        total = given(at(config, "trainer") or {}, "total_training_steps")
+    return total if isinstance(total, int) else None
 
 
 def _old_keys(config: Mapping[str, Any], shared: GlobalProfile) -> Iterator[str]:
@@ -94,8 +105,10 @@ def _step_problems(
     shared: GlobalProfile,
     enabled: Mapping[str, ProfilerConfig],
     total: int | None,
+    *,
+    records: bool,
 ) -> Iterator[str]:
-    """Steps without a role, roles without a step, and steps that never come."""
+    """Yield steps without a role, roles without a step, and steps that never come; `records`: some role has a tool."""
     if shared.plan.steps and not enabled:
         yield "steps are given, but no role's profiler is enabled: nothing is profiled"
     if enabled and not shared.plan.steps:
@@ -103,11 +116,13 @@ def _step_problems(
     steps = given(at(config, "global_profiler") or {}, "steps")
     if isinstance(steps, (int, str)):
         yield f"steps is {steps!r}: verl's trainers look for a step's number in a list, [1, 2]"
-    if total is None:
-        total = given(at(config, "trainer") or {}, "total_training_steps")
-    absent = find_absent_steps(shared.plan.steps, total if isinstance(total, int) else None)
+    total = _total_steps(config, total)
+    absent = _absent_steps(shared.plan.steps, total)
     if absent and enabled:
-        yield absent
+        is_rest = records and len(absent) < len(shared.plan.steps)
+        rest = "the other steps are" if is_rest else "nothing is"
+        length = "steps count from 1" if total is None else f"this run has steps 1 to {total}"
+        yield f"steps {absent}: {length}; {rest} profiled"
 
 
 def _tool_problem(
@@ -127,18 +142,31 @@ def _tool_problem(
     return None
 
 
-def _rank_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> Iterator[str]:
-    """Ranks that the run does not have, where the configuration says how many it has."""
-    world = _world_size(config, role)
-    if world is None or block.all_ranks:
-        return
-    ranks: list[Any] = block.ranks  # verl looks at none of them
-    absent = [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
-    if absent:
-        rest = "nothing" if len(absent) == len(ranks) else "only the others"
+def _rank_problems(
+    config: Mapping[str, Any], role: str, block: ProfilerConfig, *, has_step: bool
+) -> Iterator[str]:
+    """Yield the ranks that the run does not have, where the configuration says how many it has."""
+    world, absent = _world_size(config, role), _absent_ranks(config, role, block)
+    if world is not None and absent:
+        is_rest = has_step and _has_rank(config, role, block)
+        rest = "only the others" if is_rest else "nothing"
         last = f"ranks 0 to {world - 1}" if world > 1 else "rank 0 only"
         verb = "is" if rest == "nothing" else "are"
         yield f"{role}: ranks {absent} do not exist: the run has {last}; {rest} {verb} profiled"
+
+
+def _absent_ranks(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> list[int]:
+    """The ranks of a block that the run does not have, as far as the configuration says."""
+    world = _world_size(config, role)
+    if world is None or block.all_ranks:
+        return []
+    ranks: list[Any] = block.ranks  # verl looks at none of them
+    return [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
+
+
+def _has_rank(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bool:
+    """Whether the run has one of the ranks that a block names; without names, rank 0 counts."""
+    return not block.ranks or len(_absent_ranks(config, role, block)) < len(block.ranks)
 
 
 def _world_size(config: Mapping[str, Any], role: str) -> int | None:

@@ -94,9 +94,9 @@ class SwitchedProfiler(DistProfiler):
 
 @functools.cache
 def _tell_that_it_is_active() -> None:
-    """Say once, where verl's logs show it, who profiles here: a warning, as verl shows nothing less."""
+    """Log once whose profiler this process has: as a warning, because verl hides lower levels."""
     version = getattr(sys.modules.get("verl"), "__version__", "of an unknown version")
-    log.warning("capture profiles this process in the place of verl's profiler (verl %s)", version)
+    log.warning("capture replaces verl's profiler in this process (verl %s)", version)
 
 
 def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
