@@ -1,6 +1,6 @@
-"""The work of a command in a child process: a signal ends it at once, in whatever library it is.
+"""Run the work of a command in a child process, so that a signal ends it at once inside any library.
 
-DuckDB runs for minutes without a look at Python's signals, and makes an error of its own of one that it notices.
+DuckDB runs for minutes without checking Python's signals, and turns one that it notices into its own error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.lifetime import die_with, leave_at_once
 
 _GRACE_S = 1.0
-"""How long the child may take to remove its temporary files before it is killed."""
+"""Time for the child to remove its temporary files before it is killed."""
 
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _DONE = 0
@@ -30,7 +30,7 @@ _DONE = 0
 
 
 class Statements:
-    """Which statement of a shell runs, as its parent sees it: 0 while none does."""
+    """The number of the statement that a shell runs, shared with its parent; 0 while none runs."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 8)
@@ -50,11 +50,10 @@ class Statements:
 
 
 def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None = None) -> int:
-    """The status of `work`, run in a child where this process can be forked, else here.
+    """Run `work` in a child, or here where this process cannot fork, and return its status.
 
-    SIGINT and SIGTERM end the child, and are then raised here; a second one kills it. With `statements` the
-    child is a shell: SIGINT reaches it too, interrupts the statement, and ends it only when it comes twice
-    during one statement.
+    SIGINT and SIGTERM end the child and are then raised here; a second one kills it. With `statements` the
+    child is a shell: SIGINT interrupts the statement, and the second one during the same statement ends the shell.
     """
     if not _can_fork():
         with _leaving_on_signals() if statements is None else contextlib.nullcontext():
@@ -87,7 +86,7 @@ def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None
 
 @contextlib.contextmanager
 def _leaving_on_signals() -> Iterator[None]:
-    """Without a child: leave on SIGINT or SIGTERM once the grace is over, or on the second, from another thread.
+    """Without a child: exit from another thread when SIGINT or SIGTERM comes twice, or its grace is over.
 
     The main thread may be in DuckDB, where Python runs no handlers; a shell interrupts its statements itself.
     """
@@ -106,7 +105,7 @@ def _leaving_on_signals() -> Iterator[None]:
 
 
 def _leave_on_signals(received: socket.socket) -> None:
-    """End this process by the first signal whose grace is over, or by the second, unless the work is done."""
+    """Exit with the first signal's status after its grace or a second signal, unless the work is done."""
     first = None
     try:
         while number := received.recv(1)[0]:
@@ -127,7 +126,7 @@ def _leave_on_signals(received: socket.socket) -> None:
 
 
 def _can_fork() -> bool:
-    """Whether a copy of this process would do the same: it has one thread, and writes to its own streams."""
+    """Whether a fork can do the work of this process: on Linux, with one thread and streams of its own."""
     tasks = Path("/proc/self/task")
     return (
         sys.platform == "linux"
@@ -138,7 +137,7 @@ def _can_fork() -> bool:
 
 
 def _owns_streams() -> bool:
-    """Whether this process writes to its own streams, not to those of a program that calls us."""
+    """Whether the standard streams are those of this process, not replaced by a calling program."""
     return (
         sys.stdout is sys.__stdout__
         and sys.stderr is sys.__stderr__
@@ -155,7 +154,7 @@ def _work(
     *,
     is_shell: bool,
 ) -> NoReturn:
-    """Do the work in the child, and leave with its status; once asked to leave, say nothing more."""
+    """Do the work in the child and exit with its status; print nothing after SIGTERM."""
     is_asked = threading.Event()
 
     def leave(*_: object) -> NoReturn:
@@ -185,7 +184,7 @@ def _work(
 def _wait(
     child: int, waited: set[signal.Signals], statements: Statements | None
 ) -> tuple[int, int | None]:
-    """(the status of the child once it has ended, the signal that ended it); signals of `waited` are blocked."""
+    """Wait for the child; return its status and the signal that ended it. The signals of `waited` are blocked."""
     interrupted, received, deadline = 0, None, None
     while True:
         remaining = 3600.0 if deadline is None else max(0.0, deadline - time.monotonic())
@@ -197,7 +196,7 @@ def _wait(
             if deadline is not None:
                 os.kill(child, signal.SIGKILL)
             continue
-        if got.si_signo == signal.SIGCHLD:  # it was stopped or goes on
+        if got.si_signo == signal.SIGCHLD:  # it was stopped or continued
             continue
         if statements is not None and got.si_signo == signal.SIGINT and received is None:
             running = statements.running

@@ -1,4 +1,4 @@
-"""How a process ends: no later than the one that started it, and with its own status when a signal asked for it."""
+"""End processes with the process that started them, and with their own status after a signal."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _NOTE_EVERY_S, _STARTING_S, _GUARD_GRACE_S = 0.1, 20.0, 2.0
 def die_with(parent: int) -> None:
     """Have this process killed when `parent`, which started it, ends.
 
-    On Linux the kernel does it, in any state this process is in, once the *thread* that started it ends: so
-    only for what the main thread starts, or a thread that waits for it. Elsewhere a thread looks every second.
+    On Linux the kernel kills it in any state, when the *thread* that started it ends: call this only in processes
+    started by the main thread, or by a thread that waits for them. Elsewhere a thread checks every second.
     """
     if not _set_death_signal():
         threading.Thread(target=_die_after, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before it was watched
+    if os.getppid() != parent:  # it ended before we watched it
         os._exit(128 + signal.SIGTERM)
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """Exit with this status after the exit handlers and nothing else.
+    """Run the exit handlers, then exit with this status.
 
-    The interpreter's own way out can wait for threads, and ends by SIGINT where a KeyboardInterrupt has passed
-    through code that was compiled from a text, whatever became of it afterwards.
+    A normal exit waits for threads. It also ends by SIGINT after a KeyboardInterrupt in code compiled from a
+    string, even if that exception was handled.
     """
     try:
         atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way
@@ -51,7 +51,7 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def processes_below(pid: int) -> dict[int, str]:
-    """When each process that descends from `pid` was started, by its id; none where the system does not list them."""
+    """Start times of the descendants of `pid`, by process id; empty where the system has no `/proc`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         fields = _fields(entry)
@@ -67,7 +67,7 @@ def processes_below(pid: int) -> dict[int, str]:
 
 
 def processes_marked(pid: int, marks: Sequence[str]) -> dict[int, str]:
-    """Those of `processes_below` that have one of the `marks` in their command lines."""
+    """Return the descendants of `pid` with one of the `marks` in their command lines, as `processes_below` does."""
     return {
         process: since
         for process, since in processes_below(pid).items()
@@ -84,13 +84,13 @@ def _command(pid: int) -> str:
 
 
 def start_of(pid: int) -> str:
-    """When a process was started, in the system's own count, which tells it from a later one with its id; empty if it has ended."""
+    """Start time of a process in clock ticks, which differs for a later process with the same id; empty if it has ended."""
     fields = _fields(Path(f"/proc/{pid}/stat"))
     return fields[19] if fields else ""
 
 
 def _fields(path: Path) -> list[str]:
-    """What the system says of a process, from its state on; nothing of one that has ended."""
+    """Fields of `/proc/PID/stat` from the state on; empty if the process has ended."""
     try:
         return path.read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -175,7 +175,7 @@ def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
 
 
 def _runs(pid: int, since: str) -> bool:
-    """Whether the process that was started then is still there."""
+    """Whether the process with this start time still runs."""
     return pid != os.getpid() and start_of(pid) == since
 
 
@@ -193,7 +193,7 @@ def _set_death_signal() -> bool:
 
 
 def _die_after(parent: int) -> None:
-    """Kill this process once it is no child of `parent` any more."""
+    """Kill this process when it is no longer a child of `parent`."""
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
     os.kill(os.getpid(), signal.SIGTERM)
