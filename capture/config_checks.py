@@ -1,4 +1,4 @@
-"""Find what a run's configuration asks for and will not get: ranks and steps that do not exist, tools that nobody is."""
+"""Find settings of a run that cannot take effect: ranks and steps that do not exist, missing tools, old keys."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LENIENT = frozenset({"trtllm"})
 
 
 def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> Iterator[str]:
-    """Yield a sentence for each part of a configuration that has another effect than it seems to, or none.
+    """Yield a sentence for each setting with a different effect than it seems to have, or none.
 
-    `total_steps` is the length of the run where it is known; else the configuration may say it.
+    `total_steps` is the length of the run if it is known; the configuration may have it too.
     """
     shared = read_shared(config)
     blocks = {
@@ -78,14 +78,14 @@ def _absent_steps(steps: Sequence[int], total: int | None) -> list[int]:
 
 
 def _total_steps(config: Mapping[str, Any], total: int | None) -> int | None:
-    """The length of the run, by itself or by its configuration; None where neither says it."""
+    """Return the length of the run, else that of its configuration, else None."""
     if total is None:
         total = given(at(config, "trainer") or {}, "total_training_steps")
     return total if isinstance(total, int) else None
 
 
 def _old_keys(config: Mapping[str, Any], shared: GlobalProfile) -> Iterator[str]:
-    """Keys of 2025-06 beside the block that replaced them: nothing reads them any more."""
+    """Yield keys of 2025-06 that have no effect beside the block that replaced them."""
     if at(config, "global_profiler") is None:
         return
     trainer = at(config, "trainer") or {}
@@ -156,7 +156,7 @@ def _rank_problems(
 
 
 def _absent_ranks(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> list[int]:
-    """The ranks of a block that the run does not have, as far as the configuration says."""
+    """Return the ranks of a block that the run does not have; empty if the number of ranks is unknown."""
     world = _world_size(config, role)
     if world is None or block.all_ranks:
         return []
@@ -165,12 +165,12 @@ def _absent_ranks(config: Mapping[str, Any], role: str, block: ProfilerConfig) -
 
 
 def _has_rank(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bool:
-    """Whether the run has one of the ranks that a block names; without names, rank 0 counts."""
+    """Whether the run has at least one rank of a block (rank 0 if the block lists none)."""
     return not block.ranks or len(_absent_ranks(config, role, block)) < len(block.ranks)
 
 
 def _world_size(config: Mapping[str, Any], role: str) -> int | None:
-    """How many ranks a role has at most; None where the configuration does not say."""
+    """Return the maximum number of ranks of a role; None if the configuration does not have it."""
     size = _pool_size(at(config, "trainer") or {})
     if size is None or not _is_server(role):
         return size
@@ -179,7 +179,7 @@ def _world_size(config: Mapping[str, Any], role: str) -> int | None:
 
 
 def _pool_size(pool: Mapping[str, Any]) -> int | None:
-    """The GPUs of a pool: nodes times GPUs of a node; None where one of them is not given."""
+    """Return the number of GPUs in a pool: nodes times GPUs per node; None if either is missing."""
     nodes, gpus = given(pool, "nnodes"), given(pool, "n_gpus_per_node")
     return nodes * gpus if isinstance(nodes, int) and isinstance(gpus, int) else None
 
@@ -195,7 +195,7 @@ def _engine(config: Mapping[str, Any], role: str) -> str:
 
 
 def _server_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> Iterator[str]:
-    """Why the servers of an enabled role record nothing: verl's servers say no word of it."""
+    """Yield the reason why the servers of an enabled role record nothing; verl's servers do not log it."""
     engine = _engine(config, role)
     tools = _SERVER_TOOLS.get(engine)
     if tools is None or (block.tool is None and engine in _LENIENT):
@@ -209,7 +209,7 @@ def _server_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig
 
 
 def _asks_discrete(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bool:
-    """Whether a role's own settings of its tool say `discrete`, whatever the tool is."""
+    """Whether a role's own tool settings enable `discrete`, for any tool."""
     settings = at(config, f"{role}.profiler.tool_config.{block.tool}")
     return is_discrete(block) if settings is None else bool(given(settings, "discrete"))
 
@@ -223,7 +223,7 @@ def is_discrete(block: ProfilerConfig) -> bool:
 def _problems_of_one_worker(
     blocks: Mapping[str, ProfilerConfig], enabled: Mapping[str, ProfilerConfig]
 ) -> Iterator[str]:
-    """What actor and reference, which share a worker, cannot each have; rollout servers are processes of their own."""
+    """Yield conflicts between actor and reference, which share a worker; rollout servers have their own processes."""
     actor, ref = (blocks.get(f"actor_rollout_ref.{name}") for name in ("actor", "ref"))
     if ref is None or actor is None or "actor_rollout_ref.ref" not in enabled:
         return
