@@ -11,9 +11,9 @@ import pytest
 pytestmark = pytest.mark.slow
 
 # Read in Ray 2.60: to connect, `ray.init` makes SIGTERM raise SystemExit(15), and its C++ part (absl) calls that handler
-# after its own; tracekit turns it into 143. Calls of Ray report a SystemExit as an error, but not a KeyboardInterrupt. To leave, `CoreWorkerProcess::Shutdown` calls `RayLog::UninstallSignalAction`,
-# which sets SIGTERM to SIG_DFL until `ray.shutdown` returns: only then may SIGTERM end the process itself. Ray does not
-# touch SIGINT in a driver.
+# after its own; tracekit turns it into 143. Calls of Ray report a SystemExit as an error, but not a KeyboardInterrupt.
+# To leave, `CoreWorkerProcess::Shutdown` calls `RayLog::UninstallSignalAction`, which sets SIGTERM to SIG_DFL until
+# `ray.shutdown` returns: only then may SIGTERM end the process itself. Ray does not touch SIGINT in a driver.
 MARKED = """
 import builtins, sys
 from pathlib import Path
