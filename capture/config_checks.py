@@ -1,4 +1,4 @@
-"""Find what a run's configuration asks for and will not get: ranks and steps that do not exist, tools that nobody is."""
+"""Find settings of a run that cannot take effect: ranks and steps that do not exist, missing tools, old keys."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LENIENT = frozenset({"trtllm"})
 
 
 def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> Iterator[str]:
-    """Yield a sentence for each part of a configuration that has another effect than it seems to, or none.
+    """Yield a sentence for each setting with a different effect than it seems to have, or none.
 
-    `total_steps` is the length of the run where it is known; else the configuration may say it.
+    `total_steps` is the length of the run if it is known; the configuration may have it too.
     """
     shared = read_shared(config)
     blocks = {
@@ -39,13 +39,22 @@ def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> 
     }
     enabled = {role: block for role, block in blocks.items() if block.enable}
     yield from _old_keys(config, shared)
-    yield from _step_problems(config, shared, enabled, total_steps)
+    tool_problems = {
+        role: _tool_problem(config, role, block, shared) for role, block in enabled.items()
+    }
+    records = any(
+        tool_problems[role] is None and _has_rank(config, role, block)
+        for role, block in enabled.items()
+    )
+    yield from _step_problems(config, shared, enabled, total_steps, records=records)
+    steps, total = shared.plan.steps, _total_steps(config, total_steps)
+    has_step = len(_absent_steps(steps, total)) < len(steps)
     for role, block in enabled.items():
-        problem = _tool_problem(config, role, block, shared)
+        problem = tool_problems[role]
         if problem:
             yield problem
             continue  # without a tool nothing else about the role matters
-        yield from _rank_problems(config, role, block)
+        yield from _rank_problems(config, role, block, has_step=has_step)
         if _is_server(role):
             yield from _server_problems(config, role, block)
         elif shared.tool and block.tool != shared.tool:
@@ -63,18 +72,20 @@ def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> 
     yield from _problems_of_one_worker(blocks, enabled)
 
 
-def find_absent_steps(steps: Sequence[int], total: int | None = None) -> str | None:
-    """Name the steps that a run never comes to; None where it comes to all, as far as `total` says."""
-    absent = [step for step in steps if step < 1 or (total is not None and step > total)]
-    if not absent:
-        return None
-    never = "nothing is profiled" if len(absent) == len(steps) else "the other steps are profiled"
-    length = "steps count from 1" if total is None else f"this run has steps 1 to {total}"
-    return f"steps {absent}: {length}; {never}"
+def _absent_steps(steps: Sequence[int], total: int | None) -> list[int]:
+    """The steps that a run never reaches; `total` is its length where it is known."""
+    return [step for step in steps if step < 1 or (total is not None and step > total)]
+
+
+def _total_steps(config: Mapping[str, Any], total: int | None) -> int | None:
+    """Return the length of the run, else that of its configuration, else None."""
+    if total is None:
+        total = given(at(config, "trainer") or {}, "total_training_steps")
+    return total if isinstance(total, int) else None
 
 
 def _old_keys(config: Mapping[str, Any], shared: GlobalProfile) -> Iterator[str]:
-    """Keys of 2025-06 beside the block that replaced them: nothing reads them any more."""
+    """Yield keys of 2025-06 that have no effect beside the block that replaced them."""
     if at(config, "global_profiler") is None:
         return
     trainer = at(config, "trainer") or {}
@@ -94,8 +105,10 @@ def _step_problems(
     shared: GlobalProfile,
     enabled: Mapping[str, ProfilerConfig],
     total: int | None,
+    *,
+    records: bool,
 ) -> Iterator[str]:
-    """Steps without a role, roles without a step, and steps that never come."""
+    """Yield steps without a role, roles without a step, and steps that never come; `records`: some role has a tool."""
     if shared.plan.steps and not enabled:
         yield "steps are given, but no role's profiler is enabled: nothing is profiled"
     if enabled and not shared.plan.steps:
@@ -103,11 +116,13 @@ def _step_problems(
     steps = given(at(config, "global_profiler") or {}, "steps")
     if isinstance(steps, (int, str)):
         yield f"steps is {steps!r}: verl's trainers look for a step's number in a list, [1, 2]"
-    if total is None:
-        total = given(at(config, "trainer") or {}, "total_training_steps")
-    absent = find_absent_steps(shared.plan.steps, total if isinstance(total, int) else None)
+    total = _total_steps(config, total)
+    absent = _absent_steps(shared.plan.steps, total)
     if absent and enabled:
-        yield absent
+        is_rest = records and len(absent) < len(shared.plan.steps)
+        rest = "the other steps are" if is_rest else "nothing is"
+        length = "steps count from 1" if total is None else f"this run has steps 1 to {total}"
+        yield f"steps {absent}: {length}; {rest} profiled"
 
 
 def _tool_problem(
@@ -127,22 +142,35 @@ def _tool_problem(
     return None
 
 
-def _rank_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> Iterator[str]:
-    """Ranks that the run does not have, where the configuration says how many it has."""
-    world = _world_size(config, role)
-    if world is None or block.all_ranks:
-        return
-    ranks: list[Any] = block.ranks  # verl looks at none of them
-    absent = [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
-    if absent:
-        rest = "nothing" if len(absent) == len(ranks) else "only the others"
+def _rank_problems(
+    config: Mapping[str, Any], role: str, block: ProfilerConfig, *, has_step: bool
+) -> Iterator[str]:
+    """Yield the ranks that the run does not have, where the configuration says how many it has."""
+    world, absent = _world_size(config, role), _absent_ranks(config, role, block)
+    if world is not None and absent:
+        is_rest = has_step and _has_rank(config, role, block)
+        rest = "only the others" if is_rest else "nothing"
         last = f"ranks 0 to {world - 1}" if world > 1 else "rank 0 only"
         verb = "is" if rest == "nothing" else "are"
         yield f"{role}: ranks {absent} do not exist: the run has {last}; {rest} {verb} profiled"
 
 
+def _absent_ranks(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> list[int]:
+    """Return the ranks of a block that the run does not have; empty if the number of ranks is unknown."""
+    world = _world_size(config, role)
+    if world is None or block.all_ranks:
+        return []
+    ranks: list[Any] = block.ranks  # verl looks at none of them
+    return [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
+
+
+def _has_rank(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bool:
+    """Whether the run has at least one rank of a block (rank 0 if the block lists none)."""
+    return not block.ranks or len(_absent_ranks(config, role, block)) < len(block.ranks)
+
+
 def _world_size(config: Mapping[str, Any], role: str) -> int | None:
-    """How many ranks a role has at most; None where the configuration does not say."""
+    """Return the maximum number of ranks of a role; None if the configuration does not have it."""
     size = _pool_size(at(config, "trainer") or {})
     if size is None or not _is_server(role):
         return size
@@ -151,7 +179,7 @@ def _world_size(config: Mapping[str, Any], role: str) -> int | None:
 
 
 def _pool_size(pool: Mapping[str, Any]) -> int | None:
-    """The GPUs of a pool: nodes times GPUs of a node; None where one of them is not given."""
+    """Return the number of GPUs in a pool: nodes times GPUs per node; None if either is missing."""
     nodes, gpus = given(pool, "nnodes"), given(pool, "n_gpus_per_node")
     return nodes * gpus if isinstance(nodes, int) and isinstance(gpus, int) else None
 
@@ -167,7 +195,7 @@ def _engine(config: Mapping[str, Any], role: str) -> str:
 
 
 def _server_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> Iterator[str]:
-    """Why the servers of an enabled role record nothing: verl's servers say no word of it."""
+    """Yield the reason why the servers of an enabled role record nothing; verl's servers do not log it."""
     engine = _engine(config, role)
     tools = _SERVER_TOOLS.get(engine)
     if tools is None or (block.tool is None and engine in _LENIENT):
@@ -181,7 +209,7 @@ def _server_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig
 
 
 def _asks_discrete(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bool:
-    """Whether a role's own settings of its tool say `discrete`, whatever the tool is."""
+    """Whether a role's own tool settings enable `discrete`, for any tool."""
     settings = at(config, f"{role}.profiler.tool_config.{block.tool}")
     return is_discrete(block) if settings is None else bool(given(settings, "discrete"))
 
@@ -195,7 +223,7 @@ def is_discrete(block: ProfilerConfig) -> bool:
 def _problems_of_one_worker(
     blocks: Mapping[str, ProfilerConfig], enabled: Mapping[str, ProfilerConfig]
 ) -> Iterator[str]:
-    """What actor and reference, which share a worker, cannot each have; rollout servers are processes of their own."""
+    """Yield conflicts between actor and reference, which share a worker; rollout servers have their own processes."""
     actor, ref = (blocks.get(f"actor_rollout_ref.{name}") for name in ("actor", "ref"))
     if ref is None or actor is None or "actor_rollout_ref.ref" not in enabled:
         return

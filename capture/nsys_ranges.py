@@ -145,12 +145,12 @@ def _is_recorded_by_nsys() -> bool:
 
 
 def nsight_folder() -> Path:
-    """Where nsys writes in the Ray session of this process; the latest session's where none is known."""
+    """Return the nsys folder of this process's Ray session, else of the latest session."""
     return _session_folder() or Path(RAY_NSIGHT_LOG_DIR)
 
 
 def _session_folder() -> Path | None:
-    """Where nsys writes in the Ray session of this process; None outside of Ray."""
+    """Return the nsys folder of this process's Ray session; None outside Ray."""
     ray: Any = sys.modules.get("ray")
     try:
         session = Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - Ray tells it nowhere else

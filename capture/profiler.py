@@ -191,7 +191,7 @@ class DistProfiler:
                 self._try("SIGTERM", endings.forget_sigterm)
 
     def _follow(self, request: Any, start: Mapping[str, Any]) -> None:
-        """Profile a step as a request asks, whatever the configuration says. Raises where it asks for nothing."""
+        """Profile a step as a request asks, ignoring the configuration. Raises if the request is invalid."""
         asked = plain(request)
         if self._this_step:
             self._tell("request", "a step is being profiled already")
@@ -275,7 +275,7 @@ class DistProfiler:
             self._try("finish command", lambda: run(command, self._told_to_command()))
 
     def _told_to_command(self) -> dict[str, object]:
-        """What the finish command may want to know, by the ends of verl's names for it."""
+        """Values for the finish command, by the suffixes of verl's variable names."""
         facts: dict[str, object] = {
             "SAVE_PATH": self._given.get("save_path") or "",
             "TOOL": self._tool or "",
@@ -336,7 +336,7 @@ class DistProfiler:
         return decorate
 
     def enter(self, stage: Stage) -> Callable[[], None]:
-        """What ends the stage that it begins. Neither raises."""
+        """Begin a stage and return the function that ends it. Neither raises."""
         try:
             context = self._backend.stage(stage)
             context.__enter__()
@@ -461,7 +461,7 @@ _TOOLS: Mapping[str, Callable[[Target], Tool]] = {
 
 
 def _nothing() -> None:
-    """What ends a stage that never began."""
+    """End a stage that never began."""
 
 
 def _selected(rank: int, all_ranks: bool, ranks: Any, otherwise: bool) -> bool:
@@ -479,7 +479,7 @@ def _settings(tool: str | None, given: Any) -> dict[str, Any]:
 
 
 def _of_verl() -> Any:
-    """Verl's own profiler, also where this one stands in its place. Raises `ImportError` without verl."""
+    """Return verl's own profiler, also if capture replaces it. Raises `ImportError` without verl."""
     import sys
 
     switch = sys.modules.get("capture.verl")

@@ -1,4 +1,4 @@
-"""A request for a profile, as a file in the directory that a job watches."""
+"""Write requests for a profile: files in the directory that a job watches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capture.file_names import written_whole
 
 SCHEMA = "capture/request/1"
 HIDDEN = ".capture"
-"""The folder for requests, within the directory."""
+"""Subfolder for requests."""
 
 
 def trigger(
@@ -24,10 +24,10 @@ def trigger(
     steps: int = 1,
     **tool_config: Any,
 ) -> Path:
-    """The request that it leaves in the directory, for the job that watches it; a later one replaces it.
+    """Write a request to the directory that a job watches, and return its path; it replaces an earlier one.
 
-    `ranks` None asks all of them, `tool_config` are settings of the tool (`contents=["cpu"]`). Raises
-    `OSError` where it cannot be written, and `ValueError` for a number of steps below one.
+    `ranks` None means all ranks; `tool_config` are settings of the tool (`contents=["cpu"]`). Raises `OSError`
+    if the file cannot be written, and `ValueError` for fewer than one step.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
@@ -46,5 +46,5 @@ def trigger(
 
 
 def request_path(folder: Path) -> Path:
-    """The file that holds the latest request."""
+    """Path of the latest request."""
     return folder / HIDDEN / "request"

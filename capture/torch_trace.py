@@ -377,7 +377,7 @@ class _Capture:
         self._run(self.profiler.step)
 
     def silence(self) -> None:
-        """Record no more of other threads, so that the profile can end.
+        """Stop recording other threads before the profile ends.
 
         Raises `RuntimeError` where they stay in their stages; it then ends with the next `start` or with the process.
         """
@@ -418,7 +418,7 @@ class _Capture:
         self._run(self.profiler.stop)
 
     def require_its_thread(self) -> None:
-        """Nothing where this thread may stop it; else raises `RuntimeError`: torch would end the process."""
+        """Raise `RuntimeError` if this thread must not stop the profile: torch would end the process."""
         if self._thread not in (None, threading.get_ident()):
             raise RuntimeError("this torch stops a profile only on the thread that started it")
 
@@ -442,7 +442,7 @@ class _Capture:
         return step > 0 and done >= 0 and done % cycle == quiet
 
     def _suffix(self, profiler: Any) -> str:
-        """What tells the files of one capture apart, as verl names windows and parts."""
+        """Return the part of a name that separates files of one capture, as in verl."""
         if not (self._by_stage and self.schedule):
             return f"_part{self._written}" if self._written else ""
         skip, quiet = self.schedule["skip_first"], self.schedule["wait"] + self.schedule["warmup"]
@@ -495,7 +495,7 @@ def _has_its_end(path: Path) -> bool:
 
 
 def _free(folder: Path) -> str:
-    """How much room the folder's disk has, in words; empty where that cannot be told."""
+    """Return the free space of the folder's disk in words; empty if it is unknown."""
     try:
         return f" ({shutil.disk_usage(folder).free / 1e6:.0f} MB are free there)"
     except OSError:

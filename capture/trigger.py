@@ -1,4 +1,4 @@
-"""Profiling on demand: a running job is asked for a profile, and follows at one of its next steps.
+"""Profile on demand: a running job follows a request for a profile at one of its next steps.
 
     python -m capture.trigger outputs/profile --ranks 0,4
 
@@ -31,14 +31,14 @@ from capture.request import HIDDEN, SCHEMA, request_path, trigger
 from capture.warn import warn
 
 AHEAD = 2
-"""Ranks without a driver begin so many steps after the first of them saw the request: all see it before."""
+"""Ranks without a driver start this many steps after the first rank saw the request, so that all have seen it."""
 
 _LONGEST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for: a tool with its settings, on these ranks (None: all), for so many steps in a row."""
+    """A request for a profile: the tool, its settings, ranks (None: all) and the number of consecutive steps."""
 
     id: str
     folder: str
@@ -48,7 +48,7 @@ class Request:
     tool_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def settings(self) -> dict[str, Any]:
-        """It as plain values, which travel to workers as `on_demand`."""
+        """Return plain values, passed to workers as `on_demand`."""
         return asdict(self)
 
 
@@ -74,11 +74,11 @@ class Watch:
 
     @property
     def folder(self) -> Path:
-        """The directory that it looks in."""
+        """The watched directory."""
         return self._folder
 
     def due(self, step: int) -> Request | None:
-        """What is to be profiled in this step; None for nothing. Raises nothing."""
+        """Return the request to follow in this step, or None. Raises nothing."""
         stamp = _stamp(self._path)
         if stamp is not None and stamp != self._seen:
             self._seen = stamp
@@ -107,7 +107,7 @@ class Watch:
                 profiler.stop()
 
     def _take(self, step: int) -> None:
-        """Read the request and settle at which step it begins."""
+        """Read the request and choose its first step."""
         request = _read(Path(self._path), self._folder)
         first = step if self._alone else _agreed(self._folder, request.id, step + AHEAD)
         if first < step:
@@ -119,7 +119,7 @@ class Watch:
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
-    """What tells one request from the next; None where there is none."""
+    """Return a value that differs between requests; None without a request."""
     try:
         status = os.stat(path)  # noqa: PTH116 - all that a step costs
     except OSError:

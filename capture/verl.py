@@ -58,7 +58,7 @@ _ASKED_TOO = ("verl.utils.profiler.torch_profile", "verl.utils.profiler.torch_me
 
 _originals: dict[str, Any] = {}
 _replaced: list[tuple[Any, str, Any]] = []
-"""(module, name, what stood there) of everything that was replaced."""
+"""Replaced objects: (module, name, original)."""
 
 
 _finders: list[driver.FollowWhenImported] = []
@@ -94,9 +94,9 @@ class SwitchedProfiler(DistProfiler):
 
 @functools.cache
 def _tell_that_it_is_active() -> None:
-    """Say once, where verl's logs show it, who profiles here: a warning, as verl shows nothing less."""
+    """Log once whose profiler this process has: as a warning, because verl hides lower levels."""
     version = getattr(sys.modules.get("verl"), "__version__", "of an unknown version")
-    log.warning("capture profiles this process in the place of verl's profiler (verl %s)", version)
+    log.warning("capture replaces verl's profiler in this process (verl %s)", version)
 
 
 def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,17 +132,17 @@ def _told_to_rl_insight(function: F, role: str | None) -> F:
 
 
 def active() -> bool:
-    """Whether capture stands in the place of verl's profiler in this process."""
+    """Whether capture replaces verl's profiler in this process."""
     return bool(_replaced)
 
 
 def original(name: str) -> Any:
-    """What verl has under this name, whatever stands there now. Raises `KeyError` for other names."""
+    """Return verl's original object of this name. Raises `KeyError` for other names."""
     return _originals[name]
 
 
 def install() -> bool:
-    """Whether capture stands in the place of verl's profiler now. Raises nothing."""
+    """Replace verl's profiler; return whether capture replaces it now. Raises nothing."""
     if active():
         return True
     try:
@@ -173,7 +173,7 @@ def _put_back() -> None:
 
 
 def _found_in_verl() -> dict[int, Any]:
-    """What takes the place of each object of verl, by the identity of that object."""
+    """Return replacements for objects of verl, by `id` of the object."""
     import_module("verl.utils.profiler")
     for name in _ASKED_TOO:
         with suppress(ImportError):
@@ -199,14 +199,14 @@ def _found_in_verl() -> dict[int, Any]:
 
 
 def _ours(name: str, verls: Any) -> Any:
-    """What takes the place of an object of verl."""
+    """Return the replacement for an object of verl."""
     if name == "build_rollout_dist_profiler":
         return _deciding(verls)
     return SwitchedProfiler if name == "DistProfiler" else getattr(capture, name)
 
 
 def _replace_all(ours: dict[int, Any]) -> None:
-    """Put ours wherever a module of this process holds one of verl's, under whatever name."""
+    """Replace objects of verl in all loaded modules, under any name."""
     for module in [*sys.modules.values()]:
         if getattr(module, "__name__", __name__) == __name__:
             continue
@@ -249,7 +249,7 @@ def _add_global(config: Any, made: capture.ProfilerConfig) -> None:
 
 
 def _hand_to_ray() -> None:
-    """Have the processes that Ray starts for this job, on whatever node, import this as well."""
+    """Let the processes that Ray starts for this job, on any node, import this module too."""
     ray: Any = sys.modules.get("ray")
     if ray is None or not hasattr(ray, "init"):
         return

@@ -9,33 +9,11 @@ import types
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from profiled_worker import Worker
 
-from capture import DistProfiler, ProfilerConfig, endings, manifest, other_profiles
+from capture import endings, manifest, other_profiles
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-class Worker:
-    """A worker of verl's kind, profiled by one tool."""
-
-    def __init__(self, folder, tool="torch", role="actor", rank=0, **tool_config):
-        config = ProfilerConfig(
-            tool=tool, enable=True, all_ranks=True, save_path=str(folder), tool_config=tool_config
-        )
-        self.profiler = DistProfiler(rank, config, save_file_prefix=role)
-
-    @DistProfiler.annotate(role="actor_update")
-    def update(self):
-        pass
-
-    @DistProfiler.annotate(role="compute_log_prob")
-    def log_prob(self):
-        pass
-
-    def step(self, number):
-        self.profiler.start(role="train", profile_step=number)
-        self.update()
-        self.profiler.stop()
 
 
 def captures(folder, role="actor"):

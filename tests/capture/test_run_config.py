@@ -1,6 +1,7 @@
 """Whole configurations, of verl 0.9 and of 2025-06, give the same plan and role blocks."""
 
 import logging
+import re
 
 import pytest
 
@@ -295,6 +296,29 @@ ONE = {
 )  # fmt: skip
 def test_what_is_never_profiled_is_said_once_and_precisely(changes, said):
     assert surprises(changed(ONE, **changes)) == said
+
+
+ACTOR = "actor_rollout_ref__actor__profiler"
+TOOLS = {
+    "a tool": {},
+    "no tool": {"global_profiler__tool": None, f"{ACTOR}__tool": None},
+    "no tool of its own": {f"{ACTOR}__tool": None},
+    "not enabled": {f"{ACTOR}__enable": False},
+}
+
+
+@pytest.mark.parametrize("steps", [[1, 2], [0, 2], [0], [2, 500], None])
+@pytest.mark.parametrize("ranks", [[0], [0, 99], [99]])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_no_sentence_claims_a_profile_that_nobody_takes(tool, ranks, steps):
+    changes = {**TOOLS[tool], f"{ACTOR}__ranks": ranks, "global_profiler__steps": steps}
+    is_profiled = tool == "a tool" and 0 in ranks and bool({1, 2} & {*(steps or ())})
+    sentences = surprises(changed(ONE, trainer__total_training_steps=5, **changes))
+    claims = [text for text in sentences if re.search(r"(others|steps) are profiled", text)]
+    assert is_profiled or not claims
+    is_asked = tool != "not enabled" or steps is not None
+    is_refused = any("nothing is profiled" in text for text in sentences)
+    assert is_refused == (is_asked and not is_profiled)
 
 
 @pytest.mark.parametrize("elsewhere", [{"RANK": "3"}, {"RANK": "0", "WG_BACKEND": "ray"}])

@@ -102,10 +102,11 @@ def test_a_process_that_is_profiled_says_once_by_whom(verl, tmp_path, caplog):
     assert caplog.text == ""
     profiler(0, {**block, "tool": "bogus"})
     profiler(0, {**block, "tool_config": {"contents": ["nonsense"]}})
-    assert "in the place of verl's profiler" not in caplog.text
+    assert "capture replaces" not in caplog.text
     profiler(0, block)
     profiler(0, block)
-    assert caplog.text.count("capture profiles this process in the place of verl's profiler") == 1
+    assert caplog.text.count("capture replaces verl's profiler in this process") == 1
+    assert "profiles this process" not in caplog.text  # whether a step is due, no worker knows
 
 
 def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(
@@ -130,7 +131,7 @@ def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(
     assert caplog.text == ""
     assert endings.live == []
     verl["verl.workers"].Watch(0, block)  # a worker's, made later in the same process
-    assert "in the place of verl's profiler" in caplog.text
+    assert "capture replaces verl's profiler" in caplog.text
 
 
 def test_uninstalling_leaves_everything_as_it_was(verl, monkeypatch):
