@@ -30,7 +30,7 @@ from capture.tools import NoTool, Target
 log = logging.getLogger("capture")
 
 
-_NO_CUDA = "needs CUDA and finds none"
+_NO_CUDA = "torch_memory needs CUDA, and torch finds no CUDA device"
 
 
 class MemorySnapshots(NoTool):
@@ -52,10 +52,9 @@ class MemorySnapshots(NoTool):
         self._captures: list[dict[str, Any] | None] = []
         self._under_way = False
         self._start_ns = 0
-        if not torch.cuda.is_available():
-            log.warning(
-                "rank %s: torch_memory %s: no snapshot will be taken", target.rank, _NO_CUDA
-            )
+        self.can_record = torch.cuda.is_available()
+        if not self.can_record:
+            log.warning("rank %s: %s: no snapshot is written", target.rank, _NO_CUDA)
         elif not MemorySnapshots.recording:
             self._record()
         if MemorySnapshots.recording and not MemorySnapshots.observed:
@@ -66,7 +65,7 @@ class MemorySnapshots(NoTool):
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin a window of steps, or go on with it."""
         del scope
-        if not MemorySnapshots.recording and self._torch.cuda.is_available():
+        if not MemorySnapshots.recording and self.can_record:
             self._record()  # a request that began while this was built has ended its history
         if not self._steps:
             self._start_ns = time.time_ns()

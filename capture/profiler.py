@@ -99,7 +99,10 @@ class DistProfiler:
             if self._this_rank:
                 self._set_up(tool_config)
         elif self._enable and self._tool is not None and self._tool not in _VERLS_OWN:
-            warn("rank %s: there is no tool %r: nothing is profiled", rank, self._tool)
+            warn(
+                "rank %s: there is no tool %r: nothing is profiled; tools are %s",
+                *(rank, self._tool, ", ".join([*_TOOLS, *sorted(_VERLS_OWN)])),
+            )
 
     def _set_up(self, settings: Any) -> None:
         from pathlib import Path

@@ -10,6 +10,7 @@ thread, and `capture.gate` keeps stages out while it ends. A profile of the user
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import logging
 import os
@@ -462,7 +463,7 @@ class _Capture:
             export(profiler, path)
         except Exception as error:  # noqa: BLE001 - a full disk, a lost mount, whatever torch meets
             message = "rank %s: the trace %s was not written: %s%s"
-            log.warning(message, self._target.rank, path, error, _free(folder))
+            log.warning(message, self._target.rank, path, error, _free(folder, error))
             reason = f"the trace was not written: {error}"
             self._target.manifest.lose(self.account, reason)
             return
@@ -494,8 +495,10 @@ def _has_its_end(path: Path) -> bool:
         return _END.search(stream.read()) is not None
 
 
-def _free(folder: Path) -> str:
-    """How much room the folder's disk has, in words; empty where that cannot be told."""
+def _free(folder: Path, error: Exception) -> str:
+    """How much room the folder's disk has, in words; empty where the error is another, or that cannot be told."""
+    if isinstance(error, OSError) and error.errno not in (None, errno.ENOSPC, errno.EDQUOT):
+        return ""
     try:
         return f" ({shutil.disk_usage(folder).free / 1e6:.0f} MB are free there)"
     except OSError:

@@ -74,7 +74,8 @@ class SwitchedProfiler(DistProfiler):
     def _set_up(self, settings: Any) -> None:
         if not _decides_only.get():
             super()._set_up(settings)
-            _tell_that_it_is_active()
+            if self._backend.can_record:
+                _tell_that_it_is_active()
 
     @classmethod
     def annotate(

@@ -1,5 +1,6 @@
 """Every capture ends in the manifest as a file, as elsewhere or as lost with a reason; `doctor` says where to go."""
 
+import contextlib
 import errno
 import json
 import os
@@ -71,6 +72,35 @@ def test_a_trace_that_found_a_full_disk_is_lost_and_the_next_one_is_not(tmp_path
     assert "step 2 was lost" in said
     assert "No space left on device" in said
     assert call("doctor", tmp_path, "--strict").exit_code == 2
+
+
+def test_a_ledger_that_finds_no_room_is_written_in_its_place(tmp_path, torch, monkeypatch, call):
+    worker = Worker(tmp_path)
+    torch.export = FULL
+
+    @contextlib.contextmanager
+    def full(path):
+        yield path.with_name("none")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    worker.profiler.start(profile_step=2)
+    monkeypatch.setattr("capture.manifest.written_whole", full)
+    worker.profiler.stop()
+    assert [one[0] for one in outcomes(tmp_path)] == ["lost"]
+    said = call("doctor", tmp_path).output
+    assert "step 2 was lost: the trace was not written" in said
+    assert "never finished" not in said
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20])
+def test_a_ledger_that_does_not_fit_in_its_place_stays_as_it_was(tmp_path, monkeypatch, size):
+    path = tmp_path / "one.manifest"
+    path.write_text("before")
+    full = OSError(errno.ENOSPC if size else errno.EACCES, "no")
+    monkeypatch.setattr("capture.manifest.written_whole", lambda _: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match="no"):
+        manifest._write(path, "x" * size)
+    assert path.read_text() == "before"
 
 
 def test_when_every_trace_is_lost_doctor_says_so_and_not_that_the_profiler_was_off(
@@ -152,8 +182,9 @@ def test_without_torch_every_capture_is_lost(tmp_path, monkeypatch):
 def test_snapshots_without_cuda_are_lost(tmp_path, torch, call):
     torch.cuda_available = False
     Worker(tmp_path, tool="torch_memory").step(1)
-    assert outcomes(tmp_path) == [("lost", None, ["needs CUDA and finds none"])]
-    assert "step 1 was lost: needs CUDA" in call("doctor", tmp_path).output
+    reason = "torch_memory needs CUDA, and torch finds no CUDA device"
+    assert outcomes(tmp_path) == [("lost", None, [reason])]
+    assert f"step 1 was lost: {reason}" in call("doctor", tmp_path).output
 
 
 def test_a_window_of_steps_is_one_file(tmp_path):

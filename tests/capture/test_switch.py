@@ -108,6 +108,20 @@ def test_a_process_that_is_profiled_says_once_by_whom(verl, tmp_path, caplog):
     assert caplog.text.count("capture profiles this process in the place of verl's profiler") == 1
 
 
+@pytest.mark.parametrize("tool", ["torch_memory", "nsys"])
+def test_a_process_whose_tool_cannot_record_says_so_and_claims_nothing(
+    verl, torch, tmp_path, caplog, monkeypatch, tool
+):
+    switch._tell_that_it_is_active.cache_clear()
+    switch.install()
+    torch.cuda_available = False
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    block = {"tool": tool, "enable": True, "save_path": str(tmp_path), "tool_config": {}}
+    verl["verl.workers"].Watch(0, block)
+    assert "in the place of verl's profiler" not in caplog.text
+    assert {"torch_memory": "needs CUDA", "nsys": "not started under nsys"}[tool] in caplog.text
+
+
 def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(
     verl, tmp_path, caplog
 ):

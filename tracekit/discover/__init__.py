@@ -585,7 +585,8 @@ def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitErro
             return TracekitError(problem, "tracekit doctor says what to do")
     if findings.ignored:
         counts = islice(_reason_counts(findings.ignored).items(), 4)
-        hint = f"passed over {'; '.join(f'{count} of: {reason}' for reason, count in counts)}"
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in counts)
+        hint = f"tracekit inspect lists every file; not read: {reasons}"
     return TracekitError(f"no profile found in {_title(arguments)}", hint)
 
 
