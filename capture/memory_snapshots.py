@@ -164,13 +164,13 @@ class MemorySnapshots(NoTool):
         try:
             self._torch._C._cuda_attach_out_of_memory_observer(_out_of_memory)  # noqa: SLF001 - as above
         except Exception as error:  # noqa: BLE001 - builds without it, and whatever CUDA says
-            message = "rank %s: no snapshot will be taken when memory runs out: %s"
+            message = "rank %s: cannot watch for OOM, so an OOM leaves no snapshot: %s"
             log.warning(message, self._target.rank, error)
 
     def _out_of_memory(self, device: int, wanted: int, total: int, free: int) -> None:
         """Called by the allocator. Nothing may escape from here, nor may the device be waited for."""
         moment = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-%f")
-        message = "rank %s: out of memory on device %s: %s bytes wanted, %s of %s free"
+        message = "rank %s: OOM on device %s: %s bytes requested, %s of %s free"
         log.error(message, self._target.rank, device, wanted, free, total)
         try:
             start_ns = time.time_ns()
@@ -179,7 +179,9 @@ class MemorySnapshots(NoTool):
             self._target.manifest.add(path, step=step, start_unix_ns=start_ns)
             self._target.manifest.save()
         except Exception as error:  # noqa: BLE001 - the allocation fails with its own error
-            log.warning("rank %s: no snapshot of it: %s", self._target.rank, error)
+            log.warning(
+                "rank %s: the snapshot of this OOM was not written: %s", self._target.rank, error
+            )
 
 
 def _stacks(shared: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ class DistProfiler:
                 return _of_verl()(rank, config, tool_config, save_file_prefix, **kwargs)
             except ImportError:
                 warn(
-                    "rank %s: the tool %s is verl's own, and verl is not here: nothing is profiled",
+                    "rank %s: the tool %s needs verl, and verl cannot be imported: nothing is profiled",
                     rank,
                     settings["tool"],
                 )
@@ -167,7 +167,10 @@ class DistProfiler:
 
         profiling = [p for p in endings.live if p.check_this_step() and p.tool == self._tool]
         if any(p.is_discrete_mode() != self._discrete for p in profiling):
-            self._tell("start", "another worker in this process profiles with the other discrete")
+            self._tell(
+                "start",
+                "another worker in this process has the other value of discrete: set the same for both",
+            )
             return
         self._this_step = True
         step = kwargs.get("profile_step", kwargs.get("global_step"))

@@ -135,7 +135,9 @@ def test_a_step_without_a_stage_has_no_trace_in_discrete_mode(tmp_path):
     worker = Worker(tmp_path, discrete=True)
     worker.profiler.start(profile_step=1)
     worker.profiler.stop()
-    assert outcomes(tmp_path) == [("lost", None, ["no stage ran that has a trace of its own"])]
+    assert outcomes(tmp_path) == [
+        ("lost", None, ["no annotated stage ran, and with `discrete` only stages are recorded"])
+    ]
 
 
 def test_the_trace_of_another_role_in_this_process_holds_it(tmp_path, call):
@@ -157,7 +159,7 @@ def test_another_profiler_costs_the_trace_and_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(other_profiles, "under_way", lambda: True)
     Worker(tmp_path).step(1)
     assert outcomes(tmp_path) == [
-        ("lost", None, ["another torch.profiler ran in this process"]),
+        ("lost", None, ["another torch.profiler was running in this process"]),
     ]
 
 

@@ -72,10 +72,10 @@ def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None
         leaving.terminate()
     if status < 0:
         name = signal.Signals(-status).name
-        cause = ", usually for memory" if -status == signal.SIGKILL else ""
+        cause = ", usually by the OOM killer" if -status == signal.SIGKILL else ""
         raise TracekitError(
             f"the process that ran the statement was killed ({name}{cause})",
-            "--memory 2GiB bounds what a statement may take",
+            "limit its memory: --memory 2GiB",
         )
     return status
 
