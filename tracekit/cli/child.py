@@ -105,7 +105,9 @@ def _work(
     """Do the work in the child, and leave with its status; once asked to leave, say nothing more."""
     is_asked = threading.Event()
 
-    def leave(*_: object) -> NoReturn:
+    def leave(*_: object) -> None:
+        if is_asked.is_set():
+            return  # a terminal or a scheduler signals the whole group, and the parent passes it on
         is_asked.set()
         leaving.terminate()
 
