@@ -56,8 +56,8 @@ PROBLEMS: Mapping[str, Problem] = {
     "archive": Problem(
         "warning",
         "",
-        "archives with a password, or of a format that is not supported, are not read; profiles that are compressed "
-        "one by one (.gz, .zst, .xz, .bz2, .zip) are",
+        "archives with a password, of an unsupported format, or that unpack to far more than profiles do, are not "
+        "read; profiles that are compressed one by one (.gz, .zst, .xz, .bz2, .zip) are",
         "unpack it, and give what comes out",
     ),
     "other-text": Problem(
