@@ -205,6 +205,7 @@ def _begin(trainer: Any) -> None:
 
     groups = _groups(trainer)
     setattr(trainer, _ASKED, groups)
+    _warn_of_absent_ranks(groups, request.ranks or ())
     for role, group in groups:
         ray.start(group, trainer.global_steps, role=role, on_demand=request.settings())
 
@@ -218,6 +219,17 @@ def step_of(trainer: Any) -> int:
     version: int | None = getattr(trainer, "current_param_version", None)
     steps: int = trainer.global_steps
     return steps if version is None else version + 1
+
+
+def _warn_of_absent_ranks(groups: Sequence[tuple[str | None, Any]], ranks: Sequence[int]) -> None:
+    """Log which ranks of a request no group has; nothing where a group does not tell its size."""
+    sizes = [getattr(group, "world_size", None) for _, group in groups]
+    last = max((size for size in sizes if isinstance(size, int)), default=0) - 1
+    absent = [rank for rank in ranks if rank > last]
+    if absent and None not in sizes:
+        _warn_once(
+            f"request for a profile: ranks {absent} do not exist: the run has ranks 0 to {last}"
+        )
 
 
 def _check(trainer: Any) -> None:

@@ -12,6 +12,7 @@ to processes. It is a ledger: every capture ends with an `outcome`.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -168,8 +169,31 @@ class Manifest:
         text = json.dumps(account, indent=1) + "\n"
         name = manifest_name(self.tool, rank, self.worker)
         for folder in filter(None, (self.folder, self.beside)):
-            with written_whole(folder / name) as path:
-                path.write_text(text, encoding="utf-8")
+            _write(folder / name, text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a manifest, whole; on a full disk, in the place of the one that is there. Raises `OSError`.
+
+    A ledger that could not note that the disk was full would tell of a process that never finished.
+    """
+    try:
+        with written_whole(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _fits(path, text):
+            raise
+        with path.open("r+", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.truncate()
+
+
+def _fits(path: Path, text: str) -> bool:
+    """Whether a file has room for the text in the blocks that it has already."""
+    try:
+        return len(text.encode()) <= path.stat().st_blocks * 512
+    except OSError:
+        return False
 
 
 def clock() -> dict[str, int]:

@@ -76,13 +76,16 @@ class NsysRanges(NoTool):
         if session is not None and session.is_dir():
             target.manifest.beside = session  # whoever collects the reports finds whose they are
         self._open = self._warned = False
+        self.can_record = _is_recorded_by_nsys()
+        if not self.can_record:
+            log.warning("rank %s: %s: no report is written", target.rank, _NOT_UNDER_NSYS)
         self._capture: dict[str, Any] | None = None
 
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin the capture range of a step, unless stages have ranges of their own."""
         del scope, step
         self._capture = self._target.manifest.latest
-        if _is_recorded_by_nsys():
+        if self.can_record:
             folder = _session_folder()
             self._target.manifest.leave(self._capture, str(folder) if folder else None)
         else:

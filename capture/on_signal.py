@@ -75,7 +75,8 @@ def announce(folder: Path) -> None:
             place = {"folder": str(folder), "node": ray.get_runtime_context().get_node_id()}
             ray.experimental.internal_kv._internal_kv_put(_key(ray), json.dumps(place))  # noqa: SLF001 - Ray has no other
     except Exception as error:  # noqa: BLE001 - the driver then reports that no process watches
-        warn("SIGUSR2 to the driver will have no effect: %s: %s", type(error).__name__, error)
+        message = "SIGUSR2 to the driver has no effect, use python -m capture.trigger: %s: %s"
+        warn(message, type(error).__name__, error)
 
 
 def _handle(number: int, frame: Any) -> None:
@@ -108,9 +109,10 @@ def _ask(leave: Callable[[], bool]) -> None:
     """Write a request with `leave`, and log a failure. Raises nothing."""
     try:
         if not leave():
-            warn("SIGUSR2 came before the first step and is ignored: send it again later")
+            warn("SIGUSR2 ignored: no step has begun; send it again after the first step")
     except Exception as error:  # noqa: BLE001 - a full disk, a cluster that has ended
-        warn("SIGUSR2: no request could be left: %s: %s", type(error).__name__, error)
+        message = "SIGUSR2: cannot leave a request, use python -m capture.trigger: %s: %s"
+        warn(message, type(error).__name__, error)
 
 
 def _leave() -> bool:

@@ -49,7 +49,7 @@ class DistProfiler:
                 return _of_verl()(rank, config, tool_config, save_file_prefix, **kwargs)
             except ImportError:
                 warn(
-                    "rank %s: the tool %s is verl's own, and verl is not here: nothing is profiled",
+                    "rank %s: the tool %s needs verl, and verl cannot be imported: nothing is profiled",
                     rank,
                     settings["tool"],
                 )
@@ -99,7 +99,10 @@ class DistProfiler:
             if self._this_rank:
                 self._set_up(tool_config)
         elif self._enable and self._tool is not None and self._tool not in _VERLS_OWN:
-            warn("rank %s: there is no tool %r: nothing is profiled", rank, self._tool)
+            warn(
+                "rank %s: there is no tool %r: nothing is profiled; tools are %s",
+                *(rank, self._tool, ", ".join([*_TOOLS, *sorted(_VERLS_OWN)])),
+            )
 
     def _set_up(self, settings: Any) -> None:
         from pathlib import Path
@@ -164,7 +167,10 @@ class DistProfiler:
 
         profiling = [p for p in endings.live if p.check_this_step() and p.tool == self._tool]
         if any(p.is_discrete_mode() != self._discrete for p in profiling):
-            self._tell("start", "another worker in this process profiles with the other discrete")
+            self._tell(
+                "start",
+                "another worker in this process has the other value of discrete: set the same for both",
+            )
             return
         self._this_step = True
         step = kwargs.get("profile_step", kwargs.get("global_step"))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from capture.config import tool_config_of
 from capture.file_names import written_whole
 
 SCHEMA = "capture/request/1"
+TOOLS = ("torch", "torch_memory", "nsys")
 HIDDEN = ".capture"
 """Subfolder for requests."""
 
@@ -27,10 +29,9 @@ def trigger(
     """Write a request to the directory that a job watches, and return its path; it replaces an earlier one.
 
     `ranks` None means all ranks; `tool_config` are settings of the tool (`contents=["cpu"]`). Raises `OSError`
-    if the file cannot be written, and `ValueError` for fewer than one step.
+    if the file cannot be written, and `ValueError` for a request that no job could follow.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    _check(tool, ranks, steps, tool_config)
     request = {
         "schema": SCHEMA,
         "id": f"{time.time_ns()}-{os.getpid()}",
@@ -43,6 +44,26 @@ def trigger(
     with written_whole(path) as partial:
         partial.write_text(json.dumps(request) + "\n", encoding="utf-8")
     return path
+
+
+def _check(
+    tool: str, ranks: Sequence[int] | None, steps: int, tool_config: Mapping[str, Any]
+) -> None:
+    """Raise `ValueError` for a request that no job could follow: the job's log may be on another machine."""
+    if tool not in TOOLS:
+        raise ValueError(f"there is no tool {tool!r}; tools are {', '.join(TOOLS)}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if ranks is not None and (not ranks or min(ranks) < 0):
+        raise ValueError(f"ranks must be 0 or above, got {[*ranks]}; None asks all ranks")
+    known = sorted({*tool_config_of(tool, {})} - {"_target_", "name"})
+    unknown = sorted({*tool_config} - {*known})
+    if unknown:
+        raise ValueError(f"{tool} has no setting {', '.join(unknown)}; it has {', '.join(known)}")
+    try:
+        tool_config_of(tool, tool_config)
+    except AssertionError as error:
+        raise ValueError(str(error)) from None
 
 
 def request_path(folder: Path) -> Path:

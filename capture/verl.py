@@ -74,7 +74,8 @@ class SwitchedProfiler(DistProfiler):
     def _set_up(self, settings: Any) -> None:
         if not _decides_only.get():
             super()._set_up(settings)
-            _tell_that_it_is_active()
+            if self._backend.can_record:
+                _tell_that_it_is_active()
 
     @classmethod
     def annotate(
@@ -152,7 +153,7 @@ def install() -> bool:
         on_signal.install()
     except Exception as error:  # noqa: BLE001 - a verl that is built otherwise, or none at all
         _put_back()
-        message = "capture cannot take the place of verl's profiler, which stays: %s: %s"
+        message = "capture cannot replace verl's profiler, which stays in use: %s: %s"
         log.warning(message, type(error).__name__, error)
     return active()
 
@@ -230,7 +231,10 @@ def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 _add_global(config, result)
             except Exception as error:  # noqa: BLE001 - a configuration of another form
-                log.warning("the global profiler block was not read: %s", error)
+                log.warning(
+                    "cannot read global_profiler, so settings of torch_memory in it have no effect: %s",
+                    error,
+                )
         return result
 
     return converted
@@ -301,8 +305,13 @@ def _named(modules: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Runs a module as `python -m` does, with the switch on: `verl.trainer.main_ppo key=value …`."""
     if not arguments or arguments[0].startswith("-"):
-        sys.stderr.write("usage: python -m capture.verl MODULE [ARGUMENT…]\n")
-        return 2
+        is_help = arguments[:1] in (["-h"], ["--help"])
+        usage = "usage: python -m capture.verl MODULE [ARGUMENT…]\n"
+        example = (
+            "example: python -m capture.verl verl.trainer.main_ppo global_profiler.tool=torch …\n"
+        )
+        (sys.stdout if is_help else sys.stderr).write(usage + example)
+        return 0 if is_help else 2
     import runpy
 
     on_signal.install()

@@ -109,6 +109,20 @@ def test_a_process_that_is_profiled_says_once_by_whom(verl, tmp_path, caplog):
     assert "profiles this process" not in caplog.text  # whether a step is due, no worker knows
 
 
+@pytest.mark.parametrize("tool", ["torch_memory", "nsys"])
+def test_a_process_whose_tool_cannot_record_says_so_and_claims_nothing(
+    verl, torch, tmp_path, caplog, monkeypatch, tool
+):
+    switch._tell_that_it_is_active.cache_clear()
+    switch.install()
+    torch.cuda_available = False
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    block = {"tool": tool, "enable": True, "save_path": str(tmp_path), "tool_config": {}}
+    verl["verl.workers"].Watch(0, block)
+    assert "capture replaces verl's profiler" not in caplog.text
+    assert {"torch_memory": "needs CUDA", "nsys": "not started under nsys"}[tool] in caplog.text
+
+
 def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(
     verl, tmp_path, caplog
 ):
@@ -211,7 +225,7 @@ def test_the_entry_point_is_declared_and_switches_only_where_it_is_named():
 def test_a_verl_that_is_built_otherwise_keeps_its_own(verl, monkeypatch, caplog, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     assert not switch.install()
-    assert "capture cannot take the place of verl's profiler, which stays" in caplog.text
+    assert "capture cannot replace verl's profiler, which stays in use" in caplog.text
     assert verl["verl.workers"].Watch is Profiler
 
 

@@ -49,6 +49,33 @@ def test_a_signal_ends_a_statement_with_its_status(tmp_path, statement, number, 
     assert seconds < 4
 
 
+TWICE = """
+import os, signal, sys, time
+from tracekit.cli import child
+
+leave = child.leave_at_once
+
+def leave_after_another(status):
+    os.kill(os.getpid(), signal.SIGTERM)  # the parent passes on what the whole group got
+    leave(status)
+
+def work():
+    child.leave_at_once = leave_after_another
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+
+sys.exit(child.run(work, False))
+"""
+
+
+def test_a_child_that_is_terminated_twice_says_nothing_and_has_one_status(tmp_path):
+    program = Program(
+        [sys.executable, "-c", TWICE], tmp_path, environment={"PYTHONPATH": str(ROOT)}
+    )
+    ended = program.ending()
+    assert (ended.status, ended.errors, ended.output) == (143, b"", b"")
+
+
 def test_a_second_interrupt_ends_a_statement_at_once(tmp_path):
     ended, seconds = ending(tmp_path, FOLDED, signal.SIGINT, 2.5, presses=2)
     assert (ended.status, ended.survivors) == (130, {})

@@ -76,10 +76,10 @@ def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None
         leaving.terminate()
     if status < 0:
         name = signal.Signals(-status).name
-        cause = ", usually for memory" if -status == signal.SIGKILL else ""
+        cause = ", usually by the OOM killer" if -status == signal.SIGKILL else ""
         raise TracekitError(
             f"the process that ran the statement was killed ({name}{cause})",
-            "--memory 2GiB bounds what a statement may take",
+            "limit its memory: --memory 2GiB",
         )
     return status
 
@@ -157,7 +157,9 @@ def _work(
     """Do the work in the child and exit with its status; print nothing after SIGTERM."""
     is_asked = threading.Event()
 
-    def leave(*_: object) -> NoReturn:
+    def leave(*_: object) -> None:
+        if is_asked.is_set():
+            return  # a terminal or a scheduler signals the whole group, and the parent passes it on
         is_asked.set()
         leaving.terminate()
 

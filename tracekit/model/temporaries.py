@@ -85,7 +85,7 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
         if _lock(descriptor) != _HELD and path.exists():
             return path, descriptor
         os.close(descriptor)
-    raise FileExistsError(f"{parent}: no temporary folder can be made")
+    raise FileExistsError(f"{parent}: cannot create a temporary folder")
 
 
 def remove_abandoned(folder: Path, prefix: str) -> None:
