@@ -78,5 +78,5 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise AttributeError(
-            f"capture.{name} is verl's own, and verl cannot be imported"
+            f"capture.{name} comes from verl, and verl cannot be imported"
         ) from error

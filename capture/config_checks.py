@@ -1,4 +1,4 @@
-"""Find what a run's configuration asks for and will not get: ranks and steps that do not exist, tools that nobody is."""
+"""Find settings of a run that cannot take effect: ranks and steps that do not exist, missing tools, old keys."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ _SERVER_TOOLS: Mapping[str, tuple[str, ...]] = {
 }
 """The tools that the servers of an engine record with (verl 0.9.1)."""
 
+_TOOLS = ("nsys", "torch", "torch_memory", "npu", "precision_debugger")
+"""The tools of trainers' roles (verl 0.9.1)."""
+
 _LENIENT = frozenset({"trtllm"})
 """The engines whose servers record without `discrete` too, and without any tool."""
 
 
 def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> Iterator[str]:
-    """Yield a sentence for each part of a configuration that has another effect than it seems to, or none.
+    """Yield a sentence for each setting with a different effect than it seems to have, or none.
 
-    `total_steps` is the length of the run where it is known; else the configuration may say it.
+    `total_steps` is the length of the run if it is known; the configuration may have it too.
     """
     shared = read_shared(config)
     blocks = {
@@ -39,42 +42,71 @@ def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> 
     }
     enabled = {role: block for role, block in blocks.items() if block.enable}
     yield from _old_keys(config, shared)
-    yield from _step_problems(config, shared, enabled, total_steps)
+    tool_problems = {
+        role: _tool_problem(config, role, block, shared) for role, block in enabled.items()
+    }
+    records = any(
+        tool_problems[role] is None and _has_rank(config, role, block)
+        for role, block in enabled.items()
+    )
+    yield from _step_problems(config, shared, enabled, total_steps, records=records)
+    steps, total = shared.plan.steps, _total_steps(config, total_steps)
+    has_step = len(_absent_steps(steps, total)) < len(steps)
+    roles_by_problem: dict[str, list[str]] = {}
     for role, block in enabled.items():
-        problem = _tool_problem(config, role, block, shared)
-        if problem:
-            yield problem
-            continue  # without a tool nothing else about the role matters
-        yield from _rank_problems(config, role, block)
-        if _is_server(role):
-            yield from _server_problems(config, role, block)
-        elif shared.tool and block.tool != shared.tool:
-            yield (
-                f"{role}: its tool {block.tool} records, but the global tool {shared.tool} "
-                "decides how processes are started"
-            )
-        yield from _options_without_effect(role, block, shared)
+        for problem in _role_problems(
+            config, role, block, shared, tool_problem=tool_problems[role], has_step=has_step
+        ):
+            roles_by_problem.setdefault(problem, []).append(role)
+    for problem, roles in roles_by_problem.items():
+        yield f"{', '.join(roles)}: {problem}"
     for name, options in (
         ("controller_nsight_options", shared.controller_nsight_options),
         ("worker_nsight_options", shared.worker_nsight_options),
     ):
         if "output" in options:
-            yield f"{name}.output: Ray gives nsys `-o` as well, and nsys starts nothing with both: name it `o`"
+            yield f"{name}.output: Ray passes `-o` to nsys too, and nsys refuses both: name the key `o`"
     yield from _problems_of_one_worker(blocks, enabled)
 
 
-def find_absent_steps(steps: Sequence[int], total: int | None = None) -> str | None:
-    """Name the steps that a run never comes to; None where it comes to all, as far as `total` says."""
-    absent = [step for step in steps if step < 1 or (total is not None and step > total)]
-    if not absent:
-        return None
-    never = "nothing is profiled" if len(absent) == len(steps) else "the other steps are profiled"
-    length = "steps count from 1" if total is None else f"this run has steps 1 to {total}"
-    return f"steps {absent}: {length}; {never}"
+def _absent_steps(steps: Sequence[int], total: int | None) -> list[int]:
+    """List the steps that a run never reaches; `total` is its length where it is known."""
+    return [step for step in steps if step < 1 or (total is not None and step > total)]
+
+
+def _total_steps(config: Mapping[str, Any], total: int | None) -> int | None:
+    """Return the length of the run, else that of its configuration, else None."""
+    if total is None:
+        total = given(at(config, "trainer") or {}, "total_training_steps")
+    return total if isinstance(total, int) else None
+
+
+def _role_problems(
+    config: Mapping[str, Any],
+    role: str,
+    block: ProfilerConfig,
+    shared: GlobalProfile,
+    *,
+    tool_problem: str | None,
+    has_step: bool,
+) -> Iterator[str]:
+    """Yield the problems of one enabled role, without its name: a rollout's block often repeats the actor's."""
+    if tool_problem:
+        yield tool_problem
+        return  # without a tool nothing else about the role matters
+    yield from _rank_problems(config, role, block, has_step=has_step)
+    if _is_server(role):
+        yield from _server_problems(config, role, block)
+    elif shared.tool and block.tool != shared.tool:
+        yield (
+            f"the role records with {block.tool}, but processes start as the global tool {shared.tool} "
+            "needs; set both to the same tool"
+        )
+    yield from _options_without_effect(role, block, shared)
 
 
 def _old_keys(config: Mapping[str, Any], shared: GlobalProfile) -> Iterator[str]:
-    """Keys of 2025-06 beside the block that replaced them: nothing reads them any more."""
+    """Yield keys of 2025-06 that have no effect beside the block that replaced them."""
     if at(config, "global_profiler") is None:
         return
     trainer = at(config, "trainer") or {}
@@ -94,20 +126,27 @@ def _step_problems(
     shared: GlobalProfile,
     enabled: Mapping[str, ProfilerConfig],
     total: int | None,
+    *,
+    records: bool,
 ) -> Iterator[str]:
-    """Steps without a role, roles without a step, and steps that never come."""
+    """Yield steps without a role, roles without a step, and steps that never come; `records`: some role has a tool."""
     if shared.plan.steps and not enabled:
-        yield "steps are given, but no role's profiler is enabled: nothing is profiled"
+        yield (
+            "global_profiler.steps names steps, but no role's profiler is enabled: nothing is profiled; "
+            "set actor_rollout_ref.actor.profiler.enable=True"
+        )
     if enabled and not shared.plan.steps:
         yield f"{', '.join(enabled)}: enabled, but global_profiler.steps names no step: nothing is profiled"
     steps = given(at(config, "global_profiler") or {}, "steps")
     if isinstance(steps, (int, str)):
-        yield f"steps is {steps!r}: verl's trainers look for a step's number in a list, [1, 2]"
-    if total is None:
-        total = given(at(config, "trainer") or {}, "total_training_steps")
-    absent = find_absent_steps(shared.plan.steps, total if isinstance(total, int) else None)
+        yield f"global_profiler.steps is {steps!r}, not a list: verl's trainers fail on it; write [1,2]"
+    total = _total_steps(config, total)
+    absent = _absent_steps(shared.plan.steps, total)
     if absent and enabled:
-        yield absent
+        is_rest = records and len(absent) < len(shared.plan.steps)
+        rest = "the other steps are" if is_rest else "nothing is"
+        length = "steps count from 1" if total is None else f"this run has steps 1 to {total}"
+        yield f"steps {absent}: {length}; {rest} profiled"
 
 
 def _tool_problem(
@@ -117,32 +156,49 @@ def _tool_problem(
     if _is_server(role) and _engine(config, role) in _LENIENT:
         return None
     if block.tool is None:
-        return f"{role}: enabled, but neither it nor the global block names a tool: nothing is profiled"
+        return "enabled, but neither the role nor the global block names a tool: nothing is profiled; set global_profiler.tool"
     own = at(config, f"{role}.profiler") or {}
     if "tool" in own and own["tool"] is None:
         return (
-            f"{role}: enabled, but its own tool is null, which the global tool {shared.tool} "
+            f"enabled, but its own tool is null, which the global tool {shared.tool} "
             f"does not replace: nothing is profiled; set {role}.profiler.tool={shared.tool}"
+        )
+    if block.tool not in _TOOLS:
+        return (
+            f"there is no tool {block.tool!r}: nothing is profiled; tools are {', '.join(_TOOLS)}"
         )
     return None
 
 
-def _rank_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> Iterator[str]:
-    """Ranks that the run does not have, where the configuration says how many it has."""
-    world = _world_size(config, role)
-    if world is None or block.all_ranks:
-        return
-    ranks: list[Any] = block.ranks  # verl looks at none of them
-    absent = [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
-    if absent:
-        rest = "nothing" if len(absent) == len(ranks) else "only the others"
+def _rank_problems(
+    config: Mapping[str, Any], role: str, block: ProfilerConfig, *, has_step: bool
+) -> Iterator[str]:
+    """Yield the ranks that the run does not have, where the configuration says how many it has."""
+    world, absent = _world_size(config, role), _absent_ranks(config, role, block)
+    if world is not None and absent:
+        is_rest = has_step and _has_rank(config, role, block)
+        rest = "only the others" if is_rest else "nothing"
         last = f"ranks 0 to {world - 1}" if world > 1 else "rank 0 only"
         verb = "is" if rest == "nothing" else "are"
-        yield f"{role}: ranks {absent} do not exist: the run has {last}; {rest} {verb} profiled"
+        yield f"ranks {absent} do not exist: the run has {last}; {rest} {verb} profiled"
+
+
+def _absent_ranks(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> list[int]:
+    """Return the ranks of a block that the run does not have; empty if the number of ranks is unknown."""
+    world = _world_size(config, role)
+    if world is None or block.all_ranks:
+        return []
+    ranks: list[Any] = block.ranks  # verl looks at none of them
+    return [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
+
+
+def _has_rank(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bool:
+    """Whether the run has at least one rank of a block (rank 0 if the block lists none)."""
+    return not block.ranks or len(_absent_ranks(config, role, block)) < len(block.ranks)
 
 
 def _world_size(config: Mapping[str, Any], role: str) -> int | None:
-    """How many ranks a role has at most; None where the configuration does not say."""
+    """Return the maximum number of ranks of a role; None if the configuration does not have it."""
     size = _pool_size(at(config, "trainer") or {})
     if size is None or not _is_server(role):
         return size
@@ -151,7 +207,7 @@ def _world_size(config: Mapping[str, Any], role: str) -> int | None:
 
 
 def _pool_size(pool: Mapping[str, Any]) -> int | None:
-    """The GPUs of a pool: nodes times GPUs of a node; None where one of them is not given."""
+    """Return the number of GPUs in a pool: nodes times GPUs per node; None if either is missing."""
     nodes, gpus = given(pool, "nnodes"), given(pool, "n_gpus_per_node")
     return nodes * gpus if isinstance(nodes, int) and isinstance(gpus, int) else None
 
@@ -167,21 +223,21 @@ def _engine(config: Mapping[str, Any], role: str) -> str:
 
 
 def _server_problems(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> Iterator[str]:
-    """Why the servers of an enabled role record nothing: verl's servers say no word of it."""
+    """Yield the reason why the servers of an enabled role record nothing; verl's servers do not log it."""
     engine = _engine(config, role)
     tools = _SERVER_TOOLS.get(engine)
     if tools is None or (block.tool is None and engine in _LENIENT):
         return
     if block.tool not in tools:
         names = " or ".join(tools)
-        yield f"{role}: {engine} servers record with {names} only, not {block.tool}: they write no trace"
+        yield f"{engine} servers record with {names} only, not {block.tool}: they write no trace"
     elif engine not in _LENIENT and not _asks_discrete(config, role, block):
         key = f"{role}.profiler.tool_config.{block.tool}.discrete=True"
-        yield f"{role}: {engine} servers record only in discrete mode: they write no trace without {key}"
+        yield f"{engine} servers record only in discrete mode: they write no trace; set {key}"
 
 
 def _asks_discrete(config: Mapping[str, Any], role: str, block: ProfilerConfig) -> bool:
-    """Whether a role's own settings of its tool say `discrete`, whatever the tool is."""
+    """Whether a role's own tool settings enable `discrete`, for any tool."""
     settings = at(config, f"{role}.profiler.tool_config.{block.tool}")
     return is_discrete(block) if settings is None else bool(given(settings, "discrete"))
 
@@ -195,16 +251,19 @@ def is_discrete(block: ProfilerConfig) -> bool:
 def _problems_of_one_worker(
     blocks: Mapping[str, ProfilerConfig], enabled: Mapping[str, ProfilerConfig]
 ) -> Iterator[str]:
-    """What actor and reference, which share a worker, cannot each have; rollout servers are processes of their own."""
+    """Yield conflicts between actor and reference, which share a worker; rollout servers have their own processes."""
     actor, ref = (blocks.get(f"actor_rollout_ref.{name}") for name in ("actor", "ref"))
     if ref is None or actor is None or "actor_rollout_ref.ref" not in enabled:
         return
     if not actor.enable:
-        yield "actor_rollout_ref.ref: enabled alone, but in one worker with the actor only the actor's block counts"
+        yield (
+            "actor_rollout_ref.ref: enabled without the actor, whose block decides for their common worker: "
+            "set actor_rollout_ref.actor.profiler.enable=True"
+        )
     elif is_discrete(actor) != is_discrete(ref):
         yield (
-            "actor_rollout_ref.actor, actor_rollout_ref.ref: they differ in discrete, "
-            "and in one worker the actor's block counts"
+            "actor_rollout_ref.actor, actor_rollout_ref.ref: discrete differs, "
+            "and the actor's block decides for their common worker"
         )
 
 
@@ -216,13 +275,13 @@ def _options_without_effect(
     if block.tool == "torch" and not _is_server(role):
         named = [name for name in _TOKENS if settings[name] is not None]
         if named:
-            yield f"{role}: {', '.join(named)}: only rollout servers follow tokens"
+            yield f"{', '.join(named)}: no effect here, only rollout servers read it"
     if block.relocate_results and block.tool in ("torch", "torch_memory") and not _is_server(role):
-        yield f"{role}: relocate_results: what the tool {block.tool} writes lies in save_path already"
+        yield f"relocate_results: no effect, the tool {block.tool} writes to save_path already"
     if block.relocate_results and block.tool == "nsys":
         end = str(shared.worker_nsight_options.get("capture-range-end") or "")
         if not end.startswith(("repeat-shutdown", "stop")):
             yield (
-                f"{role}: relocate_results: unless capture-range-end is repeat-shutdown and the number of captures, "
-                "nsys writes its reports when the processes end, and there is nothing to move before"
+                "relocate_results: nsys writes its reports when the processes end, too late to move them; "
+                "set capture-range-end=repeat-shutdown:N, N the number of captures"
             )

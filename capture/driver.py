@@ -1,9 +1,9 @@
-"""Trainers follow requests: after they have looked whether a step is one of theirs, they look for a request.
+"""Let trainers follow requests: after the check for a configured step, they check for a request.
 
-A trainer is a class with `_start_profiling` and `_stop_profiling`, in a module with "trainer" in its name: verl's, those of
-VeRL-Omni, those that derive from them. For a class in another module, call `follow`.
-A trainer's worker groups begin and end together, so all ranks are profiled in the same step. Steps that the
-configuration names are left to it. Rollout servers are not asked: they decide at their start whether they can be.
+A trainer is a class with `_start_profiling` and `_stop_profiling`, in a module with "trainer" in its name: those of verl,
+of VeRL-Omni, and classes derived from them. For a class in another module, call `follow`.
+A trainer starts and stops its worker groups together, so all ranks are profiled in the same step. Configured steps
+ignore requests. Rollout servers take no requests: they decide at their start whether they can be profiled.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _WATCH, _ASKED, _DEPTH = "_capture_watch", "_capture_request", "_capture_depth"
 _FOLLOWS = "_capture_follows"
 
 _followed: list[tuple[type, str, Any]] = []
-"""(class, method, what stood there; None where it was inherited) of everything that was replaced."""
+"""Replaced methods: (class, name, original), with None as the original of an inherited method."""
 
 _said: set[str] = set()
-"""Problems that were logged: a trainer meets the same one in every step."""
+"""Problems that were logged; a trainer repeats the same problem in every step."""
 
 
 class FollowWhenImported(MetaPathFinder):
-    """Lets trainers follow requests as soon as somebody imports them; nothing is imported for that."""
+    """Let trainers follow requests when their modules are imported, without importing any."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -43,7 +43,7 @@ class FollowWhenImported(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own specification, its loader wrapped; None for modules that hold no trainer."""
+        """Return the module's own specification with a wrapped loader; None for modules without trainers."""
         del path, target
         if not _may_hold_trainers(name) or getattr(self._local, "looking", False):
             return None
@@ -58,7 +58,7 @@ class FollowWhenImported(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """A loader that looks for trainers in the module that it has loaded, and then leaves it to its own loader."""
+    """A loader that looks for trainers in the module after loading it, and then restores the module's own loader."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -73,12 +73,12 @@ class _Loader(Loader):
         self._loader.exec_module(module)
         _follow_in(module)
 
-    def __getattr__(self, name: str) -> Any:  # get_source and the like, of whatever loader it is
+    def __getattr__(self, name: str) -> Any:  # get_source and others of the wrapped loader
         return getattr(self._loader, name)
 
 
 def install() -> FollowWhenImported:
-    """Make the finder that is asked for modules from now on; trainers that are here already follow at once."""
+    """Install a finder for modules imported from now on; trainers that are already imported follow at once."""
     finder = FollowWhenImported()
     sys.meta_path.insert(0, finder)
     for name, module in [*sys.modules.items()]:
@@ -88,7 +88,7 @@ def install() -> FollowWhenImported:
 
 
 def uninstall(finder: FollowWhenImported) -> None:
-    """Leave modules and trainers as they were."""
+    """Restore modules and trainers."""
     if finder in sys.meta_path:
         sys.meta_path.remove(finder)
     while _followed:
@@ -100,7 +100,7 @@ def uninstall(finder: FollowWhenImported) -> None:
 
 
 def _may_hold_trainers(name: str) -> bool:
-    """Whether a module is looked through: by its name, since there are thousands."""
+    """Whether a module may have trainers, by its name: there are thousands of modules."""
     return "trainer" in name
 
 
@@ -112,28 +112,28 @@ def _follow_in(module: Any) -> None:
             found = getattr(remote, "modified_class", value)
             for one in _own_classes(found, module):
                 follow(one)
-    except Exception as error:  # noqa: BLE001 - a module that answers no question is the user's all the same
+    except Exception as error:  # noqa: BLE001 - the import of a user's module must not fail
         _warn_once(f"no request is followed in {module}: {type(error).__name__}: {error}")
 
 
 def _own_classes(found: Any, module: Any) -> Iterator[type]:
-    """A class and those that it derives from, as far as this module defines them."""
+    """Yield a class and its bases, if this module defines them."""
     for one in found.__mro__ if isinstance(found, type) else ():
         if one.__module__ == module.__name__:
             yield one
 
 
 def follow(trainer: C) -> C:
-    """Let a class of trainers look for requests where it starts and stops profiles; give the class back.
+    """Let a class of trainers check for requests where it starts and stops profiles; return the class.
 
-    A class that has no such methods, or has them as coroutines, stays as it is.
+    A class without these methods, or with coroutines, stays unchanged.
     """
     methods = [getattr(trainer, name, None) for name in _METHODS]
     if not isinstance(trainer, type) or any(map(_is_unfit, methods)):
         return trainer
     actions = (_guarded(_begin), _guarded(_end))
     for name, method, action in zip(_METHODS, methods, actions, strict=True):
-        if getattr(method, _FOLLOWS, False):  # its own, or one that it inherits, follows already
+        if getattr(method, _FOLLOWS, False):  # its own or an inherited method already follows
             continue
         _followed.append((trainer, name, vars(trainer).get(name)))
         setattr(trainer, name, _with_request(method, action, first=name == _STOP))
@@ -145,7 +145,7 @@ def _is_unfit(method: Any) -> bool:
 
 
 def _with_request(method: Any, action: Callable[[Any], None], *, first: bool) -> Any:
-    """The method, and before or after it the action; once, where a method calls that of its base."""
+    """Wrap a method to run the action before or after it, once even if the method calls its base's."""
 
     @functools.wraps(method)
     def both(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -166,12 +166,12 @@ def _with_request(method: Any, action: Callable[[Any], None], *, first: bool) ->
 
 
 def _guarded(action: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The same, but what goes wrong is logged: no trainer ends of it."""
+    """Wrap an action to log its errors instead of raising them in the trainer."""
 
     def run(trainer: Any) -> None:
         try:
             action(trainer)
-        except Exception as error:  # noqa: BLE001 - as said
+        except Exception as error:  # noqa: BLE001 - profiling never ends a trainer
             _warn_once(f"request for a profile not followed: {type(error).__name__}: {error}")
 
     return run
@@ -184,7 +184,7 @@ def _warn_once(text: str) -> None:
 
 
 def _begin(trainer: Any) -> None:
-    """Start the workers where a request is due and the step is not profiled anyway."""
+    """Start profiling on the workers if a request is due and the step is not a configured one."""
     block, step = trainer.config.global_profiler, step_of(trainer)
     watch = getattr(trainer, _WATCH, None)
     if watch is None:
@@ -195,7 +195,7 @@ def _begin(trainer: Any) -> None:
         setattr(trainer, _WATCH, watch)
         on_signal.announce(watch.folder)
         _check(trainer)
-        return  # what lies there before the first step is older than the run
+        return  # a request from before the first step is older than the run
     if step in (block.steps or ()):
         return
     request = watch.due(step)
@@ -205,23 +205,35 @@ def _begin(trainer: Any) -> None:
 
     groups = _groups(trainer)
     setattr(trainer, _ASKED, groups)
+    _warn_of_absent_ranks(groups, request.ranks or ())
     for role, group in groups:
         ray.start(group, trainer.global_steps, role=role, on_demand=request.settings())
 
 
 def step_of(trainer: Any) -> int:
-    """The number by which the configuration names this step.
+    """Return the configuration's number of this step.
 
-    Fully asynchronous training counts versions of the parameters: the step on its way makes the next one, and may
-    be several updates long. Files are named by `global_steps` there too, as verl names them.
+    Fully asynchronous training counts parameter versions: the current step makes the next version, and may take
+    several updates. Files are still named by `global_steps`, as in verl.
     """
     version: int | None = getattr(trainer, "current_param_version", None)
     steps: int = trainer.global_steps
     return steps if version is None else version + 1
 
 
+def _warn_of_absent_ranks(groups: Sequence[tuple[str | None, Any]], ranks: Sequence[int]) -> None:
+    """Log which ranks of a request no group has; nothing where a group does not tell its size."""
+    sizes = [getattr(group, "world_size", None) for _, group in groups]
+    last = max((size for size in sizes if isinstance(size, int)), default=0) - 1
+    absent = [rank for rank in ranks if rank > last]
+    if absent and None not in sizes:
+        _warn_once(
+            f"request for a profile: ranks {absent} do not exist: the run has ranks 0 to {last}"
+        )
+
+
 def _check(trainer: Any) -> None:
-    """Log what of the run's configuration has no effect; the trainer knows how many steps there will be."""
+    """Log the settings of the run without effect; the trainer knows the number of steps."""
     if not isinstance(trainer.config, Mapping):
         return
     from capture.run_config import warn_of
@@ -232,7 +244,7 @@ def _check(trainer: Any) -> None:
 
 
 def _end(trainer: Any) -> None:
-    """Stop the workers that a request has started."""
+    """Stop profiling on the workers that a request started."""
     groups = getattr(trainer, _ASKED, ())
     setattr(trainer, _ASKED, ())
     if groups:
@@ -243,7 +255,7 @@ def _end(trainer: Any) -> None:
 
 
 def _groups(trainer: Any) -> list[tuple[str | None, Any]]:
-    """(role in file names, worker group) of each group that verl profiles; one that has two names once."""
+    """Return (role in file names, worker group) for each group that verl profiles, each group once."""
     named: list[tuple[str | None, Any]] = [("train", trainer.actor_rollout_wg)]
     if getattr(trainer, "use_reference_policy", False):
         named.append((None, getattr(trainer, "ref_policy_wg", None)))

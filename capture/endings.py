@@ -1,4 +1,4 @@
-"""Captures that nobody stops: they are written when the interpreter ends or is told to, and left alone by a forked child."""
+"""Write captures that are still open when the interpreter exits or gets SIGTERM; a forked child leaves them alone."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ live: list[DistProfiler] = []
 
 
 def close_all() -> None:
-    """Write what is open, of every profiler of this process."""
+    """Write the open captures of all profilers of this process."""
     for profiler in [*live]:  # one that followed a request leaves the list
         profiler.close()
 
 
 def mind_sigterm() -> None:
-    """Have a SIGTERM write what is open, and then do what it always did.
+    """Make SIGTERM write open captures before its default action.
 
-    Only where nobody minds it yet, and on the main thread: elsewhere Python lets nobody.
+    This needs the main thread, and leaves a handler of the program alone.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -34,7 +34,7 @@ def mind_sigterm() -> None:
 
 
 def forget_sigterm() -> None:
-    """Let SIGTERM be as it was, once nothing is being captured."""
+    """Restore SIGTERM when no capture is running."""
     if threading.current_thread() is not threading.main_thread():
         return
     idle = not any(profiler.check_this_step() for profiler in live)
@@ -50,7 +50,7 @@ def _terminated(number: int, frame: Any) -> None:
 
 
 def _after_fork() -> None:
-    """The parent's captures are its own: the child neither stops nor writes them."""
+    """Drop the parent's captures in the child, which neither stops nor writes them."""
     for profiler in live:
         profiler.abandon()
     live.clear()

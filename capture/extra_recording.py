@@ -1,7 +1,7 @@
-"""What torch.profiler records beside operators and kernels, where this torch can: little cost, many explanations.
+"""Enable cheap extra recording of torch.profiler, where this torch supports it.
 
-torch has these as keywords of `_ExperimentalConfig`. Its versions know different ones, and their order changes: each is
-tried by its name, once.
+The options are keywords of `_ExperimentalConfig`. They differ between torch versions, and so does their order, so each is
+tried once by name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 
 def extra_recording(contents: AbstractSet[str], *, all_threads: bool) -> dict[str, bool]:
-    """The keywords that this torch accepts, of those that suit the contents of a trace.
+    """Return the keywords that this torch accepts and that suit the contents of a trace.
 
-    `enable_cuda_sync_events` adds rows for what a stream, an event or the host waits for. `record_python_gc_info` adds
-    garbage collections, and does nothing without stacks.
+    `enable_cuda_sync_events` adds rows for waits of streams, events and the host. `record_python_gc_info` adds
+    garbage collections, and has no effect without stacks.
     """
     wanted = {
         "profile_all_threads": all_threads,
@@ -26,7 +26,7 @@ def extra_recording(contents: AbstractSet[str], *, all_threads: bool) -> dict[st
 
 
 def experimental_config(options: dict[str, bool]) -> dict[str, Any]:
-    """The argument of `torch.profiler.profile` that asks for them; empty where nothing is asked for."""
+    """Return the options as an argument of `torch.profiler.profile`; empty without options."""
     return {"experimental_config": _config_class()(**options)} if options else {}
 
 

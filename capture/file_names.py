@@ -7,6 +7,7 @@ with `_mb<i>[-<j>]` or `_part<k>` where one capture gives several files. No file
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -95,7 +96,10 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     Readers pass hidden files over, so nobody takes half a trace for a trace.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # a file has the name of the folder
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from None
     partial = path.with_name(f".{path.name}")
     try:
         yield partial

@@ -1,8 +1,8 @@
-"""Keep stages out while a capture of all threads ends: torch 2.13 corrupts the heap otherwise.
+"""Hold back stages while a capture of all threads ends; otherwise torch 2.13 corrupts the heap.
 
-A profile of all threads records into buffers that its end gives back. An operator that another thread is in at that
-moment writes into freed memory (`malloc(): unsorted double linked list corrupted`). So the capture ends when no other
-thread is in a stage, and stages that begin meanwhile wait. Both wait for a limited time: nothing can deadlock.
+A profile of all threads records into buffers that are freed at its end. An operator running on another thread then
+writes to freed memory (`malloc(): unsorted double linked list corrupted`). So the capture waits until no other
+thread is in a stage, and new stages wait for the capture. Both waits are limited, so they cannot deadlock.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 WAIT_S = 10.0
-"""The longest that a capture waits for running stages, and a stage for a capture that ends."""
+"""Longest wait of a capture for running stages, and of a stage for an ending capture."""
 
 
 class Gate:
-    """The stages that run in this process, by thread."""
+    """The running stages of this process, by thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -36,7 +36,7 @@ class Gate:
         return thread
 
     def leave(self, thread: int) -> None:
-        """End the stage that `enter` began, on whatever thread."""
+        """End the stage that `enter` began; any thread may call this."""
         with self._changed:
             left = self._stages.get(thread, 0) - 1
             if left > 0:
@@ -47,7 +47,7 @@ class Gate:
 
     @contextmanager
     def closed(self) -> Iterator[bool]:
-        """Let no stage begin; yield whether no other thread is in one."""
+        """Hold back new stages; yield whether no other thread is in a stage."""
         thread = threading.get_ident()
         with self._changed:
             self._closer = thread

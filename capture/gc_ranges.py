@@ -1,7 +1,7 @@
-"""Ranges around Python's garbage collections: every thread that runs Python waits for one.
+"""Mark Python's garbage collections as ranges: a collection stops every thread that runs Python.
 
-torch records collections itself (`record_python_gc_info`), but only together with stacks. These need none, and their
-name has the generation: `gc gen2`.
+torch records collections itself (`record_python_gc_info`), but only together with stacks. These ranges need no stacks,
+and their names include the generation: `gc gen2`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 OLDEST_UNMARKED = 0
-"""Collections of this generation have no range: they are many and take microseconds."""
+"""Oldest generation without ranges: its collections are frequent and take microseconds."""
 
 
 class GcRanges:
-    """A range for each collection, between `start` and `stop`; `mark` makes a range of a name."""
+    """Mark each collection between `start` and `stop`; `mark` makes a range from a name."""
 
     def __init__(self, mark: Callable[[str], Any]) -> None:
         self._mark = mark
         self._open: dict[int, Any] = {}
 
     def start(self) -> None:
-        """Begin to mark collections."""
+        """Start marking collections."""
         gc.callbacks.append(self._collects)
 
     def stop(self) -> None:
-        """Mark no more, and end the range of a collection under way on another thread."""
+        """Stop marking, and end the range of a collection that is running on another thread."""
         if self._collects in gc.callbacks:
             gc.callbacks.remove(self._collects)
         while self._open:
             self._open.popitem()[1].__exit__(None, None, None)
 
     def drop(self) -> None:
-        """Mark no more in a forked process; open ranges are the parent's."""
+        """Stop marking in a forked process; open ranges belong to the parent."""
         self._open.clear()
         self.stop()
 

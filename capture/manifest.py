@@ -1,17 +1,18 @@
-"""A process's account of its own profile: `capture_<tool>_[<worker>_]rank<r>_pid<pid>.manifest` beside the traces.
+"""Write a process's manifest of its captures: `capture_<tool>_[<worker>_]rank<r>_pid<pid>.manifest` beside the traces.
 
-Written when a capture starts (`"status": "open"`) and again when it stops, so that a process that dies
-in between can be named afterwards. It says what file names are too short to say, and whose the reports of
-nsys are, which know of a process little but its id. It is a ledger: every capture ends with an `outcome`.
+It is written when a capture starts (`"status": "open"`) and when it stops, so a process that dies in between leaves a
+trace. It has details that do not fit in file names, and maps nsys reports, which record little more than a process id,
+to processes. It is a ledger: every capture ends with an `outcome`.
 
-- `file`: files of it are in `files`; `because`, where it is not empty, says what of it is missing.
-- `elsewhere`: somebody else writes it, to `where` (nsys in Ray's session; the trace of another role in this process).
-- `lost`: nothing of it was written; `because` says why.
-- `waiting`: a window of several steps that is not complete.
+- `file`: its files are in `files`; `because` lists missing parts.
+- `elsewhere`: another program or role writes it, to `where` (nsys in Ray's session; another role's trace).
+- `lost`: no file was written; `because` lists the reasons.
+- `waiting`: a window of several steps is not complete.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -37,11 +38,10 @@ _DEEPEST = 6
 
 @dataclass(slots=True)
 class Manifest:
-    """What this process has captured for one worker and rank; `folder` is where its files go, `beside` a copy of this.
+    """The captures of one worker and rank in this process; `folder` is for its files, `beside` for a copy of the manifest.
 
-    `files` hold path (relative to the folder where it lies in it), step, stage, start and stop; `captures` the
-    step, scope, outcome and clocks of each start and stop; `asked` the configuration as it was given, `problems`
-    what the log said of it.
+    `files` have a path (relative if inside the folder), step, stage, start and stop; `captures` have the step, scope,
+    outcome and clocks of each start and stop. `asked` is the given configuration, `problems` are logged problems.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class Manifest:
     beside: Path | None = None
 
     def begin(self, step: int | None, scope: str | None = None) -> dict[str, Any]:
-        """The capture of this step, which begins now: what `end` takes. It is not written yet."""
+        """Begin the capture of a step and return it for `end`, without writing the manifest."""
         if step is not None and step not in self.steps:
             self.steps.append(step)
         capture: dict[str, Any] = {
@@ -74,11 +74,11 @@ class Manifest:
 
     @property
     def latest(self) -> dict[str, Any] | None:
-        """The capture that began last: that of a tool which is being started."""
+        """The capture that began last."""
         return self.captures[-1] if self.captures else None
 
     def lose(self, capture: dict[str, Any] | None, reason: str) -> None:
-        """Note why a capture, or a part of it, is not written."""
+        """Record why a capture, or a part of it, is not written."""
         if capture is None:
             return
         if reason not in capture["because"] and len(capture["because"]) < MOST_REASONS:
@@ -87,22 +87,22 @@ class Manifest:
             capture["outcome"] = LOST
 
     def leave(self, capture: dict[str, Any] | None, where: str | None) -> None:
-        """Note that somebody else writes a capture, to this place where it is known."""
+        """Record that another program writes a capture, to this place if it is known."""
         if capture is not None and capture["outcome"] is None:
             capture |= {"outcome": ELSEWHERE, "where": where}
 
     def wait(self, capture: dict[str, Any] | None) -> None:
-        """Note that a capture is written together with later ones."""
+        """Record that a capture is written together with later ones."""
         if capture is not None and capture["outcome"] is None:
             capture["outcome"] = WAITING
 
     def saw(self, stage: str) -> None:
-        """Note that a stage was captured; it is written with the rest."""
+        """Record a captured stage, without writing the manifest."""
         if stage not in self.stages:
             self.stages.append(stage)
 
     def failed(self, problem: str) -> None:
-        """Note what the log was told; it is written with the rest."""
+        """Record a logged problem, without writing the manifest."""
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)
 
@@ -115,7 +115,7 @@ class Manifest:
         start_unix_ns: int | None = None,
         captures: Iterable[dict[str, Any] | None] = (),
     ) -> None:
-        """Note that a file of these captures was written; it began then, where that is known, and ends now."""
+        """Record a written file of these captures; it ends now, and starts at `start_unix_ns` if that is known."""
         for capture in captures:
             if capture is not None:
                 capture["outcome"] = FILE
@@ -131,7 +131,7 @@ class Manifest:
         )
 
     def end(self, capture: dict[str, Any]) -> None:
-        """Write that a capture is complete, or lost. Raises `OSError` where that cannot be written."""
+        """Record that a capture is complete or lost, and write the manifest. Raises `OSError` if that fails."""
         capture["stop"] = clock()
         if capture["outcome"] is None:
             capture["outcome"] = LOST
@@ -139,7 +139,7 @@ class Manifest:
         self.save()
 
     def save(self) -> None:
-        """Write all of it. Raises `OSError` where that cannot be done."""
+        """Write the manifest. Raises `OSError` if that fails."""
         place = topology()
         rank = place.get("rank", self.rank)
         under_way = any(
@@ -169,22 +169,45 @@ class Manifest:
         text = json.dumps(account, indent=1) + "\n"
         name = manifest_name(self.tool, rank, self.worker)
         for folder in filter(None, (self.folder, self.beside)):
-            with written_whole(folder / name) as path:
-                path.write_text(text, encoding="utf-8")
+            _write(folder / name, text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a manifest, whole; on a full disk, in the place of the one that is there. Raises `OSError`.
+
+    A ledger that could not note that the disk was full would tell of a process that never finished.
+    """
+    try:
+        with written_whole(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _fits(path, text):
+            raise
+        with path.open("r+", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.truncate()
+
+
+def _fits(path: Path, text: str) -> bool:
+    """Whether a file has room for the text in the blocks that it has already."""
+    try:
+        return len(text.encode()) <= path.stat().st_blocks * 512
+    except OSError:
+        return False
 
 
 def clock() -> dict[str, int]:
-    """This moment by the clock of the world and by the one that never jumps."""
+    """Return the current wall-clock and monotonic times."""
     return {"unix_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}
 
 
 def asked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration asks of a profiler, as JSON can hold it."""
+    """Return the profiler settings of a configuration as JSON values."""
     return {name: _json(config[name]) for name in _ASKED if name in config}
 
 
 def _json(value: Any, depth: int = 0) -> Any:
-    """The value as JSON can hold it: what holds nothing by name and is no list is its type's name."""
+    """Convert a value to JSON values: objects become mappings of their attributes."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if depth == _DEEPEST:
@@ -196,13 +219,13 @@ def _json(value: Any, depth: int = 0) -> Any:
 
 
 def without_effect() -> list[str]:
-    """What in the configuration of the run has no effect, as far as this process was shown it whole."""
+    """Settings of the run without effect, if this process has seen the whole configuration."""
     run_config: Any = sys.modules.get("capture.run_config")
     return [] if run_config is None else list(run_config.without_effect)
 
 
 def replaced() -> str | None:
-    """Whose profiler this one stands in the place of: `verl 0.9.1`; None where nothing was replaced."""
+    """The framework whose profiler capture replaces, as `verl 0.9.1`; None if nothing is replaced."""
     switch: Any = sys.modules.get("capture.verl")
     if switch is None or not switch.active():
         return None
@@ -210,13 +233,13 @@ def replaced() -> str | None:
 
 
 def manifest_of(folder: Path, tool: str, rank: int, worker: str | None) -> Manifest:
-    """The manifest for this tool, worker and rank of this process: one file, however many profilers."""
+    """Return this process's manifest for a tool, worker and rank; several profilers share it."""
     key = (os.getpid(), folder, tool, rank, worker)
     return _OF_PROCESS.setdefault(key, Manifest(folder, tool, rank, worker))
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of those packages that this process has loaded."""
+    """Return the versions of Python and of the loaded packages."""
     loaded = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in _VERSIONS:
         version = getattr(sys.modules.get(name), "__version__", None)
@@ -226,13 +249,13 @@ def versions() -> dict[str, str]:
 
 
 def run_id() -> str | None:
-    """What tells this run from others: `$CAPTURE_RUN_ID`, else Ray's session and job; None without both."""
+    """Identify this run by `$CAPTURE_RUN_ID`, else by Ray's session and job; None without either."""
     named = os.environ.get("CAPTURE_RUN_ID")
     ray: Any = sys.modules.get("ray")
     if named or ray is None:
         return named or None
     try:
-        if not ray.is_initialized():  # asked for its context, Ray would start or join a cluster
+        if not ray.is_initialized():  # asking for the context would start or join a cluster
             return None
         context = ray.get_runtime_context()
         return f"{context.get_session_name()}/{context.get_job_id()}"

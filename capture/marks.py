@@ -78,7 +78,7 @@ def mark_start_range(
     try:
         return nvtx.start_range(message=message, color=color, domain=domain, category=category)
     except Exception as error:  # noqa: BLE001 - a mark is not worth the training
-        warn("no NVTX range for %s: %s", message, error)
+        warn("cannot open an NVTX range for %s: %s", message, error)
         return None
 
 

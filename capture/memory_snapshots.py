@@ -30,7 +30,7 @@ from capture.tools import NoTool, Target
 log = logging.getLogger("capture")
 
 
-_NO_CUDA = "needs CUDA and finds none"
+_NO_CUDA = "torch_memory needs CUDA, and torch finds no CUDA device"
 
 
 class MemorySnapshots(NoTool):
@@ -52,10 +52,9 @@ class MemorySnapshots(NoTool):
         self._captures: list[dict[str, Any] | None] = []
         self._under_way = False
         self._start_ns = 0
-        if not torch.cuda.is_available():
-            log.warning(
-                "rank %s: torch_memory %s: no snapshot will be taken", target.rank, _NO_CUDA
-            )
+        self.can_record = torch.cuda.is_available()
+        if not self.can_record:
+            log.warning("rank %s: %s: no snapshot is written", target.rank, _NO_CUDA)
         elif not MemorySnapshots.recording:
             self._record()
         if MemorySnapshots.recording and not MemorySnapshots.observed:
@@ -66,7 +65,7 @@ class MemorySnapshots(NoTool):
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin a window of steps, or go on with it."""
         del scope
-        if not MemorySnapshots.recording and self._torch.cuda.is_available():
+        if not MemorySnapshots.recording and self.can_record:
             self._record()  # a request that began while this was built has ended its history
         if not self._steps:
             self._start_ns = time.time_ns()
@@ -165,13 +164,13 @@ class MemorySnapshots(NoTool):
         try:
             self._torch._C._cuda_attach_out_of_memory_observer(_out_of_memory)  # noqa: SLF001 - as above
         except Exception as error:  # noqa: BLE001 - builds without it, and whatever CUDA says
-            message = "rank %s: no snapshot will be taken when memory runs out: %s"
+            message = "rank %s: cannot watch for OOM, so an OOM leaves no snapshot: %s"
             log.warning(message, self._target.rank, error)
 
     def _out_of_memory(self, device: int, wanted: int, total: int, free: int) -> None:
         """Called by the allocator. Nothing may escape from here, nor may the device be waited for."""
         moment = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-%f")
-        message = "rank %s: out of memory on device %s: %s bytes wanted, %s of %s free"
+        message = "rank %s: OOM on device %s: %s bytes requested, %s of %s free"
         log.error(message, self._target.rank, device, wanted, free, total)
         try:
             start_ns = time.time_ns()
@@ -180,7 +179,9 @@ class MemorySnapshots(NoTool):
             self._target.manifest.add(path, step=step, start_unix_ns=start_ns)
             self._target.manifest.save()
         except Exception as error:  # noqa: BLE001 - the allocation fails with its own error
-            log.warning("rank %s: no snapshot of it: %s", self._target.rank, error)
+            log.warning(
+                "rank %s: the snapshot of this OOM was not written: %s", self._target.rank, error
+            )
 
 
 def _stacks(shared: Mapping[str, Any]) -> str:

@@ -55,9 +55,9 @@ def step_range(environment: Mapping[str, str] | None = None) -> range | None:
     try:
         first, stop = (int(part) for part in text.split(":"))
     except ValueError as error:
-        raise ValueError(f"{RANGE}={text!r} is not 'start:stop', two whole numbers") from error
+        raise ValueError(f"{RANGE}={text!r} must be start:stop, two whole numbers") from error
     if not 1 <= first < stop:
-        raise AssertionError(f"{RANGE}={text!r} must start at 1 or later and hold a step")
+        raise AssertionError(f"{RANGE}={text!r} must be start:stop with 1 <= start < stop")
     return range(first, stop)
 
 
@@ -113,7 +113,7 @@ def _extra_options(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
         extra = json.loads(environment.get(EXTRA) or "{}")
     except ValueError as error:
-        raise ValueError(f"{EXTRA} is no JSON: {error}") from error
+        raise ValueError(f"{EXTRA} is not JSON: {error}") from error
     if not isinstance(extra, dict):
         raise ValueError(f"{EXTRA} must be a JSON object")  # noqa: TRY004 - a bad value of a variable
     return {key: value for key, value in extra.items() if value is not None}

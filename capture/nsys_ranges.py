@@ -76,13 +76,16 @@ class NsysRanges(NoTool):
         if session is not None and session.is_dir():
             target.manifest.beside = session  # whoever collects the reports finds whose they are
         self._open = self._warned = False
+        self.can_record = _is_recorded_by_nsys()
+        if not self.can_record:
+            log.warning("rank %s: %s: no report is written", target.rank, _NOT_UNDER_NSYS)
         self._capture: dict[str, Any] | None = None
 
     def start(self, scope: str | None, step: int | None) -> None:
         """Begin the capture range of a step, unless stages have ranges of their own."""
         del scope, step
         self._capture = self._target.manifest.latest
-        if _is_recorded_by_nsys():
+        if self.can_record:
             folder = _session_folder()
             self._target.manifest.leave(self._capture, str(folder) if folder else None)
         else:
@@ -145,12 +148,12 @@ def _is_recorded_by_nsys() -> bool:
 
 
 def nsight_folder() -> Path:
-    """Where nsys writes in the Ray session of this process; the latest session's where none is known."""
+    """Return the nsys folder of this process's Ray session, else of the latest session."""
     return _session_folder() or Path(RAY_NSIGHT_LOG_DIR)
 
 
 def _session_folder() -> Path | None:
-    """Where nsys writes in the Ray session of this process; None outside of Ray."""
+    """Return the nsys folder of this process's Ray session; None outside Ray."""
     ray: Any = sys.modules.get("ray")
     try:
         session = Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - Ray tells it nowhere else

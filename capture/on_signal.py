@@ -1,9 +1,8 @@
-"""SIGUSR2 asks a run for a profile, and ends none of its processes: unhandled, it would.
+"""Handle SIGUSR2 as a request for a profile; without a handler it would end the process.
 
-The process that takes the steps leaves a request in the directory it watches. A verl run takes its steps in an actor
-of Ray, while users know the driver (`python -m verl.trainer.main_ppo`): the actor announces its directory in Ray's
-key-value store, and the driver leaves the request there. Other processes ignore the signal. A program that handles it
-itself goes on doing so.
+The process that runs the training steps writes a request to its watched directory. In a verl run this is a Ray actor,
+but users know the driver (`python -m verl.trainer.main_ppo`). So the actor announces its directory in Ray's key-value
+store, and the driver writes the request there. Other processes ignore the signal. A program's own handler stays.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from capture.request import trigger
 from capture.warn import warn
 
 DRIVER = "CAPTURE_DRIVER"
-"""The environment variable that names a run's driver to the processes that Ray starts: `<pid> on <host>`."""
+"""Environment variable with the run's driver, for processes that Ray starts: `<pid> on <host>`."""
 
 _folder: Path | None = None
 _owner: int | None = None
-"""The process that installed the handler; a forked child inherits the handler and ignores the signal."""
+"""Process that installed the handler; forked children inherit the handler and ignore the signal."""
 
 
 def install() -> None:
-    """Handle SIGUSR2, where nobody does and Python allows it: on the main thread."""
+    """Handle SIGUSR2, unless it has a handler or this is not the main thread."""
     global _owner  # noqa: PLW0603 - one handler for the process
     if threading.current_thread() is not threading.main_thread():
         return
@@ -40,31 +39,31 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Let SIGUSR2 do what it did before `install`."""
+    """Restore the default action of SIGUSR2."""
     on_main = threading.current_thread() is threading.main_thread()
     if on_main and signal.getsignal(signal.SIGUSR2) is _handle:
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)
 
 
 def watch(folder: Path) -> None:
-    """Let the signal leave requests in the directory that this process watches."""
+    """Write requests of the signal to this directory, which this process watches."""
     global _folder  # noqa: PLW0603 - as above
     _folder = folder
     install()
 
 
 def driver_name() -> str:
-    """The process to signal: the run's driver, or this one where it has none."""
+    """The process to signal: the run's driver, or this process without a driver."""
     return os.environ.get(DRIVER) or own_name()
 
 
 def own_name() -> str:
-    """This process as users find it."""
+    """This process as `<pid> on <host>`."""
     return f"{os.getpid()} on {socket.gethostname()}"
 
 
 def announce(folder: Path) -> None:
-    """Tell the driver which directory this process watches, and the log how to ask for a profile. Raises nothing."""
+    """Announce the watched directory to the driver, and log how to ask for a profile. Raises nothing."""
     pid, _, host = driver_name().partition(" on ")
     warn(
         "to profile a step of this run: python -m capture.trigger %s, or on %s: kill -USR2 %s",
@@ -75,8 +74,9 @@ def announce(folder: Path) -> None:
         if ray is not None:
             place = {"folder": str(folder), "node": ray.get_runtime_context().get_node_id()}
             ray.experimental.internal_kv._internal_kv_put(_key(ray), json.dumps(place))  # noqa: SLF001 - Ray has no other
-    except Exception as error:  # noqa: BLE001 - the driver then says that nobody watches
-        warn("SIGUSR2 to the driver will have no effect: %s: %s", type(error).__name__, error)
+    except Exception as error:  # noqa: BLE001 - the driver then reports that no process watches
+        message = "SIGUSR2 to the driver has no effect, use python -m capture.trigger: %s: %s"
+        warn(message, type(error).__name__, error)
 
 
 def _handle(number: int, frame: Any) -> None:
@@ -91,7 +91,7 @@ def _handle(number: int, frame: Any) -> None:
 
 
 def _is_of_ray() -> bool:
-    """Whether Ray started this process: a driver started by a worker has the variable of another run."""
+    """Whether this is a Ray worker; a driver that a worker starts also inherits the variable."""
     ray = _started_ray()
     try:
         return bool(ray and ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
@@ -100,29 +100,30 @@ def _is_of_ray() -> bool:
 
 
 def _started_ray() -> Any:
-    """Ray, None where it is not started: asked for its context, it would start a cluster."""
+    """Return Ray if it is started, else None: asking for its context would start a cluster."""
     ray: Any = sys.modules.get("ray")
     return ray if ray is not None and ray.is_initialized() else None
 
 
 def _ask(leave: Callable[[], bool]) -> None:
-    """Leave a request where the steps are taken. Raises nothing."""
+    """Write a request with `leave`, and log a failure. Raises nothing."""
     try:
         if not leave():
-            warn("SIGUSR2 came before the first step and is ignored: send it again later")
+            warn("SIGUSR2 ignored: no step has begun; send it again after the first step")
     except Exception as error:  # noqa: BLE001 - a full disk, a cluster that has ended
-        warn("SIGUSR2: no request could be left: %s: %s", type(error).__name__, error)
+        message = "SIGUSR2: cannot leave a request, use python -m capture.trigger: %s: %s"
+        warn(message, type(error).__name__, error)
 
 
 def _leave() -> bool:
-    """Leave a request in the directory that this process watches."""
+    """Write a request to the directory that this process watches."""
     assert _folder is not None
     trigger(_folder)
     return True
 
 
 def _forward() -> bool:
-    """Leave a request in the directory that a process of this run has announced; whether there is one."""
+    """Write a request to the directory announced by this run; return whether one was announced."""
     ray = _started_ray()
     if ray is None:
         return False

@@ -1,9 +1,9 @@
-"""The switch where verl finds it by itself: the entry point `capture` of the group `verl.plugins` (verl 0.9.1).
+"""Switch a verl run to capture through the entry point `capture` of the group `verl.plugins` (verl 0.9.1).
 
     VERL_USE_EXTERNAL_PLUGINS=capture bash examples/gspo_trainer/…
 
-for scripts that set VERL_USE_EXTERNAL_MODULES themselves. verl loads all plugins that are installed where that variable is
-not set. This one switches only where it is named, so that installing it changes no run.
+This is for scripts that set VERL_USE_EXTERNAL_MODULES themselves. Without VERL_USE_EXTERNAL_PLUGINS verl loads all
+installed plugins, but this plugin switches only if the variable names it: installing it changes no run.
 """
 
 import os

@@ -49,7 +49,7 @@ class DistProfiler:
                 return _of_verl()(rank, config, tool_config, save_file_prefix, **kwargs)
             except ImportError:
                 warn(
-                    "rank %s: the tool %s is verl's own, and verl is not here: nothing is profiled",
+                    "rank %s: the tool %s needs verl, and verl cannot be imported: nothing is profiled",
                     rank,
                     settings["tool"],
                 )
@@ -99,7 +99,10 @@ class DistProfiler:
             if self._this_rank:
                 self._set_up(tool_config)
         elif self._enable and self._tool is not None and self._tool not in _VERLS_OWN:
-            warn("rank %s: there is no tool %r: nothing is profiled", rank, self._tool)
+            warn(
+                "rank %s: there is no tool %r: nothing is profiled; tools are %s",
+                *(rank, self._tool, ", ".join([*_TOOLS, *sorted(_VERLS_OWN)])),
+            )
 
     def _set_up(self, settings: Any) -> None:
         from pathlib import Path
@@ -164,7 +167,10 @@ class DistProfiler:
 
         profiling = [p for p in endings.live if p.check_this_step() and p.tool == self._tool]
         if any(p.is_discrete_mode() != self._discrete for p in profiling):
-            self._tell("start", "another worker in this process profiles with the other discrete")
+            self._tell(
+                "start",
+                "another worker in this process has the other value of discrete: set the same for both",
+            )
             return
         self._this_step = True
         step = kwargs.get("profile_step", kwargs.get("global_step"))
@@ -191,7 +197,7 @@ class DistProfiler:
                 self._try("SIGTERM", endings.forget_sigterm)
 
     def _follow(self, request: Any, start: Mapping[str, Any]) -> None:
-        """Profile a step as a request asks, whatever the configuration says. Raises where it asks for nothing."""
+        """Profile a step as a request asks, ignoring the configuration. Raises if the request is invalid."""
         asked = plain(request)
         if self._this_step:
             self._tell("request", "a step is being profiled already")
@@ -275,7 +281,7 @@ class DistProfiler:
             self._try("finish command", lambda: run(command, self._told_to_command()))
 
     def _told_to_command(self) -> dict[str, object]:
-        """What the finish command may want to know, by the ends of verl's names for it."""
+        """Values for the finish command, by the suffixes of verl's variable names."""
         facts: dict[str, object] = {
             "SAVE_PATH": self._given.get("save_path") or "",
             "TOOL": self._tool or "",
@@ -336,7 +342,7 @@ class DistProfiler:
         return decorate
 
     def enter(self, stage: Stage) -> Callable[[], None]:
-        """What ends the stage that it begins. Neither raises."""
+        """Begin a stage and return the function that ends it. Neither raises."""
         try:
             context = self._backend.stage(stage)
             context.__enter__()
@@ -461,7 +467,7 @@ _TOOLS: Mapping[str, Callable[[Target], Tool]] = {
 
 
 def _nothing() -> None:
-    """What ends a stage that never began."""
+    """End a stage that never began."""
 
 
 def _selected(rank: int, all_ranks: bool, ranks: Any, otherwise: bool) -> bool:
@@ -479,7 +485,7 @@ def _settings(tool: str | None, given: Any) -> dict[str, Any]:
 
 
 def _of_verl() -> Any:
-    """Verl's own profiler, also where this one stands in its place. Raises `ImportError` without verl."""
+    """Return verl's own profiler, also if capture replaces it. Raises `ImportError` without verl."""
     import sys
 
     switch = sys.modules.get("capture.verl")

@@ -81,7 +81,10 @@ def _rank(worker: object, arguments: Mapping[str, Any]) -> int:
     for value in (getattr(worker, "rank", None), arguments.get("rank"), os.environ.get("RANK")):
         if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
             return int(value)
-    log.warning("%s knows no rank: it counts as rank 0", type(worker).__name__)
+    log.warning(
+        "%s has no rank and counts as rank 0: give it an attribute or argument `rank`",
+        type(worker).__name__,
+    )
     return 0
 
 
@@ -256,7 +259,7 @@ def nsight_runtime_env(
         name = nsight_options.pop("output")
         nsight_options.setdefault("o", os.path.basename(str(name)))  # noqa: PTH119 - text
         log.warning(
-            "nsight option output: Ray keeps reports in logs/nsight of its session: %s",
+            "nsight option output: Ray writes reports to logs/nsight of its session, as %s",
             nsight_options["o"],
         )
     by_range = nsight_options.get("capture-range") == "cudaProfilerApi"

@@ -53,7 +53,7 @@ def read_shared(config: Mapping[str, Any]) -> GlobalProfile:
         return _read_2025(at(config, "trainer") or {})
     unknown = sorted(str(key) for key in block if key not in _GLOBAL_KEYS)
     if unknown:
-        log.warning("global_profiler: not known and passed over: %s", ", ".join(unknown))
+        log.warning("global_profiler: unknown keys have no effect: %s", ", ".join(unknown))
     tools = given(block, "global_tool_config") or {}
     nsys = given(tools, "nsys") or {}
     return GlobalProfile(

@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # a protocol takes as long to make as all the rest of this
     class Tool(Protocol):
         """What a profiler asks of its tool."""
 
+        can_record: bool
+
         def start(self, scope: str | None, step: int | None) -> None:
             """Begin the capture of a step."""
 
@@ -71,6 +73,9 @@ if TYPE_CHECKING:  # a protocol takes as long to make as all the rest of this
 
 class NoTool:
     """Captures nothing: no tool is wanted, or it is not known, or it cannot work here."""
+
+    can_record = True
+    """Whether a capture can become a file here; a tool that cannot record says why in the log."""
 
     def start(self, scope: str | None, step: int | None) -> None:
         """Nothing."""

@@ -10,6 +10,7 @@ thread, and `capture.gate` keeps stages out while it ends. A profile of the user
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import logging
 import os
@@ -34,8 +35,8 @@ from capture.tools import NoTool, Stage, Target
 
 log = logging.getLogger("capture")
 
-_OTHER_RUNS = "another torch.profiler ran in this process"
-_OTHER_BEGAN = "another torch.profiler began in this process, and the trace ended there"
+_OTHER_RUNS = "another torch.profiler was running in this process"
+_OTHER_BEGAN = "another torch.profiler started in this process, which ended the trace"
 
 ALL_THREADS = "CAPTURE_ALL_THREADS"
 """The environment variable that asks for traces of all threads."""
@@ -102,7 +103,9 @@ class TorchTrace(NoTool):
             self._end()
         account, self._account = self._account, None
         if self._config.discrete and account and not (account["outcome"] or account["because"]):
-            self._target.manifest.lose(account, "no stage ran that has a trace of its own")
+            self._target.manifest.lose(
+                account, "no annotated stage ran, and with `discrete` only stages are recorded"
+            )
 
     def finish(self) -> None:
         """End what no `stop` could end, which came on another thread."""
@@ -149,9 +152,7 @@ class TorchTrace(NoTool):
         """Say once why there is no trace."""
         if not self._told:
             self._told = True
-            message = (
-                "rank %s: another torch.profiler runs in this process: no trace as long as it does"
-            )
+            message = "rank %s: another torch.profiler is running in this process: no trace until it stops"
             log.warning(message, self._target.rank)
 
     def _begin(
@@ -274,7 +275,7 @@ def _give_way() -> None:
         owner = TorchTrace.owner
         if owner is None:
             return
-        message = "rank %s: another torch.profiler begins in this process: the trace ends here"
+        message = "rank %s: another torch.profiler starts in this process: this trace ends now"
         log.warning(message, owner._target.rank)  # noqa: SLF001 - the class's own
         owner._target.manifest.lose(owner._account, _OTHER_BEGAN)  # noqa: SLF001
         try:
@@ -355,7 +356,9 @@ class _Capture:
 
     def _without_memory(self, contents: set[str]) -> set[str]:
         """The contents that a profile of all threads can hold, with a warning of what is left out."""
-        problem = "a trace of all threads cannot hold allocations: contents `memory` is left out"
+        problem = (
+            "a trace of all threads cannot record allocations: `memory` is left out of contents"
+        )
         log.warning("rank %s: %s", self._target.rank, problem)
         self._target.manifest.failed(problem)
         return contents - {"memory"}
@@ -377,7 +380,7 @@ class _Capture:
         self._run(self.profiler.step)
 
     def silence(self) -> None:
-        """Record no more of other threads, so that the profile can end.
+        """Stop recording other threads before the profile ends.
 
         Raises `RuntimeError` where they stay in their stages; it then ends with the next `start` or with the process.
         """
@@ -418,9 +421,11 @@ class _Capture:
         self._run(self.profiler.stop)
 
     def require_its_thread(self) -> None:
-        """Nothing where this thread may stop it; else raises `RuntimeError`: torch would end the process."""
+        """Raise `RuntimeError` if this thread must not stop the profile: torch would end the process."""
         if self._thread not in (None, threading.get_ident()):
-            raise RuntimeError("this torch stops a profile only on the thread that started it")
+            raise RuntimeError(
+                "torch stops a profile only on the thread that started it: call stop on that thread"
+            )
 
     def _run(self, action: Callable[[], object]) -> None:
         def act() -> None:
@@ -442,7 +447,7 @@ class _Capture:
         return step > 0 and done >= 0 and done % cycle == quiet
 
     def _suffix(self, profiler: Any) -> str:
-        """What tells the files of one capture apart, as verl names windows and parts."""
+        """Return the part of a name that separates files of one capture, as in verl."""
         if not (self._by_stage and self.schedule):
             return f"_part{self._written}" if self._written else ""
         skip, quiet = self.schedule["skip_first"], self.schedule["wait"] + self.schedule["warmup"]
@@ -462,7 +467,7 @@ class _Capture:
             export(profiler, path)
         except Exception as error:  # noqa: BLE001 - a full disk, a lost mount, whatever torch meets
             message = "rank %s: the trace %s was not written: %s%s"
-            log.warning(message, self._target.rank, path, error, _free(folder))
+            log.warning(message, self._target.rank, path, error, _free(folder, error))
             reason = f"the trace was not written: {error}"
             self._target.manifest.lose(self.account, reason)
             return
@@ -482,7 +487,7 @@ def export(profiler: Any, path: Path) -> None:
         profiler.export_chrome_trace(str(plain))
         # Where torch cannot write, it says so on stderr and leaves what it has written.
         if not plain.exists() or not _has_its_end(plain):
-            raise OSError("torch did not write all of it; the disk of temporary files may be full")
+            raise OSError(f"torch wrote only part of it: is the disk of {scratch} full (TMPDIR)?")
         with plain.open("rb") as text, gzip.open(partial, "wb") as packed:
             shutil.copyfileobj(text, packed, 1 << 20)
 
@@ -494,8 +499,10 @@ def _has_its_end(path: Path) -> bool:
         return _END.search(stream.read()) is not None
 
 
-def _free(folder: Path) -> str:
-    """How much room the folder's disk has, in words; empty where that cannot be told."""
+def _free(folder: Path, error: Exception) -> str:
+    """Return the free space of the folder's disk in words; empty for other errors, or if it is unknown."""
+    if isinstance(error, OSError) and error.errno not in (None, errno.ENOSPC, errno.EDQUOT):
+        return ""
     try:
         return f" ({shutil.disk_usage(folder).free / 1e6:.0f} MB are free there)"
     except OSError:

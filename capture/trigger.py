@@ -1,4 +1,4 @@
-"""Profiling on demand: a running job is asked for a profile, and follows at one of its next steps.
+"""Profile on demand: a running job follows a request for a profile at one of its next steps.
 
     python -m capture.trigger outputs/profile --ranks 0,4
 
@@ -27,18 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from capture import on_signal as signals
-from capture.request import HIDDEN, SCHEMA, request_path, trigger
+from capture.request import HIDDEN, SCHEMA, TOOLS, request_path, trigger
 from capture.warn import warn
 
 AHEAD = 2
-"""Ranks without a driver begin so many steps after the first of them saw the request: all see it before."""
+"""Ranks without a driver start this many steps after the first rank saw the request, so that all have seen it."""
 
 _LONGEST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for: a tool with its settings, on these ranks (None: all), for so many steps in a row."""
+    """A request for a profile: the tool, its settings, ranks (None: all) and the number of consecutive steps."""
 
     id: str
     folder: str
@@ -48,7 +48,7 @@ class Request:
     tool_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def settings(self) -> dict[str, Any]:
-        """It as plain values, which travel to workers as `on_demand`."""
+        """Return plain values, passed to workers as `on_demand`."""
         return asdict(self)
 
 
@@ -74,11 +74,11 @@ class Watch:
 
     @property
     def folder(self) -> Path:
-        """The directory that it looks in."""
+        """The watched directory."""
         return self._folder
 
     def due(self, step: int) -> Request | None:
-        """What is to be profiled in this step; None for nothing. Raises nothing."""
+        """Return the request to follow in this step, or None. Raises nothing."""
         stamp = _stamp(self._path)
         if stamp is not None and stamp != self._seen:
             self._seen = stamp
@@ -86,6 +86,8 @@ class Watch:
                 self._take(step)
             except Exception as error:  # noqa: BLE001 - a request is never worth the training
                 warn("request for a profile not followed: %s: %s", type(error).__name__, error)
+            else:
+                self._tell()
         request = self._request
         if request is None or step < self._first:
             return None
@@ -106,20 +108,46 @@ class Watch:
             if request is not None:
                 profiler.stop()
 
+    def _tell(self) -> None:
+        """Log that a request is followed, where the whole job is seen, or on the first rank that it asks for."""
+        request = self._request
+        if request is None or not (self._alone or _rank() == min(request.ranks or [0])):
+            return
+        ranks = "all ranks" if request.ranks is None else f"ranks {request.ranks}"
+        steps = (
+            f"step {self._first}"
+            if request.steps == 1
+            else f"{request.steps} steps from {self._first}"
+        )
+        warn(
+            "profiling on request: %s, %s, tool %s, into %s",
+            steps,
+            ranks,
+            request.tool,
+            self._folder,
+        )
+
     def _take(self, step: int) -> None:
-        """Read the request and settle at which step it begins."""
+        """Read the request and choose its first step."""
         request = _read(Path(self._path), self._folder)
         first = step if self._alone else _agreed(self._folder, request.id, step + AHEAD)
         if first < step:
             warn(
-                "request for a profile from step %s on came too late: this is step %s", first, step
+                "request for a profile from step %s came too late: this is step %s; ask again",
+                *(first, step),
             )
             return
         self._request, self._first = request, first
 
 
+def _rank() -> int:
+    """The rank of this process under torchrun; 0 where there is none."""
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdecimal() else 0
+
+
 def _stamp(path: str) -> tuple[int, int] | None:
-    """What tells one request from the next; None where there is none."""
+    """Return a value that differs between requests; None without a request."""
     try:
         status = os.stat(path)  # noqa: PTH116 - all that a step costs
     except OSError:
@@ -132,7 +160,7 @@ def _read(path: Path, folder: Path) -> Request:
     with path.open(encoding="utf-8") as stream:
         request = json.loads(stream.read(_LONGEST))
     if not isinstance(request, dict) or request.get("schema") != SCHEMA:
-        raise ValueError(f"{path} holds no request")
+        raise ValueError(f"{path} is not a request: write it with python -m capture.trigger")
     ranks, config = request.get("ranks"), request.get("tool_config")
     return Request(
         id=str(request["id"]),
@@ -167,24 +195,35 @@ def main(arguments: Sequence[str]) -> int:
         description="Ask a running job for a profile of one of its next steps.",
     )
     parser.add_argument("folder", help="the directory that the job watches: its save_path")
-    parser.add_argument("--tool", choices=("torch", "torch_memory", "nsys"), default="torch")
-    parser.add_argument("--ranks", default="0", help="numbers separated by commas, or: all")
-    parser.add_argument("--steps", type=int, default=1, help="so many steps in a row")
-    parser.add_argument("--contents", default="", help="of torch: cpu,cuda,memory,shapes,stack")
+    parser.add_argument("--tool", choices=TOOLS, default="torch", help="default: torch")
+    parser.add_argument("--ranks", default="0", help="0,4 or: all (default: 0)")
+    parser.add_argument("--steps", type=int, default=1, help="steps in a row (default: 1)")
+    parser.add_argument(
+        "--contents",
+        default="",
+        help="what torch records: cpu,cuda,memory,shapes,stack (default: cpu,cuda)",
+    )
     options = parser.parse_args(arguments)
     try:
         ranks = None if options.ranks == "all" else [int(rank) for rank in options.ranks.split(",")]
     except ValueError:
-        parser.error(f"--ranks {options.ranks}: numbers separated by commas, or: all")
+        parser.error(f"--ranks {options.ranks!r}: give numbers separated by commas, or: all")
     config = {"contents": options.contents.split(",")} if options.contents else {}
+    folder = Path(options.folder).absolute()
+    is_new = not folder.exists()
     try:
-        path = trigger(
-            options.folder, tool=options.tool, ranks=ranks, steps=options.steps, **config
-        )
-    except (OSError, ValueError) as error:
+        path = trigger(folder, tool=options.tool, ranks=ranks, steps=options.steps, **config)
+    except ValueError as error:
         sys.stderr.write(f"capture.trigger: {error}\n")
         return 2
+    except OSError as error:
+        problem = f"cannot leave a request in {folder}: {error.strerror or error}"
+        sys.stderr.write(f"capture.trigger: {problem}; name the save_path of the job\n")
+        return 2
     sys.stdout.write(f"{path}\n")
+    if is_new:
+        sys.stderr.write(f"created {folder}: check that it is the save_path of the job\n")
+    sys.stderr.write(f"the job profiles its next step into {folder}, and its log names that step\n")
     return 0
 
 

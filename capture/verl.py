@@ -58,7 +58,7 @@ _ASKED_TOO = ("verl.utils.profiler.torch_profile", "verl.utils.profiler.torch_me
 
 _originals: dict[str, Any] = {}
 _replaced: list[tuple[Any, str, Any]] = []
-"""(module, name, what stood there) of everything that was replaced."""
+"""Replaced objects: (module, name, original)."""
 
 
 _finders: list[driver.FollowWhenImported] = []
@@ -74,7 +74,8 @@ class SwitchedProfiler(DistProfiler):
     def _set_up(self, settings: Any) -> None:
         if not _decides_only.get():
             super()._set_up(settings)
-            _tell_that_it_is_active()
+            if self._backend.can_record:
+                _tell_that_it_is_active()
 
     @classmethod
     def annotate(
@@ -94,9 +95,9 @@ class SwitchedProfiler(DistProfiler):
 
 @functools.cache
 def _tell_that_it_is_active() -> None:
-    """Say once, where verl's logs show it, who profiles here: a warning, as verl shows nothing less."""
+    """Log once whose profiler this process has: as a warning, because verl hides lower levels."""
     version = getattr(sys.modules.get("verl"), "__version__", "of an unknown version")
-    log.warning("capture profiles this process in the place of verl's profiler (verl %s)", version)
+    log.warning("capture replaces verl's profiler in this process (verl %s)", version)
 
 
 def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,17 +133,17 @@ def _told_to_rl_insight(function: F, role: str | None) -> F:
 
 
 def active() -> bool:
-    """Whether capture stands in the place of verl's profiler in this process."""
+    """Whether capture replaces verl's profiler in this process."""
     return bool(_replaced)
 
 
 def original(name: str) -> Any:
-    """What verl has under this name, whatever stands there now. Raises `KeyError` for other names."""
+    """Return verl's original object of this name. Raises `KeyError` for other names."""
     return _originals[name]
 
 
 def install() -> bool:
-    """Whether capture stands in the place of verl's profiler now. Raises nothing."""
+    """Replace verl's profiler; return whether capture replaces it now. Raises nothing."""
     if active():
         return True
     try:
@@ -152,7 +153,7 @@ def install() -> bool:
         on_signal.install()
     except Exception as error:  # noqa: BLE001 - a verl that is built otherwise, or none at all
         _put_back()
-        message = "capture cannot take the place of verl's profiler, which stays: %s: %s"
+        message = "capture cannot replace verl's profiler, which stays in use: %s: %s"
         log.warning(message, type(error).__name__, error)
     return active()
 
@@ -173,7 +174,7 @@ def _put_back() -> None:
 
 
 def _found_in_verl() -> dict[int, Any]:
-    """What takes the place of each object of verl, by the identity of that object."""
+    """Return replacements for objects of verl, by `id` of the object."""
     import_module("verl.utils.profiler")
     for name in _ASKED_TOO:
         with suppress(ImportError):
@@ -199,14 +200,14 @@ def _found_in_verl() -> dict[int, Any]:
 
 
 def _ours(name: str, verls: Any) -> Any:
-    """What takes the place of an object of verl."""
+    """Return the replacement for an object of verl."""
     if name == "build_rollout_dist_profiler":
         return _deciding(verls)
     return SwitchedProfiler if name == "DistProfiler" else getattr(capture, name)
 
 
 def _replace_all(ours: dict[int, Any]) -> None:
-    """Put ours wherever a module of this process holds one of verl's, under whatever name."""
+    """Replace objects of verl in all loaded modules, under any name."""
     for module in [*sys.modules.values()]:
         if getattr(module, "__name__", __name__) == __name__:
             continue
@@ -230,7 +231,10 @@ def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 _add_global(config, result)
             except Exception as error:  # noqa: BLE001 - a configuration of another form
-                log.warning("the global profiler block was not read: %s", error)
+                log.warning(
+                    "cannot read global_profiler, so settings of torch_memory in it have no effect: %s",
+                    error,
+                )
         return result
 
     return converted
@@ -249,7 +253,7 @@ def _add_global(config: Any, made: capture.ProfilerConfig) -> None:
 
 
 def _hand_to_ray() -> None:
-    """Have the processes that Ray starts for this job, on whatever node, import this as well."""
+    """Let the processes that Ray starts for this job, on any node, import this module too."""
     ray: Any = sys.modules.get("ray")
     if ray is None or not hasattr(ray, "init"):
         return
@@ -301,8 +305,13 @@ def _named(modules: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Runs a module as `python -m` does, with the switch on: `verl.trainer.main_ppo key=value …`."""
     if not arguments or arguments[0].startswith("-"):
-        sys.stderr.write("usage: python -m capture.verl MODULE [ARGUMENT…]\n")
-        return 2
+        is_help = arguments[:1] in (["-h"], ["--help"])
+        usage = "usage: python -m capture.verl MODULE [ARGUMENT…]\n"
+        example = (
+            "example: python -m capture.verl verl.trainer.main_ppo global_profiler.tool=torch …\n"
+        )
+        (sys.stdout if is_help else sys.stderr).write(usage + example)
+        return 0 if is_help else 2
     import runpy
 
     on_signal.install()

@@ -1,12 +1,12 @@
-"""How verl 0.9.1 is told which plugins to load: the entry points of its group `verl.plugins`."""
+"""Read the list of plugins that verl 0.9.1 loads: entry points of its group `verl.plugins`."""
 
 VARIABLE = "VERL_USE_EXTERNAL_PLUGINS"
-"""verl loads the entry points that it names; `auto`, its default, stands for all of them."""
+"""Environment variable with the entry points to load; the default `auto` means all."""
 
 NAME = "capture"
-"""The entry point of this package."""
+"""Entry point of this package."""
 
 
 def is_named_in(plugins: str) -> bool:
-    """Whether a list of plugins names this one, as verl reads such a list."""
+    """Whether a list of plugins, read as verl reads it, includes this one."""
     return NAME in (name.strip() for name in plugins.lower().split(","))

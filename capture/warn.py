@@ -1,4 +1,4 @@
-"""What the package says when something is wrong: through the logger `capture`."""
+"""Log warnings through the logger `capture`."""
 
 
 def warn(message: str, *arguments: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.agents import bounds, tools
+from tracekit.agents import bounds, statements, tools
 from tracekit.agents.bounds import cell_within, rows_within, sentences_within, text_within
 from tracekit.agents.roots import roots_of
 from tracekit.agents.working import told
@@ -55,6 +55,14 @@ def test_errors_never_show_a_stack_nor_what_an_internal_error_holds():
     assert told(MemoryError()).startswith("memory ran out\n")
     assert told(PermissionError(13, "Permission denied", "x.json")) == "x.json: Permission denied"
     assert told(TracekitError("a\nb\x1b[31m")) == "a\\nb\\x1b[31m"
+
+
+def test_the_hint_for_memory_names_no_option_of_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(statements, "MEMORY_BYTES", 64 << 20)
+    large = "SELECT list(range::VARCHAR || repeat('x', 100)) FROM range(100000000)"
+    with pytest.raises(TracekitError, match="memory ran out") as caught:
+        statements.sql(roots_of([str(tmp_path)]), statements.SqlArguments(".", large))
+    assert caught.value.hint == "select fewer columns or rows, or aggregate before joining"
 
 
 def test_a_name_that_is_no_text_can_be_sent(tmp_path, monkeypatch):

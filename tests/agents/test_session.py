@@ -189,6 +189,7 @@ WRONG = [
     ("sql", {"path": "verl_cpu", "statement": "SELECT * FROM '/etc/passwd'"}, ""),
     ("sql", {"path": "verl_cpu", "statement": "COPY (SELECT 1) TO '/tmp/tracekit-never.csv'"}, ""),
     ("sql", {"path": "verl_cpu", "statement": "CREATE TABLE t AS SELECT 1"}, ""),
+    ("sql", {"path": "verl_cpu", "statement": "SELECT * FROM missing"}, "no table 'missing'"),
     ("sql", {"path": "../x", "statement": "SELECT 1"}, "leads up"),
     ("compare", {"base": [], "opt": "verl_cpu"}, "a side of the comparison names no path"),
     ("compare", {"base": "compare_cpu/base", "opt": "compare_cpu/opt", "min_effect_percent": -1}, "-1"),
@@ -202,6 +203,8 @@ def test_what_is_wrong_is_said_in_two_lines(asked, tool, arguments, problem):
     assert problem in lines[0]
     assert len(lines) == 2
     assert re.match(r"try: \S", lines[1])
+    # A client calls tools; it has no command line.
+    assert not re.search(r"(?<!\w)--?[a-z]|\btracekit [a-z]+ ", lines[1])
 
 
 def test_a_client_of_the_older_handshake_is_served():

@@ -96,7 +96,7 @@ def test_memory_and_all_threads_are_refused_together(tmp_path, knows, monkeypatc
     monkeypatch.setenv("CAPTURE_ALL_THREADS", "1")
     profiler, capture, options = started(tmp_path, ["cpu", "memory"])
     assert (options["profile_memory"], options["record_shapes"]) == (False, False)
-    assert "contents `memory` is left out" in caplog.text
+    assert "`memory` is left out of contents" in caplog.text
     monkeypatch.setattr(type(capture), "_turn_off", lambda self: None)
     profiler.stop()
 

@@ -1,5 +1,6 @@
 """Every capture ends in the manifest as a file, as elsewhere or as lost with a reason; `doctor` says where to go."""
 
+import contextlib
 import errno
 import json
 import os
@@ -9,33 +10,11 @@ import types
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from profiled_worker import Worker
 
-from capture import DistProfiler, ProfilerConfig, endings, manifest, other_profiles
+from capture import endings, manifest, other_profiles
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-class Worker:
-    """A worker of verl's kind, profiled by one tool."""
-
-    def __init__(self, folder, tool="torch", role="actor", rank=0, **tool_config):
-        config = ProfilerConfig(
-            tool=tool, enable=True, all_ranks=True, save_path=str(folder), tool_config=tool_config
-        )
-        self.profiler = DistProfiler(rank, config, save_file_prefix=role)
-
-    @DistProfiler.annotate(role="actor_update")
-    def update(self):
-        pass
-
-    @DistProfiler.annotate(role="compute_log_prob")
-    def log_prob(self):
-        pass
-
-    def step(self, number):
-        self.profiler.start(role="train", profile_step=number)
-        self.update()
-        self.profiler.stop()
 
 
 def captures(folder, role="actor"):
@@ -73,6 +52,35 @@ def test_a_trace_that_found_a_full_disk_is_lost_and_the_next_one_is_not(tmp_path
     assert call("doctor", tmp_path, "--strict").exit_code == 2
 
 
+def test_a_ledger_that_finds_no_room_is_written_in_its_place(tmp_path, torch, monkeypatch, call):
+    worker = Worker(tmp_path)
+    torch.export = FULL
+
+    @contextlib.contextmanager
+    def full(path):
+        yield path.with_name("none")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    worker.profiler.start(profile_step=2)
+    monkeypatch.setattr("capture.manifest.written_whole", full)
+    worker.profiler.stop()
+    assert [one[0] for one in outcomes(tmp_path)] == ["lost"]
+    said = call("doctor", tmp_path).output
+    assert "step 2 was lost: the trace was not written" in said
+    assert "never finished" not in said
+
+
+@pytest.mark.parametrize("size", [0, 1 << 20])
+def test_a_ledger_that_does_not_fit_in_its_place_stays_as_it_was(tmp_path, monkeypatch, size):
+    path = tmp_path / "one.manifest"
+    path.write_text("before")
+    full = OSError(errno.ENOSPC if size else errno.EACCES, "no")
+    monkeypatch.setattr("capture.manifest.written_whole", lambda _: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match="no"):
+        manifest._write(path, "x" * size)
+    assert path.read_text() == "before"
+
+
 def test_when_every_trace_is_lost_doctor_says_so_and_not_that_the_profiler_was_off(
     tmp_path, torch, call
 ):
@@ -105,7 +113,9 @@ def test_a_step_without_a_stage_has_no_trace_in_discrete_mode(tmp_path):
     worker = Worker(tmp_path, discrete=True)
     worker.profiler.start(profile_step=1)
     worker.profiler.stop()
-    assert outcomes(tmp_path) == [("lost", None, ["no stage ran that has a trace of its own"])]
+    assert outcomes(tmp_path) == [
+        ("lost", None, ["no annotated stage ran, and with `discrete` only stages are recorded"])
+    ]
 
 
 def test_the_trace_of_another_role_in_this_process_holds_it(tmp_path, call):
@@ -127,7 +137,7 @@ def test_another_profiler_costs_the_trace_and_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(other_profiles, "under_way", lambda: True)
     Worker(tmp_path).step(1)
     assert outcomes(tmp_path) == [
-        ("lost", None, ["another torch.profiler ran in this process"]),
+        ("lost", None, ["another torch.profiler was running in this process"]),
     ]
 
 
@@ -152,8 +162,9 @@ def test_without_torch_every_capture_is_lost(tmp_path, monkeypatch):
 def test_snapshots_without_cuda_are_lost(tmp_path, torch, call):
     torch.cuda_available = False
     Worker(tmp_path, tool="torch_memory").step(1)
-    assert outcomes(tmp_path) == [("lost", None, ["needs CUDA and finds none"])]
-    assert "step 1 was lost: needs CUDA" in call("doctor", tmp_path).output
+    reason = "torch_memory needs CUDA, and torch finds no CUDA device"
+    assert outcomes(tmp_path) == [("lost", None, [reason])]
+    assert f"step 1 was lost: {reason}" in call("doctor", tmp_path).output
 
 
 def test_a_window_of_steps_is_one_file(tmp_path):

@@ -1,5 +1,6 @@
 """What a process says of its own profile is what tracekit reads of it."""
 
+import functools
 import json
 import os
 import socket
@@ -7,28 +8,13 @@ import subprocess
 import sys
 import types
 
+import profiled_worker
 import pytest
 
-from capture import DistProfiler, ProfilerConfig
 from tracekit.discover import discover
 from tracekit.readers.loading import sniff
 
-
-class Worker:
-    def __init__(self, folder, rank=1, tool="torch", role="actor_rollout_ref", **tool_config):
-        config = ProfilerConfig(
-            tool=tool, enable=True, all_ranks=True, save_path=str(folder), tool_config=tool_config
-        )
-        self.profiler = DistProfiler(rank, config, save_file_prefix=role)
-
-    @DistProfiler.annotate(role="actor_update")
-    def update(self):
-        pass
-
-    def step(self, number):
-        self.profiler.start(role="train", profile_step=number)
-        self.update()
-        self.profiler.stop()
+Worker = functools.partial(profiled_worker.Worker, role="actor_rollout_ref", rank=1)
 
 
 def read(folder):

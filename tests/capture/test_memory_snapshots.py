@@ -185,7 +185,7 @@ def test_a_snapshot_is_written_when_memory_runs_out(tmp_path, torch, caplog):
     folder, file = name.split("/")
     assert folder.startswith("oom_20")
     assert file == f"torch_memory_oom_rank0_pid{os.getpid()}.pickle"
-    assert "1000 bytes wanted, 10 of 80000 free" in caplog.text
+    assert "1000 bytes requested, 10 of 80000 free" in caplog.text
     assert "synchronize" not in torch.log
     torch.dump = RuntimeError("the device is lost")
     torch.observer(0, 1_000, 80_000, 10)

@@ -79,7 +79,7 @@ def requests(folder):
 def test_a_signal_to_the_driver_before_the_first_step_is_ignored_with_a_word(ray, caplog):
     on_signal.install()
     signalled()
-    assert "came before the first step and is ignored" in caplog.text
+    assert "SIGUSR2 ignored: no step has begun" in caplog.text
 
 
 def test_a_signal_to_the_driver_leaves_a_request_where_the_trainer_watches(tmp_path, ray, caplog):
@@ -117,7 +117,7 @@ def test_a_ray_that_is_not_started_is_asked_for_nothing(tmp_path, ray, monkeypat
     on_signal.announce(tmp_path)
     on_signal.install()
     signalled()
-    assert "came before the first step and is ignored" in caplog.text
+    assert "SIGUSR2 ignored: no step has begun" in caplog.text
     assert ray.store == {}
 
 
@@ -126,8 +126,11 @@ def test_what_ray_raises_is_logged_and_ends_nothing(tmp_path, ray, monkeypatch, 
     on_signal.announce(tmp_path)
     on_signal.install()
     signalled()
-    assert "SIGUSR2 to the driver will have no effect: AttributeError" in caplog.text
-    assert "no request could be left: AttributeError" in caplog.text
+    assert (
+        "SIGUSR2 to the driver has no effect, use python -m capture.trigger: AttributeError"
+        in caplog.text
+    )
+    assert "cannot leave a request, use python -m capture.trigger: AttributeError" in caplog.text
 
 
 def test_a_handler_of_the_program_stays(tmp_path):

@@ -177,7 +177,7 @@ def test_a_class_gets_a_profiler_and_what_starts_it(tmp_path, monkeypatch, caplo
     assert Worker().profiler.rank == 4
     monkeypatch.delenv("RANK")
     assert Worker().profiler.rank == 0
-    assert "knows no rank" in caplog.text
+    assert "has no rank and counts as rank 0" in caplog.text
 
 
 NSYS = {"t": "cuda,nvtx", "capture-range": "cudaProfilerApi", "capture-range-end": None, "kill": "none"}  # fmt: skip

@@ -44,7 +44,7 @@ def test_other_than_the_actor_in_discrete_is_no_fault():
 def test_without_discrete_servers_write_nothing_and_it_is_said(engine, tool):
     assert surprises(whole(engine, tool=tool, discrete=False)) == [
         (
-            f"{ROLE}: {engine} servers record only in discrete mode: they write no trace without "
+            f"{ROLE}: {engine} servers record only in discrete mode: they write no trace; set "
             f"{ROLE}.profiler.tool_config.{tool}.discrete=True"
         )
     ]

@@ -1,6 +1,7 @@
 """Whole configurations, of verl 0.9 and of 2025-06, give the same plan and role blocks."""
 
 import logging
+import re
 
 import pytest
 
@@ -137,16 +138,16 @@ def test_the_actors_block_counts_and_the_others_must_agree_on_discrete():
     ("changes", "told"),
     [
         ({}, []),
-        ({"global_profiler__tool": "nsys"}, ["actor_rollout_ref.actor: its tool torch_memory records"]),
+        ({"global_profiler__tool": "nsys"}, ["actor_rollout_ref.actor: the role records with torch_memory"]),
         ({"global_profiler__steps": None}, ["actor_rollout_ref.actor: enabled, but"]),
-        ({"actor_rollout_ref__actor__profiler__enable": False}, ["steps are given, but no role"]),
+        ({"actor_rollout_ref__actor__profiler__enable": False}, ["global_profiler.steps names steps, but no role"]),
         (
             {
                 "actor_rollout_ref__actor__profiler__enable": False,
                 "actor_rollout_ref__ref__profiler__enable": True,
                 "actor_rollout_ref__ref__profiler__tool": "torch_memory",
             },
-            ["actor_rollout_ref.ref: enabled alone"],
+            ["actor_rollout_ref.ref: enabled without the actor"],
         ),
         (
             {
@@ -157,17 +158,17 @@ def test_the_actors_block_counts_and_the_others_must_agree_on_discrete():
                     "tool_config": {"torch": {"discrete": True}},
                 },
             },
-            ["actor_rollout_ref.actor, actor_rollout_ref.ref: they differ in discrete"],
+            ["actor_rollout_ref.actor, actor_rollout_ref.ref: discrete differs"],
         ),
-        ({"global_profiler__steps": "[1,2]"}, ["steps is '[1,2]': verl's trainers look"]),
-        ({"global_profiler__steps": 3}, ["steps is 3: verl's trainers look"]),
+        ({"global_profiler__steps": "[1,2]"}, ["global_profiler.steps is '[1,2]', not a list"]),
+        ({"global_profiler__steps": 3}, ["global_profiler.steps is 3, not a list"]),
         (
             {"global_profiler__tool": None, "actor_rollout_ref__actor__profiler__tool": None},
-            ["actor_rollout_ref.actor: enabled, but neither it nor the global block names a tool"],
+            ["actor_rollout_ref.actor: enabled, but neither the role nor the global block names a tool"],
         ),
         (
             {"actor_rollout_ref__actor__profiler__relocate_results": True},
-            ["actor_rollout_ref.actor: relocate_results: what the tool torch_memory writes"],
+            ["actor_rollout_ref.actor: relocate_results: no effect, the tool torch_memory writes to save_path"],
         ),
         (
             {
@@ -179,8 +180,8 @@ def test_the_actors_block_counts_and_the_others_must_agree_on_discrete():
                 },
             },
             [
-                "actor_rollout_ref.actor: relocate_results: unless capture-range-end is",
-                "worker_nsight_options.output: Ray gives nsys `-o` as well",
+                "actor_rollout_ref.actor: relocate_results: nsys writes its reports when",
+                "worker_nsight_options.output: Ray passes `-o` to nsys too",
             ],
         ),
         (
@@ -192,7 +193,7 @@ def test_the_actors_block_counts_and_the_others_must_agree_on_discrete():
                     "tool_config": {"torch": {"profile_token_end": 5}},
                 },
             },
-            ["actor_rollout_ref.actor: profile_token_end: only rollout servers"],
+            ["actor_rollout_ref.actor: profile_token_end: no effect here"],
         ),
     ],
 )  # fmt: skip
@@ -282,7 +283,27 @@ ONE = {
         ),
         (
             {"global_profiler__tool": None, "actor_rollout_ref__actor__profiler__tool": None},
-            ["actor_rollout_ref.actor: enabled, but neither it nor the global block names a tool: nothing is profiled"],
+            [
+                ("actor_rollout_ref.actor: enabled, but neither the role nor the global block names a tool: "
+                "nothing is profiled; set global_profiler.tool")
+            ],
+        ),
+        (
+            {"actor_rollout_ref__actor__profiler__tool": "torhc"},
+            [
+                ("actor_rollout_ref.actor: there is no tool 'torhc': nothing is profiled; "
+                "tools are nsys, torch, torch_memory, npu, precision_debugger")
+            ],
+        ),
+        (
+            {
+                "critic": {"profiler": {"tool": "torch", "enable": True, "ranks": [99]}},
+                "actor_rollout_ref__actor__profiler__ranks": [99],
+            },
+            [
+                ("actor_rollout_ref.actor, critic: ranks [99] do not exist: the run has ranks 0 to 7; "
+                "nothing is profiled")
+            ],
         ),
         (
             {"actor_rollout_ref__actor__profiler__tool": None, "actor_rollout_ref__actor__profiler__ranks": [99]},
@@ -295,6 +316,29 @@ ONE = {
 )  # fmt: skip
 def test_what_is_never_profiled_is_said_once_and_precisely(changes, said):
     assert surprises(changed(ONE, **changes)) == said
+
+
+ACTOR = "actor_rollout_ref__actor__profiler"
+TOOLS = {
+    "a tool": {},
+    "no tool": {"global_profiler__tool": None, f"{ACTOR}__tool": None},
+    "no tool of its own": {f"{ACTOR}__tool": None},
+    "not enabled": {f"{ACTOR}__enable": False},
+}
+
+
+@pytest.mark.parametrize("steps", [[1, 2], [0, 2], [0], [2, 500], None])
+@pytest.mark.parametrize("ranks", [[0], [0, 99], [99]])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_no_sentence_claims_a_profile_that_nobody_takes(tool, ranks, steps):
+    changes = {**TOOLS[tool], f"{ACTOR}__ranks": ranks, "global_profiler__steps": steps}
+    is_profiled = tool == "a tool" and 0 in ranks and bool({1, 2} & {*(steps or ())})
+    sentences = surprises(changed(ONE, trainer__total_training_steps=5, **changes))
+    claims = [text for text in sentences if re.search(r"(others|steps) are profiled", text)]
+    assert is_profiled or not claims
+    is_asked = tool != "not enabled" or steps is not None
+    is_refused = any("nothing is profiled" in text for text in sentences)
+    assert is_refused == (is_asked and not is_profiled)
 
 
 @pytest.mark.parametrize("elsewhere", [{"RANK": "3"}, {"RANK": "0", "WG_BACKEND": "ray"}])

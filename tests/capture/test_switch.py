@@ -102,10 +102,25 @@ def test_a_process_that_is_profiled_says_once_by_whom(verl, tmp_path, caplog):
     assert caplog.text == ""
     profiler(0, {**block, "tool": "bogus"})
     profiler(0, {**block, "tool_config": {"contents": ["nonsense"]}})
-    assert "in the place of verl's profiler" not in caplog.text
+    assert "capture replaces" not in caplog.text
     profiler(0, block)
     profiler(0, block)
-    assert caplog.text.count("capture profiles this process in the place of verl's profiler") == 1
+    assert caplog.text.count("capture replaces verl's profiler in this process") == 1
+    assert "profiles this process" not in caplog.text  # whether a step is due, no worker knows
+
+
+@pytest.mark.parametrize("tool", ["torch_memory", "nsys"])
+def test_a_process_whose_tool_cannot_record_says_so_and_claims_nothing(
+    verl, torch, tmp_path, caplog, monkeypatch, tool
+):
+    switch._tell_that_it_is_active.cache_clear()
+    switch.install()
+    torch.cuda_available = False
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    block = {"tool": tool, "enable": True, "save_path": str(tmp_path), "tool_config": {}}
+    verl["verl.workers"].Watch(0, block)
+    assert "capture replaces verl's profiler" not in caplog.text
+    assert {"torch_memory": "needs CUDA", "nsys": "not started under nsys"}[tool] in caplog.text
 
 
 def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(
@@ -130,7 +145,7 @@ def test_a_rollout_server_is_told_verls_decision_and_nobody_claims_to_record(
     assert caplog.text == ""
     assert endings.live == []
     verl["verl.workers"].Watch(0, block)  # a worker's, made later in the same process
-    assert "in the place of verl's profiler" in caplog.text
+    assert "capture replaces verl's profiler" in caplog.text
 
 
 def test_uninstalling_leaves_everything_as_it_was(verl, monkeypatch):
@@ -210,7 +225,7 @@ def test_the_entry_point_is_declared_and_switches_only_where_it_is_named():
 def test_a_verl_that_is_built_otherwise_keeps_its_own(verl, monkeypatch, caplog, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     assert not switch.install()
-    assert "capture cannot take the place of verl's profiler, which stays" in caplog.text
+    assert "capture cannot replace verl's profiler, which stays in use" in caplog.text
     assert verl["verl.workers"].Watch is Profiler
 
 

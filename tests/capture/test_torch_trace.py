@@ -235,7 +235,7 @@ def test_while_the_user_profiles_nothing_is_captured_and_that_is_told_once(
         profiled.profiler.stop()
     (trace,) = tmp_path.glob("*.gz")
     assert "step3_" in trace.name
-    assert caplog.text.count("another torch.profiler runs in this process") == 1
+    assert caplog.text.count("another torch.profiler is running in this process") == 1
 
 
 def test_a_profile_that_began_before_capture_was_there_is_respected_too(tmp_path, users):
@@ -265,7 +265,7 @@ def test_a_capture_ends_and_is_written_when_the_user_begins_to_profile(
     profiled.profiler.stop()
     (trace,) = tmp_path.glob("*.gz")
     assert b"profiles" in gzip.decompress(trace.read_bytes())
-    assert "the trace ends here" in caplog.text
+    assert "this trace ends now" in caplog.text
 
 
 def test_a_capture_that_the_user_s_thread_cannot_end_is_let_go(tmp_path, users, caplog):

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,10 +125,54 @@ def test_what_is_no_request_is_logged_once_and_the_run_goes_on(tmp_path, torch, 
 
 def test_a_tool_that_there_is_none_of_is_logged(tmp_path, torch, caplog):
     watch = Watch(tmp_path, alone=True)
-    trigger.trigger(tmp_path, tool="none")
+    path = trigger.trigger(tmp_path)
+    path.write_text(path.read_text().replace('"torch"', '"none"'))
     run(watch, Worker(), [1, 2])
     assert "there is no tool 'none'" in caplog.text
     assert traces(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "problem"),
+    [
+        ({"tool": "none"}, "there is no tool 'none'; tools are torch, torch_memory, nsys"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"ranks": []}, "ranks must be 0 or above"),
+        ({"ranks": [0, -1]}, "ranks must be 0 or above"),
+        ({"contents": ["cpu", "cudda"]}, "gets cudda"),
+        ({"content": ["cpu"]}, "torch has no setting content; it has contents, discrete"),
+        ({"tool": "torch_memory", "contents": ["cpu"]}, "torch_memory has no setting contents"),
+        ({"tool": "torch_memory", "stack_depth": 0}, "stack_depth must be positive"),
+    ],
+)
+def test_a_request_that_no_job_could_follow_is_refused_where_it_is_made(
+    tmp_path, request_, problem
+):
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        trigger.trigger(tmp_path, **request_)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_names_the_step_that_a_request_profiles(tmp_path, torch, caplog):
+    watch = Watch(tmp_path, alone=True)
+    trigger.trigger(tmp_path, ranks=[0, 4])
+    run(watch, Worker(), [7, 8])
+    said = f"profiling on request: step 7, ranks [0, 4], tool torch, into {tmp_path}"
+    assert caplog.text.count("profiling on request") == caplog.text.count(said) == 1
+    trigger.trigger(tmp_path, ranks=None, steps=2)
+    run(watch, Worker(), [9, 10, 11])
+    assert "profiling on request: 2 steps from 9, all ranks" in caplog.text
+
+
+@pytest.mark.parametrize(("rank", "speaks"), [("0", False), ("2", True), ("3", False)])
+def test_without_a_driver_the_first_rank_of_a_request_logs_it(
+    tmp_path, torch, caplog, monkeypatch, rank, speaks
+):
+    monkeypatch.setenv("RANK", rank)
+    watch = Watch(tmp_path, on_signal=False)
+    trigger.trigger(tmp_path, ranks=[3, 2])
+    assert watch.due(1) is None
+    assert ("profiling on request: step 3" in caplog.text) is speaks
 
 
 RANK = """
@@ -221,11 +266,18 @@ def test_the_command_leaves_a_request_and_says_where(tmp_path):
     assert done.stdout.strip() == str(tmp_path / ".capture" / "request")
     assert (request["ranks"], request["steps"]) == ([0, 3], 2)
     assert request["tool_config"] == {"contents": ["cpu", "cuda"]}
+    assert f"profiles its next step into {tmp_path}" in done.stderr
+    assert "created" not in done.stderr
+    done = subprocess.run([*command, tmp_path / "new"], capture_output=True, text=True, check=True, env=verl_python.environment())  # fmt: skip
+    assert f"created {tmp_path / 'new'}: check that it is the save_path of the job" in done.stderr
     (tmp_path / "file").touch()
     for wrong in (
         [tmp_path / "file"],
         [tmp_path, "--ranks", "one"],
+        [tmp_path, "--ranks=-1"],
         [tmp_path, "--steps", "0"],
+        [tmp_path, "--contents", "cpu,cudda"],
+        [tmp_path, "--contents", "cpu", "--tool", "torch_memory"],
     ):
         done = subprocess.run([*command, *wrong], capture_output=True, text=True, check=False, env=verl_python.environment())  # fmt: skip
         assert done.returncode == 2
@@ -327,6 +379,17 @@ def test_a_trainer_of_verl_follows_a_request_on_a_step_that_is_not_its_own(
     assert [call for call in calls if call not in asked] == [
         (verb, step == 2) for step in (1, 2, 3, 4) for verb in ("verl starts", "verl stops")
     ]
+
+
+def test_ranks_that_the_run_does_not_have_are_logged(trainer, tmp_path, caplog):
+    one_step(trainer, 1)
+    trainer.actor_rollout_wg.world_size = trainer.critic_wg.world_size = 4
+    trigger.trigger(tmp_path / "profile", ranks=[0, 3])
+    one_step(trainer, 3)
+    assert "do not exist" not in caplog.text
+    trigger.trigger(tmp_path / "profile", ranks=[3, 4])
+    one_step(trainer, 4)
+    assert "ranks [4] do not exist: the run has ranks 0 to 3" in caplog.text
 
 
 def test_what_goes_wrong_with_a_request_does_not_end_a_trainer(trainer, tmp_path, caplog):

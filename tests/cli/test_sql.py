@@ -319,3 +319,11 @@ def test_the_shell_opens_on_a_terminal(monkeypatch):
 def test_errors_of_a_session_are_ours():
     with pytest.raises(TracekitError):
         tracekit.sql.session.Session([], lambda _names, _step: {}).run("SELECT 1 / 'x'").rows(1)
+
+
+def test_the_hint_for_memory_names_the_option(call):
+    statement = "SELECT list(range::VARCHAR || repeat('x', 100)) FROM range(100000000)"
+    result = call("sql", ONE, statement, "--memory", "64MiB")
+    problem, hint = result.stderr.splitlines()
+    assert "memory ran out" in problem
+    assert hint.endswith("--memory 8GiB allows more")

@@ -24,9 +24,12 @@ FOLDED = "SELECT length(repeat('x', 1000000000)) + length(md5(repeat('y', 200000
 """DuckDB computes this while it plans, without a look at signals."""
 
 
-def ending(folder, statement, number, after_s, presses=1):
+TRACEKIT = (sys.executable, "-m", "tracekit")
+
+
+def ending(folder, statement, number, after_s, presses=1, start=TRACEKIT):
     """How a statement ended after a signal, and after how many seconds."""
-    command = [sys.executable, "-m", "tracekit", "sql", EXAMPLE, statement]
+    command = [*start, "sql", EXAMPLE, statement]
     program = Program(command, folder, environment={"PYTHONPATH": str(ROOT)})
     time.sleep(after_s)
     began = time.monotonic()
@@ -46,10 +49,60 @@ def test_a_signal_ends_a_statement_with_its_status(tmp_path, statement, number, 
     assert seconds < 4
 
 
+TWICE = """
+import os, signal, sys, time
+from tracekit.cli import child
+
+leave = child.leave_at_once
+
+def leave_after_another(status):
+    os.kill(os.getpid(), signal.SIGTERM)  # the parent passes on what the whole group got
+    leave(status)
+
+def work():
+    child.leave_at_once = leave_after_another
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+
+sys.exit(child.run(work, False))
+"""
+
+
+def test_a_child_that_is_terminated_twice_says_nothing_and_has_one_status(tmp_path):
+    program = Program(
+        [sys.executable, "-c", TWICE], tmp_path, environment={"PYTHONPATH": str(ROOT)}
+    )
+    ended = program.ending()
+    assert (ended.status, ended.errors, ended.output) == (143, b"", b"")
+
+
 def test_a_second_interrupt_ends_a_statement_at_once(tmp_path):
     ended, seconds = ending(tmp_path, FOLDED, signal.SIGINT, 2.5, presses=2)
     assert (ended.status, ended.survivors) == (130, {})
     assert seconds < 2
+
+
+WITHOUT_CHILD = """
+import sys
+from tracekit.cli import child, main
+child._can_fork = lambda: False
+sys.argv[0] = "tracekit"
+main()
+"""
+
+
+@pytest.mark.parametrize(("statement", "presses"), [(ENDLESS, 1), (FOLDED, 1), (FOLDED, 2)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_statement_where_no_child_can_run_it(
+    tmp_path, statement, number, status, presses
+):
+    start = [sys.executable, "-c", WITHOUT_CHILD]
+    ended, seconds = ending(tmp_path, statement, number, 2.5, presses, start)
+    assert ended.status == status
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert ended.errors.decode().strip() == f"tracekit: {word}"
+    assert ended.output == b""
+    assert seconds < 4
 
 
 class Terminal:
@@ -107,15 +160,14 @@ def test_a_shell_goes_on_after_one_interrupt_and_answers_the_next_statement(term
     terminal.type("SELECT 41 + 1 AS before;\n")
     terminal.wait_for("42")
     terminal.wait_for("sql> ")
-    for _ in range(2):
+    for _ in range(8):
         terminal.type(f"{ENDLESS};\n")
-        time.sleep(1)
+        time.sleep(0.5)
         terminal.type(CTRL_C)
         terminal.wait_for("interrupted")
         terminal.wait_for("sql> ")
-    time.sleep(0.5)  # at the prompt, not on the way to it
-    terminal.type(CTRL_C)
-    terminal.wait_for("sql> ")
+        terminal.type(CTRL_C)  # as soon as the prompt is there
+        terminal.wait_for("sql> ", 5)
     terminal.type("SELECT 16 + 1 AS afterwards;\n")
     terminal.wait_for("17")
     terminal.wait_for("sql> ")

@@ -168,7 +168,7 @@ def test_a_directory_without_profiles_is_an_error_that_says_what_is_in_it(tmp_pa
     put(tmp_path, "a.nsys-rep", "b.nsys-rep", "notes.txt", data=b"x")
     with pytest.raises(TracekitError) as caught:
         find(tmp_path)
-    assert "2 of: named like an Nsight Systems report" in caught.value.hint
+    assert "2 × named like an Nsight Systems report" in caught.value.hint
 
 
 def test_one_argument_without_profiles_beside_a_good_one_is_noted(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def place(tmp_path, monkeypatch):
     """A place for the cache, which does not exist yet."""
     monkeypatch.setenv("TRACEKIT_CACHE", str(tmp_path / "place"))
     monkeypatch.setattr(cache, "listeners", [])
-    cache._tell_foreign.cache_clear()
+    cache._tell_unusable.cache_clear()
     return tmp_path / "place"
 
 
@@ -76,11 +77,38 @@ def test_a_run_leaves_a_used_folder_as_it_is_and_says_so_in_one_line(tmp_path):
     assert done.returncode == 0
     assert files(tmp_path / "used") == set(FOREIGN)
     (line,) = done.stderr.splitlines()
-    assert "used: holds other files, so nothing is cached; name an empty directory" in line
+    assert (
+        "used: nothing is cached: the directory contains other files; name an empty directory"
+        in line
+    )
     cleared = run(tmp_path / "used", "cache", "--clear")
     assert cleared.returncode == 2
-    assert "holds other files" in cleared.stderr
+    assert "contains other files" in cleared.stderr
     assert files(tmp_path / "used") == set(FOREIGN)
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_place_that_cannot_be_a_folder_is_named_once_where_the_user_chose_it(
+    tmp_path, monkeypatch, name
+):
+    (tmp_path / "file").write_bytes(b"the only copy")
+    done = run(tmp_path / name, "analyze", "-q", str(TRACE))
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert f"{name}: nothing is cached: Not a directory; name an empty directory" in line
+    assert files(tmp_path) == {"file"}
+    monkeypatch.delenv("TRACEKIT_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.folder("reports") is None
+
+
+def test_the_cache_command_names_a_place_that_is_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    done = run(tmp_path / "file", "cache")
+    assert done.returncode == 2
+    assert "file: nothing is cached: Not a directory" in done.stderr
 
 
 def test_foreign_names_in_a_cache_stay_whatever_the_limit(place):
@@ -118,7 +146,7 @@ def test_only_empty_folders_and_caches_of_before_are_marked(place, before, is_ta
         assert cache.folder("reports") == place / "reports"
         assert (place / cache.MARKER).read_bytes().startswith(b"Signature: 8a477f597d28d1727")
         return
-    with pytest.warns(UserWarning, match="holds other files"):
+    with pytest.warns(UserWarning, match="contains other files"):
         assert cache.folder("reports") is None
     assert files(place) == set(before)
 
@@ -126,7 +154,7 @@ def test_only_empty_folders_and_caches_of_before_are_marked(place, before, is_ta
 def test_the_marker_of_another_program_is_not_ours(place):
     place.mkdir()
     (place / cache.MARKER).write_bytes(cache._MARK + b"# This is a cache of cargo.\n")
-    with pytest.warns(UserWarning, match="holds other files"):
+    with pytest.warns(UserWarning, match="contains other files"):
         assert cache.folder("reports") is None
 
 
@@ -147,5 +175,5 @@ def test_the_cache_command_refuses_a_used_folder(place):
     from tracekit.cli.cache import command
 
     put_old(place, FOREIGN)
-    with pytest.raises(TracekitError, match="holds other files"):
+    with pytest.raises(TracekitError, match="contains other files"):
         command.callback(clear=True, as_json=False, verbose=False)

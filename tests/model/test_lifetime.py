@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,41 @@ def test_a_guard_ends_what_is_marked_and_began_later_and_nothing_else(tmp_path, 
     wait_until(lambda: later not in program._living(), limit_s=10)
     assert {earlier, other} <= set(program._living())
     program.signal(signal.SIGKILL)
+    program.ending()
+
+
+GROUP = """
+import subprocess, sys, time
+from pathlib import Path
+from tracekit.model.lifetime import guarded_group
+start = lambda: subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True, stdout=-3, stderr=-3)
+with guarded_group() as entrust:
+    named, other = start(), start()
+    entrust(named.pid)
+    if sys.argv[1] == "kill":
+        Path("begun").write_text(f"{named.pid} {other.pid}")
+        time.sleep(600)
+Path("begun").write_text(f"{named.pid} {other.pid}")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ending", ["leave", "kill"])
+def test_a_named_group_ends_when_its_program_is_killed_within_the_context(tmp_path, ending):
+    variables = {"PYTHONPATH": str(ROOT)}
+    program = Program([sys.executable, "-c", GROUP, ending], tmp_path, environment=variables)
+    wait_until(lambda: (tmp_path / "begun").exists() and " " in (tmp_path / "begun").read_text())
+    named, other = map(int, (tmp_path / "begun").read_text().split())
+    program.signal(signal.SIGKILL)  # at once: the guard may still be starting
+    if ending == "kill":
+        # Both shells, their sleeps, and the guard: what is left is the group that nobody named.
+        wait_until(lambda: named not in program._living(), limit_s=10)
+        wait_until(lambda: len(program._living()) == 2, limit_s=10)
+        assert other in program._living()
+    else:
+        time.sleep(1)
+        assert {named, other} <= set(program._living())
+    program._end_survivors()
     program.ending()
 
 

@@ -2,10 +2,13 @@
 
 import os
 import shlex
+import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from killing import Program, wait_until
 from nsys_programs import (
     copies,
     everything,
@@ -16,6 +19,7 @@ from nsys_programs import (
     whole_report,
 )
 
+import tracekit
 from tracekit.model.errors import TraceFormatError, TracekitError
 from tracekit.model.trace import Source, Want
 from tracekit.readers.nsys import export as nsys_export
@@ -23,6 +27,7 @@ from tracekit.readers.nsys import kept_exports
 from tracekit.readers.nsys import report as nsys_rep
 from tracekit.readers.nsys.files import export_problem, report_version
 
+ROOT = Path(tracekit.__file__).parents[1]
 OLD = 1_700_000_000
 
 
@@ -312,6 +317,28 @@ def test_an_interrupt_stops_nsys_and_leaves_nothing(tmp_path, monkeypatch, cache
         export(report)
     assert _has_ended(int((tmp_path / "child").read_text()))
     assert kept(cache) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a guard finds processes in /proc")
+@pytest.mark.parametrize("slow", ["export", "--version"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("count", [1, 3])
+def test_nsys_and_its_children_end_with_tracekit(
+    tmp_path, monkeypatch, report, slow, number, count
+):
+    for other in range(1, count):  # several reports are exported by workers
+        put_report(report.with_name(f"worker_process_{other}.1.nsys-rep"))
+    asleep = f"sleep 61 & echo $! > {tmp_path}/child; wait"
+    nsys = install(tmp_path, monkeypatch, asleep)
+    if slow == "--version":
+        nsys.path.write_text(f"#!/bin/sh\n{asleep}\n")
+    command = [sys.executable, "-m", "tracekit", "analyze", report.parent, "-j2", "--no-cache"]
+    program = Program(command, tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    wait_until((tmp_path / "child").exists)
+    program.signal(number)
+    ending = program.ending()
+    assert ending.survivors == {}
+    assert ending.is_closed
 
 
 def _has_ended(pid):

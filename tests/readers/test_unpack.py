@@ -206,6 +206,24 @@ def test_a_bomb_of_events_takes_little_memory_and_is_named(form, tmp_path):
     assert peaks[1] - peaks[0] < 8 * allowed / 1e6 + 40
 
 
+@pytest.mark.parametrize("form", ["gz", *sorted(PACKED.keys() - {"zip-stored"})])
+def test_a_bomb_without_an_event_is_refused_as_a_bomb(form, tmp_path, call):
+    path = tmp_path / f"bomb.json.{form}"
+    text = b'{"traceEvents":[' + b" " * 40_000_000 + b"]}"
+    path.write_bytes({**PACKED, "gz": gzip.compress}[form](text))
+    said = call("doctor", path).output
+    assert "it unpacks to more than 200 times its size" in said
+    assert "unpack it first" in said
+    assert "is not what its name says" not in said
+
+
+def test_a_packed_trace_that_is_cut_before_its_first_event_is_refused_for_that(tmp_path):
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents":[' + EVENT + EVENT[:-1] + b"]}", 0)[:40])
+    with pytest.raises(TraceFormatError, match="no complete event: the gzip stream ends early"):
+        tracekit.load(path)
+
+
 def test_no_public_trace_is_near_the_limit():
     # Of those of one kernel in a loop, which are the most repetitive, too.
     rows = [kernel("ampere_sgemm_128x64_nn", 10 * n, 8, n) for n in range(20_000)]

@@ -155,7 +155,7 @@ def test_a_plan_is_shown_line_by_line(small):
     ],
 )
 def test_a_name_that_is_put_together_is_refused_rather_than_an_empty_table(small, asked, statement):
-    assert "cannot be told" in refusal(small, statement)
+    assert "is unknown" in refusal(small, statement)
     assert asked == []
 
 

@@ -45,8 +45,9 @@ class Case:
     given: bytes | None = None
     until: object = None
     """Waits until an undisturbed run has done its work; None: until it has ended."""
-    may_end_by_signal: bool = False
-    """Whether the status may be that of a program without a handler; nothing may be left all the same."""
+    program: tuple = ("-m", "tracekit")
+    unhandled: str | None = None
+    """A file that exists while SIGTERM may have no handler of ours; nothing may be left all the same."""
     environment: dict = field(default_factory=dict)
     python: str = sys.executable
 
@@ -63,7 +64,7 @@ class Case:
             "TMPDIR": str((folder / "tmp").readlink()),
             **self.environment,
         }
-        arguments = [self.python, "-m", "tracekit", *self.arguments]
+        arguments = [self.python, *self.program, *self.arguments]
         return Program(arguments, folder, given=self.given, environment=variables)
 
     def measure(self, folder):
@@ -79,6 +80,10 @@ class Case:
         ending = program.finish()
         assert ending.status == 0, ending.errors.decode()
         return seconds, output + ending.output, self.files(folder)
+
+    def is_unhandled(self, folder):
+        """Whether SIGTERM may have no handler of ours now."""
+        return self.unhandled is not None and (folder / self.unhandled).exists()
 
     def files(self, folder):
         """The bytes of each output that is there, by its name."""
@@ -110,14 +115,16 @@ def problems_of(case, folder, number, after_s, reference, early_s):
     began = time.monotonic()
     with contextlib.suppress(Exception):
         program.process.wait(after_s)
+    is_unhandled = case.is_unhandled(folder)
     program.signal(number, whole_group=number == signal.SIGINT)
+    is_unhandled = number == signal.SIGTERM and (is_unhandled or case.is_unhandled(folder))
     sent_s = time.monotonic() - began
     ending = program.ending()
     problems = [f"process left: {command}" for command in ending.survivors.values()]
     if not ending.is_closed:
         problems.append("a pipe is left open")
     expected = {STATUS[number], *([0] if case.until is None else [])}
-    if sent_s <= early_s or case.may_end_by_signal:
+    if sent_s <= early_s or is_unhandled:
         expected.add(-number)
     if case.files(folder) == files and ending.output == output:
         expected.add(-number)  # the work was done: Python itself was ending

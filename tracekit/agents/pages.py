@@ -9,6 +9,8 @@ from tracekit.agents.roots import Roots
 from tracekit.analyses import rules
 from tracekit.model.records import dataclass
 
+RULES_HINT = "call explain without a rule to list all"
+
 
 @dataclass(frozen=True, slots=True)
 class ExplainArguments:
@@ -44,6 +46,6 @@ def explain(roots: Roots, asked: ExplainArguments) -> tuple[str, ExplainAnswer]:
         notes = tuple(RuleNote(rule.number, rule.id, rule.title) for rule in rules.RULES)
         text = "\n".join(f"{note.number} {note.id}: {note.title}" for note in notes)
         return text, ExplainAnswer(notes, None)
-    rule = rules.rule(asked.rule)
+    rule = rules.rule(asked.rule, RULES_HINT)
     page = text_within(rule.page, "The resource of the rule has it all.")
     return page, ExplainAnswer((RuleNote(rule.number, rule.id, rule.title),), page)

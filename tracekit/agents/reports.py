@@ -14,6 +14,7 @@ from tracekit.agents.bounds import (
     sentences_within,
     text_within,
 )
+from tracekit.agents.pages import RULES_HINT
 from tracekit.agents.roots import Roots, inside
 from tracekit.model.errors import TracekitError
 from tracekit.model.labels import plural
@@ -299,7 +300,7 @@ def _refuse_unknown(asked: FindingsArguments) -> None:
     from tracekit.model.report import SEVERITIES
 
     if asked.rule is not None:
-        rule = rules.rule(asked.rule)
+        rule = rules.rule(asked.rule, RULES_HINT)
         if rule.id != asked.rule:
             raise TracekitError(f"no rule {asked.rule!r}", f"its id is {rule.id}")
     if asked.severity is not None and asked.severity not in SEVERITIES:

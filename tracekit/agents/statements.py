@@ -25,6 +25,8 @@ MEMORY_BYTES = 2 << 30
 CELL_CHARACTERS = 1_000
 """DuckDB cuts a longer cell."""
 
+_RECIPES_HINT = "call sql without statement and recipe to list the recipes"
+
 
 @dataclass(frozen=True, slots=True)
 class SqlArguments:
@@ -77,7 +79,7 @@ def sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
         return text_within("\n".join(lines), ""), SqlAnswer(path, recipes=named)
     if asked.statement is not None and asked.recipe is not None:
         raise TracekitError("both `statement` and `recipe` are given", "leave out one")
-    statement = asked.statement or recipes.statement(str(asked.recipe))
+    statement = asked.statement or recipes.statement(str(asked.recipe), _RECIPES_HINT)
     answer = _rows(roots, path, asked, statement)
     lines = as_lines(answer.columns, answer.rows)
     lines += [f"{name}: nothing of it was recorded" for name in answer.not_recorded]

@@ -33,8 +33,9 @@ def command(*, clear: bool, as_json: bool, verbose: bool) -> int:
     if directory is None:
         problem = "there is no place to keep anything: no home directory is known"
         raise TracekitError(problem, f"name one in {cache.CACHE_VARIABLE}")
-    if cache.foreign() is not None:
-        problem = f"{shown(str(directory))}: holds other files, so nothing is cached there"
+    reason = cache.why_unusable()
+    if reason is not None:
+        problem = f"{shown(str(directory))}: nothing is cached: {reason}"
         raise TracekitError(problem, f"name an empty directory in {cache.CACHE_VARIABLE}")
     limit = cache.limit_bytes()
     counts = {kind: _counted(kind, clear=clear) for kind in cache.KINDS}

@@ -1,17 +1,19 @@
-"""The work of a command in a child process: a signal ends it at once, in whatever library it is.
+"""Run the work of a command in a child process, so that a signal ends it at once inside any library.
 
-DuckDB runs for minutes without a look at Python's signals, and makes an error of its own of one that it notices.
+DuckDB runs for minutes without checking Python's signals, and turns one that it notices into its own error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,13 +22,15 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.lifetime import die_with, leave_at_once
 
 _GRACE_S = 1.0
-"""How long the child may take to remove its temporary files before it is killed."""
+"""Time for the child to remove its temporary files before it is killed."""
 
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+_DONE = 0
+"""In place of a signal's number: the work is done."""
 
 
 class Statements:
-    """Which statement of a shell runs, as its parent sees it: 0 while none does."""
+    """The number of the statement that a shell runs, shared with its parent; 0 while none runs."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 8)
@@ -46,14 +50,14 @@ class Statements:
 
 
 def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None = None) -> int:
-    """The status of `work`, run in a child where this process can be forked, else here.
+    """Run `work` in a child, or here where this process cannot fork, and return its status.
 
-    SIGINT and SIGTERM end the child, and are then raised here; a second one kills it. With `statements` the
-    child is a shell: SIGINT reaches it too, interrupts the statement, and ends it only when it comes twice
-    during one statement.
+    SIGINT and SIGTERM end the child and are then raised here; a second one kills it. With `statements` the
+    child is a shell: SIGINT interrupts the statement, and the second one during the same statement ends the shell.
     """
     if not _can_fork():
-        return work()
+        with _leaving_on_signals() if statements is None else contextlib.nullcontext():
+            return work()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     waited = {*_SIGNALS, signal.SIGCHLD}
@@ -72,22 +76,70 @@ def run(work: Callable[[], int], is_verbose: bool, statements: Statements | None
         leaving.terminate()
     if status < 0:
         name = signal.Signals(-status).name
-        cause = ", usually for memory" if -status == signal.SIGKILL else ""
+        cause = ", usually by the OOM killer" if -status == signal.SIGKILL else ""
         raise TracekitError(
             f"the process that ran the statement was killed ({name}{cause})",
-            "--memory 2GiB bounds what a statement may take",
+            "limit its memory: --memory 2GiB",
         )
     return status
 
 
+@contextlib.contextmanager
+def _leaving_on_signals() -> Iterator[None]:
+    """Without a child: exit from another thread when SIGINT or SIGTERM comes twice, or its grace is over.
+
+    The main thread may be in DuckDB, where Python runs no handlers; a shell interrupts its statements itself.
+    """
+    if threading.current_thread() is not threading.main_thread() or not _owns_streams():
+        yield
+        return
+    received, sent = socket.socketpair()
+    sent.settimeout(0)
+    before = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_leave_on_signals, args=(received,), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        sent.send(bytes([_DONE]))
+
+
+def _leave_on_signals(received: socket.socket) -> None:
+    """Exit with the first signal's status after its grace or a second signal, unless the work is done."""
+    first = None
+    try:
+        while number := received.recv(1)[0]:
+            if number in _SIGNALS:
+                if first is not None:
+                    break
+                first = number
+                received.settimeout(_GRACE_S)
+    except TimeoutError:
+        pass
+    if number == _DONE or first is None:
+        return
+    is_interrupt = first == signal.SIGINT
+    leaving.tell_end(is_interrupt=is_interrupt)
+    terminal.resume_commands()
+    # Without exit handlers: DuckDB's waits for the statement. The next run removes temporary files.
+    os._exit(leaving.INTERRUPTED if is_interrupt else leaving.TERMINATED)
+
+
 def _can_fork() -> bool:
-    """Whether a copy of this process would do the same: it has one thread, and writes to its own streams."""
+    """Whether a fork can do the work of this process: on Linux, with one thread and streams of its own."""
     tasks = Path("/proc/self/task")
     return (
         sys.platform == "linux"
         and tasks.is_dir()
         and len(list(tasks.iterdir())) == 1
-        and sys.stdout is sys.__stdout__
+        and _owns_streams()
+    )
+
+
+def _owns_streams() -> bool:
+    """Whether the standard streams are those of this process, not replaced by a calling program."""
+    return (
+        sys.stdout is sys.__stdout__
         and sys.stderr is sys.__stderr__
         and sys.stdout is not None
         and sys.stderr is not None
@@ -102,10 +154,12 @@ def _work(
     *,
     is_shell: bool,
 ) -> NoReturn:
-    """Do the work in the child, and leave with its status; once asked to leave, say nothing more."""
+    """Do the work in the child and exit with its status; print nothing after SIGTERM."""
     is_asked = threading.Event()
 
-    def leave(*_: object) -> NoReturn:
+    def leave(*_: object) -> None:
+        if is_asked.is_set():
+            return  # a terminal or a scheduler signals the whole group, and the parent passes it on
         is_asked.set()
         leaving.terminate()
 
@@ -132,7 +186,7 @@ def _work(
 def _wait(
     child: int, waited: set[signal.Signals], statements: Statements | None
 ) -> tuple[int, int | None]:
-    """(the status of the child once it has ended, the signal that ended it); signals of `waited` are blocked."""
+    """Wait for the child; return its status and the signal that ended it. The signals of `waited` are blocked."""
     interrupted, received, deadline = 0, None, None
     while True:
         remaining = 3600.0 if deadline is None else max(0.0, deadline - time.monotonic())
@@ -144,7 +198,7 @@ def _wait(
             if deadline is not None:
                 os.kill(child, signal.SIGKILL)
             continue
-        if got.si_signo == signal.SIGCHLD:  # it was stopped or goes on
+        if got.si_signo == signal.SIGCHLD:  # it was stopped or continued
             continue
         if statements is not None and got.si_signo == signal.SIGINT and received is None:
             running = statements.running

@@ -1,4 +1,4 @@
-"""The optional parts in C: which of them are in use here, and which could not be built or loaded."""
+"""Find the optional C parts that could not be built or loaded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PARTS: Mapping[str, str] = {
     "tracekit.readers.torch_memory._harmless": "memory snapshots",
     "tracekit.readers.torch_memory._records": "memory snapshots",
 }
-"""The compiled modules, and what each makes faster; without one Python does the same work."""
+"""The compiled modules and the work each speeds up; Python code replaces a missing one."""
 
 REMEDY = "install a C compiler and Python's headers, then install tracekit again"
 
 
 def missing_parts() -> dict[str, str]:
-    """The compiled modules that cannot be loaded, each with the reason."""
+    """Return the compiled modules that cannot be loaded, with reasons."""
     missing: dict[str, str] = {}
     for name in PARTS:
         try:
@@ -30,7 +30,7 @@ def missing_parts() -> dict[str, str]:
 
 
 def missing_phrase() -> str:
-    """The compiled parts that are missing and what they slow down, in one sentence; empty where all are in use."""
+    """Name the missing compiled parts and the work they slow down in one sentence; empty where none is missing."""
     missing = missing_parts()
     if not missing:
         return ""

@@ -1,4 +1,4 @@
-"""How a command ends: whatever it raises becomes a message and an exit status, and a signal ends it."""
+"""Turn exceptions and signals of a command into a message and an exit status."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FAILED, INTERRUPTED, TERMINATED = 2, 130, 143
 
 
 class Terminated(SystemExit):
-    """SIGTERM was received: leave as after Ctrl-C, through every cleanup, with the status of SIGTERM."""
+    """SIGTERM arrived: clean up as after Ctrl-C, and exit with the status of SIGTERM."""
 
 
 def status_of(work: Callable[[], object], is_verbose: Callable[[], bool]) -> int:
-    """The exit status of `work`, after any message; `is_verbose` tells whether an error shows its stack."""
+    """Run `work`, print a message for its exception, and return the exit status; `is_verbose` adds stacks."""
     try:
         status = work()
     except click.exceptions.Exit as leaving:
@@ -31,17 +31,22 @@ def status_of(work: Callable[[], object], is_verbose: Callable[[], bool]) -> int
         return 0
     except (KeyboardInterrupt, click.Abort, Terminated) as stop:
         is_interrupt = not isinstance(stop, Terminated)
-        terminal.tell(f"\ntracekit: {'interrupted' if is_interrupt else 'terminated'}")
+        tell_end(is_interrupt=is_interrupt)
         return INTERRUPTED if is_interrupt else TERMINATED
-    except Exception as error:  # noqa: BLE001 - the last place where a person can be told
+    except Exception as error:  # noqa: BLE001 - the last place that can report it
         terminal.tell_error(error, stack=is_verbose())
         return FAILED
     return status if isinstance(status, int) else 0
 
 
+def tell_end(*, is_interrupt: bool) -> None:
+    """Say that SIGINT or SIGTERM ended the command."""
+    terminal.tell(f"\ntracekit: {'interrupted' if is_interrupt else 'terminated'}")
+
+
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM meanwhile, unless the program that calls us handles it itself."""
+    """Raise `Terminated` on SIGTERM within the context, unless the calling program handles that signal."""
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -54,5 +59,5 @@ def terminable() -> Iterator[None]:
 
 
 def terminate(*_: object) -> NoReturn:
-    """Leave through the exception, so that workers and temporary files are removed on the way out."""
+    """Raise `Terminated`: its cleanup ends workers and removes temporary files."""
     raise Terminated(TERMINATED)

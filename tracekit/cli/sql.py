@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -179,9 +180,9 @@ class _Answers:
         return self._form.output is not None
 
     def show(self, statement: str) -> None:
-        """Nothing; runs a statement, and prints or writes its rows."""
-        result = self.session.run(statement)
-        _give(result, self._form)
+        """Run a statement, and print or write its rows."""
+        with _naming_options():
+            _give(self.session.run(statement), self._form)
         if not self._quiet:
             for name in sorted(self.session.unfilled - self._told):
                 terminal.tell(f"{name}: nothing of it was recorded")
@@ -199,9 +200,23 @@ class _Answers:
         return rows.tables
 
 
+@contextlib.contextmanager
+def _naming_options() -> Iterator[None]:
+    """Add the option of this command that helps to the hint of an error."""
+    from tracekit.sql.messages import OutOfMemoryError, ReadsOnlyError
+
+    try:
+        yield
+    except OutOfMemoryError as error:
+        raise TracekitError(error.problem, f"{error.hint}; --memory 8GiB allows more") from None
+    except ReadsOnlyError as error:
+        raise TracekitError(error.problem, f"{error.hint}; -o FILE writes them") from None
+
+
 def _run(answers: _Answers, text: str) -> None:
-    """Nothing; runs every statement of a text."""
-    statements = answers.session.statements(text)
+    """Run every statement of a text."""
+    with _naming_options():
+        statements = answers.session.statements(text)
     if not statements:
         raise TracekitError("no statement is given", "tracekit sql PATH 'SHOW TABLES'")
     if len(statements) > 1 and answers.writes:

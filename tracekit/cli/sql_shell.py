@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from tracekit.sql.session import Session
 
 _PROMPT, _MORE = "sql> ", "...> "
+_HANDLED_S = 0.05
+"""How long a prompt may take to react to Ctrl-C before it gets it again."""
+
 _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT …;
 .recipes   what there is by name      .recipe NAME   run one
 .help      this                       .quit          leave (so does Ctrl-D)
@@ -31,12 +35,13 @@ def run(
     from tracekit.sql import statements
 
     _complete(session)
-    _interrupt_on_signal(session)
+    prompt = _Prompt()
+    _interrupt_on_signal(session, prompt)
     terminal.tell("SQL over the tables of these profiles; .help tells more, .quit leaves")
     lines: list[str] = []
     while True:
         try:
-            line = input(_MORE if lines else _PROMPT)
+            line = prompt.read(_MORE if lines else _PROMPT)
         except EOFError:
             terminal.say("\n")
             return
@@ -55,10 +60,28 @@ def run(
                 lines = []
 
 
-def _interrupt_on_signal(session: Session) -> None:
-    """Have Ctrl-C interrupt the statement that runs: DuckDB looks at Python's signals too seldom.
+class _Prompt:
+    """The prompt that waits for a line: its number, None while a statement runs."""
 
-    A thread does it: the handler itself would run only after the statement.
+    def __init__(self) -> None:
+        self._count = 0
+        self.open: int | None = None
+
+    def read(self, text: str) -> str:
+        """Ask for a line."""
+        self._count += 1
+        self.open = self._count
+        try:
+            return input(text)
+        finally:
+            self.open = None
+
+
+def _interrupt_on_signal(session: Session, prompt: _Prompt) -> None:
+    """Have Ctrl-C interrupt the running statement: DuckDB rarely checks Python's signals.
+
+    A thread does it, as the handler itself would run only after the statement. The thread also repeats a Ctrl-C
+    that came between readline's prompt and its wait for keys: it would take effect only with the next line.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -66,10 +89,18 @@ def _interrupt_on_signal(session: Session) -> None:
     os.set_blocking(received, False)
     signal.set_wakeup_fd(received, warn_on_full_buffer=False)
 
+    main = threading.get_ident()
+
     def watch() -> None:
         while number := os.read(signals, 1):
-            if number[0] == signal.SIGINT:
-                session.interrupt()
+            if number[0] != signal.SIGINT:
+                continue
+            asked = prompt.open
+            session.interrupt()
+            if asked is not None and hasattr(signal, "pthread_kill"):
+                time.sleep(_HANDLED_S)
+                if prompt.open == asked:
+                    signal.pthread_kill(main, signal.SIGINT)
 
     threading.Thread(target=watch, daemon=True).start()
 

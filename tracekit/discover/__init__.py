@@ -578,14 +578,17 @@ def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitErro
         recording = known[0]
         problem = f"no profile found in {_title(arguments)}: {recording.sentence.rstrip('.')}"
         return TracekitError(problem, f"{recording.advice}: {recording.command}")
-    hint = "there is no file in it"
+    hint = "the directory contains no file"
     for note in findings.notes:
         if note.code in ("elsewhere", "lost-capture"):
             problem = f"no profile found in {_title(arguments)}: {note.message}"
-            return TracekitError(problem, "tracekit doctor says what to do")
+            return TracekitError(
+                problem, f"tracekit doctor {_title(arguments)} lists causes and fixes"
+            )
     if findings.ignored:
         counts = islice(_reason_counts(findings.ignored).items(), 4)
-        hint = f"passed over {'; '.join(f'{count} of: {reason}' for reason, count in counts)}"
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in counts)
+        hint = f"tracekit inspect lists every file; not read: {reasons}"
     return TracekitError(f"no profile found in {_title(arguments)}", hint)
 
 

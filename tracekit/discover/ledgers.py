@@ -48,13 +48,14 @@ def _losses(manifests: Sequence[Manifest]) -> Iterator[Note]:
 
 
 def _steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
-    """The steps of a process by why something of them is missing, and whether all of it is."""
+    """The steps of a process by the reasons why part of them is missing, and whether all of it is."""
     steps: dict[tuple[str, bool], list[int]] = {}
     for capture in manifest.captures:
         if capture.outcome == "elsewhere":
             continue
-        for reason in capture.because:
-            named = steps.setdefault((reason, capture.outcome == "lost"), [])
+        if capture.because:
+            reasons = "; ".join(capture.because)
+            named = steps.setdefault((reasons, capture.outcome == "lost"), [])
             named += [] if capture.step is None else [capture.step]
     return steps
 

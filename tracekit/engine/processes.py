@@ -329,7 +329,7 @@ def _end_of(exitcode: int | None) -> str:
         name = signal.Signals(-exitcode).name
     except ValueError:
         name = f"signal {-exitcode}"
-    return f"was killed ({name}{', usually for memory' if name == 'SIGKILL' else ''})"
+    return f"was killed ({name}{', usually by the OOM killer' if name == 'SIGKILL' else ''})"
 
 
 def _modules_of(function: Callable[..., Any]) -> list[str]:

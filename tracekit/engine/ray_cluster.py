@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, Generic, NoReturn, TextIO, TypeVar
 
 from tracekit.discover.runs import numbered
 from tracekit.model.capacity import core_count
@@ -99,12 +99,12 @@ def connected(address: str | None = None) -> Iterator[Cluster]:
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     is_ours = address == "local"
-    with _tokens_as_before(ray), _quiet(), _sigterm_as_before(), _ended_whole(is_ours=is_ours):
+    with _sigterm_as_interrupt(), _tokens_as_before(ray), _quiet(), _ended_whole(is_ours=is_ours):
         _init(ray, address)
         try:
             yield _probed(ray)
         finally:
-            ray.shutdown()
+            _leave(ray)
 
 
 def everywhere(
@@ -250,7 +250,7 @@ def _init(ray: Any, address: str) -> None:
             **options,
         )
     except Exception as error:
-        ray.shutdown()
+        _leave(ray)
         what = (
             "Ray could not be started" if options else f"no Ray cluster reached at {shown(address)}"
         )
@@ -292,7 +292,7 @@ def _ended_whole(*, is_ours: bool) -> Iterator[None]:
         yield
     except BaseException:
         started = processes_marked(os.getpid(), marks)
-        _ray().shutdown()
+        _leave(_ray())
         started |= processes_marked(os.getpid(), marks)
         started.pop(guard.pid, None)  # it names the marks
         for pid, since in started.items():
@@ -307,8 +307,36 @@ def _ended_whole(*, is_ours: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM a KeyboardInterrupt within the context, and pass it to its handler afterwards.
+
+    Ray's calls let a KeyboardInterrupt through, but report the SystemExit of a handler as an error of their own,
+    which looks like a failed task.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_terminated = threading.Event()
+
+    def interrupt(*_: object) -> NoReturn:
+        is_terminated.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_terminated.is_set():
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+@contextlib.contextmanager
 def _sigterm_as_before() -> Iterator[None]:
-    """Keep the handler of SIGTERM: Ray replaces it when it connects, and forgets it when it is left."""
+    """Keep the handler of SIGTERM: Ray replaces it to connect, and its C++ part resets it to the default to leave."""
     handler = signal.getsignal(signal.SIGTERM)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield
@@ -319,13 +347,21 @@ def _sigterm_as_before() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
+def _leave(ray: Any) -> None:
+    """Leave the cluster, and end one that was started here. SIGTERM may end this process at once meanwhile."""
+    with _sigterm_as_before():
+        ray.shutdown()
+
+
 def _connect(ray: Any, **options: Any) -> None:
-    """Connect; SIGTERM meanwhile, for which Ray exits with status 15, is handled as before."""
+    """Connect; handle SIGTERM as before, where Ray would exit with status 15."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         with _sigterm_as_before():
             ray.init(**options)
     except SystemExit:
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)  # Ray's C++ handler aborts the process 3 s after SIGTERM
         if callable(handler):
             handler(signal.SIGTERM, None)
         raise

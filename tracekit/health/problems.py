@@ -56,8 +56,8 @@ PROBLEMS: Mapping[str, Problem] = {
     "archive": Problem(
         "warning",
         "",
-        "an archive holds several files, or something that is not read in it; profiles that are compressed "
-        "one by one (.gz, .zst, .xz, .bz2, .zip of one file) are read",
+        "archives with a password, of an unsupported format, or that unpack to far more than profiles do, are not "
+        "read; profiles that are compressed one by one (.gz, .zst, .xz, .bz2, .zip) are",
         "unpack it, and give what comes out",
     ),
     "other-text": Problem(
@@ -198,7 +198,7 @@ PROBLEMS: Mapping[str, Problem] = {
     "lost-capture": Problem(
         "data_loss",
         "",
-        "the profiler of the named processes could not write it, and the run went on without; the reason is theirs",
+        "capture could not record or write these steps, for the reason that it gives; the run went on without",
         "remove the reason (make room on the disk: df -h; one profiler at a time; a GPU, or another tool) and record "
         "these steps again",
     ),
@@ -212,7 +212,7 @@ PROBLEMS: Mapping[str, Problem] = {
     "never-closed": Problem(
         "data_loss",
         "{files}: processes that never finished profiling",
-        "they died, were killed at the end of the job, or are still running",
+        "they died, were killed at the end of the job, had no room on the disk, or are still running",
         "stop the profiler before the workers are killed; wait for it before the job ends",
     ),
     "capture-problem": Problem(

@@ -11,6 +11,7 @@ module gives are deleted: the variable may name a directory that holds somebody'
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -35,6 +36,9 @@ LIMIT_BYTES = 20_000_000_000
 
 INDEX = "index"
 """The file of a directory of copies that stands for all of it."""
+
+FOREIGN = "the directory contains other files"
+"""Why a directory is refused that this module did not mark."""
 
 KINDS = {"measured": ".measured", "nsys": ".sqlite", "reports": ".report", "fetched": ""}
 """The directory of each kind of thing that is kept, and how the names of its entries end."""
@@ -130,14 +134,26 @@ def _claim(directory: Path) -> bool:
         if not is_ours(directory):
             (directory / MARKER).write_bytes(_MARK + _OWNER)
         return True
-    _tell_foreign(directory)
+    _tell_unusable(directory, FOREIGN)
     return False
 
 
+def why_unusable() -> str | None:
+    """Why the directory in the place of the cache cannot be used; None where it can, or is not there yet."""
+    directory = above()
+    if directory is None:
+        return "no home directory is known"
+    if foreign() is not None:
+        return FOREIGN
+    if directory.exists() and not directory.is_dir():
+        return os.strerror(errno.ENOTDIR)
+    return None
+
+
 @once
-def _tell_foreign(directory: Path) -> None:
-    """Tell once that nothing is kept in a directory of other files; workers leave that to their parent."""
-    problem = f"{shown(str(directory))}: holds other files, so nothing is cached"
+def _tell_unusable(directory: Path, reason: str) -> None:
+    """Tell once that nothing is cached, and why; workers leave that to their parent."""
+    problem = f"{shown(str(directory))}: nothing is cached: {reason}"
     hint = f"name an empty directory in {CACHE_VARIABLE}"
     if os.getpid() != _FIRST_PROCESS:
         return
@@ -149,14 +165,20 @@ def _tell_foreign(directory: Path) -> None:
 
 def folder(kind: str) -> Path | None:
     """The directory of one kind, made if need be; None where it cannot be ours and ours alone."""
+    directory = above()
     try:
-        directory = above()
         if directory is None or not _claim(directory):
             return None
         of_kind = directory / kind
         of_kind.mkdir(mode=0o700, exist_ok=True)
         status = of_kind.stat()
-    except (OSError, ValueError):
+    except ValueError:
+        return None
+    except OSError as error:
+        if directory is not None and os.environ.get(
+            CACHE_VARIABLE
+        ):  # the user asked for this place
+            _tell_unusable(directory, why_unusable() or error.strerror or str(error))
         return None
     is_own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
     return of_kind if is_own and os.access(of_kind, os.R_OK | os.W_OK | os.X_OK) else None

@@ -1,7 +1,7 @@
-"""Text that cannot act on whoever reads it: for terminals, logs of CI systems, clients and tracebacks.
+"""Escape text for terminals, CI logs, clients and tracebacks.
 
-Names come from profiles, and whoever named a stage must not control the reader's screen, hide text, or give
-commands to the machine that shows the log.
+Names come from profiles. A stage's name must not control the reader's screen, hide text, or run a workflow command
+on the machine that shows the log.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tracekit.model.patterns import expression
 from tracekit.model.redaction import redact
 
 Lines = NewType("Lines", str)
-"""Lines for a terminal, a log or a client: `visible_lines` makes them, and streams take nothing else."""
+"""Escaped lines for a terminal, a log or a client; made by `visible_lines`, and the only type that streams accept."""
 
 _COLOR = expression("(\x1b\\[[0-9;]*m)")
 _BRACKET_COMMAND = expression(r"##(?=\w*\[)")
 
 
 def visible_lines(text: str, *, keeps_color: bool = False) -> Lines:
-    r"""The text without credentials, invisible characters and commands of a CI log; line ends and tabs stay.
+    r"""Remove credentials, and escape invisible characters and CI commands; keep line ends and tabs.
 
     >>> visible_lines("gemm\x1b[31m\n::stop-commands::x\n")
     'gemm\\x1b[31m\n\u2236:stop-commands::x\n'
@@ -30,7 +30,7 @@ def visible_lines(text: str, *, keeps_color: bool = False) -> Lines:
 
 
 def visible(text: str, *, keeps_color: bool = False) -> str:
-    """The text of any number of lines, without credentials and with everything invisible made visible."""
+    """Remove credentials from a text and escape its invisible characters."""
     text = redact(text)
     if not keeps_color:
         return _show(text)
@@ -40,7 +40,7 @@ def visible(text: str, *, keeps_color: bool = False) -> str:
 
 
 def _show(text: str) -> str:
-    """The text with the escapes of its invisible characters, except line ends, tabs and spaces of any width."""
+    """Escape invisible characters, except line ends, tabs and spaces of any width."""
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
     shown = {character: visible_character(character) for character in set(text)}
@@ -51,10 +51,10 @@ def _show(text: str) -> str:
 
 
 def without_command(line: str) -> str:
-    """The line as no CI log takes it for a command: GitHub runs `::add-mask::…` at the start of a line, behind spaces too.
+    """Disable workflow commands in a line: GitHub runs `::add-mask::…` at the start of a line, also after spaces.
 
-    The first colon becomes one that looks alike and is as wide. Wrapping may put any word of a name there.
-    `##[group]` is a command anywhere in a line (Azure's is `##vso[…]`): a space parts it.
+    The first colon becomes a look-alike of the same width. Wrapping may move any word of a name to a line's start.
+    `##[group]` is a command anywhere in a line (Azure: `##vso[…]`); a space splits it.
 
     >>> without_command("  ::error::hacked") == "  \u2236:error::hacked", without_command("at::mm")
     (True, 'at::mm')
@@ -66,7 +66,7 @@ def without_command(line: str) -> str:
 
 
 def visible_character(character: str) -> str:
-    """The character itself where it shows, its escape where it does not."""
+    """Return a printable character unchanged, any other one escaped."""
     if character.isprintable():
         return character
     if unicodedata.category(character) == "Zs":

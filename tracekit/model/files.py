@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, and an error a person can act on."""
+"""Write files completely or not at all, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracekit.model.errors import TracekitError, UnwritableError
 from tracekit.model.temporaries import new_file
 
 MOMENTS_NS = 2_000_000_000
-"""Coarsest step of the times of files (FAT: 2 s): a file may change twice within it and keep its times."""
+"""Coarsest time step of a file system (FAT: 2 s): a file may change twice within it and keep its times."""
 
 _DEVICES = ("/dev/", "/proc/")
 
@@ -32,11 +32,11 @@ _HINTS = {
 
 
 Sign = tuple[int, int, int, int, int]
-"""Device, inode, size, and the times of change of a file and of its inode."""
+"""Device, inode, size, mtime and ctime of a file."""
 
 
 def sign_of(status: os.stat_result) -> Sign:
-    """The values by which a change of a file is seen; no program can set the last one."""
+    """The values that reveal a change of a file; programs cannot set the last one (ctime)."""
     return (
         status.st_dev,
         status.st_ino,
@@ -47,15 +47,15 @@ def sign_of(status: os.stat_result) -> Sign:
 
 
 def is_settled(sign: Sign, now_ns: int) -> bool:
-    """Whether the file last changed so long before `now_ns` that a later change also changes its sign."""
+    """Whether the last change is old enough at `now_ns` that any later change also changes the sign."""
     return max(sign[-2:]) < now_ns - MOMENTS_NS
 
 
 def write_atomically(path: Path | str, data: bytes | Iterable[bytes]) -> None:
-    """Nothing; afterwards `path` holds `data` whole, or what it held before if that raises.
+    """Write `data` to `path` completely; if that raises, keep the previous content.
 
     A symbolic link stays and its target is written; an existing file keeps its permissions, a new one
-    gets those of the umask. What is not a file (a pipe, a device) is written to directly.
+    gets those of the umask. Pipes and devices are written to directly.
     """
     path = Path(path)
     pieces = (data,) if isinstance(data, bytes) else data
@@ -70,7 +70,7 @@ def write_atomically(path: Path | str, data: bytes | Iterable[bytes]) -> None:
 
 
 def refuse_unwritable(path: Path | str) -> None:
-    """Nothing; raises what `write_atomically` would raise at once, before hours of work are lost to it."""
+    """Raise the errors that `write_atomically` would raise at once, before hours of work are lost to them."""
     path = Path(path)
     with unwritable(path):
         _refuse(path)
@@ -81,13 +81,13 @@ def refuse_unwritable(path: Path | str) -> None:
 
 
 def _refuse(path: Path) -> None:
-    """Raise if nothing can be written at `path`, whatever it is."""
+    """Raise if nothing can be written to `path`."""
     if "\0" in str(path):
         raise TracekitError(
             f"{str(path)!r}: cannot be written: a null byte in the name", "name a file"
         )
     target = Path(os.path.realpath(path))
-    if target.is_symlink():  # still: they lead in a circle
+    if target.is_symlink():  # after realpath: the links form a circle
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
@@ -96,20 +96,20 @@ def _refuse(path: Path) -> None:
         raise TracekitError(
             f"{path}: cannot be written: there is no directory {folder}", f"mkdir -p {folder}"
         )
-    # Renaming over it would not ask: whoever protects a file means it.
+    # Renaming would replace a protected file without asking.
     if path.exists() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "it is write-protected")
 
 
 def _is_written_directly(path: Path) -> bool:
-    """Whether `path` is something that must not be replaced by a file."""
+    """Whether `path` is a device or pipe, which a file must not replace."""
     if os.path.abspath(path).startswith(_DEVICES):  # noqa: PTH100 - resolve() would follow /dev/stdout
         return True
     return path.exists() and not stat.S_ISREG(path.stat().st_mode)
 
 
 def _replace(target: Path, pieces: Iterable[bytes]) -> None:
-    """Write a temporary file beside `target` and put it in its place."""
+    """Write a temporary file beside `target`, then rename it to `target`."""
     with new_file(target.parent, mode=0o666) as (descriptor, temporary):
         if target.exists():
             os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
@@ -120,7 +120,7 @@ def _replace(target: Path, pieces: Iterable[bytes]) -> None:
 
 
 def write_all(descriptor: int, piece: bytes) -> None:
-    """Nothing; writes every byte: one call may write fewer than it is given."""
+    """Write all bytes; a single `os.write` may write fewer."""
     remaining = memoryview(piece)
     while remaining:
         remaining = remaining[os.write(descriptor, remaining) :]
@@ -128,7 +128,7 @@ def write_all(descriptor: int, piece: bytes) -> None:
 
 @contextlib.contextmanager
 def unwritable(path: Path | str) -> Iterator[None]:
-    """Nothing; errors of the system within it become an `UnwritableError` that says what to do."""
+    """Turn system errors within the context into an `UnwritableError` with a hint."""
     try:
         yield
     except BrokenPipeError:

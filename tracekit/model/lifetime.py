@@ -1,4 +1,4 @@
-"""How a process ends: no later than the one that started it, and with its own status when a signal asked for it."""
+"""End processes with the process that started them, and with their own status after a signal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,20 +26,20 @@ _NOTE_EVERY_S, _STARTING_S, _GUARD_GRACE_S = 0.1, 20.0, 2.0
 def die_with(parent: int) -> None:
     """Have this process killed when `parent`, which started it, ends.
 
-    On Linux the kernel does it, in any state this process is in, once the *thread* that started it ends: so
-    only for what the main thread starts, or a thread that waits for it. Elsewhere a thread looks every second.
+    On Linux the kernel kills it in any state, when the *thread* that started it ends: call this only in processes
+    started by the main thread, or by a thread that waits for them. Elsewhere a thread checks every second.
     """
     if not _set_death_signal():
         threading.Thread(target=_die_after, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before it was watched
+    if os.getppid() != parent:  # it ended before we watched it
         os._exit(128 + signal.SIGTERM)
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """Exit with this status after the exit handlers and nothing else.
+    """Run the exit handlers, then exit with this status.
 
-    The interpreter's own way out can wait for threads, and ends by SIGINT where a KeyboardInterrupt has passed
-    through code that was compiled from a text, whatever became of it afterwards.
+    A normal exit waits for threads. It also ends by SIGINT after a KeyboardInterrupt in code compiled from a
+    string, even if that exception was handled.
     """
     try:
         atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way
@@ -51,7 +51,7 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def processes_below(pid: int) -> dict[int, str]:
-    """When each process that descends from `pid` was started, by its id; none where the system does not list them."""
+    """Start times of the descendants of `pid`, by process id; empty where the system has no `/proc`."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         fields = _fields(entry)
@@ -67,7 +67,7 @@ def processes_below(pid: int) -> dict[int, str]:
 
 
 def processes_marked(pid: int, marks: Sequence[str]) -> dict[int, str]:
-    """Those of `processes_below` that have one of the `marks` in their command lines."""
+    """Return the descendants of `pid` with one of the `marks` in their command lines, as `processes_below` does."""
     return {
         process: since
         for process, since in processes_below(pid).items()
@@ -84,26 +84,26 @@ def _command(pid: int) -> str:
 
 
 def start_of(pid: int) -> str:
-    """When a process was started, in the system's own count, which tells it from a later one with its id; empty if it has ended."""
+    """Start time of a process in clock ticks, which differs for a later process with the same id; empty if it has ended."""
     fields = _fields(Path(f"/proc/{pid}/stat"))
     return fields[19] if fields else ""
 
 
 def _fields(path: Path) -> list[str]:
-    """What the system says of a process, from its state on; nothing of one that has ended."""
+    """Fields of `/proc/PID/stat` from the state on; empty if the process has ended."""
     try:
         return path.read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 
 
-def start_guard(marks: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a process that, once this one has ended or closed the guard's input, ends what a library started for this one.
+def start_guard(marks: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Start a process that, once this one has ended or closed the guard's input, ends processes started for this one.
 
-    Those are the processes that descend from this one, begin after this call, and have one of the `marks` in
-    their command lines; all others are let alone. Linux only.
+    These are the groups that `entrust` named, and the descendants that a library started: those that begin after
+    this call and have one of the `marks` in their command lines. The guard leaves all others alone. Linux only.
     """
-    known = list(processes_below(os.getpid()))
+    known = list(processes_below(os.getpid())) if marks else []
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.append({root!r}); from tracekit.model.lifetime import guard; guard({os.getpid()}, {list(marks)!r}, {known!r})"
     return subprocess.Popen(  # noqa: S603 - this very Python
@@ -115,15 +115,56 @@ def start_guard(marks: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
+def entrust(guard: subprocess.Popen[bytes], leader: int) -> None:
+    """Name the leader of a process group to a guard, which ends the group once this process has ended."""
+    assert guard.stdin is not None
+    with contextlib.suppress(OSError):  # somebody killed the guard
+        guard.stdin.write(f"{leader} {start_of(leader)}\n".encode())
+        guard.stdin.flush()
+
+
+@contextlib.contextmanager
+def guarded_group() -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the leader of a process group: if this process is killed, the group ends too.
+
+    The function does nothing off Linux, and where no guard can be started.
+    """
+    guard = None
+    if sys.platform == "linux" and sys.executable:
+        with contextlib.suppress(OSError):
+            guard = start_guard()
+    if guard is None:
+        yield lambda _: None
+        return
+    try:
+        yield lambda leader: entrust(guard, leader)
+    finally:
+        guard.kill()
+        guard.communicate()
+
+
 def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
-    """Note what descends from `pid`, bears one of the `marks` and is not `known`; when standard input closes, end it after a grace."""
+    """Watch for new descendants of `pid` with one of the `marks` until standard input closes, then end them.
+
+    They have a grace to end by themselves; groups that standard input names (`entrust`) have none.
+    """
     began = time.monotonic()
     noted: dict[int, str] = {}
+    named = b""
     while True:
-        noted |= {p: t for p, t in processes_marked(pid, marks).items() if p not in known}
+        if marks:
+            noted |= {p: t for p, t in processes_marked(pid, marks).items() if p not in known}
         pause_s = _NOTE_EVERY_S if time.monotonic() - began < _STARTING_S else _LOOK_EVERY_S
-        if select.select([0], [], [], pause_s)[0]:
-            break
+        if select.select([0], [], [], pause_s if marks else None)[0]:
+            text = os.read(0, 4096)
+            if not text:
+                break
+            named += text
+    for line in named.decode().splitlines():
+        leader, _, since = line.partition(" ")
+        if _runs(int(leader), since):
+            with contextlib.suppress(OSError):
+                os.killpg(int(leader), signal.SIGKILL)
     deadline = time.monotonic() + _GUARD_GRACE_S
     while time.monotonic() < deadline and any(map(_runs, noted, noted.values())):
         time.sleep(_NOTE_EVERY_S)
@@ -134,7 +175,7 @@ def guard(pid: int, marks: Sequence[str], known: Sequence[int]) -> None:
 
 
 def _runs(pid: int, since: str) -> bool:
-    """Whether the process that was started then is still there."""
+    """Whether the process with this start time still runs."""
     return pid != os.getpid() and start_of(pid) == since
 
 
@@ -152,7 +193,7 @@ def _set_death_signal() -> bool:
 
 
 def _die_after(parent: int) -> None:
-    """Kill this process once it is no child of `parent` any more."""
+    """Kill this process when it is no longer a child of `parent`."""
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Remove credentials from text before anybody sees it: one function for every output.
+"""Remove credentials from text: one function for every output.
 
-Two rules, used together. A URL in a text loses its user information, and the query of a web page (a signed address
-is a key). The secret parts of addresses that were given as arguments are remembered, and removed wherever they
-appear: exceptions of other packages quote them decoded, and in the middle of sentences.
+Two rules work together. URLs lose their user information and, on the web, their query (a signed address is a key).
+The secret parts of addresses given as arguments are removed wherever they appear, because exceptions of other
+packages quote them decoded and inside sentences.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GONE = "…"
 
 _SCHEME = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _RUN = expression(r"(?:(?!::[A-Za-z][A-Za-z0-9+.-]*://)[^\s\"'<>`])*")
-"""The rest of a URL in running text; `simplecache::https://…` is a chain of two."""
+"""The rest of a URL in running text; `simplecache::https://…` chains two."""
 
 _AUTHORITY = expression(r"[^/?#\\]*")
 _WEB = ("http", "https")
@@ -27,13 +27,13 @@ _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 _KEYED = expression(r"[?#][^\s=]*=.*", re.DOTALL)
 _ENVIRONMENT = expression(r"(?i).*(?:TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY|API_KEY|PRIVATE_KEY)")
 _LEAST = 8
-"""Shorter texts are removed only together with the character that marks them: `me` is part of many words."""
+"""Shorter secrets are removed only with the `@`, `?` or `#` beside them: `me` is part of many words."""
 
 _remembered: set[str] = set()
 
 
 def redact(text: str) -> str:
-    """The text without credentials.
+    """Remove credentials from a text.
 
     >>> redact("ssh://me:secret@host/runs and s3://runs/a@b:c")
     'ssh://…@host/runs and s3://runs/a@b:c'
@@ -55,7 +55,7 @@ def redact(text: str) -> str:
 
 
 def remember(argument: str) -> None:
-    """Remember the secret parts of an address (of each, in a chain), to remove them from every later text."""
+    """Remember the secret parts of an address or of a chain, to remove them from later texts."""
     if "://" not in argument:
         return
     end = 0
@@ -67,7 +67,7 @@ def remember(argument: str) -> None:
 
 
 def shown_cause(error: BaseException) -> BaseException | None:
-    """The error, as the cause of one of ours; None where its stack would show credentials."""
+    """Return the error as a cause to chain, or None where its stack would show credentials."""
     text = "".join(traceback.format_exception(error))
     return error if redact(text) == text else None
 
@@ -91,7 +91,7 @@ def _remember_parts(scheme: str, rest: str) -> None:
 
 
 def _remember(secret: str, after: str = "", before: str = "") -> None:
-    """Remember a secret as it may be spelled: encoded, decoded, escaped."""
+    """Remember a secret in all spellings: encoded, decoded, escaped."""
     from urllib.parse import quote, unquote
 
     spellings = {secret, unquote(secret), quote(secret), quote(secret, safe="")}
@@ -107,7 +107,7 @@ _known_cache: list[tuple[str, ...]] = []
 
 
 def _known() -> tuple[str, ...]:
-    """All secrets that are known, the longest first: those of arguments, and of the environment."""
+    """Known secrets of arguments and of the environment, longest first."""
     if not _known_cache:
         values = {
             value
@@ -119,7 +119,7 @@ def _known() -> tuple[str, ...]:
 
 
 def _redact_rest(scheme: str, rest: str) -> str:
-    """What follows `scheme://`, without credentials."""
+    """Remove credentials from the part of a URL after `scheme://`."""
     cut = _user_end(scheme, rest)
     tail = rest[cut:]
     if scheme in _WEB and "?" in tail:
@@ -130,10 +130,10 @@ def _redact_rest(scheme: str, rest: str) -> str:
 
 
 def _user_end(scheme: str, rest: str) -> int:
-    """Where the user information ends, behind its `@`; 0 where there is none.
+    """Find the end of the user information, after its `@`; 0 where there is none.
 
-    A password may hold any character, also `@` and `/`: wherever a colon stands before a `/`, cut at the last `@`.
-    That hides a host in front of a path with an `@`; the other way round it would show half a password.
+    A password may contain any character, also `@` and `/`: with a colon before the first `/`, cut at the last `@`.
+    This can hide the host before a path with an `@`; cutting earlier could show half a password.
     """
     match = _AUTHORITY.match(rest)
     authority = match[0] if match else ""

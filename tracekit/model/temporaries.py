@@ -1,8 +1,8 @@
-"""Temporary files and folders, and the removal of those that a killed program left behind.
+"""Make temporary files and folders, and remove those that a killed program left behind.
 
-A temporary is locked for as long as its program needs it, and the system drops the lock when that program
-ends. Whoever makes one removes those beside it that carry such a name, belong to the same user and are not
-locked. Where the file system has no locks, nothing is removed.
+A program locks its temporaries while it needs them; the system drops the lock when the program ends. Making a
+temporary first removes its neighbors with such a name that belong to the same user and are not locked. Where
+the file system has no locks, nothing is removed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0
 _FREE, _HELD, _UNKNOWN = "free", "held", "unknown"
 
 _cleared: set[tuple[str, str]] = set()
-"""Folders, with the prefix, from which this process has removed what was abandoned."""
+"""Folders and prefixes for which this process has removed abandoned temporaries."""
 
 
 @contextlib.contextmanager
 def new_file(folder: Path, prefix: str = BESIDE, mode: int = 0o600) -> Iterator[tuple[int, Path]]:
-    """A new file in `folder`, locked: its descriptor, open for writing, and its path.
+    """Make a locked file in `folder`; yield its descriptor, open for writing, and its path.
 
-    Afterwards the descriptor is closed, and the file removed if it still has this name.
+    On exit, close the descriptor and remove the file if it still has this name.
     """
     _clear_once(folder, prefix)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
@@ -45,7 +45,7 @@ def new_file(folder: Path, prefix: str = BESIDE, mode: int = 0o600) -> Iterator[
         descriptor = os.open(path, flags, mode)
         if _lock(descriptor) != _HELD and os.fstat(descriptor).st_nlink:
             break
-        os.close(descriptor)  # another program took it for abandoned before it was locked
+        os.close(descriptor)  # another program found it before the lock and removes it
     try:
         yield descriptor, path
     finally:
@@ -56,7 +56,7 @@ def new_file(folder: Path, prefix: str = BESIDE, mode: int = 0o600) -> Iterator[
 
 @contextlib.contextmanager
 def new_folder(parent: Path | None = None, prefix: str = IN_TMPDIR) -> Iterator[Path]:
-    """A new folder in `parent`, else in the system's folder for temporaries, locked; removed afterwards."""
+    """Make a locked folder in `parent`, or in the system's temporary folder, and remove it on exit."""
     if parent is None:
         import tempfile
 
@@ -72,7 +72,7 @@ def new_folder(parent: Path | None = None, prefix: str = IN_TMPDIR) -> Iterator[
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
-    """A new folder, and what holds its lock; None where folders cannot be opened."""
+    """Make a folder; return its path and the descriptor that locks it, None where folders cannot be opened."""
     for _ in range(_TRIES):
         path = parent / _name(prefix)
         path.mkdir(mode=0o700)
@@ -85,7 +85,7 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
         if _lock(descriptor) != _HELD and path.exists():
             return path, descriptor
         os.close(descriptor)
-    raise FileExistsError(f"{parent}: no temporary folder can be made")
+    raise FileExistsError(f"{parent}: cannot create a temporary folder")
 
 
 def remove_abandoned(folder: Path, prefix: str) -> None:
@@ -99,7 +99,7 @@ def remove_abandoned(folder: Path, prefix: str) -> None:
 
 
 def _clear_once(folder: Path, prefix: str) -> None:
-    """Remove what was abandoned in a folder, the first time that this process writes there."""
+    """Remove abandoned temporaries from a folder, the first time this process writes there."""
     key = os.path.abspath(folder), prefix  # noqa: PTH100 - links are not followed for this
     if key not in _cleared:
         _cleared.add(key)
@@ -107,7 +107,7 @@ def _clear_once(folder: Path, prefix: str) -> None:
 
 
 def _remove_if_free(path: Path) -> None:
-    """Remove one temporary of this user that nobody has locked; a link and a special file stay."""
+    """Remove a temporary if it belongs to this user and is not locked; keep links and special files."""
     status = path.lstat()
     is_folder = stat.S_ISDIR(status.st_mode)
     is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
@@ -130,7 +130,7 @@ def _name(prefix: str) -> str:
 
 
 def _lock(descriptor: int) -> str:
-    """Lock an open file or folder: whether it was free, is held by another program, or cannot be locked here."""
+    """Lock an open file or folder; return whether it was free, is held by another program, or cannot be locked."""
     try:
         import fcntl
     except ImportError:

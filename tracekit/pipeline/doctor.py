@@ -64,7 +64,7 @@ class Examination:
     recordings: tuple[Recording, ...] = ()
     """What kinds of recordings the files are, as `analyze` says it."""
     profilers: tuple[str, ...] = ()
-    """Who profiled, where processes left a manifest, each with how many did: `capture in the place of verl 0.9.1`."""
+    """Who profiled, where processes left a manifest, each with how many did: `capture instead of verl 0.9.1`."""
 
 
 def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examination:
@@ -115,7 +115,7 @@ def _profilers(manifests: Sequence[Manifest]) -> Iterator[str]:
         process = manifest.name if manifest.pid is None else manifest.pid
         processes[manifest.host, process] = manifest.in_place_of
     for replaced, count in Counter(processes.values()).most_common():
-        place = f" in the place of {replaced}'s profiler" if replaced else ""
+        place = f" instead of {replaced}'s profiler" if replaced else ""
         yield f"profiled by capture{place} ({count:,} {plural(count, 'process', 'processes')})"
 
 

@@ -27,7 +27,16 @@ OUT_OF_REACH = "files, networks and extensions are out of reach of a statement"
 _CHECKED = "EXPLAIN "
 """What stands before a statement that is checked."""
 
-READS_ONLY = "a statement reads the tables of the profiles; -o FILE writes what it gives"
+
+class OutOfMemoryError(TracekitError):
+    """A statement needed more memory than it may take."""
+
+
+class ReadsOnlyError(TracekitError):
+    """A statement would read or write something other than the tables of the profiles."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, "a statement reads the tables of the profiles and returns rows")
 
 
 def plain(error: Exception, tables: Mapping[str, Table] | None = None) -> TracekitError:
@@ -36,12 +45,12 @@ def plain(error: Exception, tables: Mapping[str, Table] | None = None) -> Tracek
     kind = type(error).__name__
     first = _KIND.sub("", (text or kind).splitlines()[0]).strip()
     if kind in _OUT_OF_REACH:
-        return TracekitError(_once(f"{OUT_OF_REACH}: {first}"), READS_ONLY)
+        return ReadsOnlyError(_once(f"{OUT_OF_REACH}: {first}"))
     if kind == "InterruptException":
         return TracekitError("the statement took too long", "let it read fewer rows or join less")
     if kind == "OutOfMemoryException":
-        return TracekitError(
-            f"memory ran out: {first}", "--memory 8GiB allows more; or let the statement keep less"
+        return OutOfMemoryError(
+            f"memory ran out: {first}", "select fewer columns or rows, or aggregate before joining"
         )
     return _no_name(first, text, tables or {}) or TracekitError(
         f"the statement: {first}", _place(text)
@@ -52,7 +61,7 @@ def _no_name(first: str, text: str, tables: Mapping[str, Table]) -> TracekitErro
     """The error of a name that nothing has; None for any other."""
     if match := _NO_TABLE.search(first):
         near = did_you_mean(match[1], tables)
-        hint = "SHOW TABLES lists them, and tracekit tables"
+        hint = "SHOW TABLES lists them"
         return TracekitError(f"no table {match[1]!r}{near}", hint)
     if match := _NO_COLUMN.search(first):
         return _no_column(next(filter(None, match.groups())), text, tables)

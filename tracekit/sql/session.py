@@ -150,8 +150,8 @@ class Session:
             named = statements.words(text)
             if function := statements.composed_query(text):
                 raise TracekitError(
-                    f"{function}: which table it reads cannot be told",
-                    "write the name of the table",
+                    f"{function}(): its argument is computed, so the table that it reads is unknown",
+                    "write the name of the table after FROM",
                 ) from None
         return list(filter(named.__contains__, self.tables))
 

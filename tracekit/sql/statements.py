@@ -10,7 +10,7 @@ from typing import Any
 from tracekit.model.errors import TracekitError
 from tracekit.model.records import dataclass
 from tracekit.model.tables.table import Table
-from tracekit.sql.messages import READS_ONLY, plain
+from tracekit.sql.messages import ReadsOnlyError, plain
 from tracekit.sql.schema import TYPES
 
 _ALLOWED = ("SELECT", "EXPLAIN", "MULTI")
@@ -61,7 +61,7 @@ def several(text: str, connection: Any) -> list[str]:
         kind = statement.type.name
         if kind not in _ALLOWED:
             word = next(iter(re.findall(r"[A-Za-z]+", code(statement.query))), kind).upper()
-            raise TracekitError(f"{word}: only queries run here (SELECT, FROM, WITH …)", READS_ONLY)
+            raise ReadsOnlyError(f"{word}: only queries run here (SELECT, FROM, WITH …)")
     return texts
 
 

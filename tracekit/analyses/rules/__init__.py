@@ -45,8 +45,8 @@ def _pages() -> tuple[Rule, ...]:
 RULES: tuple[Rule, ...] = _pages()
 
 
-def rule(id_or_number: str) -> Rule:
-    """The rule of that id or R number, in any case; `TracekitError` names the nearest when there is none."""
+def rule(id_or_number: str, hint: str = "tracekit explain lists all rules") -> Rule:
+    """The rule of that id or R number, in any case; raises `TracekitError` with the nearest name and this hint."""
     asked = re.sub(r"\Ar([0-9])\Z", r"r0\1", id_or_number.strip().lower())
     for candidate in RULES:
         if asked in (candidate.id, candidate.number.lower()):
@@ -54,7 +54,7 @@ def rule(id_or_number: str) -> Rule:
     near = did_you_mean(
         asked, [name for candidate in RULES for name in (candidate.id, candidate.number)]
     )
-    raise TracekitError(f"no rule {id_or_number!r}{near}", "tracekit explain lists all rules")
+    raise TracekitError(f"no rule {id_or_number!r}{near}", hint)
 
 
 def page(id_or_number: str) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from tracekit.model import expansion
 from tracekit.model.capacity import LARGE_FILE_BYTES, own_core_count
-from tracekit.model.codes import Reason
+from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import refused, unread
 from tracekit.readers import unpack
 from tracekit.readers.ahead import ahead
@@ -78,7 +80,7 @@ def scan(
 
 
 _NO_EVENTS_LIST = Reason("no-events-list", "not a Chrome trace: there is no array of events")
-_NOTHING_WHOLE = Reason("no-events-list", "the event array holds no complete event")
+_NOTHING_WHOLE = Reason("no-events-list", "the event array contains no complete event")
 
 
 class _FinishedScanner(Scanner, Protocol):
@@ -136,7 +138,7 @@ def _scan(
     columns = scanner.finish()
     columns["skipped"] = dict(sorted(columns["skipped"].items()))
     if not len(columns["ts_ns"]) and not columns["skipped"] and losses.of_events():
-        raise refused(path, _NOTHING_WHOLE)
+        raise refused(path, _nothing_whole(packing_losses))
     meta = _read_meta(head, head_offset, losses) | _read_meta(tail, tail_offset, losses)
     return Scan(
         **columns,
@@ -180,6 +182,17 @@ def _read_head(path: Path, text: Text) -> tuple[bytes, int]:
             raise refused(path, _NO_EVENTS_LIST)
         searched = max(0, len(view) - _LONGEST_EVENTS_KEY)
         text.grow()
+
+
+def _nothing_whole(packing_losses: Sequence[Loss]) -> Reason:
+    """The reason for a file without a complete event; its packing may be the cause."""
+    kinds = [loss.kind for loss in packing_losses]
+    if "packed-bomb" in kinds:
+        what, remedy = f"{expansion.BOMB}, without a complete event so far", "unpack it first"
+        return Reason("archive", f"{what}: {remedy}", Data(what=what, remedy=remedy))
+    if kinds:
+        return replace(_NOTHING_WHOLE, text=f"{_NOTHING_WHOLE.text}: {unpack.LOSSES[kinds[0]]}")
+    return _NOTHING_WHOLE
 
 
 def _read_tail(text: Text, losses: Losses) -> bytes:

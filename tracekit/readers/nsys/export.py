@@ -11,14 +11,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from tracekit.discover.nsys_files import export_beside
 from tracekit.model.codes import Data, Reason
 from tracekit.model.errors import TraceFormatError, TracekitError, refused
 from tracekit.model.labels import shown
+from tracekit.model.lifetime import guarded_group
 from tracekit.model.records import dataclass
 from tracekit.readers.nsys.files import export_problem, is_whole_report, report_version
 
@@ -120,21 +122,15 @@ def _asked(path: str) -> Program:
 def _answer(path: str, *arguments: str) -> str:
     """What nsys says to these arguments."""
     try:
-        done = subprocess.run(  # noqa: S603 - the program that the user installed
-            [path, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=QUESTION_LIMIT_S,
-            check=False,
-        )
+        with _started([path, *arguments], stdout=subprocess.PIPE) as child:
+            output, _ = child.communicate(timeout=QUESTION_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = error.strerror if isinstance(error, OSError) else "it does not answer"
         raise TracekitError(
             f"{shown(path)} cannot be run: {reason}",
             f"name another nsys in {PROGRAM_VARIABLE}",
         ) from error
-    return done.stdout[: 1 << 20].decode("utf-8", "replace")
+    return output[: 1 << 20].decode("utf-8", "replace")
 
 
 def _linked(report: Path, folder: Path) -> str:
@@ -148,10 +144,9 @@ def _linked(report: Path, folder: Path) -> str:
 
 
 def _run(nsys: Program, folder: Path, report: str, limit_s: float) -> str | None:
-    """What nsys said while it exported `report` into `folder`; None if it was stopped after the limit.
+    """Export `report` into `folder`; return the output of nsys, or None if it was stopped after the limit.
 
-    It runs in a session of its own in `folder`, with names relative to that. However we leave, it and what
-    it started have ended.
+    nsys runs in `folder`, with names relative to that.
     """
     arguments = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true"]
     arguments += ["--quiet", "true"]
@@ -160,33 +155,47 @@ def _run(nsys: Program, folder: Path, report: str, limit_s: float) -> str | None
     arguments += ["--output", EXPORT_NAME, report]
     output_path = folder / "said.txt"
     with output_path.open("wb") as stream:
-        child = None
         try:
-            with _signals_held():  # until the child is known, nobody could stop it
-                child = subprocess.Popen(  # noqa: S603 - the program that the user installed
-                    arguments,
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            child.wait(limit_s)
+            with _started(arguments, cwd=folder, stdout=stream) as child:
+                child.wait(limit_s)
         except subprocess.TimeoutExpired:
             return None
-        finally:
-            if child is not None:
-                with contextlib.suppress(OSError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
     with output_path.open("rb") as stream:
         stream.seek(-min(_SAID_BYTES, output_path.stat().st_size), os.SEEK_END)
         return _one_line(stream.read().decode("utf-8", "replace"))
 
 
 @contextlib.contextmanager
+def _started(
+    arguments: Sequence[str], *, stdout: int | BinaryIO, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run nsys in a session of its own; end it and its children afterwards, also where this process is killed."""
+    child = None
+    with guarded_group() as guard:
+        try:
+            with _signals_held():  # until the child is known, nobody could stop it
+                child = subprocess.Popen(  # noqa: S603 - the program that the user installed
+                    arguments,
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                guard(child.pid)
+            yield child
+        finally:
+            if child is not None:
+                with contextlib.suppress(OSError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+                if child.stdout is not None:
+                    child.stdout.close()
+
+
+@contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Nothing; what asks us to leave is put off meanwhile, whichever of our threads the system tells."""
+    """Delay SIGINT and SIGTERM until afterwards, whichever of our threads receives them."""
     if threading.current_thread() is not threading.main_thread():
         yield  # exceptions of signals are raised in the main thread only
         return

@@ -19,11 +19,11 @@ def names() -> tuple[str, ...]:
     return tuple(name.removesuffix(_SUFFIX) for name in paths if name.endswith(_SUFFIX))
 
 
-def statement(name: str) -> str:
-    """The statement of a recipe; raises `TracekitError` where there is none of that name."""
+def statement(name: str, hint: str = "tracekit sql --recipes lists them") -> str:
+    """The statement of a recipe; raises `TracekitError` with this hint where no recipe has the name."""
     if name not in names():
         near = did_you_mean(name, names())
-        raise TracekitError(f"no recipe {name!r}{near}", "tracekit sql --recipes lists them")
+        raise TracekitError(f"no recipe {name!r}{near}", hint)
     return (files(__name__) / f"{name}{_SUFFIX}").read_text("utf-8").strip()
 
 
