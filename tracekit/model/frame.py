@@ -102,14 +102,15 @@ class Frame:
 
     def equals(self, name: str, value: str | int | None) -> Bools:
         """Tell which rows have this value in a column; None is a missing one."""
-        array: Any = self.columns[name]
+        array = self.columns[name]
         return is_missing(array) if value is None else holds(array, value)
 
     def is_in(self, name: str, values: Collection[str]) -> Bools:
         """Tell which rows have one of these texts in a column."""
         array = self.columns[name]
         assert isinstance(array, Coded), f"{name} is not text"
-        return np.array([*(text in values for text in array.texts), False], np.bool_)[array.codes]
+        is_one = np.array([*(text in values for text in array.texts), False], np.bool_)
+        return np.asarray(is_one[array.codes], np.bool_)
 
     def take(self, places: Ints | slice) -> Frame:
         """Take rows by their places, in this order."""
@@ -432,7 +433,7 @@ def _or_missing(array: Array, places: Ints) -> Array:
 def _stacked(parts: Sequence[Array]) -> Array:
     """Put columns of one kind one below the other; numbers may be missing if those of one part may."""
     if any(isinstance(part, Nullable) for part in parts):
-        parts = [where(np.ones(len(part), np.bool_), part) for part in parts]
+        parts = [where(~is_missing(p), p) if isinstance(p, np.ndarray) else p for p in parts]
     return columns_of.joined(parts)
 
 
