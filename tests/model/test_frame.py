@@ -1,0 +1,296 @@
+"""The frame of judges: its rules worked by hand, and against pandas."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.model.frame import (
+    Frame,
+    choose,
+    concat,
+    count_distinct_of,
+    count_of,
+    count_rows,
+    first_of,
+    last_of,
+    max_of,
+    mean_of,
+    median_of,
+    min_of,
+    sum_of,
+    texts,
+    where,
+)
+from tracekit.model.tables.arrays import Coded, Columns, Nullable, numbers_or_none
+
+BIG = 2**60
+
+
+def frame(rows):
+    """A frame of (run, rank, dur_ns, share, is_last) rows: text, Int64, int64, Float64, bool."""
+    run, rank, dur, share, last = map(list, zip(*rows, strict=True)) if rows else ([],) * 5
+    missing = np.array([value is None for value in share], np.bool_)
+    return Frame.of(
+        {
+            "run": texts(run),
+            "rank": numbers_or_none(rank),
+            "dur_ns": np.array(dur, np.int64),
+            "share": Nullable(np.array([v or 0.0 for v in share], np.float64), missing),
+            "is_last": np.array(last, np.bool_),
+        }
+    )
+
+
+def in_pandas(table):
+    return Columns(len(table), table.columns).judged()
+
+
+def plain(column):
+    return [None if pd.isna(value) else value for value in column.tolist()]
+
+
+def listed(table, *names):
+    return [tuple(row.values()) for row in table.rows(*names)]
+
+
+rows_of = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", None]),
+        st.sampled_from([0, 1, None]),
+        st.integers(-BIG, BIG),
+        st.sampled_from([0.25, -1.0, 3.0, None]),
+        st.booleans(),
+    ),
+    max_size=9,
+)
+
+
+# Groups
+
+
+def test_missing_keys_group_and_aggregates_skip_missing_values():
+    table = frame([("b", 1, 5, None, True), (None, 1, 7, 0.5, False), ("b", None, 9, 1.5, True)])
+    by_run = table.group_by("run").agg(
+        rows=count_rows(), ranks=count_of("rank"), dur_ns=sum_of("dur_ns"), share=mean_of("share")
+    )
+    assert listed(by_run) == [("b", 2, 1, 14, 1.5), (None, 1, 1, 7, 0.5)]
+
+
+def test_an_aggregate_of_missing_values_alone_is_missing_and_not_zero():
+    table = frame([("a", None, 1, None, False), ("b", 0, 1, 0.0, False)])
+    for aggregate in (sum_of, min_of, max_of, mean_of, median_of, first_of, last_of):
+        both = table.group_by("run").agg(rank=aggregate("rank"), share=aggregate("share"))
+        assert listed(both, "rank", "share") == [(None, None), (0, 0)]
+
+
+def test_nan_is_not_missing():
+    table = Frame.of({"x": Nullable(np.array([np.nan, 1.0]), np.array([False, False]))})
+    total = table.group_by().agg(x=sum_of("x"), known=count_of("x"))
+    assert np.isnan(total["x"].values[0])
+    assert total.values("known") == [2]
+
+
+@given(rows_of)
+def test_groups_are_those_of_pandas(rows):
+    table = frame(rows)
+    keys = ["run", "rank"]
+    mine = table.group_by(*keys).agg(
+        rows=count_rows(),
+        low=min_of("dur_ns"),
+        high=max_of("share"),
+        share=sum_of("share"),
+        known=count_of("share"),
+        shares=count_distinct_of("share"),
+    )
+    theirs = in_pandas(table).groupby(keys, dropna=False, sort=False)
+    theirs = theirs.agg(
+        rows=("dur_ns", "size"),
+        low=("dur_ns", "min"),
+        high=("share", "max"),
+        share=("share", lambda values: values.sum(min_count=1)),
+        known=("share", "count"),
+        shares=("share", "nunique"),
+    ).reset_index()
+    for name in (*keys, "rows", "low", "high", "share", "known", "shares"):
+        assert mine.values(name) == plain(theirs[name]), name
+
+
+@given(rows_of)
+def test_sums_and_medians_are_exact(rows):
+    table = frame(rows)
+    groups = table.group_by("run")
+    mine = groups.agg(total=sum_of("dur_ns"), middle=median_of("dur_ns"), last=last_of("rank"))
+    expected = []
+    for run in dict.fromkeys(run for run, *_ in rows):
+        durs = sorted(dur for key, _, dur, *_ in rows if key == run)
+        middle = (durs[(len(durs) - 1) // 2] + durs[len(durs) // 2]) // 2
+        total = (sum(durs) + 2**63) % 2**64 - 2**63
+        last = [rank for key, rank, *_ in rows if key == run][-1]
+        expected.append((run, total, middle, last))
+    assert listed(mine) == expected
+
+
+@given(rows_of)
+def test_each_row_gets_the_aggregate_of_its_group(rows):
+    table = frame(rows)
+    theirs = in_pandas(table).groupby(["rank"], dropna=False)["dur_ns"]
+    groups = table.group_by("rank")
+    assert groups.each(max_of("dur_ns")).tolist() == theirs.transform("max").tolist()
+    assert groups.position().tolist() == theirs.cumcount().tolist()
+    assert [len(part) for part in groups.frames()] == groups.agg(n=count_rows()).values("n")
+
+
+def test_an_aggregate_takes_an_array_as_long_as_the_frame():
+    table = frame([("a", 0, 5, None, True), ("a", 1, 7, None, True)])
+    assert table.group_by("run").agg(x=sum_of(table["dur_ns"] * 2)).values("x") == [24]
+
+
+def test_position_counts_in_the_order_given():
+    table = frame([("a", 0, 5, None, True), ("b", 0, 1, None, True), ("a", 0, 3, None, True)])
+    assert table.group_by("run").position(table.order("dur_ns")).tolist() == [1, 0, 0]
+
+
+# Order
+
+
+@given(rows_of, st.booleans(), st.booleans())
+def test_sorting_is_that_of_pandas(rows, is_share_down, is_run_down):
+    table = frame(rows).with_columns(row=np.arange(len(rows)))
+    down = ["share"] * is_share_down + ["run"] * is_run_down
+    theirs = in_pandas(table).sort_values(
+        ["share", "run"], ascending=[not is_share_down, not is_run_down], kind="stable"
+    )
+    mine = table.sort("share", "run", descending=down)
+    assert mine.values("row") == theirs["row"].tolist()
+
+
+def test_nan_comes_after_numbers_and_before_missing_either_way():
+    values = Nullable(np.array([0.0, np.nan, 2.0, 1.0]), np.array([True, False, False, False]))
+    table = Frame.of({"x": values, "row": np.arange(4)})
+    assert table.sort("x").values("row") == [3, 2, 1, 0]
+    assert table.sort("x", descending=["x"]).values("row") == [2, 3, 1, 0]
+
+
+def test_times_beyond_the_whole_numbers_of_floats_are_told_apart():
+    table = Frame.of({"ts_ns": Nullable(np.array([BIG + 1, BIG]), np.zeros(2, np.bool_))})
+    assert table.sort("ts_ns").values("ts_ns") == [BIG, BIG + 1]
+    assert len(table.distinct("ts_ns")) == 2
+    assert table.sort("ts_ns", descending=["ts_ns"]).values("ts_ns") == [BIG + 1, BIG]
+
+
+@given(rows_of)
+def test_dense_ranks_count_the_combinations_in_order(rows):
+    table = frame(rows)
+    order = sorted({(run is None, run or "", rank is None, rank or 0) for run, rank, *_ in rows})
+    expected = [order.index((a is None, a or "", b is None, b or 0)) for a, b, *_ in rows]
+    assert table.dense_rank("run", "rank").tolist() == expected
+
+
+# Joins
+
+
+@given(rows_of, rows_of, st.sampled_from(["inner", "left"]))
+def test_joins_are_those_of_pandas_without_missing_keys(left, right, how):
+    mine = frame(left).select("run", "rank", "dur_ns").with_columns(row=np.arange(len(left)))
+    other = frame(right).select("run", "rank", "share").with_columns(place=np.arange(len(right)))
+    theirs = in_pandas(mine).merge(
+        in_pandas(other).dropna(subset=["run", "rank"]), on=["run", "rank"], how=how
+    )
+    theirs = theirs.sort_values(["row", "place"], kind="stable")
+    joined = mine.join(other, on=["run", "rank"], how=how)
+    for name in ("row", "place", "share"):
+        assert joined.values(name) == plain(theirs[name]), name
+
+
+def test_a_missing_key_matches_only_where_it_is_optional():
+    left = frame([("a", None, 1, None, True)])
+    right = Frame.of({"run": texts(["a"]), "rank": numbers_or_none([None]), "wall": np.array([9])})
+    assert len(left.join(right, on=["run", "rank"])) == 0
+    assert not left.is_among(right, ["run", "rank"]).any()
+    assert left.join(right, on=["run", "rank"], optional=["rank"]).values("wall") == [9]
+    assert left.is_among(right, ["run", "rank"], optional=["rank"]).all()
+
+
+def test_a_left_join_keeps_types_where_every_row_matches():
+    left = Frame.of({"rank": np.array([1, 0])})
+    right = Frame.of({"rank": numbers_or_none([0, 1]), "wall_ns": np.array([7, BIG + 1])})
+    assert left.join(right, on=["rank"], how="left")["wall_ns"].tolist() == [BIG + 1, 7]
+    gaps = left.join(right.head(1), on=["rank"], how="left")
+    assert gaps.values("wall_ns") == [None, 7]
+
+
+def test_a_left_join_with_no_rows_is_all_missing():
+    right = Frame.of({"rank": np.empty(0, np.int64), "name": texts([]), "x": np.empty(0)})
+    joined = Frame.of({"rank": np.array([1])}).join(right, on=["rank"], how="left")
+    assert listed(joined) == [(1, None, None)]
+    assert isinstance(joined["name"], Coded)
+
+
+def test_a_join_refuses_a_column_that_both_sides_have():
+    table = frame([("a", 0, 1, None, True)])
+    with pytest.raises(AssertionError, match="both sides have"):
+        table.join(table, on=["run"])
+
+
+# Columns
+
+
+def test_texts_are_compared_by_what_they_say_and_not_by_their_codes():
+    one = Coded(np.array([0, 1, 2], np.int8), ("gen", "gen", "ref"))
+    table = Frame.of({"stage": one, "x": np.array([1, 2, 4])})
+    assert listed(table.group_by("stage").agg(x=sum_of("x"))) == [("gen", 3), ("ref", 4)]
+    other = Frame.of({"stage": texts(["ref", "gen"]), "place": np.array([0, 1])})
+    assert table.join(other, on=["stage"]).values("place") == [1, 1, 0]
+    assert table.sort("stage", "x", descending=["x"]).values("x") == [2, 1, 4]
+
+
+@given(rows_of, rows_of)
+def test_concat_unites_texts_and_fills_what_one_lacks(above, below):
+    both = concat([frame(above), frame(below).drop("share")])
+    assert both.values("run") == [row[0] for row in (*above, *below)]
+    assert both.values("share") == [row[3] for row in above] + [None] * len(below)
+
+
+def test_filters_tell_missing_from_any_value():
+    table = frame([("a", 0, 1, None, True), (None, None, 2, None, True), ("b", 1, 3, None, True)])
+    assert table.filter(table.equals("run", "a")).values("dur_ns") == [1]
+    assert table.filter(~table.equals("run", "a")).values("dur_ns") == [2, 3]
+    assert table.filter(table.equals("rank", None)).values("dur_ns") == [2]
+    assert table.filter(~table.is_in("run", ["a", "c"])).values("dur_ns") == [2, 3]
+    assert table.whole("rank", missing=-1).tolist() == [0, -1, 1]
+    assert table.number("rank").tolist()[::2] == [0.0, 1.0]
+
+
+def test_where_and_choose_keep_kinds():
+    mask = np.array([True, False])
+    assert Frame.of({"x": where(mask, np.array([BIG + 1, 2]))}).values("x") == [BIG + 1, None]
+    chosen = choose(mask, texts(["a", "b"]), texts(["c", "d"]))
+    assert Frame.of({"x": chosen}).values("x") == ["a", "d"]
+    mixed = choose(mask, numbers_or_none([None, 1]), np.array([7, BIG + 1]))
+    assert Frame.of({"x": mixed}).values("x") == [None, BIG + 1]
+
+
+def test_nothing_changes_the_frame_it_is_asked_of():
+    table = frame([("b", 1, 5, None, True), ("a", 0, 7, 0.5, False)])
+    before = listed(table)
+    table.with_columns(dur_ns=0, tool="nsys").sort("run").head(1)
+    table.group_by("run").agg(x=min_of("dur_ns"))
+    assert listed(table) == before
+    assert list(table.columns) == ["run", "rank", "dur_ns", "share", "is_last"]
+
+
+def test_a_column_of_another_length_is_refused():
+    with pytest.raises(AssertionError, match="3 values in 1 rows"):
+        frame([("a", 0, 1, None, True)]).with_columns(x=np.arange(3))
+
+
+def test_every_method_takes_no_rows():
+    none = frame([])
+    assert len(none.sort("run", "share", descending=["share"])) == 0
+    assert len(none.group_by("run", "rank").agg(x=median_of("dur_ns"), y=last_of("run"))) == 0
+    assert len(none.group_by().agg(x=sum_of("dur_ns"))) == 0
+    assert len(none.join(none.select("run"), on=["run"], how="left")) == 0
+    assert len(concat([none, none]).distinct("run")) == 0
+    assert none.dense_rank("run").tolist() == []
