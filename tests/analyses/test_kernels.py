@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.analyses import defaults
-from tracekit.analyses.ops.kernels import judge, measure, pool, summary
+from tracekit.analyses.ops.kernels import judge, measure, pool_kernels, summary
+from tracekit.model.frame import Frame, concat
 from tracekit.model.tables import TABLES
 from tracekit.model.tables.arrays import Columns
 from tracekit.model.trace import Measurements, Source, labelled
@@ -70,7 +71,7 @@ def test_statistics_are_those_of_numpy(drawn):
         assert row["p50_ns"] == pytest.approx(np.percentile(mine, 50))
         assert row["p95_ns"] == pytest.approx(np.percentile(mine, 95))
         if len(mine) == 1:
-            assert pd.isna(row["std_ns"])
+            assert row["std_ns"] is None
         else:
             assert row["std_ns"] == pytest.approx(np.std(mine, ddof=1), rel=1e-9, abs=1e-6)
 
@@ -146,14 +147,14 @@ def measured_of(*parts):
         source = Source(Path(), f"rank{rank}", "chrome", rank=rank, pid=rank)
         frame = summed_up(device_ops(durations))
         columns = {str(name): frame[name].array for name in frame}
-        frames.append(labelled(TABLES["kernels"], columns, source).judged())
-    return pd.concat(frames, ignore_index=True)
+        frames.append(Frame.of(labelled(TABLES["kernels"], columns, source)))
+    return concat(frames)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 10**9), min_size=1, max_size=9), min_size=1, max_size=4))
 def test_pooled_over_processes_the_statistics_are_those_of_all_launches(parts):
-    row = pool(measured_of(*parts)).iloc[0]
+    (row,) = pool_kernels(measured_of(*parts)).rows()
     every = np.concatenate([np.array(part, np.int64) for part in parts])
     assert (row["count"], row["total_ns"]) == (len(every), every.sum())
     assert (row["min_ns"], row["max_ns"]) == (every.min(), every.max())
@@ -161,14 +162,14 @@ def test_pooled_over_processes_the_statistics_are_those_of_all_launches(parts):
     if len(every) > 1:
         assert row["std_ns"] == pytest.approx(np.std(every, ddof=1), rel=1e-9, abs=1e-6)
     else:
-        assert pd.isna(row["std_ns"])
-    assert pd.isna(row["p95_ns"]) == (len(parts) > 1)
+        assert row["std_ns"] is None
+    assert (row["p95_ns"] is None) == (len(parts) > 1)
 
 
 def test_pooling_nearly_equal_long_kernels_keeps_their_spread():
     """10 s ± 1 ns in each of two processes: squares of the durations would swallow it."""
     ten = 10**10
-    row = pool(measured_of([ten - 1, ten + 1], [ten - 1, ten + 1])).iloc[0]
+    (row,) = pool_kernels(measured_of([ten - 1, ten + 1], [ten - 1, ten + 1])).rows()
     assert row["std_ns"] == pytest.approx((4 / 3) ** 0.5)
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 
 import pandas as pd
 
+from tracekit.model.frame import Frame
 from tracekit.model.keys import as_python
 from tracekit.model.report import Heading, Ranked, Sheet, Unit
 
@@ -23,27 +24,30 @@ def sheet(
     name: str,
     title: str,
     headings: Sequence[Heading],
-    frame: pd.DataFrame,
+    frame: Frame | pd.DataFrame,
     *,
     caption: str = "",
     max_rows: int = MAX_ROWS,
     ranked: Ranked | None = None,
 ) -> Sheet:
-    """The frame's columns that the headings name, as plain values; rows past the cap are counted.
+    """Make a sheet of the columns that the headings name, as plain values; rows past the cap are counted.
 
-    A column of which nothing at all is known is left out. A sheet that is `ranked` has up to `MOST_RANKED` rows.
+    A column without any known value is left out. A sheet that is `ranked` has up to `MOST_RANKED` rows.
     """
     if ranked is not None:
         max_rows = MOST_RANKED
-    listed = frame.iloc[:max_rows] if len(frame) > max_rows else frame
-    columns: dict[Heading, list[Any]] = {}
-    for heading in headings:
-        values = as_python(listed[heading.name].array)
-        is_known = not values or any(value is not None for value in values)
-        if is_known or (len(frame) > len(listed) and frame[heading.name].notna().any()):
-            columns[heading] = values
+    columns = {
+        heading: values[:max_rows]
+        for heading in headings
+        if not (values := _values(frame, heading.name)) or any(v is not None for v in values)
+    }
     rows = tuple(zip(*columns.values(), strict=True))
-    return Sheet(name, title, tuple(columns), rows, len(frame) - len(listed), caption, ranked)
+    return Sheet(name, title, tuple(columns), rows, max(len(frame) - max_rows, 0), caption, ranked)
+
+
+def _values(frame: Frame | pd.DataFrame, name: str) -> list[Any]:
+    """List a column as Python values, None where one is missing."""
+    return frame.values(name) if isinstance(frame, Frame) else as_python(frame[name].array)
 
 
 @lru_cache(1024)

@@ -16,6 +16,7 @@ import pandas as pd
 from tracekit.model.display import display
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts
+from tracekit.model.frame import Frame
 from tracekit.model.keys import place_of
 from tracekit.model.labels import did_you_mean
 from tracekit.model.metrics import described
@@ -341,6 +342,10 @@ class Measurements:
         """The bare columns of one table, without rows when no source filled it."""
         self._look((name,))
         return self.arrays[name] if name in self.arrays else TABLES[name].no_rows()
+
+    def frame(self, name: str) -> Frame:
+        """Wrap one table for judging (`model.frame`); it has no rows if no source filled it."""
+        return Frame.of(self.columns(name))
 
     def row_count(self, name: str) -> int:
         """How many rows a table has, none where no source filled it: asked before a frame of none is made."""

@@ -8,12 +8,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import grouped, ordered, run_heading
+from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import of_arrays, of_keys, sorted_in_groups, summed
+from tracekit.model.frame import (
+    Frame,
+    choose,
+    count_rows,
+    first_of,
+    max_of,
+    min_of,
+    sum_of,
+    where,
+)
+from tracekit.model.keys import of_arrays, sorted_in_groups
 from tracekit.model.report import Metric, Section
 from tracekit.model.tables import DEVICE_OP_KINDS, KEYS, Column, Table
 from tracekit.model.tables.arrays import Array, Columns, Nullable, at_rows
@@ -120,7 +129,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
     """Kernels of all processes pooled by name; percentiles only where one process and device ran it."""
     if not measured.row_count("kernels"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    pooled = cache(lambda: _with_shares(pool(measured["kernels"])))
+    pooled = cache(lambda: _add_shares(pool_kernels(measured.frame("kernels"))))
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -138,57 +147,56 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
         """),
     )
     return ANALYSIS.answered(
-        metrics=lambda: _counts(pooled()),
+        metrics=lambda: _count_kernels(pooled()),
         sheets=lambda: (sheet("kernels", "Kernels by total time", headings, pooled()),),
     )
 
 
-def _with_shares(kernels: pd.DataFrame) -> pd.DataFrame:
-    """The kernels with `share_ratio`, of the time of all."""
+def _add_shares(kernels: Frame) -> Frame:
+    """Add `share_ratio`, the share of the time of all kernels."""
     busy = int(kernels["total_ns"].sum())
-    kernels["share_ratio"] = kernels["total_ns"] / busy if busy else None
-    return kernels
+    share = kernels["total_ns"] / busy if busy else None
+    return kernels.with_columns(share_ratio=share)
 
 
-def _counts(kernels: pd.DataFrame) -> Iterator[Metric]:
-    """How many ran, and of how many names."""
+def _count_kernels(kernels: Frame) -> Iterator[Metric]:
+    """Count launches and names."""
     yield Metric("kernel_launches", int(kernels["count"].sum()), "count", label="device ops")
-    yield Metric("kernel_names", kernels["name"].nunique(), "count", label="distinct names")
+    names = len(kernels.filter(~kernels.is_missing("name")).distinct("name"))
+    yield Metric("kernel_names", names, "count", label="distinct names")
 
 
-def pool(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a (run, kind, name) over processes and devices, exact but for the percentiles."""
-    keys = ["run", "kind", "name"]
-    mean, std = rows["mean_ns"].astype(float), rows["std_ns"].astype(float).fillna(0.0)
-    number, first = of_keys(rows, keys)
-    total_ns, count_of = (
-        summed(number, rows[name].to_numpy(np.int64), len(first)) for name in ("total_ns", "count")
-    )
+def pool_kernels(kernels: Frame) -> Frame:
+    """Pool kernels over processes and devices: one row per run, kind and name, most time first.
+
+    Exact but for the percentiles, which only a kernel of one process and device has.
+    """
+    by_name = kernels.group_by("run", "kind", "name")
+    count, mean = kernels.whole("count"), kernels.number("mean_ns")
+    std = kernels.number("std_ns", missing=0.0)
+    common_mean = by_name.each(sum_of("total_ns")) / by_name.each(sum_of("count"))
     # About the common mean, not about zero: nearly equal durations would lose all their digits.
-    from_mean = mean - (total_ns / count_of)[number]
-    work = rows.assign(
-        squares=(rows["count"] - 1) * std**2 + rows["count"] * from_mean**2, groups=1
+    squares = (count - 1) * std**2 + count * (mean - common_mean) ** 2
+    pooled = by_name.agg(
+        count=sum_of("count"),
+        total_ns=sum_of("total_ns"),
+        squares=sum_of(squares),
+        min_ns=min_of("min_ns"),
+        max_ns=max_of("max_ns"),
+        p50_ns=first_of("p50_ns"),
+        p95_ns=first_of("p95_ns"),
+        std_ns=first_of("std_ns"),
+        groups=count_rows(),
     )
-    kernels = grouped(
-        work,
-        keys,
-        count=("count", "sum"),
-        total_ns=("total_ns", "sum"),
-        squares=("squares", "sum"),
-        min_ns=("min_ns", "min"),
-        max_ns=("max_ns", "max"),
-        groups=("groups", "sum"),
-        p50_ns=("p50_ns", "first"),
-        p95_ns=("p95_ns", "first"),
-        one_std=("std_ns", "first"),
+    is_single, count = pooled["groups"] == 1, pooled["count"]
+    std = np.sqrt(pooled["squares"] / np.maximum(count - 1, 1))
+    pooled = pooled.with_columns(
+        mean_ns=pooled["total_ns"] / count,
+        std_ns=choose(is_single, pooled["std_ns"], where(count > 1, std)),
+        p50_ns=where(is_single, pooled["p50_ns"]),
+        p95_ns=where(is_single, pooled["p95_ns"]),
     )
-    count = kernels["count"]
-    kernels["mean_ns"] = kernels["total_ns"] / count
-    variance = kernels["squares"] / (count - 1).where(count > 1)
-    is_single = kernels["groups"] == 1
-    kernels["std_ns"] = kernels["one_std"].where(is_single, variance**0.5)
-    kernels[["p50_ns", "p95_ns"]] = kernels[["p50_ns", "p95_ns"]].where(is_single)
-    return ordered(kernels, total_ns=False, name=True)
+    return pooled.sort("total_ns", "name", descending=["total_ns"])
 
 
 ANALYSIS = Analysis(
