@@ -1,4 +1,4 @@
-"""The limits of the house: how plain the lines of each package are (`python tests/house.py` prints the counts)."""
+"""Limits of the code: walls, cycles, repeated names, crowded folders, long functions (`python tests/house.py` prints all)."""
 
 import ast
 import textwrap
@@ -9,7 +9,9 @@ from house import (
     code_lines,
     complexity,
     count_house,
+    entries_by_folder,
     layers_of,
+    repeated_names,
     upward_import_strings,
 )
 
@@ -110,17 +112,36 @@ def test_importers_and_cycles_are_those_of_the_imports_that_are_written(tmp_path
     }
     write(root, files)
     room = count_house(root)["room"]
-    assert (room.files, room.entries) == (6, 6)
+    assert room.files == 6
+    assert entries_by_folder(root) == {".": 2, "room": 6}
     assert room.one_importer == 3  # b, and c and e of each other
     assert room.in_cycles == 2
 
 
-def test_a_name_that_is_stored_is_counted_and_an_empty_one_noticed(tmp_path):
+def test_empty_words_count_as_names_of_functions_and_parameters(tmp_path):
     root = tmp_path / "shop"
-    write(root, {"a.py": "found = kernels = 1\nfor one in ():\n    pass\nprint(found)\n"})
+    write(root, {"a.py": "def found(rest, kernels, *, told=1):\n    one = rest\n    return one\n"})
     counts = count_house(root)["shop"]
-    assert (counts.locals, counts.empty_locals) == (3, 2)
-    assert counts.empty_percent == pytest.approx(66.667, abs=0.001)
+    assert counts.names == 4
+    assert counts.empty_names == ["a.py:found found", "a.py:found rest", "a.py:found told"]
+
+
+def test_imports_and_functional_tools_are_counted(tmp_path):
+    root = tmp_path / "shop"
+    text = "from a import (\n    b,\n)\nc = map(b, filter(None, d))\ne = lambda: c\nf = e.map(c)\n"
+    write(root, {"a.py": text})
+    counts = count_house(root)["shop"]
+    assert (counts.import_lines, counts.code_lines, counts.functional_tools) == (3, 6, 3)
+
+
+def test_a_name_of_two_modules_is_repeated_unless_a_protocol_asks_for_it(tmp_path):
+    root = tmp_path / "shop"
+    files = {
+        "a.py": "def _rows(): ...\ndef judge(): ...\ndef only_here(): ...\n",
+        "b.py": "class rows: ...\ndef judge(): ...\n",
+    }
+    write(root, files)
+    assert repeated_names(root) == {"rows": ["shop.a", "shop.b"]}
 
 
 def test_no_string_names_a_module_of_an_equal_or_higher_layer():
