@@ -44,7 +44,7 @@ def load(
     - `python`: add all Python functions; calls of nn.Module are always read.
     - `stacks`: add call stacks.
     - `args`: recorded arguments to keep (default: all).
-    - `tables`: tables to build (default: all).
+    - `tables`: tables to build (default: all but those built only on request).
     - `columns`: nullable columns to fill; others may be <NA>, which reads large exports faster.
 
     Raises `TraceFormatError` for a file that cannot be read, and `TracekitError` if the selection is
