@@ -1,6 +1,8 @@
-"""Formats that can be read. A new one is a file with `sniff` and `read`, and one line in `READERS`.
+"""Registry of the profile formats that tracekit reads.
 
-A file here is imported when something may be of its format: who has traces does not wait for what reads databases.
+To add a format, write a module here with `sniff` and `read`, and add one line to `READERS`.
+A reader's module is imported only when a file may be in its format, because some imports are slow
+(SQLite, for example, when only traces are read).
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ if TYPE_CHECKING:
 
 _MAGIC_BYTES = 16
 HEAD_BYTES = 2**16
-"""How much of a file's text a reader sees to claim it."""
+"""Bytes at the start of a file's text that readers see when they decide whether to claim it."""
 
 
 def nothing_beside(path: Path) -> tuple[str, ...] | None:
-    """What most readers read besides the file: nothing."""
+    """List the other files that most readers depend on: none."""
     del path
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One format, and the file here that reads it.
+    """One format and the module that reads it.
 
-    Where `hint` is said, the first bytes of every file of the format match that expression. `looks_beside`
-    says that its file has a function `beside`: what it reads is not in the file alone; `one_by_one`
-    that it has a function `each`: of several Traces each is made when it is asked for.
+    If `hint` is set, it matches the first bytes of every file of the format.
+    `looks_beside`: the module has a function `beside`, because it reads more than the one file.
+    `one_by_one`: the module has a generator `each`, which builds a file's Traces one at a time.
     """
 
     name: str
@@ -50,18 +52,18 @@ class Reader:
 
     @property
     def module(self) -> ModuleType:
-        """The file that reads it, imported now."""
+        """Module that reads the format, imported on first use."""
         return import_module(f"tracekit.readers.{self.file}")
 
     @property
     def sniff(self) -> Callable[[bytes], bool]:
-        """The function that tells the format by the first (inflated) bytes."""
+        """Function that recognizes the format by the first uncompressed bytes."""
         function: Callable[[bytes], bool] = self.module.sniff
         return function
 
     @property
     def read(self) -> Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]:
-        """The function that gives the Traces of a file."""
+        """Function that reads the Traces of a file."""
         function: Callable[[Source, Want, Callable[[int], None] | None], list[Trace]]
         function = self.module.read
         return function
@@ -69,7 +71,7 @@ class Reader:
     def each(
         self, source: Source, want: Want, on_bytes: Callable[[int], None] | None
     ) -> Iterator[tuple[Trace, int]]:
-        """Each Trace of a file, and how many follow it."""
+        """Yield each Trace of a file with the number of Traces that follow it."""
         if self.one_by_one:
             yield from self.module.each(source, want, on_bytes)
             return
@@ -79,14 +81,17 @@ class Reader:
 
     @property
     def beside(self) -> Callable[[Path], tuple[str, ...] | None]:
-        """The function that tells the state of all else that is read for a file; None where that may change at any time."""
+        """Function that describes the state of the other files that a profile depends on.
+
+        It returns None if that state may change at any time.
+        """
         if not self.looks_beside:
             return nothing_beside
         function: Callable[[Path], tuple[str, ...] | None] = self.module.beside
         return function
 
     def claims(self, start: bytes) -> bool:
-        """Whether a file that begins so is of this format."""
+        """Check whether a file that begins with `start` is in this format."""
         return re.match(self.hint, start) is not None and self.sniff(start)
 
 
@@ -94,7 +99,7 @@ _FIRST_KEY = (
     rb'\s*+(?:\[\s*+)?\{\s*+"'
     rb"(?:segment|device|host_|allocator_|external_|address|total_size|blocks)"
 )
-"""How a memory snapshot begins that is JSON, and hardly a trace."""
+"""Start of a memory snapshot in JSON; traces hardly ever start like this."""
 
 READERS: tuple[Reader, ...] = (
     Reader("nsys", "nsys", "nsys", rb"SQLite|\0", looks_beside=True, one_by_one=True),
@@ -108,7 +113,10 @@ READERS: tuple[Reader, ...] = (
 
 
 def head(path: Path) -> tuple[bytes, Reason | None]:
-    """(the first bytes of a file's text, why there are none); what is packed is unpacked for it."""
+    """Read the first bytes of a file's text, uncompressed.
+
+    Returns (bytes, None), or (empty bytes, the reason).
+    """
     for careful in (False, True):
         start = bytearray()
         try:
@@ -126,7 +134,7 @@ def head(path: Path) -> tuple[bytes, Reason | None]:
 
 
 def _no_text(path: Path) -> Reason:
-    """Why there is no text in a file that could be opened."""
+    """Explain why a file that could be opened has no text."""
     form = form_of(path)
     if not form:
         return Reason("no-text", "the file holds no text")
@@ -135,12 +143,15 @@ def _no_text(path: Path) -> Reason:
 
 
 def reader_named(name: str) -> Reader:
-    """The reader of that name."""
+    """Find a reader by its name."""
     return next(reader for reader in READERS if reader.name == name)
 
 
 def form_of(path: Path) -> str:
-    """How a file is packed: gzip, Zstandard, xz, bzip2 or zip; empty for one that is plain or cannot be opened."""
+    """Name the compression of a file: gzip, Zstandard, xz, bzip2 or zip.
+
+    The name is empty for an uncompressed file and for one that cannot be opened.
+    """
     try:
         with path.open("rb") as stream:
             return unpack.form_name(stream.read(_MAGIC_BYTES))

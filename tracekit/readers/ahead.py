@@ -1,4 +1,4 @@
-"""Blocks made ready by another thread, so that inflating a file and reading its text share two cores."""
+"""Prefetching of blocks in a thread: decompression and parsing run on two cores."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import threading
 from collections.abc import Iterator
 
 BLOCKS_AHEAD = 4
-"""How far the thread may run ahead: what bounds its memory."""
+"""Most blocks that the thread may read ahead; bounds its memory."""
 
 _POLL_SECONDS = 0.1
-"""How soon a thread that has nobody to hand its block to notices that nobody will come."""
+"""Interval at which a waiting producer checks whether its consumer has stopped."""
 
 
 def ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks in the same order, and at the end whatever `blocks` raises.
+    """Yield the same blocks in the same order, read ahead by a thread.
 
-    The thread ends with the iteration, also when that is given up half-way.
+    An exception that `blocks` raises is raised here after the blocks before it.
+    The thread ends with the iteration, even if the caller abandons it half-way.
     """
     handed: queue.Queue[bytes | BaseException | None] = queue.Queue(BLOCKS_AHEAD)
     given_up = threading.Event()
@@ -35,7 +36,7 @@ def ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
             for block in blocks:
                 if not hand_over(block):
                     break
-        except BaseException as error:  # noqa: BLE001 - it is raised where the blocks are used
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             hand_over(error)
         else:
             hand_over(None)

@@ -1,4 +1,4 @@
-"""Device ops whose times contradict their launches or their stream: left out or cut, and counted."""
+"""Checks of device ops whose times contradict their launches or their stream: ops to drop or shorten."""
 
 from __future__ import annotations
 
@@ -31,35 +31,41 @@ Mask = npt.NDArray[np.bool_]
 
 KERNEL_LAUNCH = expression(r"(?:cuda|cu|hip)\w*Launch\w*Kernel\w*")
 _EXTENDED_LAUNCH = expression(r"(?:cudaLaunchKernelExC|cuLaunchKernelEx)\w*")
-"""The only calls that can launch a kernel programmatically, beside the end of the one before it."""
+"""Launch calls that support programmatic launch: only such a kernel may overlap the end of the one before."""
 BEGIN_CAPTURE = expression(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
 END_CAPTURE = expression(r"(?:cuda|cu|hip)StreamEndCapture\w*")
 _HIP = expression(r"hip[A-Z]\w*")
 
 MOST_AFTER_HEAD = 0.5
-"""Kernels are missing at the head only where later launches mostly have theirs; else kernels were not recorded."""
+"""Share of later launches that must have a kernel before kernels at the head count as missing.
+
+Below it, kernels were not recorded at all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Runtime and driver calls with a correlation id: when each began, and what its name says of it."""
+    """Runtime and driver calls with a correlation id: start times and names."""
 
     ts_ns: Ints
     correlation: Ints
     pid: Callable[[], Ints]
-    """The process of each call, made where it is asked for: hardly ever."""
+    """Process of each call. Computed on demand, because it is rarely needed."""
     name: npt.NDArray[Any]
     names: tuple[str, ...]
     captures: tuple[Ints, Ints]
-    """When captures of a stream into a graph began and ended: kernels launched meanwhile do not run."""
+    """Start and end times of stream captures into graphs: kernels launched during a capture do not run."""
 
     def named(self, pattern: re.Pattern[str]) -> Mask:
-        """Which calls have a name of this pattern."""
+        """Select the calls whose name matches the pattern."""
         return np.asarray(has_name(self.names, pattern)[self.name], np.bool_)
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether kernel launches share ids or come from several processes: then an id does not name a launch."""
+        """Whether a correlation id may fail to identify a launch.
+
+        That is so if kernel launches share ids or come from several processes.
+        """
         is_launch = self.named(KERNEL_LAUNCH)
         ids = self.correlation[is_launch]
         return len(distinct(ids)) < len(ids) or len(distinct(self.pid()[is_launch])) > 1
@@ -69,14 +75,14 @@ _NONE: Ints = np.empty(0, np.int64)
 
 
 def has_name(names: Sequence[str], pattern: re.Pattern[str]) -> Mask:
-    """Which of these names of calls match; the last place is for a missing name."""
+    """Match call names against a pattern; an extra last element, for a missing name, is False."""
     matches = [name.startswith(("cu", "hip")) and bool(pattern.fullmatch(name)) for name in names]
     return np.array([*matches, False], np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """Device ops: times, codes of names, a number for each stream (-1: not recorded), and correlation ids."""
+    """Device ops as columns: times, name codes, stream numbers (-1: not recorded) and correlation ids."""
 
     ts_ns: Ints
     dur_ns: Ints
@@ -87,7 +93,7 @@ class Ops:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What to change in a table of device ops: rows to leave out, rows with their new durations, and notes."""
+    """Changes to a table of device ops: rows to drop, rows to shorten with their new durations, and notes."""
 
     left_out: Ints
     cut: Ints
@@ -98,8 +104,8 @@ class Repair:
 def repair(ops: Ops, calls: Calls, lost: Ints, source: str) -> Repair:
     """Check device ops against the calls that launched them and against their streams.
 
-    `lost` are the correlation ids of ops that were left out before, as their times lie nowhere in the recording.
-    Nearly every recording is sound: that is found out first, with as little work as possible.
+    `lost` contains correlation ids of ops dropped earlier, whose times are outside the recording.
+    Nearly every recording is sound, so cheap checks run first.
     """
     early = _early(ops, calls)
     is_late = has_late_ends(ops.ts_ns, ops.ts_ns + ops.dur_ns, ops.stream)
@@ -119,7 +125,7 @@ def repair(ops: Ops, calls: Calls, lost: Ints, source: str) -> Repair:
 
 
 def _has_first_kernel(ops: Ops, calls: Calls) -> bool:
-    """Whether the first launch of the recording has an op, or there is no launch."""
+    """Check whether the first kernel launch of the recording has an op, or there is no launch."""
     launches = calls.named(KERNEL_LAUNCH).nonzero()[0]
     if not len(launches):
         return True
@@ -128,7 +134,7 @@ def _has_first_kernel(ops: Ops, calls: Calls) -> bool:
 
 
 def _early(ops: Ops, calls: Calls) -> Ints:
-    """The ops that begin before their launch."""
+    """Find the ops that start before their launch."""
     if not len(ops.ts_ns) or not len(calls.ts_ns):
         return _NONE
     span = int(np.ptp(calls.ts_ns))
@@ -141,11 +147,14 @@ def _early(ops: Ops, calls: Calls) -> Ints:
 
 
 def _least_lag(ops: Ops, calls: Calls) -> int:
-    """How long after its call an op starts at least; of several calls with its correlation id the last in the file counts."""
+    """Compute the smallest time from a call to the start of its op, in ns.
+
+    If several calls share a correlation id, the last one in the file counts.
+    """
     low, high = int(calls.correlation.min()), int(calls.correlation.max())
     if high - low > ROOM * len(calls.correlation):
-        return -SKEW_NS - 1  # a table would be too large: each call is looked up
-    # Ids of no call, and missing ones, find a start before all others.
+        return -SKEW_NS - 1  # the table would be too large: make the caller look up each call
+    # Ids without a call, and missing ids, map to a start before all others.
     table = np.full(high - low + 3, np.iinfo(np.int64).min // 2, np.int64)
     table[calls.correlation - (low - 1)] = calls.ts_ns
     ids = ops.correlation.values
@@ -156,11 +165,11 @@ def _least_lag(ops: Ops, calls: Calls) -> int:
 
 
 ROOM = 16
-"""A table of ids may have this many places per call."""
+"""Largest table of ids, in entries per call."""
 
 
 def _launching_calls(ops: Ops, calls: Calls) -> Ints:
-    """For each op the call that launched it: of those with its correlation id the last before it; -1 where there is none."""
+    """Find the call that launched each op: the last one before it with its correlation id; -1 if none."""
     call = np.full(len(ops.ts_ns), -1, np.int64)
     known = (~ops.correlation.missing).nonzero()[0]
     ids, limit = ops.correlation.values[known], ops.ts_ns[known]
@@ -169,9 +178,10 @@ def _launching_calls(ops: Ops, calls: Calls) -> Ints:
 
 
 def _cut(ops: Ops, calls: Calls, is_kept: Mask) -> tuple[Ints, Ints]:
-    """The ops with a late end, and how long they lasted: up to the next op of their stream, or as long as ops of their name do.
+    """Find the ops that end too late, and their corrected durations in ns.
 
-    The start of the next op is only a bound: behind the op its stream may have idled.
+    An op ends at the latest when the next op of its stream starts. It lasts at most as long as ops of its
+    name usually do, because its stream may have been idle before the next op.
     """
     kept = is_kept.nonzero()[0]
     call = _launching_calls(ops, calls)
@@ -192,7 +202,7 @@ def _cut(ops: Ops, calls: Calls, is_kept: Mask) -> tuple[Ints, Ints]:
 
 
 def _missing_kernels(calls: Calls, kept_ids: Ints, lost: Ints, source: str) -> Iterator[Note]:
-    """Count launches whose kernel is unusable, and launches at the head of the recording that have none."""
+    """Yield notes on launches whose kernel is unusable, and on launches at the head without a kernel."""
     launches = calls.named(KERNEL_LAUNCH).nonzero()[0]
     count = len(launches)
     if not count:
@@ -219,16 +229,16 @@ def _missing_kernels(calls: Calls, kept_ids: Ints, lost: Ints, source: str) -> I
 
 
 def _is_captured(calls: Calls, ts_ns: Ints) -> Mask:
-    """Whether a stream was being captured into a graph at each of these times."""
+    """Check for each time whether a stream was being captured into a graph."""
     begins, ends = map(np.sort, calls.captures)
     begun, ended = (np.searchsorted(edges, ts_ns, side="right") for edges in (begins, ends))
-    # A capture that was under way when the recording began has only its end.
+    # A capture that began before the recording has only its end.
     was_open = len(ends) - ended > len(begins) - begun
     return np.asarray((begun > ended) | was_open, np.bool_)
 
 
 def _late_ends(cut_ns: Ints, source: str) -> Iterator[Note]:
-    """The note on ops that were cut by so much each; none without any."""
+    """Yield a note on ops that were shortened by `cut_ns` each, if there are any."""
     count, total = len(cut_ns), int(cut_ns.sum())
     if not count:
         return

@@ -1,8 +1,9 @@
-"""What the driver of an RL run logs: the numbers of each step, from JSON lines or from console lines.
+"""Logs of RL training drivers: metrics of each step, from JSON lines or console output.
 
-Four forms are known: verl's file logger (`{"step": 3, "data": {"timing_s/gen": 1.2}}`), the same flat with
-the step as one of its keys, verl's console (`step:3 - timing_s/gen:1.2 - …`), and NeMo-RL's console (a
-`=== Step 3/10 ===` heading, then `• policy_training: 1.23s (40.0%)`). Everything else in a log is passed over.
+Four forms are read: verl's file logger (`{"step": 3, "data": {"timing_s/gen": 1.2}}`), the same
+without nesting and with the step as a key, verl's console (`step:3 - timing_s/gen:1.2 - …`), and
+NeMo-RL's console (a `=== Step 3/10 ===` heading, then `• policy_training: 1.23s (40.0%)`).
+All other lines are skipped.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from tracekit.readers.lines import lines, log_notes
 from tracekit.readers.loss import Loss
 
 MAX_VALUES = 2_000_000
-"""Most numbers kept of one log."""
+"""Most values kept from one log."""
 
 MAX_NAME = 300
-"""Longest name kept."""
+"""Longest metric name kept, in characters."""
 
 MAX_STEP = 2**62
 
@@ -46,7 +47,7 @@ _BULLET = expression(
 )
 _TIMER = expression(r"timing_s/|timing/train/|perf/time_per_step")
 _TIMERS = ("timing_s/", "timing/train/", "perf/")
-"""One of these is in every line of a step: without them no line needs to be looked at."""
+"""Every line with step timers contains one of these; text without them needs no check of its lines."""
 
 _LOGGED_NUMBER = expression(r"(?:timing_s|perf)/[\w/]{1,80}:(?:np\.\w{1,20}\()?[0-9]")
 STEP_KEYS = ("step", "global_step", "_step", "training/global_step", "train/global_step")
@@ -55,10 +56,10 @@ _PRINTED = {
     "Total step time": "total_step_time",
     "Total validation time": "total_validation_time",
 }
-"""What NeMo-RL prints in words, by the name of its timer."""
+"""Totals that NeMo-RL prints in words, with the names of their timers."""
 
 _MARKS = ("(TaskRunner pid=", "(main_task pid=", "======== Step ")
-"""One of these is in every driver's output: without them neither of the two is searched for."""
+"""Every driver's output contains one of these; text without them needs neither of the two searches."""
 
 _DRIVER = expression(r"\((?:TaskRunner|main_task) pid=[0-9]{1,10}")
 
@@ -67,14 +68,17 @@ _TRACE = expression(rb'\s*+\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|
 
 
 def is_of_trace(head: bytes) -> bool:
-    """Whether text begins as traces do, with an object that its first line does not close: no log has such lines."""
+    """Check whether text begins like a JSON trace: an object that its first line does not close.
+
+    No line of a log is like that.
+    """
     return _TRACE.match(head) is not None and not head.partition(b"\n")[0].rstrip().endswith(b"}")
 
 
 def sniff(head: bytes) -> bool:
-    """Whether text begins like the log of an RL driver: a line of step timers, or a driver's own output.
+    """Check whether text begins like the log of an RL driver: step timers, or a driver's own output.
 
-    A console log may talk for long before its first step; there the prefix that Ray gives the driver tells.
+    A console log may be long before its first step. There, the prefix that Ray gives the driver identifies it.
     """
     if not head or b"\0" in head or is_of_trace(head):
         return False
@@ -94,7 +98,7 @@ def sniff(head: bytes) -> bool:
 
 
 def _is_step_line(line: str) -> bool:
-    """Whether one line gives the timers of a step, as JSON or as verl's console prints them."""
+    """Check whether a line contains the timers of a step, as JSON or in the form of verl's console."""
     if not line.startswith("{"):
         return bool(_STEP_LINE.search(line) and _LOGGED_NUMBER.search(line))
     logged = json_object(line) if _TIMER.search(line) else None
@@ -103,7 +107,7 @@ def _is_step_line(line: str) -> bool:
 
 @dataclass(slots=True)
 class _Log:
-    """The numbers found so far, as columns (`name` refers to `names`), and what was passed over."""
+    """Values parsed so far, as columns (`name` indexes `names`), and counts of skipped input."""
 
     line: list[int] = field(default_factory=list[int])
     logged_ns: list[int | None] = field(default_factory=list["int | None"])
@@ -120,7 +124,7 @@ class _Log:
     def add(
         self, line: int, step: int, name: str, value: object, logged_ns: int | None = None
     ) -> None:
-        """One number of a step; what is none, or not finite, is passed over."""
+        """Add one value of a step; skip a value that is not a number, and count one that is not finite."""
         number = _number(value)
         if number is None:
             return
@@ -139,7 +143,7 @@ class _Log:
 
 
 def _number(value: object) -> float | None:
-    """A number as a float; None for anything else, truth values included."""
+    """Convert a number to float; None for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -149,7 +153,10 @@ def _number(value: object) -> float | None:
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """The one Trace of the log, with the table `log_values`. Raises `TraceFormatError`, nothing else."""
+    """Read the log as one Trace with the table `log_values`.
+
+    Raises only `TraceFormatError`.
+    """
     path = Path(source.path)
     for careful in (False, True):
         log, losses = _Log(), list[Loss]()
@@ -174,7 +181,10 @@ def _lines(
     careful: bool,
     on_bytes: Callable[[int], None] | None,
 ) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of every line up to the bound; only a line feed ends one."""
+    """Yield (line number from 1, text); skip and count lines over the size limit.
+
+    Only a line feed ends a line.
+    """
     for number, line in lines(path, losses, careful=careful, on_bytes=on_bytes):
         if line is None:
             log.too_long += 1
@@ -183,7 +193,7 @@ def _lines(
 
 
 def _take(line: str, number: int, log: _Log) -> None:
-    """Put the numbers of one line into the log."""
+    """Add the values of one line to the log."""
     if line.startswith("{"):
         logged = json_object(line)
         if logged is not None:
@@ -217,7 +227,7 @@ _JSON_SPACE = " \t\r\n"
 
 
 def json_object(line: str) -> dict[str, Any] | None:
-    """The object of a JSON line, None for anything else.
+    """Parse a JSON line that contains an object; None for anything else.
 
     >>> json_object(' {"step": 1} '), json_object('{"step": 1},'), json_object('"traceEvents": [')
     ({'step': 1}, None, None)
@@ -233,7 +243,7 @@ def json_object(line: str) -> dict[str, Any] | None:
 
 
 def _step_of(logged: Mapping[str, Any]) -> int | None:
-    """The step that an object is about; None where it names none."""
+    """Find the step of a logged object; None if it names none."""
     for key in STEP_KEYS:
         value = logged.get(key)
         if isinstance(value, float) and value.is_integer():
@@ -244,7 +254,10 @@ def _step_of(logged: Mapping[str, Any]) -> int | None:
 
 
 def _take_object(logged: Mapping[str, Any], number: int, log: _Log) -> None:
-    """The numbers of one JSON line; those of `data` under their own names, of other objects below theirs."""
+    """Add the values of one JSON line.
+
+    Values in `data` keep their names; names in other objects are prefixed with the object's key.
+    """
     step = _step_of(logged)
     if step is None:
         return
@@ -261,7 +274,7 @@ def _take_object(logged: Mapping[str, Any], number: int, log: _Log) -> None:
 
 
 def unix_ns(value: object) -> int | None:
-    """Seconds since the Unix epoch in ns; None for what can be no such time."""
+    """Convert seconds since the Unix epoch to ns; None for values outside 1e9 to 1e10 s (2001 to 2286)."""
     number = _number(value)
     if number is None or not 1e9 < number < 1e10:
         return None
@@ -269,7 +282,10 @@ def unix_ns(value: object) -> int | None:
 
 
 def _frame(log: _Log) -> pd.DataFrame:
-    """The table; of a step that was logged again (a run that was resumed) the last value of each name."""
+    """Build the table `log_values`.
+
+    If a step was logged more than once (a resumed run), the last value of each name counts.
+    """
     frame = pd.DataFrame(
         {
             "line": np.array(log.line, np.int64),
@@ -289,7 +305,7 @@ def _frame(log: _Log) -> pd.DataFrame:
 
 
 def _notes(log: _Log, losses: list[Loss], source: str) -> Iterator[Note]:
-    """What was passed over, in words."""
+    """Yield notes on skipped lines and values."""
     damaged = "lines with timers that are no whole JSON were passed over"
     not_finite = "logged values that are no finite number were left out"
     repeated = "steps were logged more than once: the last values count"
@@ -305,7 +321,7 @@ def _notes(log: _Log, losses: list[Loss], source: str) -> Iterator[Note]:
 
 
 def _repeated(log: _Log) -> int:
-    """How many steps begin anew after a later one: the log of a run that was resumed, or of several epochs."""
+    """Count the steps that start again after a later step, as in a resumed run or one of several epochs."""
     steps = np.array(log.step, np.int64)
     starts = steps[np.flatnonzero(np.diff(steps, prepend=-1) != 0)]
     return int(len(starts) - len(np.unique(starts)))

@@ -1,4 +1,4 @@
-"""A file's bytes read once from front to back, in pieces, with what was read and not yet taken at hand."""
+"""Buffered forward reading of a file's bytes; bytes not used can be put back."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 PIECE_BYTES = 2**16
-"""How much of the file is read at a time."""
+"""Bytes read from the file at a time."""
 
 
 class Truncated(Exception):  # noqa: N818 - never leaves the readers of packed files
-    """The file ends within what is packed."""
+    """The file ends inside a compressed stream."""
 
 
 class Damaged(Exception):  # noqa: N818 - never leaves the readers of packed files
-    """The file holds something else where what is packed must go on."""
+    """The file contains other bytes where a compressed stream must continue."""
 
 
-class Unproven(Exception):  # noqa: N818 - no error of the file: it asks for the careful way
+class Unproven(Exception):  # noqa: N818 - not an error: requests `careful=True`
     """The file has a fault that only `careful=True` describes exactly."""
 
 
 class FileBytes:
-    """A file read in pieces; `position` is how far it was read, `offset` how far it was taken."""
+    """A file read in pieces: `position` counts bytes read from it, `offset` bytes taken by the caller."""
 
     def __init__(self, file: BinaryIO, on_bytes: Callable[[int], None] | None) -> None:
         self.file = file
@@ -32,11 +32,11 @@ class FileBytes:
 
     @property
     def offset(self) -> int:
-        """Where in the file what is taken next lies."""
+        """File offset of the next byte to take."""
         return self.position - len(self.rest)
 
     def take(self, limit: int = PIECE_BYTES) -> bytes:
-        """The next bytes, at most `limit`; empty at the end of the file."""
+        """Take the next bytes, at most `limit`; empty at the end of the file."""
         if self.rest:
             piece, self.rest = self.rest[:limit], self.rest[limit:]
             return piece
@@ -47,18 +47,18 @@ class FileBytes:
         return piece
 
     def needed(self) -> bytes:
-        """The next bytes, of which there must be some."""
+        """Take the next bytes; raise `Truncated` at the end of the file."""
         piece = self.take()
         if not piece:
             raise Truncated
         return piece
 
     def give_back(self, rest: bytes) -> None:
-        """Put bytes back that were taken last but not used."""
+        """Put back the bytes taken last that were not used."""
         self.rest = rest + self.rest
 
     def peek(self, count: int) -> bytes:
-        """The next `count` bytes without taking them; fewer at the end of the file."""
+        """Read the next `count` bytes without taking them; fewer at the end of the file."""
         data = b""
         while len(data) < count and (piece := self.take()):
             data += piece
@@ -66,7 +66,7 @@ class FileBytes:
         return data[:count]
 
     def exactly(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Take exactly `count` bytes; raise `Truncated` if the file ends first."""
         data = b""
         while len(data) < count:
             piece = self.take(count - len(data))
@@ -76,7 +76,7 @@ class FileBytes:
         return data
 
     def skip_text(self) -> None:
-        """Pass over a text and the zero byte that ends it."""
+        """Skip a zero-terminated text; raise `Truncated` if the file ends first."""
         while piece := self.take():
             _, zero, following = piece.partition(b"\0")
             if zero:
@@ -85,13 +85,13 @@ class FileBytes:
         raise Truncated
 
     def skip_zeros(self) -> None:
-        """Pass over zero bytes."""
+        """Skip zero bytes."""
         while piece := self.take():
             if following := piece.lstrip(b"\0"):
                 self.give_back(following)
                 return
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """All that is left, in pieces of at most `size`."""
+        """Yield the remaining bytes in pieces of at most `size`."""
         while piece := self.take(size):
             yield piece

@@ -1,4 +1,7 @@
-"""What must be unpacked or converted before it can be read: told by its first bytes, named with what to do."""
+"""Unsupported formats recognized by their first bytes: archives, other compressions, UTF-16 and UTF-32 text.
+
+Each has a remedy: unpack or convert the file first.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ _UTF32 = re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff|[\[{]\0\0\0|\0\0\0[\[{]", re.DO
 
 
 def refusal(text: bytes, *, packed: bool = False) -> Reason | None:
-    r"""What a file is whose text begins so, and what to do with it; None for one that may be read.
+    r"""Explain why a file that begins with `text` cannot be read, and what to do; None if it may be read.
 
-    `packed` tells that it had to be unpacked to be looked at.
+    `packed` is true if `text` was decompressed.
 
     >>> refusal(b"Rar!\x1a\x07\x00").text
     'a rar archive: unpack it first (unrar x)'
@@ -47,10 +50,10 @@ def refusal(text: bytes, *, packed: bool = False) -> Reason | None:
 
 
 def packed_nsys(form: str) -> Reason:
-    """What a report or an export of Nsight Systems is that was packed so."""
+    """Explain that a report or export of Nsight Systems must be decompressed first."""
     return _archive(f"a file of Nsight Systems, compressed ({form})", "decompress it first")
 
 
 def _archive(what: str, remedy: str) -> Reason:
-    """That a file must be unpacked by other means: what it is, and how."""
+    """Make the reason for an archive: its format and the command that unpacks it."""
     return Reason("archive", f"{what}: {remedy}", Data(what=what, remedy=remedy))

@@ -1,8 +1,8 @@
-"""The text of a gzip file, with every fault of the gzip layer reported.
+"""Decompression of gzip files, with every fault of the gzip layer reported.
 
-`isal` inflates three times as fast as the standard library, but it loses the output of the call
-that fails and accepts a few streams that zlib rejects. So it is trusted only with a file that proves
-whole, by its checksums: at any fault `Unproven` asks to start over with `careful=True`.
+`isal` is three times as fast as the standard library. But it loses the output of a call that
+fails, and it accepts a few streams that zlib rejects. Its output therefore counts only if all
+checksums match: at any fault, `Unproven` asks the caller to start over with `careful=True`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FLAG_HEADER_CRC, FLAG_EXTRA, FLAG_NAME, FLAG_COMMENT, FLAGS_RESERVED = 2, 4, 8, 
 
 
 def blocks(source: FileBytes, losses: list[Loss], size: int, *, careful: bool) -> Iterator[bytes]:
-    """Non-empty pieces of the text of at most `size` bytes; faults are appended to `losses`.
+    """Yield the text in non-empty pieces of at most `size` bytes; append faults to `losses`.
 
-    Without `careful`, `Unproven` is raised after the text of a file with a fault.
+    Without `careful`, raise `Unproven` after the text of a file with a fault.
     """
     _let_malloc_keep_blocks(size)
     if careful or fast_zlib is None:
@@ -42,23 +42,23 @@ def blocks(source: FileBytes, losses: list[Loss], size: int, *, careful: bool) -
 
 
 def inflate(source: FileBytes, size: int) -> Iterator[bytes]:
-    """The text of one deflated member, as fast as can be; a fault may cost what came just before it."""
+    """Inflate one deflate stream as fast as possible; a fault may lose the text right before it."""
     return inflate_careful(source, size) if fast_zlib is None else _fast_inflate(source, size)
 
 
 @lru_cache
 def _let_malloc_keep_blocks(size: int) -> None:
-    """Nothing; afterwards glibc reuses freed blocks instead of returning each to the system.
+    """Make glibc reuse freed blocks instead of returning each to the system.
 
-    Freeing something larger than them raises its threshold, and none of it is ever touched. Not much
-    larger: what is above the threshold grows by moving pages, what is below by copying.
+    Freeing a larger allocation raises malloc's threshold; its memory is never touched. It is only twice
+    as large as a block: buffers above the threshold grow by moving pages, those below it by copying.
     """
     larger = bytearray(2 * size)
     del larger
 
 
 class _Members:
-    """The members of a gzip file, one after another."""
+    """Members of a gzip file, in order."""
 
     def __init__(self, source: FileBytes, losses: list[Loss], size: int) -> None:
         self.source = source
@@ -71,7 +71,7 @@ class _Members:
         inflate: Callable[[FileBytes, int], Iterator[bytes]],
         checksum: Callable[[bytes, int], int],
     ) -> Iterator[bytes]:
-        """The text of all members up to the first fault that ends reading."""
+        """Yield the text of all members up to the first fault that ends reading."""
         try:
             while self.source.peek(1):
                 _skip_header(self.source)
@@ -90,15 +90,17 @@ class _Members:
             self._lose("gzip-damaged")
 
     def _lose(self, kind: str) -> None:
-        """Record a fault; how much text it cost cannot be known."""
+        """Record a fault with size 0, because the amount of lost text is unknown."""
         self.losses.append(Loss(kind, offset=self.delivered, count=1, size_bytes=0))
 
 
 def _trailer(crc: int, length: int) -> bytes:
+    """Encode the trailer of a gzip member: CRC and length modulo 2**32."""
     return crc.to_bytes(4, "little") + (length % 2**32).to_bytes(4, "little")
 
 
 def _skip_header(source: FileBytes) -> None:
+    """Skip the header of a gzip member; raise `Damaged` if it is none."""
     if not MAGIC.startswith(source.peek(2)):
         raise Damaged
     header = source.exactly(FIXED_HEADER_BYTES)
@@ -112,11 +114,11 @@ def _skip_header(source: FileBytes) -> None:
     if flags & FLAG_COMMENT:
         source.skip_text()
     if flags & FLAG_HEADER_CRC:
-        source.exactly(2)  # not checked: a header holds nothing that is used
+        source.exactly(2)  # not checked: no field of the header is used
 
 
 def _fast_inflate(source: FileBytes, size: int) -> Iterator[bytes]:
-    """The text of one member, by the fast library."""
+    """Inflate one deflate stream with `isal`."""
     inflater = fast_zlib.decompressobj(-zlib.MAX_WBITS)
     error: type[Exception] = fast_zlib.error
     try:
@@ -133,10 +135,10 @@ def _fast_inflate(source: FileBytes, size: int) -> Iterator[bytes]:
 
 
 def inflate_careful(source: FileBytes, size: int) -> Iterator[bytes]:
-    """The text of one member, up to the fault if there is one.
+    """Inflate one deflate stream with zlib, up to its fault if it has one.
 
-    A call that fails keeps its output to itself, so its piece of input is inflated once more from
-    the state before it, in smaller steps; the result does not depend on `size`.
+    zlib discards the output of a call that fails. The failing piece of input is therefore inflated again
+    from the state before it, in smaller steps. The result does not depend on `size`.
     """
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     before, piece, delivered = inflater.copy(), b"", 0
@@ -159,7 +161,7 @@ def inflate_careful(source: FileBytes, size: int) -> Iterator[bytes]:
 
 
 def _up_to_fault(inflater: Any, piece: bytes) -> bytes:
-    """What a piece of input that fails gives before it does."""
+    """Inflate a faulty piece of input up to its fault."""
     text = bytearray()
     position, step = 0, 256
     while position < len(piece):
@@ -177,10 +179,10 @@ def _up_to_fault(inflater: Any, piece: bytes) -> bytes:
 
 
 def _before_fault_within(inflater: Any, byte: int) -> bytes:
-    """What the byte of input that fails gives before it does.
+    """Find the output of the input byte that fails.
 
-    Even a step of one byte of output keeps that byte to itself if the fault follows at once. It is
-    certain all the same if the lower bits of the input give it, whatever the higher ones are.
+    Even a step of one byte of output is discarded if the fault follows at once. An output byte is still
+    certain if the lower bits of the input byte produce it whatever its higher bits are.
     """
     sure, _ = _in_steps(inflater.copy(), byte)
     for bits in range(1, 8):
@@ -197,7 +199,7 @@ def _before_fault_within(inflater: Any, byte: int) -> bytes:
 
 
 def _in_steps(inflater: Any, byte: int) -> tuple[bytes, bool]:
-    """What one byte of input gives, and whether it fails."""
+    """Inflate one byte of input in the smallest steps; returns (output, whether it failed)."""
     text = bytearray()
     try:
         step = inflater.decompress(bytes((byte,)), 1)

@@ -1,4 +1,4 @@
-"""The lines of a text file of any size, packed or not: bounded, and never a reason to fail."""
+"""Lines of a text file of any size, compressed or not; overlong lines are skipped, not an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracekit.readers import unpack
 from tracekit.readers.loss import Loss
 
 MAX_LINE_BYTES = 2**20
-"""A longer line is passed over: no step's numbers need as much."""
+"""Longest line read, in bytes: the metrics of a step need less."""
 
 
 def lines(
@@ -20,7 +20,10 @@ def lines(
     careful: bool,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, str | None]]:
-    """(number from 1, text) of every line; None instead of one beyond the bound. Only a line feed ends a line."""
+    """Yield (line number from 1, text); the text is None for a line over the size limit.
+
+    Only a line feed ends a line.
+    """
     number, tail, skipping = 0, b"", False
     for block in unpack.blocks(path, losses, careful=careful, on_bytes=on_bytes):
         *complete, tail = (tail + block).split(b"\n")
@@ -40,7 +43,7 @@ def lines(
 def log_notes(
     losses: Sequence[Loss], counts: Sequence[tuple[NoteSeverity, str, str, int]], source: str
 ) -> Iterator[Note]:
-    """What of a log was lost to damage, and what was passed over: of each (severity, code, text, count) that counts any."""
+    """Yield notes on damage to a log, then one per (severity, code, text, count) with a count above 0."""
     for loss in losses:
         message = unpack.LOSSES[loss.kind]
         yield Note("data_loss", loss.kind, message, source, loss.count, loss.offset)

@@ -1,4 +1,4 @@
-"""From one file to its Trace: which reader claims it, and what that reads of it."""
+"""Loading of files: finding the reader that claims a file, and reading its Traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracekit.model.trace import Trace
 
 MAX_NAMED = 8
-"""So many processes are named in a message."""
+"""Most processes listed in an error message."""
 
 _NO_FORMAT = Reason("no-format", "no format that tracekit reads")
 
@@ -36,13 +36,19 @@ def load(
     tables: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Trace:
-    """The Trace of one process: `load(path)["device_ops"]` is a pandas frame.
+    """Load the Trace of one process: `load(path)["device_ops"]` is a pandas frame.
 
-    `path` is a file (or an address that fsspec knows) or, with a `rank` or `pid`, a directory too: the one process with these is read, where a file holds
-    several or a directory holds many. `python` adds all Python functions (calls of nn.Module are read in any case), `stacks` call stacks;
-    `args` limits the recorded arguments that are kept, `tables` the tables that are built, `columns` the
-    nullable columns that must be filled (others may be <NA>, which reads large exports sooner). Raises
-    `TraceFormatError` for a file that cannot be read, `TracekitError` where that is not one process.
+    `path` is a file, or an address that fsspec supports. With a `rank` or `pid` it may also be a
+    directory. `rank` and `pid` select the process if a file or directory contains several.
+
+    - `python`: add all Python functions; calls of nn.Module are always read.
+    - `stacks`: add call stacks.
+    - `args`: recorded arguments to keep (default: all).
+    - `tables`: tables to build (default: all but those built only on request).
+    - `columns`: nullable columns to fill; others may be <NA>, which reads large exports faster.
+
+    Raises `TraceFormatError` for a file that cannot be read, and `TracekitError` if the selection is
+    not exactly one process.
     """
     path = here(path)
     if path.is_dir() and rank is None and pid is None:
@@ -75,9 +81,9 @@ def load_all(
     tables: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> list[Trace]:
-    """The Traces of all processes of a file, or of all files of a directory; the rest is as for `load`.
+    """Load the Traces of all processes of a file, or of all files of a directory.
 
-    A file that cannot be read raises `TraceFormatError`.
+    The other arguments are those of `load`. Raises `TraceFormatError` for a file that cannot be read.
     """
     want = _want(python=python, stacks=stacks, args=args, tables=tables, columns=columns)
     traces: list[Trace] = []
@@ -94,7 +100,7 @@ def _want(
     tables: Sequence[str] | None,
     columns: Sequence[str] | None,
 ) -> Want:
-    """What to read, of what a caller asks for."""
+    """Translate the arguments of `load` into a `Want`."""
     want = Want(python=python, stacks=stacks)
     if tables is not None:
         want = replace(want, tables=frozenset(tables))
@@ -106,7 +112,7 @@ def _want(
 
 
 def _sources(path: Path) -> Sequence[Source]:
-    """The source that a file is, or those that a directory holds."""
+    """Find the source of a file, or the sources in a directory."""
     if path.is_dir():
         return find([path], sniff=sniff).sources
     sniffed = sniff(path)
@@ -116,19 +122,19 @@ def _sources(path: Path) -> Sequence[Source]:
 
 
 def _traces(source: Source, want: Want) -> Sequence[Trace]:
-    """The Traces of one file."""
+    """Read the Traces of one source."""
     return reader_named(source.reader).read(source, want, None)
 
 
 def _differs(asked: int | None, known: int | None) -> bool:
-    """Whether a number that is known of a file is not the one that is asked for."""
+    """Check whether a source's number is known and is not the requested one."""
     return asked is not None and known is not None and asked != known
 
 
 def _not_one(
     path: Path, chosen: Sequence[Trace], rank: int | None, pid: int | None
 ) -> TracekitError:
-    """That what was asked for is no process, or several, and how to ask for one."""
+    """Make the error for a selection of no process, or of several, with how to select one."""
     asked = _numbers(rank, pid)
     if not chosen:
         return TracekitError(
@@ -143,13 +149,13 @@ def _not_one(
 
 
 def _numbers(rank: int | None, pid: int | None) -> str:
-    """The numbers of a process that are known, in words."""
+    """Format the known ones of rank and pid."""
     known = [("rank", rank), ("pid", pid)]
     return " ".join(f"{word} {number}" for word, number in known if number is not None)
 
 
 def sniff(path: Path) -> Sniffed:
-    """Which reader claims a file, by its content, and what is wrong with it; for no profile, what it is."""
+    """Find the reader that claims a file by its content, and the reason if it is faulty or not a profile."""
     start, problem = head(path)
     form = form_of(path)
     refusal = foreign.refusal(start, packed=bool(form)) or (problem if form else None)
@@ -170,7 +176,7 @@ def sniff(path: Path) -> Sniffed:
 
 
 def _sniffed_export(path: Path) -> Sniffed:
-    """What an SQLite database is: an export of nsys, a faulty one, or none at all."""
+    """Classify an SQLite database: an nsys export, a faulty one, or neither."""
     from tracekit.readers.nsys import files as nsys_files
 
     reason = nsys_files.export_problem(path)

@@ -1,4 +1,4 @@
-"""What of a file could not be read, or only after repair."""
+"""Record of file content that was lost, or read only after repair."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from tracekit.model.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What could not be read, or only after repair; offsets count bytes of the uncompressed text.
+    """File content that was lost, or read only after repair; offsets count bytes of uncompressed text.
 
-    `kind`: truncated | damaged | repaired | not-an-event | too-long | metadata, or one of
-    `unpack.LOSSES`. `count` elements or regions, `size_bytes` bytes lost, `offset` of the first.
+    `kind`: truncated | damaged | repaired | not-an-event | too-long | metadata, or a key of
+    `unpack.LOSSES`. `count`: number of elements or regions. `size_bytes`: bytes lost.
+    `offset`: position of the first.
     """
 
     kind: str

@@ -1,8 +1,8 @@
-"""Logs of memory by step: JSON lines or CSV with how much a process had allocated and reserved.
+"""Logs of GPU memory by step: JSON lines or CSV with a process's allocated and reserved memory.
 
-The unit is told by the name (`allocated_gb`, `memory/allocated_mb`, `reserved_bytes.all.current`). Names
-without one are bytes where the numbers are whole and large, and 10**9 bytes in rows as NeMo-RL's guide logs
-them (`allocated, cached, max_allocated, max_cached`); others cannot be read as an amount and are left out.
+The column name gives the unit (`allocated_gb`, `memory/allocated_mb`, `reserved_bytes.all.current`).
+Without one, whole and large numbers are bytes. Smaller numbers are 10**9 bytes in rows as NeMo-RL's
+guide logs them (`allocated, cached, max_allocated, max_cached`); otherwise they are left out.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tracekit.readers.lines import MAX_LINE_BYTES, lines, log_notes
 from tracekit.readers.loss import Loss
 
 MAX_VALUES = 2_000_000
-"""Most numbers kept of one log."""
+"""Most values kept from one log."""
 
 MAX_COLUMNS, MAX_DEPTH, MAX_TEXT = 1_000, 4, 200
-"""Most columns of a row, how deep objects lie in one another, and the longest text kept of a point."""
+"""Limits: columns of a row, nesting depth of its objects, characters kept of a point's name."""
 
 MAX_RANKS = 10_000
-"""Most ranks of one log."""
+"""Most ranks read from one log."""
 
 MAX_BYTES = 2**50
 
@@ -53,14 +53,14 @@ Row = Mapping[str, object]
 
 
 def sniff(head: bytes) -> bool:
-    """Whether text begins like a log of memory: JSON lines or CSV with an amount of memory for each step."""
+    """Check whether text begins like a memory log: JSON lines or CSV with memory sizes for each step."""
     if not head or b"\0" in head or driver_log.is_of_trace(head):
         return False
     return _tells_memory(head.decode("utf-8", "replace")) and not driver_log.sniff(head)
 
 
 def _tells_memory(text: str) -> bool:
-    """Whether one of the first lines, or the header of a CSV, names an amount of memory and the step."""
+    """Check whether one of the first lines, or a CSV header, names a memory size and the step."""
     first, *more = "".join(islice(StringIO(text), 51)).splitlines() or [""]
     if first.startswith("{"):
         rows = map(_object, (first, *more))
@@ -70,14 +70,14 @@ def _tells_memory(text: str) -> bool:
 
 
 def _is_row(row: Row) -> bool:
-    """Whether a row tells of an amount of memory and of the step, or is as the guide logs it."""
+    """Check whether a row has a memory size and a step, or the columns of NeMo-RL's guide."""
     keys = set(map(str.lower, row))
     has_amount = any(quantity_of(key) is not None for key in row)
     return has_amount and (not keys.isdisjoint(_STEPS) or keys >= _GUIDE)
 
 
 def _header(line: str) -> list[str] | None:
-    """The columns that the first line of a CSV names; None for what is none."""
+    """Parse the column names in the first line of a CSV; None if the line is not a header."""
     if len(line) > MAX_LINE_BYTES:
         return None
     for delimiter in (",", ";", "\t"):
@@ -88,6 +88,7 @@ def _header(line: str) -> list[str] | None:
 
 
 def _fields(line: str, delimiter: str) -> list[str] | None:
+    """Split a CSV line into fields; None if it is malformed."""
     try:
         return next(iter(csv.reader([line.rstrip("\r")], delimiter=delimiter)), None)
     except csv.Error:
@@ -95,12 +96,19 @@ def _fields(line: str, delimiter: str) -> list[str] | None:
 
 
 def _object(line: str) -> dict[str, object] | None:
-    """The values of a JSON line by their names, those of objects in it below theirs; None for anything else."""
+    """Parse a JSON line into a flat dictionary; None for anything else.
+
+    Names within nested objects are prefixed with the names of these objects.
+    """
     logged = driver_log.json_object(line)
     return None if logged is None else dict(_flat(logged, "", 0))
 
 
 def _flat(values: Mapping[str, object], prefix: str, depth: int) -> Iterator[tuple[str, object]]:
+    """Yield the (name, value) pairs of an object and of the objects in it, up to `MAX_DEPTH` levels down.
+
+    Nested names are prefixed with their object's name, except for `data`.
+    """
     for key, value in islice(values.items(), MAX_COLUMNS):
         if not isinstance(value, dict):
             yield prefix + key, value
@@ -110,7 +118,10 @@ def _flat(values: Mapping[str, object], prefix: str, depth: int) -> Iterator[tup
 
 @dataclass(slots=True)
 class _Log:
-    """The amounts found so far, as columns (`name`, `point` refer to the dictionaries), and what was passed over."""
+    """Memory sizes parsed so far, as columns, and counts of skipped input.
+
+    `name` and `point` index the dictionaries `names` and `points`.
+    """
 
     line: list[int] = field(default_factory=list[int])
     logged_ns: list[int | None] = field(default_factory=list["int | None"])
@@ -124,21 +135,24 @@ class _Log:
     points: dict[str, int] = field(default_factory=dict[str, int])
     ranks: set[int | None] = field(default_factory=set["int | None"])
     looked: dict[str, bool] = field(default_factory=dict[str, bool])
-    """Which names are those of an amount, of the names looked at so far."""
+    """Whether each name looked at so far names a memory size."""
     too_long: int = 0
     damaged: int = 0
     unsound: int = 0
     over: int = 0
 
     def is_amount(self, name: str) -> bool:
-        """Whether a name is that of an amount of memory."""
+        """Check whether a column name names a memory size."""
         if name not in self.looked and len(self.looked) < MAX_COLUMNS:
             self.looked[name] = quantity_of(name) is not None
         return self.looked.get(name, False)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """One Trace for each rank that the log tells of, with the table `memory_log`. Raises `TraceFormatError`, nothing else."""
+    """Read the log as one Trace per rank, with the table `memory_log`.
+
+    Raises only `TraceFormatError`.
+    """
     path = Path(source.path)
     for careful in (False, True):
         log, losses = _Log(), list[Loss]()
@@ -163,12 +177,12 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         tables = {"memory_log": _table(rows)} if want.table("memory_log") else {}
         meta = {"element_count": len(rows), "absolute_time": False}
         traces.append(Trace(who, tables, notes, meta))
-        notes = ()  # those of the log go with the first
+        notes = ()  # attach the log's notes to the first Trace only
     return traces
 
 
 def _table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of these rows of the log."""
+    """Build the table `memory_log` from rows of the log."""
     table = TABLES["memory_log"]
     if rows.empty:
         return table.frame()
@@ -176,7 +190,7 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _take_all(rows: Iterator[tuple[int, str | None]], log: _Log) -> None:
-    """Put the amounts of every line into the log."""
+    """Add the memory sizes of all lines to the log."""
     header: list[str] | None = None
     for number, line in rows:
         if line is None:
@@ -199,7 +213,7 @@ def _take_all(rows: Iterator[tuple[int, str | None]], log: _Log) -> None:
 
 
 def _delimiter(line: str, width: int) -> str:
-    """What parts the so many columns of a CSV."""
+    """Find the delimiter that splits a CSV header into `width` columns."""
     for delimiter in (",", ";", "\t"):
         if len(_fields(line, delimiter) or ()) == width:
             return delimiter
@@ -207,7 +221,7 @@ def _delimiter(line: str, width: int) -> str:
 
 
 def _take(row: Row, number: int, log: _Log) -> None:
-    """Put the amounts of one row into the log."""
+    """Add the memory sizes of one row to the log."""
     lower = {key.lower(): value for key, value in row.items()}
     rank = _whole(lower, _RANKS)
     if rank not in log.ranks and len(log.ranks) >= MAX_RANKS:
@@ -237,14 +251,14 @@ def _take(row: Row, number: int, log: _Log) -> None:
 
 
 def _logged_ns(row: Row) -> int | None:
-    """When a row was logged, by the first of its times that is a number."""
+    """Parse the time of a row in Unix ns, from the first of its time columns that is a number."""
     numbers = map(_number, map(row.get, driver_log.TIME_KEYS))
     seconds = next((number for number in numbers if number is not None), None)
     return driver_log.unix_ns(seconds)
 
 
 def _point(row: Row) -> str:
-    """The point in a step that a row tells of; empty where it tells of none."""
+    """Find the name of a row's point in the step; empty if it has none."""
     for key in _POINTS:
         text = row.get(key)
         if isinstance(text, str) and text:
@@ -253,7 +267,7 @@ def _point(row: Row) -> str:
 
 
 def _number(value: object) -> float | None:
-    """A number, also one written as text, as a float; None for anything else, truth values included."""
+    """Convert a number, or its text, to float; None for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -265,7 +279,7 @@ def _number(value: object) -> float | None:
 
 
 def _whole(row: Row, keys: Sequence[str]) -> int | None:
-    """The first of these that is a whole number which is not negative."""
+    """Find the first of these columns whose value is a whole number of at least 0."""
     for key in keys:
         value = row.get(key)
         if isinstance(value, float) and value.is_integer():
@@ -278,7 +292,7 @@ def _whole(row: Row, keys: Sequence[str]) -> int | None:
 
 
 def _frame(log: _Log) -> tuple[pd.DataFrame, list[str]]:
-    """(the columns of the table and `rank`, the names whose unit is not told)."""
+    """Convert the log to (the columns of the table and `rank`, names of sizes in an unknown unit)."""
     name, value = np.array(log.name, np.int64), np.array(log.value, np.float64)
     guide = {name.lower() for name in log.names} >= _GUIDE
     factors, quantities, unknown = list[float](), list[str](), list[str]()
@@ -292,7 +306,7 @@ def _frame(log: _Log) -> tuple[pd.DataFrame, list[str]]:
         factors.append(float(unit or 0))
         quantities.append(quantity)
     factor = np.array(factors)[name]
-    with np.errstate(over="ignore"):  # damage: left out below
+    with np.errstate(over="ignore"):  # sizes of damaged lines may overflow; left out below
         size = value * factor
     sound = (factor > 0) & (size < MAX_BYTES)
     log.unsound += int(((factor > 0) & ~sound).sum())
@@ -314,7 +328,10 @@ def _frame(log: _Log) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _unit(values: np.ndarray[Any, Any], *, guide: bool) -> int | None:
-    """The unit of numbers whose name tells none: bytes where they are whole and large; None where it is not known."""
+    """Infer the unit, in bytes, of values whose name has none; None if unknown.
+
+    Whole and large numbers are bytes; smaller ones are 10**9 bytes in rows of NeMo-RL's guide.
+    """
     if not len(values):
         return None
     if float(values.max()) >= UNITS["mb"]:
@@ -325,7 +342,7 @@ def _unit(values: np.ndarray[Any, Any], *, guide: bool) -> int | None:
 def _notes(
     log: _Log, losses: list[Loss], unknown: list[str], source: str, *, empty: bool
 ) -> Iterator[Note]:
-    """What was passed over, in words."""
+    """Yield notes on skipped lines and values."""
     named = _SURROGATE.sub("\ufffd", ", ".join(name[:MAX_TEXT] for name in unknown[:8]))
     no_unit = f"amounts of memory in no known unit were left out: {named}"
     unsound = "amounts that are no number, negative or impossible were left out"

@@ -1,4 +1,7 @@
-"""Files in a format that is read which are no profiles of training: told by content, and left aside."""
+"""Files in a readable format that are not profiles of training, recognized by content.
+
+These are timelines of Ray tasks, flight-recorder dumps and pictures of memory timelines.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ _CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]{0,200})"')
 
 
 def no_profile(head: bytes) -> Reason | None:
-    """What the text that begins so is, if it is no profile although a reader would take it; else None.
+    """Identify a file that is not a profile, although a reader would claim it; None for others.
 
-    `ray timeline` writes a bare list whose categories are `task:execute`, `task::<function>` …; a list
-    with any category of a profiler's own is a profile. `export_memory_timeline` writes a page with a PNG.
+    `ray timeline` writes a bare list with the categories `task:execute`, `task::<function>` …; a list
+    with any category of a profiler is a profile. `export_memory_timeline` writes a page with a PNG.
 
     >>> no_profile(b'[{"cat": "task::Worker.step", "ph": "X"}]').text
     "a timeline of Ray's tasks, not a profile"
@@ -55,9 +58,9 @@ def no_profile(head: bytes) -> Reason | None:
 
 
 def _is_flight_recorder(head: bytes) -> bool:
-    """Whether text begins like a dump of the flight recorder of torch.distributed, as pickle or JSON.
+    """Check whether text begins like a flight-recorder dump of torch.distributed, as pickle or JSON.
 
-    The rings of other backends than NCCL have the same form. In JSON the entries may come before everything else.
+    Backends other than NCCL write the same form. In JSON, the entries may precede all other keys.
     """
     is_object = head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
     if not (is_object or _FLIGHT_PICKLE.match(head)) or _OF_OTHERS.search(head):
@@ -67,7 +70,7 @@ def _is_flight_recorder(head: bytes) -> bool:
 
 
 def _flight_recorder(head: bytes) -> Reason:
-    """Name a dump of the flight recorder, with its form and backend."""
+    """Describe a flight-recorder dump: its form and backend."""
     backend = "gloo" if b"gloo:" in head and b"nccl:" not in head else "NCCL"
     form = "pickle" if _FLIGHT_PICKLE.match(head) else "json"
     what = f"{'a' if backend == 'gloo' else 'an'} {backend} flight-recorder dump"

@@ -1,6 +1,7 @@
-"""The bytes of a file, unpacked where it is gzip, Zstandard, xz, bzip2 or a zip archive of one file.
+"""Decompression of a file's bytes: gzip, Zstandard, xz, bzip2, or a zip archive of one file.
 
-Told by content, not by name; every fault of the packing is reported, and what comes before it is given.
+The format is recognized by content, not by name. Every fault of the compression is reported, and
+the text before it is delivered.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOSSES: Mapping[str, str] = {
     "packed-crc": "the checksum of the compressed file does not fit: the content may have changed",
     "packed-bomb": f"{expansion.BOMB}: the rest was not read; to read all of it, unpack it first",
 }
-"""What each fault of packing means to a user."""
+"""Message to the user for each kind of fault in a compressed file."""
 
 
 def blocks(
@@ -37,11 +38,11 @@ def blocks(
     careful: bool = False,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[bytes]:
-    """Non-empty pieces of the text of at most `size` bytes; faults are appended to `losses`.
+    """Yield a file's text in non-empty pieces of at most `size` bytes; append faults to `losses`.
 
-    `on_bytes` is told how many bytes of the file have been read so far. A file without a fault, and
-    every plain one, gives the same text with and without `careful`; of another `Unproven` asks for that.
-    Raises `OSError` for an archive that is not read, and where the system does not let us read.
+    `on_bytes` is called with the number of file bytes read so far. The text of a plain or faultless
+    file is the same with and without `careful`. For a file with a fault, `Unproven` asks for `careful`.
+    Raises `OSError` for an archive that is not supported, and if the system denies reading.
     """
     with path.open("rb", buffering=0) as file:
         source = FileBytes(file, on_bytes)
@@ -61,12 +62,15 @@ def blocks(
 
 
 def is_packed(head: bytes) -> bool:
-    """Whether a file that begins so is packed in a way that `blocks` knows."""
+    """Check whether a file that begins with `head` has a compression that `blocks` supports."""
     return form_name(head) != ""
 
 
 def form_name(head: bytes) -> str:
-    """How a file that begins so is packed: gzip, Zstandard, xz, bzip2 or zip; empty for a plain one."""
+    """Name the compression of a file that begins with `head`: gzip, Zstandard, xz, bzip2 or zip.
+
+    The name is empty for an uncompressed file.
+    """
     if head.startswith(gunzip.MAGIC):
         return "gzip"
     if head.startswith(unpack_zip.MAGICS):
@@ -78,7 +82,7 @@ def form_name(head: bytes) -> str:
 def _others(
     source: FileBytes, path: Path, losses: list[Loss], size: int, *, careful: bool
 ) -> Iterator[bytes]:
-    """The text of a file that is packed and not gzip, up to the first fault."""
+    """Yield the text of a compressed file other than gzip, up to its first fault."""
     kind, delivered = "", 0
     try:
         for block in _unpacked(source, path, size, careful=careful):
@@ -95,7 +99,7 @@ def _others(
 
 
 def _bounded(text: Iterator[bytes], most: int, losses: list[Loss]) -> Iterator[bytes]:
-    """The text up to `most` bytes; that there is more is a loss."""
+    """Yield the text up to `most` bytes; record a loss if there is more."""
     delivered = 0
     for block in text:
         if delivered + len(block) > most:
@@ -106,7 +110,7 @@ def _bounded(text: Iterator[bytes], most: int, losses: list[Loss]) -> Iterator[b
 
 
 def _unpacked(source: FileBytes, path: Path, size: int, *, careful: bool) -> Iterator[bytes]:
-    """The text of a Zstandard, xz, bzip2 or zip file."""
+    """Decompress a Zstandard, xz, bzip2 or zip file."""
     form = unpack_streams.form_of(source.peek(LONGEST_MAGIC))
     if form is not None:
         return unpack_streams.streams(source, form, path, size, careful=careful)

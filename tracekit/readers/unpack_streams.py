@@ -1,4 +1,4 @@
-"""The text of Zstandard, xz and bzip2 files, as far as it can be had, by the libraries that define them."""
+"""Decompression of Zstandard, xz and bzip2 files by their reference libraries, up to the first fault."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tracekit.model.records import dataclass
 from tracekit.readers.file_bytes import PIECE_BYTES, Damaged, FileBytes
 
 MEMORY_BYTES = 2**28
-"""Most memory that a file may ask its decoder for: four times that of the strongest usual settings."""
+"""Memory limit of a decoder: four times the need of the strongest common settings."""
 
 WINDOW_LOG = 27
-"""Largest window of Zstandard, 2**27 bytes: what its own tools allow unless they are told otherwise."""
+"""Log2 of the largest Zstandard window: the default limit of its own tools."""
 
 _TOO_LARGE = "that needs more memory to unpack than is allowed"
 _STEP_BYTES = 256
-"""Text asked for at a time near a fault: a call that fails keeps to itself what it had."""
+"""Bytes of text requested at a time near a fault, because a call that fails discards its output."""
 
 
 class Decoder(Protocol):
-    """What the three libraries have in common."""
+    """Interface that the decoders of the three libraries share."""
 
     @property
     def eof(self) -> bool:
@@ -35,22 +35,22 @@ class Decoder(Protocol):
 
     @property
     def needs_input(self) -> bool:
-        """Whether nothing more can be had without more input."""
+        """Whether the decoder needs more input before it can return more text."""
         ...
 
     @property
     def unused_data(self) -> bytes:
-        """What follows the end of the stream in the last input."""
+        """Bytes of the last input after the end of the stream."""
         ...
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        """At most so much text of all that was given so far."""
+        """Return at most `max_length` bytes of text decoded from all input so far."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way of packing: how its streams begin (at least one of `magics`) and what unpacks them."""
+    """One compression format: its name, the magic bytes that its streams begin with, and its decoder."""
 
     name: str
     magics: tuple[bytes, ...]
@@ -60,7 +60,7 @@ class Form:
 
 
 def _zstandard() -> Decoder:
-    """A decoder of one frame. Imported here: few files need it."""
+    """Create a decoder of one Zstandard frame. The import is local because few files need it."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
@@ -69,6 +69,7 @@ def _zstandard() -> Decoder:
 
 
 def _xz() -> Decoder:
+    """Create a decoder of one xz stream."""
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY_BYTES)
 
 
@@ -90,17 +91,17 @@ LONGEST_MAGIC = max(len(max(form.magics, key=len)) for form in FORMS)
 
 
 def form_of(head: bytes) -> Form | None:
-    """The form in which a file that begins so is packed; None for another."""
+    """Find the format of a file that begins with `head`; None for other files."""
     return next((form for form in FORMS if head.startswith(form.magics)), None)
 
 
 def streams(
     source: FileBytes, form: Form, path: Path, size: int, *, careful: bool
 ) -> Iterator[bytes]:
-    """The text of all streams of a file, one after another, in pieces of at most `size` bytes.
+    """Yield the text of all streams of a file in order, in pieces of at most `size` bytes.
 
-    Raises `Truncated` where the file ends too early and `Damaged` at a fault; when `careful`, after all of
-    the text before that.
+    Raises `Truncated` if the file ends too early and `Damaged` at a fault. With `careful`, all text before
+    the fault is yielded first.
     """
     while source.peek(1):
         if not source.peek(LONGEST_MAGIC).startswith(form.magics):
@@ -113,7 +114,7 @@ def streams(
 def _stream(
     source: FileBytes, form: Form, path: Path, size: int, *, careful: bool
 ) -> Iterator[bytes]:
-    """The text of one stream."""
+    """Yield the text of one stream."""
     decoder = form.decoder()
     begin = fed = source.offset
     delivered = 0
@@ -124,7 +125,7 @@ def _stream(
             piece = source.needed()
         try:
             block = decoder.decompress(piece, size)
-        except Exception as error:  # noqa: BLE001 - each library has errors of its own
+        except Exception as error:  # noqa: BLE001 - each library raises its own errors
             if isinstance(error, MemoryError) or "memory" in str(error).lower():
                 raise OtherPackingError(
                     f"{form.name} {_TOO_LARGE}", "decompress it first"
@@ -139,9 +140,9 @@ def _stream(
 
 
 def _up_to_fault(path: Path, form: Form, where: tuple[int, int], delivered: int) -> Iterator[bytes]:
-    """What a stream gives after `delivered` bytes of text and before its fault.
+    """Yield the text of a faulty stream that follows the first `delivered` bytes, up to the fault.
 
-    It is unpacked once more, from its begin: quickly up to the input that fails, and that byte by byte.
+    The stream is decompressed again from its start: quickly up to the input that fails, then byte by byte.
     """
     begin, fault = where
     decoder = form.decoder()
@@ -153,7 +154,7 @@ def _up_to_fault(path: Path, form: Form, where: tuple[int, int], delivered: int)
             piece = file.read(count) if decoder.needs_input else b""
             try:
                 block = decoder.decompress(piece, _STEP_BYTES if near else PIECE_BYTES)
-            except Exception:  # noqa: BLE001 - the fault that was met before
+            except Exception:  # noqa: BLE001 - the same fault as before
                 return
             if new := block[delivered:]:
                 yield new

@@ -1,4 +1,4 @@
-"""The text of a zip archive that holds one file, as far as it can be had; of any other archive, why not."""
+"""Decompression of a zip archive of one file; other archives are refused with a reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracekit.model.codes import OtherPackingError
 from tracekit.readers.file_bytes import FileBytes, Truncated
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
-"""How an archive begins: with its first file, or with its end where it holds none."""
+"""First bytes of an archive: the header of its first file, or the end record of an empty archive."""
 
 _END_MAGIC, _END_BYTES, _LONGEST_COMMENT = b"PK\x05\x06", 22, 2**16
 _HEADER_BYTES, _DESCRIPTOR_MAGIC = 30, b"PK\x07\x08"
@@ -24,11 +24,14 @@ Inflate = Callable[[FileBytes, int], Iterator[bytes]]
 
 
 class WrongSum(Exception):  # noqa: N818 - never leaves the readers of packed files
-    """All text is there, and its checksum is another."""
+    """The text is complete, but its checksum does not match."""
 
 
 def refusal(path: Path) -> OtherPackingError | None:
-    """Why an archive is not read: it holds no file, or several; None for one file, or where that is not known."""
+    """Explain why an archive is not read: it contains no file or several.
+
+    None for an archive of one file, and if the count is unknown.
+    """
     count = _count(path)
     if count is None or count == 1:
         return None
@@ -38,7 +41,7 @@ def refusal(path: Path) -> OtherPackingError | None:
 
 
 def _count(path: Path) -> int | None:
-    """How many files an archive says at its end that it holds; None where its end is missing."""
+    """Read the number of files from an archive's end record; None if the record is missing."""
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - _END_BYTES - _LONGEST_COMMENT))
@@ -50,10 +53,10 @@ def _count(path: Path) -> int | None:
 
 
 def member(source: FileBytes, size: int, inflate: Inflate) -> Iterator[bytes]:
-    """The text of the first file of an archive, in pieces of at most `size` bytes.
+    """Yield the text of the first file of an archive, in pieces of at most `size` bytes.
 
-    Raises `OSError` for one that is packed in a way that is not read, `Truncated`, `Damaged` or `WrongSum`
-    after the text that could be had.
+    Raises `OSError` for a compression method that is not supported or an encrypted file. Raises `Truncated`,
+    `Damaged` or `WrongSum` after the text that could be read.
     """
     header = source.exactly(_HEADER_BYTES)
     flags, method = _number(header, 6, 2), _number(header, 8, 2)
@@ -81,7 +84,7 @@ def member(source: FileBytes, size: int, inflate: Inflate) -> Iterator[bytes]:
 
 
 def _stored(source: FileBytes, count: int, size: int) -> Iterator[bytes]:
-    """The next `count` bytes as they are."""
+    """Yield the next `count` bytes, stored without compression."""
     while count:
         piece = source.take(min(size, count))
         if not piece:
@@ -91,4 +94,5 @@ def _stored(source: FileBytes, count: int, size: int) -> Iterator[bytes]:
 
 
 def _number(header: bytes, place: int, length: int) -> int:
+    """Decode a little-endian integer in a header."""
     return int.from_bytes(header[place : place + length], "little")

@@ -1,7 +1,7 @@
-"""Chrome traces as PyTorch's profiler (Kineto) writes them: bytes to one Trace.
+"""Chrome traces as PyTorch's profiler (Kineto) writes them: from bytes to a Trace.
 
-`RECOVERY.md` beside this file is the grammar; `chrome_stream` reads by it into columns, `chrome_classes`
-says what each row is, `chrome_tables` makes the tables.
+`RECOVERY.md` in this folder is the grammar. `stream` reads a file into columns, `classes` classifies
+its rows, and `tables` builds the tables.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ ARGUMENTS = (
     *("correlation", "External id", "external id", "device", "stream", "bytes", "Bytes"),
     *("Device Type", "Device Id", "Total Allocated", "Total Reserved", "Collective name", "name"),
 )
-"""Arguments that the tables are made of: read whatever `Want.args` says."""
+"""Arguments that the tables are built from: read whatever `Want.args` requests."""
 
 STACK_ARGUMENTS = ("Call stack", "Module Hierarchy")
 
 _BESIDES_PYTHON = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
 
 MODULE_CALLS = ("nn.Module: ",)
-"""How the Python functions are named that are calls of a model's modules: few, and read by default."""
+"""Name prefix of the Python functions that are calls of a model's modules: few, and read by default."""
 
 OTHER_TABLES: Mapping[str, Callable[[Rows], Columns | None]] = {
     "counters": chrome_tables.counters,
     "flows": chrome_tables.flows,
     "threads": chrome_tables.threads,
 }
-"""Tables that are not made column by column as those of `PLANS` are."""
+"""Tables that are not built column by column as those of `PLANS` are."""
 
 COUNTED_ROWS = 2**18
+"""Rows counted at a time, because numpy widens the thread numbers to count them."""
 
 LOSSES: Mapping[str, str] = {
     "truncated": "the file ends inside the event array; every complete element before it was read",
@@ -63,18 +64,21 @@ LOSSES: Mapping[str, str] = {
     "too-long": "elements beyond the size limit were passed over",
     "metadata": "metadata outside the event array could not be read",
 }
-"""What each kind of `Loss` means to a user."""
+"""Message to the user for each kind of `DataLoss`."""
 
 
 def sniff(head: bytes) -> bool:
-    """Whether uncompressed text begins like a Chrome trace; so does that of a snapshot, which is asked about before."""
+    """Check whether uncompressed text begins like a Chrome trace.
+
+    A memory snapshot may begin the same way; its reader is asked first.
+    """
     return chrome_stream.head_looks_like_trace(head)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """The Trace of the file with the tables of `want`, or one per rank where ranks were merged. Raises `TraceFormatError`, nothing else.
+    """Read the file's Trace with the tables of `want`, or one Trace per rank of a merged file.
 
-    `on_bytes` is called with counts of compressed bytes as they are read.
+    `on_bytes` is called with counts of compressed bytes as they are read. Raises only `TraceFormatError`.
     """
     scan = chrome_stream.scan(Path(source.path), _keep(want), on_bytes=on_bytes)
     base, base_is_odd = _base(scan.meta)
@@ -84,12 +88,12 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
     if want.table("python_calls") and not want.python:
         _set_apart(rows, is_kept=want.modules)
     if not want.python and not rows.is_of(*_BESIDES_PYTHON).any():
-        # Calls of modules alone do not say that the host was recorded.
+        # Module calls alone do not show that the host was recorded.
         rows.classes[rows.classes == CLASS_CODE["python"]] = CLASS_CODE["ignored"]
     if base_is_odd:
         message = "baseTimeNanoseconds is no time: times are relative"
         notes.append(Note("warning", "base-time", message, source.name))
-    # Where nothing can be used, why not is told once, of all events.
+    # If no event is usable, report the cause once instead of once per kind of row.
     useless = list(_nothing_usable(scan, rows, source.name))
     notes = [*_loss_notes(scan.losses, source.name), *(useless or notes)]
     meta = {
@@ -129,7 +133,10 @@ def _repaired(
     notes: Sequence[Note],
     name: str,
 ) -> list[Note]:
-    """Leave out rows that cannot be true, all of them where two processes wrote the file; `facts` lose its rank then."""
+    """Drop rows with impossible times; drop all rows if two processes wrote the file.
+
+    In the latter case, `facts` loses its rank. Returns notes on the dropped rows.
+    """
     if any(note.code == "damaged" for note in notes):
         interleaved = processes.find_interleaved(chrome_times.calls_of(rows), name)
         if interleaved is not None:
@@ -142,7 +149,7 @@ def _repaired(
 def _trace(
     source: Source, want: Want, rows: Rows, notes: Sequence[Note], meta: Mapping[str, Any]
 ) -> Trace:
-    """The Trace of one process; `rows` is used up."""
+    """Build the Trace of one process; consumes `rows`."""
     args = rows.args
     if want.args is not None and want.columns is not None:
         args = {key: column for key, column in args.items() if key in want.args}
@@ -150,7 +157,7 @@ def _trace(
 
 
 def _tables(rows: Rows, want: Want) -> dict[str, Columns]:
-    """The tables of `want`; `rows` is used up."""
+    """Build the tables of `want`; consumes `rows`."""
     tables = {}
     for name, build in OTHER_TABLES.items():
         if want.table(name) and (columns := build(rows)) is not None:
@@ -166,7 +173,7 @@ _TABLE_ORDER = (
 
 
 def _keep(want: Want) -> Keep:
-    """What of the text is kept for these wants."""
+    """Choose the arguments, rows and fields that the scan keeps."""
     keep = Keep(args=None, skip_args=(), skip_cats=(), keep_names=())
     if want.args is not None:
         keep = replace(keep, args=tuple(dict.fromkeys((*ARGUMENTS, *want.args))))
@@ -176,12 +183,12 @@ def _keep(want: Want) -> Keep:
         keep = replace(keep, skip_cats=("python_function",))
     if want.modules and want.table("host_ops"):
         keep = replace(keep, keep_names=MODULE_CALLS)
-    # Of what stands beside the arguments only the ends of arrows need anything.
+    # Of the keys outside `args`, only the table of flows uses any.
     return replace(keep, fields=want.table("flows"))
 
 
 def _set_apart(rows: Rows, *, is_kept: bool) -> None:
-    """Make Python functions a class of their own, but for the calls of modules where those are wanted among the ops."""
+    """Move Python functions to a class of their own; with `is_kept`, calls of modules stay among the ops."""
     python = rows.classes == CLASS_CODE["python"]
     if is_kept and python.any():
         names = rows.labels["name"]
@@ -194,7 +201,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _writable(value: Any) -> Any:
-    """A value of the metadata with U+FFFD for lone surrogates, which no table and no file can hold."""
+    """Replace lone surrogates in metadata by U+FFFD, because no table and no file can contain them."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
@@ -205,7 +212,7 @@ def _writable(value: Any) -> Any:
 
 
 def _base(meta: Mapping[str, Any]) -> tuple[int, bool]:
-    """(the file's time zero in Unix ns, whether it is recorded as something that is no time)."""
+    """Parse the file's time zero: (Unix ns, whether the recorded value is not a time)."""
     base = meta.get("baseTimeNanoseconds", 0)
     if isinstance(base, str) and re.fullmatch(r"-?[0-9]{1,19}", base):
         base = int(base)
@@ -217,7 +224,7 @@ def _base(meta: Mapping[str, Any]) -> tuple[int, bool]:
 
 
 def _rows(scan: Scan, pid: Codes, base: int, source: Source) -> tuple[Rows, list[Note]]:
-    """Rows by class with absolute times; what has no place in time is left out and noted."""
+    """Build the classified rows with absolute times, and notes on those left out."""
     notes: list[Note] = []
 
     def note(code: str, message: str, which: npt.NDArray[np.bool_]) -> None:
@@ -226,7 +233,7 @@ def _rows(scan: Scan, pid: Codes, base: int, source: Source) -> tuple[Rows, list
             notes.append(Note("warning", code, message, source.name, count))
 
     classes, phase = classify(scan)
-    # With 2**61 as the bound of base, start and duration each, no sum of the three can overflow.
+    # Base, start and duration are each bounded by 2**61, so their sum cannot overflow.
     placed, dur, has_dur = scan.has_ts, scan.dur_ns, scan.has_dur
     if not _within(scan.ts_ns, -(2**61), 2**61):
         placed = placed & (scan.ts_ns < 2**61) & (scan.ts_ns > -(2**61))
@@ -247,7 +254,7 @@ def _rows(scan: Scan, pid: Codes, base: int, source: Source) -> tuple[Rows, list
         classes[lost] = CLASS_CODE["ignored"]
     note("phase", "elements of a phase that is not read were left out", phase == -1)
     ts = scan.ts_ns
-    ts += base  # in place: nobody else has the scan, and a copy of every start would cost memory
+    ts += base  # in place: the scan is not shared, and a copy would cost memory
     rows = Rows(
         times={"ts_ns": ts, "dur_ns": dur},
         labels={"ph": scan.ph, "cat": scan.cat, "name": scan.name},
@@ -268,7 +275,10 @@ def _paired(
     thread: npt.NDArray[np.signedinteger[Any]],
     placed: npt.NDArray[np.bool_],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """(durations and which are known with those of pairs of begin and end; begins and ends without each other)."""
+    """Pair begin with end events.
+
+    Returns (durations of all rows, whether each is known, whether a row is a begin or end without its partner).
+    """
     is_begin, is_end = (phase == PHASES.index(letter) for letter in "BE")
     is_whole = not scan.skipped
     begins, ends, lengths = begin_end.pair(
@@ -282,7 +292,7 @@ def _paired(
 
 
 def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
-    """A note on a trace that holds no event, or none that has a place in time."""
+    """Yield a note on a trace without events, or without any that has a usable time."""
     is_meta = rows.classes == CLASS_CODE["meta"]
     if scan.skipped or not (is_meta | (rows.classes == CLASS_CODE["ignored"])).all():
         return
@@ -307,12 +317,12 @@ def _nothing_usable(scan: Scan, rows: Rows, name: str) -> Iterator[Note]:
 
 
 def _within(values: npt.NDArray[np.int64], low: int, high: int) -> bool:
-    """Whether all values lie within these bounds."""
+    """Check whether all values are between these bounds, inclusive."""
     return not len(values) or (low <= int(values.min()) and int(values.max()) <= high)
 
 
 def _facts(meta: Mapping[str, Any]) -> dict[str, object]:
-    """What the metadata says of the process: rank, world size, host."""
+    """Read the facts about the process from the metadata: rank, world size, backend, host."""
     facts: dict[str, object] = {"host": meta.get("host_name")}
     distributed = meta.get("distributedInfo")
     if isinstance(distributed, dict):
@@ -323,9 +333,11 @@ def _facts(meta: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _pid(rows: Rows, pid: Codes) -> dict[str, object]:
-    """The pid of most ops, ranges and calls, where any has one."""
+    """Find the pid with most host rows, if any has one."""
     counts = np.zeros(len(pid.values) + 1, np.int64)
-    np.add.at(counts, rows.thread_process, _host_rows(rows))  # a row without a pid counts last
+    np.add.at(
+        counts, rows.thread_process, _host_rows(rows)
+    )  # rows without a pid are counted in the last element
     if not counts[:-1].any():
         return {}
     value = pid.values[int(counts[:-1].argmax())]
@@ -333,7 +345,7 @@ def _pid(rows: Rows, pid: Codes) -> dict[str, object]:
 
 
 def _host_rows(rows: Rows) -> npt.NDArray[np.int64]:
-    """How many ops, ranges and calls each thread has: so many rows at a time, of which numpy makes wide ones to count them."""
+    """Count the ops, ranges and runtime calls of each thread, in chunks to bound memory."""
     is_host = rows.is_of("op", "range", "runtime")
     of_thread = np.zeros(len(rows.thread_process), np.int64)
     for first in range(0, len(is_host), COUNTED_ROWS):
@@ -343,7 +355,7 @@ def _host_rows(rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def _loss_notes(losses: tuple[Loss, ...], name: str) -> list[Note]:
-    """Losses in words: what, how much, where."""
+    """Describe losses in notes: kind, size and position."""
     notes = []
     for loss in losses:
         severity: NoteSeverity = "data_loss"

@@ -1,6 +1,6 @@
-/* tracekit.readers.chrome._scan: the C scanner of Chrome traces, and two passes over columns, for Python.
- * `_scan.pyi` describes what Python sees; the work is in _scan_core.c (the grammar), _scan_setup.c,
- * _scan_append.c and _scan_passes.c. Column memory is handed over, never copied. */
+/* tracekit.readers.chrome._scan: Python bindings of the C scanner of Chrome traces and of two passes over columns.
+ * `_scan.pyi` describes the interface. The implementation is in _scan_core.c (the grammar), _scan_setup.c,
+ * _scan_append.c and _scan_passes.c. Column memory is moved to Python, never copied. */
 #include <Python.h>
 #include <string.h>
 
@@ -16,11 +16,11 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     tk_scan scan;
-    int busy; /* a thread without the interpreter lock is reading */
+    int busy; /* a thread is reading without the interpreter lock */
     int over; /* finished, or failed for good */
 } Scanner;
 
-/* Calls `take` with the bytes of every item; 0 with an exception set if one is no bytes or memory runs out. */
+/* Call `take` with the bytes of every item; 0 with an exception set if an item is not bytes or memory runs out. */
 static int each_bytes(PyObject *tuple, tk_scan *scan, bool (*take)(tk_scan *, const unsigned char *, size_t))
 {
     for (Py_ssize_t i = 0, n = PyTuple_Size(tuple); i < n; i++) {
@@ -38,7 +38,7 @@ static int each_bytes(PyObject *tuple, tk_scan *scan, bool (*take)(tk_scan *, co
 static bool keep_arg(tk_scan *scan, const unsigned char *key, size_t size) { return tk_declare(scan, key, size, true); }
 static bool skip_arg(tk_scan *scan, const unsigned char *key, size_t size) { return tk_declare(scan, key, size, false); }
 
-/* A number that differs from process to process unless PYTHONHASHSEED says otherwise; -1 with an exception set. */
+/* Return a number that differs between processes unless PYTHONHASHSEED is set; -1 with an exception set. */
 static Py_hash_t process_seed(void)
 {
     PyObject *word = PyUnicode_FromString("tracekit");
@@ -103,7 +103,7 @@ static int is_usable(const Scanner *self)
     return !self->busy && !self->over;
 }
 
-/* What became of a scan, as an exception where it is over for good. */
+/* Check whether a scan failed; set the exception if it cannot continue. */
 static int has_failed(Scanner *self, enum tk_state state)
 {
     self->over = state > TK_END;
@@ -135,7 +135,7 @@ static PyObject *scanner_append(PyObject *object, PyObject *given)
     enum tk_state state;
     if (Py_TYPE(given) != Py_TYPE(object)) return PyErr_Format(PyExc_TypeError, "only a scanner can be appended");
     if (!is_usable(self)) return NULL;
-    self->busy = 1; /* before the other is asked, which may be this one */
+    self->busy = 1; /* before `other` is checked, which may be this scanner */
     if (!is_usable(other)) {
         self->busy = 0;
         return NULL;
@@ -166,17 +166,17 @@ static PyObject *take_bytes(PyTypeObject *type, tk_texts *texts)
     return take_block(type, &texts->bytes, texts->count ? (size_t)texts->offsets[texts->count] : 0, 1);
 }
 
-/* (offsets, bytes) of distinct texts; None if there are none. */
+/* Return (offsets, bytes) of distinct texts; None if there are none. */
 static PyObject *take_texts(PyTypeObject *type, tk_texts *texts)
 {
     if (!texts || !texts->count) Py_RETURN_NONE;
-    PyObject *bytes = take_bytes(type, texts); /* first, for the offsets tell its size */
+    PyObject *bytes = take_bytes(type, texts); /* first, because the offsets give its size */
     PyObject *offsets = bytes ? take_offsets(type, texts) : NULL;
     if (!offsets) Py_XDECREF(bytes);
     return offsets ? Py_BuildValue("NN", offsets, bytes) : NULL;
 }
 
-/* (key, kind, overwritten, rows, values, kinds, texts); the column is empty afterwards. */
+/* Return (key, kind, overwritten, rows, values, kinds, texts); the column is empty afterwards. */
 static PyObject *take_column(PyTypeObject *type, tk_column *column, const unsigned char *key, size_t key_size)
 {
     size_t count = (size_t)column->count, item = column->kind == TK_TEXT ? sizeof(int32_t) : sizeof(int64_t);
@@ -185,7 +185,7 @@ static PyObject *take_column(PyTypeObject *type, tk_column *column, const unsign
     PyObject *kinds = NULL, *texts = NULL, *taken = NULL;
     if (values) kinds = column->kinds ? take_block(type, &column->kinds, count, 1) : Py_NewRef(Py_None);
     if (kinds) texts = take_texts(type, column->texts);
-    /* No format with '#': built with Python 3.13 it fails in an older Python. */
+    /* No format with '#': built with Python 3.13, it fails in an older Python. */
     PyObject *name = texts ? PyBytes_FromStringAndSize((const char *)key, (Py_ssize_t)key_size) : NULL;
     if (name)
         taken = Py_BuildValue("OiOOOOO", name, (int)column->kind, column->overwritten ? Py_True : Py_False, rows,
@@ -199,7 +199,7 @@ static PyObject *take_column(PyTypeObject *type, tk_column *column, const unsign
     return taken;
 }
 
-/* The columns with values, in the order of their keys' first use. */
+/* List the columns with values, in the order of their keys' first use. */
 static PyObject *take_space(PyTypeObject *type, tk_space *space)
 {
     PyObject *list = PyList_New(0);
@@ -214,7 +214,7 @@ static PyObject *take_space(PyTypeObject *type, tk_space *space)
     return list;
 }
 
-/* Puts the object, which it takes over, into the dict. */
+/* Put the object into the dict; steals the reference. */
 static int put_item(PyObject *dict, const char *key, PyObject *item)
 {
     int done = item && PyDict_SetItemString(dict, key, item) == 0;
@@ -304,7 +304,7 @@ static PyType_Spec scanner_spec = {
 
 /* ---- functions over columns */
 
-/* A view of one-dimensional integers of this size; 0 with an exception set if it is anything else. */
+/* Get a view of one-dimensional integers of this size; 0 with an exception set for anything else. */
 static int get_integers(PyObject *object, Py_buffer *view, size_t size, int writable)
 {
     if (PyObject_GetBuffer(object, view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)) < 0) {
@@ -326,7 +326,7 @@ static void release_all(Py_buffer *views, size_t count)
         if (views[i].obj) PyBuffer_Release(&views[i]);
 }
 
-/* The order of the groups' first use as a Block of int32. */
+/* Return the groups in the order of first use, as a Block of int32. */
 static PyObject *renumbered(PyTypeObject *type, const Py_buffer *codes, const Py_buffer *groups)
 {
     size_t group_count = (size_t)groups->len / sizeof(int32_t);
@@ -352,7 +352,7 @@ static PyObject *renumber(PyObject *module, PyObject *args)
     return order;
 }
 
-/* (codes, pairs) as Blocks. */
+/* Return (codes, pairs) as Blocks. */
 static PyObject *numbered(PyTypeObject *type, const Py_buffer *kinds, const Py_buffer *values)
 {
     size_t count = (size_t)kinds->len;

@@ -1,4 +1,4 @@
-# What the C scanner shows to `native.py`.
+# Interface of the C scanner for `scanner_c.py`.
 
 from typing import Self, TypeAlias, TypedDict
 
@@ -9,23 +9,23 @@ from typing_extensions import Buffer
 Integers: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.int32]
 
-# Distinct raw texts: int64 offsets, one more than there are texts, and the bytes they point into.
+# Distinct raw texts: int64 offsets (number of texts + 1), and the bytes that they index.
 Texts: TypeAlias = tuple[Block, Block]
 
 # Raw key, kind, whether texts may be unused or out of order, int32 rows, values, uint8 kinds, texts.
-# Kind 1: int64; 2: float64; 3: int32 codes of texts; 4: int64, each with one of these kinds of its
-# own (then the bits of a double, or a code).
+# Kind 1: int64; 2: float64; 3: int32 codes of texts; 4: mixed, where each value is int64, the bits of
+# a double, or a code, by its entry in the uint8 kinds.
 Column: TypeAlias = tuple[bytes, int, bool, Block, Block, Block | None, Texts | None]
 
-# How many bytes a code takes, the codes of all rows, their texts.
+# Bytes per code, codes of all rows, texts.
 Label: TypeAlias = tuple[int, Block, Texts | None]
 
-# Memory that a scan has filled: a writable buffer.
+# Memory filled by a scan: a writable buffer.
 class Block:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-# All that a scan has read; `skipped` counts the rows left out, for each of `skip_cats`. A time is
-# int64 nanoseconds, 0 where there are none; where there are; and the texts left to Python.
+# Result of a scan; `skipped` counts the rows left out for each of `skip_cats`. A time is (int64
+# nanoseconds, 0 if none; whether each row has one; texts that Python must parse).
 class Taken(TypedDict):
     ph: Label
     cat: Label
@@ -38,8 +38,8 @@ class Taken(TypedDict):
     fields: list[Column]
     skipped: list[int]
 
-# The strict layer of `RECOVERY.md`; names are raw texts with their quotes, but for `keep_names`: they are
-# how the name of a row may begin that stays although its category is in `skip_cats`.
+# The strict layer of `RECOVERY.md`. Names are raw texts with their quotes, except `keep_names`: prefixes
+# of the names whose rows are kept although their category is in `skip_cats`.
 class Scanner:
     def __new__(
         cls,
@@ -53,13 +53,13 @@ class Scanner:
     ) -> Self: ...
     def feed(self, data: Buffer, /) -> tuple[int, int]: ...
     def finish(self) -> Taken: ...
-    # The other has no rows then, but goes on to know texts: of so many bytes.
+    # Moves the rows of `other`; returns the bytes of the texts that it still remembers.
     def append(self, other: Scanner, /) -> int: ...
 
-# The groups that occur, by first use; `codes[i]` becomes the place of `groups[codes[i]]` there. All
-# are int32; -1, as a code or a group, stays -1.
+# Returns the groups that occur, in order of first use; replaces `codes[i]` by the index of
+# `groups[codes[i]]` among them. All are int32; -1, as a code or a group, stays -1.
 def renumber(codes: Codes, groups: Codes, /) -> Block: ...
 
-# (int32 codes, pairs): the pairs of a kind and a value are numbered by their first use; each distinct
-# one is 9 bytes of `pairs`, its value and its kind.
+# Numbers the pairs of kind and value in order of first use: (int32 codes, distinct pairs). Each pair
+# takes 9 bytes: its value, then its kind.
 def distinct(kinds: npt.NDArray[np.uint8], values: Integers, /) -> tuple[Block, Block]: ...

@@ -1,10 +1,10 @@
-/* The rows of one scan put after those of another, as if that had read the text of both. */
+/* Append the rows of one scan to another, as if one scan had read both texts. */
 #include "_scan_core.h"
 
 #include "_scan_columns.h"
 
-/* For each code of some texts, and for -1, the code that it has in the other scan: -1 until a row asks for it, so that
- * texts keep the order of their first use. Code `code` stands at `code + 1`. */
+/* Make a table from each code of some texts, and -1, to the code in the other scan; code `code` is at `code + 1`.
+ * An entry is -1 until a row needs it, to number texts in the order of first use. */
 static int32_t *blank_codes(const tk_texts *texts)
 {
     size_t count = (size_t)texts->count + 1;
@@ -83,7 +83,7 @@ static bool append_values(const tk_scan *into, tk_column *to, const tk_column *f
     return true;
 }
 
-/* Empties the column, which goes on to know its texts. */
+/* Empty the column but keep its texts. */
 static void empty_column(tk_column *column)
 {
     column->count = 0;
@@ -91,7 +91,7 @@ static void empty_column(tk_column *column)
     if (column->kind != TK_MIXED) return;
     tk_release(column->kinds);
     column->kinds = NULL;
-    column->kind = TK_INT; /* its values are of that size */
+    column->kind = TK_INT; /* its values have that size */
 }
 
 static bool append_column(const tk_scan *into, tk_column *to, tk_column *from)

@@ -1,4 +1,4 @@
-/* Block: memory of a scan that Python owns and shows as a writable buffer. For _scan.c alone. */
+/* Block: memory of a scan that Python owns, as a writable buffer. Only for _scan.c. */
 #ifndef TRACEKIT_SCAN_BLOCK_H
 #define TRACEKIT_SCAN_BLOCK_H
 
@@ -39,7 +39,7 @@ static PyType_Spec block_spec = {
     .slots = block_slots,
 };
 
-/* A Block of `count` items, which takes the memory over from `slot` (a pointer to a pointer) in any case. */
+/* Make a Block of `count` items; takes the memory from `slot` (a pointer to a pointer) even on failure. */
 static PyObject *take_block(PyTypeObject *type, void *slot, size_t count, size_t item)
 {
     void *memory, *nothing = NULL;

@@ -1,7 +1,7 @@
-/* Distinct texts, codes of labels and sparse columns: what the values of a scan are kept in.
+/* Storage for the values of a scan: distinct texts, codes of labels and sparse columns.
  *
- * Functions for inlining into the few files that include this. Those that return bool answer false when memory
- * ran out, those that return a code answer -1.
+ * The functions are inlined into the few files that include this. If memory runs out, those that return bool
+ * return false, and those that return a code return -1.
  */
 #ifndef TRACEKIT_SCAN_COLUMNS_H
 #define TRACEKIT_SCAN_COLUMNS_H
@@ -10,7 +10,7 @@
 #include "_scan_memory.h"
 #include "_scan_text.h"
 
-/* Half as much again and `least` more, but never more than an int32 counts. */
+/* Grow by half and by `least`, up to the limit of int32. */
 static inline int32_t tk_next_room(int32_t room, int32_t least)
 {
     int64_t next = (int64_t)room + room / 2 + least;
@@ -31,7 +31,7 @@ static inline uint64_t tk_folded_product(uint64_t a, uint64_t b)
 #endif
 }
 
-/* A hash of the text that nobody can foresee who does not know the seed. */
+/* Hash the text; unpredictable without the seed, against hostile files. */
 static inline uint32_t tk_hash(const unsigned char *p, size_t size, uint64_t seed)
 {
     uint64_t state = seed ^ (uint64_t)size * UINT64_C(0x9e3779b97f4a7c15), a = 0, b = 0;
@@ -73,7 +73,7 @@ static inline bool tk_is_text(const tk_texts *texts, int32_t code, const unsigne
     return tk_text_size(texts, code) == size && tk_same(texts->bytes + texts->offsets[code], text, size);
 }
 
-/* The slot of the text with this hash, or the free one where it belongs. */
+/* Find the slot of the text with this hash, or the free slot for it. */
 static inline tk_slot *tk_find_slot(const tk_texts *texts, uint32_t hashed, const unsigned char *text, size_t size)
 {
     size_t mask = texts->slot_count - 1;
@@ -124,7 +124,7 @@ static inline bool tk_append_text(tk_texts *texts, const unsigned char *text, si
     return true;
 }
 
-/* The code of the text, which is added if it is new; -1 without memory. */
+/* Find the code of the text, adding the text if it is new; -1 without memory. */
 static inline int32_t tk_code_of(tk_texts *texts, uint64_t seed, const unsigned char *text, size_t size)
 {
     uint32_t hashed = tk_hash(text, size, seed);
@@ -139,14 +139,14 @@ static inline int32_t tk_code_of(tk_texts *texts, uint64_t seed, const unsigned 
     return slot->code;
 }
 
-/* Notes that this text came after the last one. */
+/* Record that this text followed the last one. */
 static inline void tk_follow(tk_texts *texts, int32_t code)
 {
     texts->next[texts->last] = code;
     texts->last = code;
 }
 
-/* The code of the text expected next, if it is the one at p; -1 if it is not. */
+/* Return the code of the text expected next if it is the one at p, else -1. */
 static inline int32_t tk_guess_code(const tk_texts *texts, const unsigned char *p, const unsigned char *e)
 {
     if (!texts->count) return -1;
@@ -154,13 +154,13 @@ static inline int32_t tk_guess_code(const tk_texts *texts, const unsigned char *
     if (guess < 0) return -1;
     size_t size = tk_text_size(texts, guess);
     if ((size_t)(e - p) <= size || !tk_same(texts->bytes + texts->offsets[guess], p, size)) return -1;
-    /* A bare text could go on; a string or container that begins like this is over. */
+    /* A bare text may continue; a string or container that matches is complete. */
     return (tk_classes[*p] & TK_BARE) && (tk_classes[p[size]] & TK_BARE) ? -1 : guess;
 }
 
 /* ---- labels and times: columns that every row has */
 
-/* By the size of a code: as `smallest_type` of scan.py has it. */
+/* By the size of a code, as in `smallest_type` of scan.py. */
 static const int32_t tk_largest_code[] = {0, INT8_MAX - 1, INT16_MAX - 1, INT32_MAX, INT32_MAX};
 
 static inline void tk_set_code(void *codes, unsigned char size, int32_t row, int32_t code)
@@ -179,7 +179,7 @@ static inline int32_t tk_code_at(const void *codes, unsigned char size, int32_t 
     return size == 2 ? ((const int16_t *)codes)[row] : ((const int32_t *)codes)[row];
 }
 
-/* Makes room for this code, which is too large for so few bytes each. */
+/* Widen the codes of a label for this code, which does not fit. */
 static inline bool tk_widen_codes(tk_scan *scan, int which, int32_t code)
 {
     unsigned char before = scan->code_size[which], size = code > INT16_MAX - 1 ? 4 : 2;
@@ -192,7 +192,7 @@ static inline bool tk_widen_codes(tk_scan *scan, int which, int32_t code)
     return true;
 }
 
-/* Makes room for more than `rows` rows, or for INT32_MAX. */
+/* Make room for more than `rows` rows, or for INT32_MAX. */
 static inline bool tk_grow_rows(tk_scan *scan, int32_t rows)
 {
     int32_t room = tk_next_room(scan->room > rows ? scan->room : rows, 1024);
@@ -210,7 +210,7 @@ static inline bool tk_grow_rows(tk_scan *scan, int32_t rows)
 
 static inline size_t tk_value_size(const tk_column *column) { return column->kind == TK_TEXT ? sizeof(int32_t) : sizeof(int64_t); }
 
-/* Makes room for more than `count` values, or for INT32_MAX. */
+/* Make room for more than `count` values, or for INT32_MAX. */
 static inline bool tk_grow_column(tk_column *column, int32_t count)
 {
     int32_t capacity = tk_next_room(column->capacity > count ? column->capacity : count, 3);
@@ -221,7 +221,7 @@ static inline bool tk_grow_column(tk_column *column, int32_t count)
     return true;
 }
 
-/* Makes the column one that keeps the kind of every value. */
+/* Convert the column to one that stores the kind of every value. */
 static inline bool tk_mix_kinds(tk_column *column)
 {
     size_t capacity = (size_t)column->capacity;
@@ -243,24 +243,24 @@ static inline bool tk_mix_kinds(tk_column *column)
     return true;
 }
 
-/* Makes the column one that can hold a value of this kind, which is another than its own. */
+/* Convert the column to admit a value of this kind, which differs from its own. */
 static inline bool tk_admit_kind(tk_column *column, unsigned char kind)
 {
     if (column->kind == TK_MIXED) return true;
     if (column->count || kind == TK_MIXED) return tk_mix_kinds(column);
-    if (column->kind == TK_TEXT) column->capacity /= 2; /* its codes are half as large as other values */
+    if (column->kind == TK_TEXT) column->capacity /= 2; /* codes are half as large as other values */
     column->kind = kind;
     return true;
 }
 
-/* The texts of a column, made for the first one; NULL without memory. */
+/* Get the texts of a column, created on first use; NULL without memory. */
 static inline tk_texts *tk_texts_of(tk_column *column)
 {
     if (!column->texts) column->texts = calloc(1, sizeof *column->texts);
     return column->texts;
 }
 
-/* The code of the entry's text; -1 without memory. */
+/* Find the code of the entry's text; -1 without memory. */
 static inline int32_t tk_entry_code(tk_texts *texts, uint64_t seed, const tk_entry *entry)
 {
     int32_t code = entry->size ? tk_code_of(texts, seed, entry->value.text, entry->size) : (int32_t)entry->value.number;
@@ -268,7 +268,7 @@ static inline int32_t tk_entry_code(tk_texts *texts, uint64_t seed, const tk_ent
     return code;
 }
 
-/* Puts the value into the row being completed, in place of one that is there already. */
+/* Put the value into the row being completed; replaces an earlier value. */
 static inline bool tk_put(tk_scan *scan, tk_column *column, const tk_entry *entry)
 {
     int64_t value = entry->value.number;

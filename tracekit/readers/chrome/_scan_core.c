@@ -1,10 +1,10 @@
-/* The grammar of the strict layer: members, events, and the array between them. */
+/* Grammar of the strict layer: members, events, and the array around them. */
 #include "_scan_core.h"
 
 #include "_scan_columns.h"
 #include "_scan_text.h"
 
-/* ---- one event; a function that returns NULL has said in `scan->stop` why */
+/* ---- one event; a function that returns NULL has set the reason in `scan->stop` */
 
 enum { NO_KEY = -1, CLOSED = -2 };
 
@@ -36,7 +36,7 @@ static inline const unsigned char *value_end(tk_scan *scan, const unsigned char 
     return end ? end : stop_at(scan, e, e);
 }
 
-/* Past the closing quote of a key. */
+/* Return the position after the closing quote of a key. */
 static const unsigned char *key_end(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     if (tk_at(p, e) != '"') return stop_at(scan, p, e);
@@ -46,7 +46,7 @@ static const unsigned char *key_end(tk_scan *scan, const unsigned char *p, const
     return end ? end : stop_at(scan, e, e);
 }
 
-/* At the value, from past the key. */
+/* Return the position of the value, given the one after the key. */
 static inline const unsigned char *after_colon(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     p = tk_skip_space(p, e);
@@ -54,7 +54,7 @@ static inline const unsigned char *after_colon(tk_scan *scan, const unsigned cha
     return tk_skip_space(p + 1, e);
 }
 
-/* At the next key or the closing bracket, from past a value. */
+/* Return the position of the next key or closing bracket, given the one after a value. */
 static inline const unsigned char *after_value(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     p = tk_skip_space(p, e);
@@ -63,7 +63,7 @@ static inline const unsigned char *after_value(tk_scan *scan, const unsigned cha
     return TK_LIKELY(c == '}') ? p : stop_at(scan, p, e);
 }
 
-/* As next_member, without a guess, but noting what comes for the next time. */
+/* Same as next_member, without a guess; records the member as the next guess. */
 static TK_RARE const unsigned char *find_member(tk_scan *scan, tk_space *space, const unsigned char *start,
                                                 const unsigned char *e, int32_t *key)
 {
@@ -97,8 +97,8 @@ static inline bool is_step(const tk_step *step, const unsigned char *p, const un
     return size && (size_t)(e - p) > size && tk_same(step->text, p, size) && (p[size] > ' ' || step->key == CLOSED);
 }
 
-/* At the next value of an object, from past the last one (or past the opening bracket, if `*key` is NO_KEY).
- * `*key` becomes its key; or CLOSED, and the position is past the closing bracket. */
+/* Return the position of an object's next value, given the one after the last value (or, if `*key` is NO_KEY, after
+ * the opening bracket). Sets `*key` to its key, or to CLOSED with the position after the closing bracket. */
 static inline const unsigned char *next_member(tk_scan *scan, tk_space *space, const unsigned char *p,
                                                const unsigned char *e, int32_t *key)
 {
@@ -113,7 +113,7 @@ static inline const unsigned char *next_member(tk_scan *scan, tk_space *space, c
     return p + step->size;
 }
 
-/* Past a value of any form, which `*entry` holds then as a text; `texts` are those of its column. */
+/* Read a value of any form into `*entry` as a text, and return its end; `texts` are those of its column. */
 static inline const unsigned char *read_text(tk_scan *scan, const unsigned char *p, const unsigned char *e,
                                              const tk_texts *texts, tk_entry *entry)
 {
@@ -131,7 +131,7 @@ static inline const unsigned char *read_text(tk_scan *scan, const unsigned char 
     return end;
 }
 
-/* Past a value of any form, which `*entry` holds then. */
+/* Read a value of any form into `*entry`, and return its end. */
 static inline const unsigned char *read_value(tk_scan *scan, const unsigned char *p, const unsigned char *e,
                                               const tk_texts *texts, tk_entry *entry)
 {
@@ -155,7 +155,7 @@ static inline const unsigned char *read_field(tk_scan *scan, const unsigned char
     return p;
 }
 
-/* Past the closing bracket of `args`; p is past the opening one. */
+/* Read `args` from after the opening bracket, and return the position after the closing one. */
 static const unsigned char *read_args(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     int32_t key = NO_KEY;
@@ -167,7 +167,7 @@ static const unsigned char *read_args(tk_scan *scan, const unsigned char *p, con
     }
 }
 
-/* The same without keeping anything. */
+/* Same as read_args, without storing values. */
 static const unsigned char *pass_over_args(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     p = tk_skip_space(p, e);
@@ -180,10 +180,10 @@ static const unsigned char *pass_over_args(tk_scan *scan, const unsigned char *p
     return p ? p + 1 : NULL;
 }
 
-/* Whether the byte may stand for something else in a string: part of an escape, or of broken UTF-8. */
+/* Check whether decoding may change the byte in a string: part of an escape, or of broken UTF-8. */
 static bool is_coded(unsigned char c) { return c == '\\' || c >= 0x80; }
 
-/* Whether a string, of which this is the inside, begins with the prefix, or may do so once it is decoded. */
+/* Check whether a string with this content begins with the prefix, or may do so once decoded. */
 static bool may_begin_with(tk_span inside, tk_span prefix)
 {
     for (size_t i = 0; i < prefix.size && !is_coded(prefix.text[i]); i++) {
@@ -193,7 +193,7 @@ static bool may_begin_with(tk_span inside, tk_span prefix)
     return true;
 }
 
-/* Whether the event has a name for which it stays although its category is unwanted. */
+/* Check whether the event is kept for its name although its category is skipped. */
 static bool has_kept_name(const tk_scan *scan)
 {
     const tk_entry *name = &scan->event.labels[TK_NAME];
@@ -265,7 +265,7 @@ static void begin_event(tk_event *event)
     event->skipped = -1;
 }
 
-/* Past the closing bracket of the event; p is past the opening one. Nothing has reached the columns yet. */
+/* Read an event from after its opening bracket, and return the position after the closing one; columns unchanged. */
 static const unsigned char *read_members(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     int32_t key = NO_KEY;
@@ -308,7 +308,7 @@ static bool put_entries(tk_scan *scan, tk_space *space, const tk_entries *entrie
     return true;
 }
 
-/* Makes a row of the event that was read. */
+/* Append the event as a row. */
 static bool complete_row(tk_scan *scan)
 {
     tk_event *event = &scan->event;
@@ -322,7 +322,7 @@ static bool complete_row(tk_scan *scan)
     return true;
 }
 
-/* Past the closing bracket of the event at p, which has become a row then (or has been counted as skipped). */
+/* Read the event at p into a row (or count it as skipped), and return the position after its closing bracket. */
 static const unsigned char *read_event(tk_scan *scan, const unsigned char *p, const unsigned char *e)
 {
     scan->event.passed_over = false;
@@ -333,7 +333,7 @@ static const unsigned char *read_event(tk_scan *scan, const unsigned char *p, co
         return end;
     }
     if (TK_UNLIKELY(scan->event.passed_over)) {
-        /* A second category took back the first one, for which the args were passed over; or the name came late. */
+        /* Args were not stored because of a category that a second one replaced, or of a name that came late. */
         int32_t count = scan->skip_count;
         scan->skip_count = 0;
         end = read_members(scan, p + 1, e);
@@ -359,7 +359,7 @@ enum tk_state tk_feed(tk_scan *scan, const unsigned char *data, size_t size, siz
             return TK_END;
         }
         if (*p != '{') return TK_BAD;
-        /* An event that does not end within the limit is bad however the data happens to be cut. */
+        /* An event longer than the limit is bad, wherever the data is cut. */
         size_t left = (size_t)(end - p);
         bool reaches_limit = left >= scan->max_event_bytes;
         p = read_event(scan, p, reaches_limit ? p + scan->max_event_bytes : end);

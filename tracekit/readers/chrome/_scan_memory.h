@@ -1,6 +1,6 @@
-/* Memory that grows: small blocks from malloc; large ones, on Linux, in pages of their own, which the system moves.
+/* Growing memory: small blocks from malloc; large ones, on Linux, in their own pages, which the system remaps.
  *
- * Nothing is copied then while a column of millions of values grows, and what is given back leaves no hole behind.
+ * A column of millions of values then grows without copies, and freed memory leaves no holes.
  */
 #ifndef TRACEKIT_SCAN_MEMORY_H
 #define TRACEKIT_SCAN_MEMORY_H
@@ -13,10 +13,10 @@
 #include <sys/mman.h>
 #endif
 
-/* Stands before every block, which begins TK_HEAD bytes later. */
+/* Header of every block, which begins TK_HEAD bytes later. */
 typedef struct {
-    size_t size;   /* of all, this included */
-    size_t mapped; /* in pages of its own; 0: from malloc */
+    size_t size;   /* total, with this header */
+    size_t mapped; /* bytes in its own pages; 0: from malloc */
 } tk_head;
 
 enum { TK_HEAD = 64 };
@@ -26,7 +26,7 @@ static inline tk_head *tk_head_of(void *block) { return (tk_head *)(void *)((uns
 #ifdef __linux__
 #define TK_PAGES ((size_t)1 << 21)
 
-/* At least this size in whole large pages, in place of `old` (NULL: none); NULL without memory, `old` stays then. */
+/* Map at least this size in whole large pages, replacing `old` (or NULL); NULL without memory, `old` is unchanged. */
 static inline tk_head *tk_remapped(tk_head *old, size_t size)
 {
     if (size > SIZE_MAX - TK_PAGES) return NULL;
@@ -36,7 +36,7 @@ static inline tk_head *tk_remapped(tk_head *old, size_t size)
                          : mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) return NULL;
 #ifdef MADV_HUGEPAGE
-    /* The first touch of so many small pages costs more than what is written to them. */
+    /* First-touch faults of so many small pages cost more than writing the data. */
     if (whole > before) (void)madvise(pages, whole, MADV_HUGEPAGE);
 #endif
     tk_head *head = pages;
@@ -49,8 +49,7 @@ static inline tk_head *tk_remapped(tk_head *old, size_t size)
 }
 #endif
 
-/* realloc for `count` items, to be given back by `tk_release`; no bytes are ever asked for, so NULL means that memory
- * ran out. */
+/* realloc for `count` items, freed by `tk_release`. The size is never 0: NULL means that memory ran out. */
 static inline void *tk_resized(void *block, size_t count, size_t item)
 {
     if (count > (SIZE_MAX - TK_HEAD) / item) return NULL;
@@ -70,7 +69,7 @@ static inline void *tk_resized(void *block, size_t count, size_t item)
     return (unsigned char *)head + TK_HEAD;
 }
 
-/* Gives the block back, if it is one. */
+/* Free the block, if not NULL. */
 static inline void tk_release(void *block)
 {
     if (!block) return;
@@ -84,7 +83,7 @@ static inline void tk_release(void *block)
     free(head);
 }
 
-/* Resizes the memory that the pointer at `slot` points to, whatever its type; it keeps its place on failure. */
+/* Resize the memory that the pointer at `slot` points to, of any type; unchanged on failure. */
 static inline bool tk_resize(void *slot, size_t count, size_t item)
 {
     void *block;

@@ -1,4 +1,4 @@
-/* Passes over whole columns: numbering by first use. */
+/* Passes over whole columns: numbering in the order of first use. */
 #include "_scan_core.h"
 
 #include "_scan_columns.h"

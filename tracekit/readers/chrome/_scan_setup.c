@@ -1,13 +1,13 @@
-/* What a scan is made of: its keys, its beginning and its end. */
+/* Setup of a scan: initialization, keys and release. */
 #include "_scan_core.h"
 
 #include "_scan_columns.h"
 #include "_scan_text.h"
 
-/* By their numbers: those of tk_label, then of tk_event_key. */
+/* Indexed by tk_label, then tk_event_key. */
 static const char *const event_keys[] = {"\"ph\"", "\"cat\"", "\"name\"", "\"pid\"", "\"tid\"", "\"ts\"", "\"dur\"", "\"args\""};
 
-/* The key that this one is once its broken UTF-8 is replaced; itself if it is not broken; -1 without memory. */
+/* Find the key equal to this one after replacing broken UTF-8 (itself if valid); -1 without memory. */
 static int32_t sound_key(tk_scan *scan, tk_space *space, int32_t key)
 {
     const unsigned char *text = space->keys.bytes + space->keys.offsets[key];
@@ -109,7 +109,7 @@ bool tk_declare(tk_scan *scan, const unsigned char *key, size_t size, bool store
     return true;
 }
 
-/* Adds a copy of the text to the list. */
+/* Add a copy of the text to the list. */
 static bool add_span(tk_span **list, int32_t *count, const unsigned char *text, size_t size)
 {
     unsigned char *copy = tk_resized(NULL, size, 1);

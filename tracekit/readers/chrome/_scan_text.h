@@ -1,7 +1,7 @@
-/* Tokens of the strict layer: where a string, a container or a bare value ends, and what a plain number means.
+/* Tokens of the strict layer: ends of strings, containers and bare values, and values of plain numbers.
  *
- * `p` is where a token starts, `e` the end of the data; no byte at or after `e` is read. A function that returns a
- * position returns NULL if the data ends first (or, for numbers, if the text is not of the plain form).
+ * `p` is the start of a token, `e` the end of the data; no byte at or after `e` is read. A function that returns a
+ * position returns NULL if the data ends first (or, for numbers, if the text is not in the plain form).
  */
 #ifndef TRACEKIT_SCAN_TEXT_H
 #define TRACEKIT_SCAN_TEXT_H
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What only some compilers have; TRACEKIT_PLAIN_C compiles what all others get. */
+/* Compiler extensions; TRACEKIT_PLAIN_C selects the portable code. */
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(TRACEKIT_PLAIN_C)
 #define TK_GNU 1
 #endif
@@ -43,7 +43,7 @@ static const unsigned char tk_classes[256] = {
 #undef B
 #undef S
 
-/* The byte at p, or 0, which has no meaning anywhere outside strings, at the end of the data. */
+/* Return the byte at p; at the end of the data 0, which is invalid everywhere outside strings. */
 static inline unsigned char tk_at(const unsigned char *p, const unsigned char *e) { return p < e ? *p : 0; }
 
 static inline bool tk_is_digit(const unsigned char *p, const unsigned char *e)
@@ -51,7 +51,7 @@ static inline bool tk_is_digit(const unsigned char *p, const unsigned char *e)
     return p < e && (unsigned char)(*p - '0') < 10;
 }
 
-/* Eight bytes, the first one lowest, on any machine; compilers make one load of it. */
+/* Load eight bytes in little-endian order on any machine; compilers emit one load. */
 static inline uint64_t tk_load8(const unsigned char *p)
 {
     return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 |
@@ -63,14 +63,14 @@ static inline uint32_t tk_load4(const unsigned char *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* The top bit of every byte of `word` that equals c. */
+/* Set the top bit of every byte of `word` that equals c. */
 static inline uint64_t tk_bytes_equal(uint64_t word, unsigned char c)
 {
     uint64_t low = TK_EVERY_BYTE(0x7f), other = word ^ TK_EVERY_BYTE(c);
     return ~(((other & low) + low) | other | low);
 }
 
-/* The number of the lowest byte that is marked in `mask`, which is not 0. */
+/* Return the index of the lowest byte marked in `mask`, which is not 0. */
 static inline unsigned tk_first_byte(uint64_t mask)
 {
 #ifdef TK_GNU
@@ -86,7 +86,7 @@ static inline const unsigned char *tk_skip_spaces(const unsigned char *p, const 
 {
     while (p < e && (tk_classes[*p] & TK_SPACE)) {
         p++;
-        while (e - p >= 8) { /* indented files hold long runs of spaces */
+        while (e - p >= 8) { /* indented files have long runs of spaces */
             uint64_t others = tk_load8(p) ^ TK_EVERY_BYTE(' ');
             p += others ? tk_first_byte(others) : 8;
             if (others) break;
@@ -95,14 +95,14 @@ static inline const unsigned char *tk_skip_spaces(const unsigned char *p, const 
     return p;
 }
 
-/* Past the whitespace, mostly none or one space. */
+/* Skip whitespace, usually none or one space. */
 static inline const unsigned char *tk_skip_space(const unsigned char *p, const unsigned char *e)
 {
     p += p < e && *p == ' ';
     return TK_LIKELY(p < e && *p > ' ') ? p : tk_skip_spaces(p, e);
 }
 
-/* Past the closing quote; p is past the opening one. */
+/* Return the position after the closing quote; p is after the opening one. */
 static inline const unsigned char *tk_string_end(const unsigned char *p, const unsigned char *e)
 {
     for (;;) {
@@ -124,7 +124,7 @@ static inline const unsigned char *tk_string_end(const unsigned char *p, const u
     }
 }
 
-/* Past the closing bracket; p is at the opening one. Both kinds of bracket count alike. */
+/* Return the position after the closing bracket; p is at the opening one. Both kinds of bracket count alike. */
 static inline const unsigned char *tk_container_end(const unsigned char *p, const unsigned char *e)
 {
     size_t depth = 0;
@@ -142,20 +142,20 @@ static inline const unsigned char *tk_container_end(const unsigned char *p, cons
     return NULL;
 }
 
-/* Past the bare characters; p itself if there are none. */
+/* Return the position after the bare characters; p if there are none. */
 static inline const unsigned char *tk_bare_end(const unsigned char *p, const unsigned char *e)
 {
     while (p < e && (tk_classes[*p] & TK_BARE)) p++;
     return p;
 }
 
-/* Whether the data goes on after p with what ends a bare value. */
+/* Check whether the data continues at p with a byte that ends a bare value. */
 static inline bool tk_ends_bare(const unsigned char *p, const unsigned char *e)
 {
     return p < e && !(tk_classes[*p] & TK_BARE);
 }
 
-/* The number that eight decimal digits make, given as eight bytes 0 to 9, the first one lowest. */
+/* Combine eight decimal digits, given as bytes 0 to 9 in little-endian order. */
 static inline uint64_t tk_eight_digits(uint64_t digits)
 {
     uint64_t pairs = digits * 10 + (digits >> 8); /* in every second byte */
@@ -166,21 +166,21 @@ static inline uint64_t tk_eight_digits(uint64_t digits)
 
 static const uint32_t tk_small_powers_of_ten[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
 
-/* How many of the four bytes at p are digits, up to the first that is none. */
+/* Count the leading digits among the four bytes at p. */
 static inline unsigned tk_digit_count4(const unsigned char *p)
 {
     uint64_t digits = tk_load4(p) ^ (uint32_t)TK_EVERY_BYTE('0');
     return tk_first_byte((((digits + (uint32_t)TK_EVERY_BYTE(6)) | digits) & (uint32_t)TK_EVERY_BYTE(0xf0)) | UINT64_C(1) << 32);
 }
 
-/* Past the digits; `*value` goes on as a decimal number (modulo 2^64: the caller limits the digits).
+/* Append digits to the decimal `*value` (modulo 2^64: the caller limits the digits), and return their end.
  * Eight at a time: numbers differ in length, and a loop over single digits mispredicts its end. */
 static inline const unsigned char *tk_read_digits(const unsigned char *p, const unsigned char *e, uint64_t *value)
 {
     uint64_t sum = *value;
     while (TK_LIKELY(e - p >= 8)) {
         uint64_t digits = tk_load8(p) ^ TK_EVERY_BYTE('0');
-        /* What a byte that is no digit carries over reaches only the bytes after it. */
+        /* The carry of a non-digit byte reaches only the bytes after it. */
         uint64_t others = ((digits + TK_EVERY_BYTE(6)) | digits) & TK_EVERY_BYTE(0xf0);
         if (others) {
             unsigned count = tk_first_byte(others);
@@ -199,7 +199,7 @@ static inline const unsigned char *tk_read_digits(const unsigned char *p, const 
 static const double tk_powers_of_ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                           1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-/* The decimal number digits * 10^scale as a double, if one rounding gives it: both factors must be exact. */
+/* Convert digits * 10^scale to a double if both factors are exact, so one rounding suffices; else return false. */
 static inline bool tk_exact_float(uint64_t digits, int64_t scale, double *value)
 {
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0
@@ -215,7 +215,7 @@ static inline bool tk_exact_float(uint64_t digits, int64_t scale, double *value)
 #endif
 }
 
-/* Past the digits of an exponent (p is past the `e`), which is added to `*scale`. */
+/* Add an exponent (p is after the `e`) to `*scale`, and return the end of its digits. */
 static inline const unsigned char *tk_read_exponent(const unsigned char *p, const unsigned char *e, int64_t *scale)
 {
     uint64_t power = 0;
@@ -228,7 +228,7 @@ static inline const unsigned char *tk_read_exponent(const unsigned char *p, cons
     return p;
 }
 
-/* Past a bare number of up to 18 digits that int64 or one rounding of a double holds; `*is_float` tells which. */
+/* Read a bare number of up to 18 digits that fits int64 or a double by one rounding (`*is_float`); return its end. */
 static inline const unsigned char *tk_read_number(const unsigned char *p, const unsigned char *e, int64_t *bits,
                                                   bool *is_float)
 {
@@ -262,7 +262,7 @@ static inline const unsigned char *tk_read_number(const unsigned char *p, const 
     return p;
 }
 
-/* Past `-?digits(.digits)?`, which is `*ns` thousandths, rounded half to even; no more than 16 digits before the point. */
+/* Read `-?digits(.digits)?` into `*ns` thousandths, rounded half to even; at most 16 digits before the point. */
 static inline const unsigned char *tk_read_thousandths(const unsigned char *p, const unsigned char *e, int64_t *ns)
 {
     bool negative = tk_at(p, e) == '-';
@@ -293,7 +293,7 @@ static inline const unsigned char *tk_read_thousandths(const unsigned char *p, c
     return p;
 }
 
-/* Past a time in microseconds, bare or in quotes, if it is a plain decimal. */
+/* Read a time in microseconds, bare or in quotes, if it is a plain decimal; return its end. */
 static inline const unsigned char *tk_read_time(const unsigned char *p, const unsigned char *e, int64_t *ns)
 {
     if (tk_at(p, e) == '"') {
@@ -304,7 +304,7 @@ static inline const unsigned char *tk_read_time(const unsigned char *p, const un
     return p && tk_ends_bare(p, e) ? p : NULL;
 }
 
-/* The length of the UTF-8 sequence at p, negative if the first -length bytes are the beginning of none. */
+/* Return the length of the UTF-8 sequence at p; negative if the first -length bytes are invalid. */
 static inline int tk_utf8_sequence(const unsigned char *p, const unsigned char *e)
 {
     unsigned char first = *p, low = 0x80, high = 0xbf;
@@ -319,8 +319,8 @@ static inline int tk_utf8_sequence(const unsigned char *p, const unsigned char *
     return length;
 }
 
-/* The size of the text with U+FFFD for what is no UTF-8, as Python's "replace" has it; written to `out`
- * (room for 3 * size). */
+/* Write the text to `out` (room for 3 * size) with U+FFFD for invalid UTF-8, as Python's "replace" does; return its
+ * size. */
 static inline size_t tk_replace_invalid(const unsigned char *text, size_t size, unsigned char *out)
 {
     const unsigned char *p = text, *e = text + size;

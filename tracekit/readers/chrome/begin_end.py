@@ -1,4 +1,4 @@
-"""Intervals written as two events, begin (`B`) and end (`E`), paired by nesting on their thread."""
+"""Pairing of begin (`B`) and end (`E`) events of an interval, by nesting on their thread."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Mask = npt.NDArray[np.bool_]
 def pair(
     ts_ns: Ints, thread: npt.NDArray[Any], is_begin: Mask, is_end: Mask, *, is_complete: bool
 ) -> tuple[Ints, Ints, Ints]:
-    """Pair begin and end events; returns (rows of begins, rows of their ends, how long each lasts).
+    """Pair begin and end events: (rows of begins, rows of their ends, durations in ns).
 
-    An end closes the last begin of its thread that is still open. Unless all events are there (`is_complete`),
-    threads with more of one than of the other are left out: an end may belong to a begin that was not read.
+    An end closes the last open begin of its thread. Unless all events were read (`is_complete`), threads
+    with unequal counts of the two are left out, because an end may belong to a begin that was not read.
     """
     rows = (is_begin | is_end).nonzero()[0]
     step = np.where(is_begin[rows], 1, -1)
@@ -29,7 +29,7 @@ def pair(
     rows, step = rows[order], step[order]
     level = np.cumsum(step)
     level[step < 0] += 1
-    # Of one level of one thread begins and ends alternate: a pair is a begin before an end.
+    # On one level of a thread, begins and ends alternate: a begin directly before an end is a pair.
     order = np.lexsort((level, thread[rows]))
     rows, step, level = rows[order], step[order], level[order]
     closes = (step[:-1] > 0) & (step[1:] < 0) & (level[:-1] == level[1:])

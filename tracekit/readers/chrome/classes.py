@@ -1,6 +1,6 @@
-"""What each row of a Chrome trace is: recorded phase, category and name to one class a row.
+"""Classification of the rows of a Chrome trace by phase, category and name.
 
-Covers the categories of 2021 (`Operator`, `Kernel` …), of today, of ROCm, XPU, HPU and MTIA.
+Covers the categories of 2021 (`Operator`, `Kernel` …), current ones, and those of ROCm, XPU, HPU and MTIA.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMMUNICATION = re.compile(
     r"|(all_?reduce|two_shot|one_shot|multimem).*kernel",
     re.IGNORECASE,
 )
-"""Kernel names that are collectives (definition M2); the argument `Collective name` says so as well."""
+"""Kernel names of collectives (definition M2); the argument `Collective name` also marks them."""
 
 PHASES = "XiIsftCMBE"
 """Phases that are read: complete, instant (two spellings), flow start/end/step, counter, metadata, begin, end."""
@@ -71,7 +71,7 @@ CLASS_OF_CATEGORY: Mapping[str, str] = {
     "trace": "window",
     "cpu_instant_event": "ignored",
 }
-"""Recorded category, in lower case. One that is not here stays in `host_ops` as `other`."""
+"""Class of each recorded category, in lower case. Rows of other categories stay in `host_ops` as `other`."""
 
 
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -85,11 +85,11 @@ ACCELERATORS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Ascend (NPU, trace_view.json)": (("npu_runtime",), ("npu_kernel",)),
     "Other (PrivateUse1)": (("privateuse1_runtime", "privateuse1_driver"), _DEVICE),
 }
-"""Categories of host and device rows by accelerator: those in `CLASS_OF_CATEGORY` are read."""
+"""Categories of host and device rows, by accelerator: those in `CLASS_OF_CATEGORY` are read."""
 
 
 def is_read(categories: Iterable[str]) -> bool:
-    """Whether rows of all these categories are read.
+    """Check whether rows of all these categories are read.
 
     >>> is_read(("kernel", "gpu_memcpy")), is_read(("npu_kernel",))
     (True, False)
@@ -98,7 +98,7 @@ def is_read(categories: Iterable[str]) -> bool:
 
 
 def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
-    """(class code, index into PHASES) of every row; phase -1 is one that is not read."""
+    """Classify every row: (class code, index into PHASES); -1 for a phase that is not read."""
     phases = list(map(_phase, scan.ph.values))
     phase = _by_value(scan.ph, phases, -1)
     out = _by_value(scan.ph, map(_CLASS_OF_PHASE.__getitem__, phases), CLASS_CODE["ignored"])
@@ -110,14 +110,14 @@ def classify(scan: Scan) -> tuple[Bytes8, Bytes8]:
     )
     out = np.where(complete, category, out)
 
-    # Traces of 2021 have no annotation category: their steps are operators.
+    # Traces of 2021 have no annotation category: they record steps as operators.
     step = _named(scan, _is_step)
     out[step & (out == CLASS_CODE["op"])] = CLASS_CODE["range"]
     collective = _named(scan, _is_collective)
     if "Collective name" in scan.args:
         collective[scan.args["Collective name"].rows] = True
     out[collective & (out == CLASS_CODE["kernel"])] = CLASS_CODE["collective"]
-    # The Python export of torch 2.13 writes allocator instants as "X", with a duration that means nothing.
+    # The Python export of torch 2.13 writes allocator instants as "X", with a meaningless duration.
     allocator = _named(scan, lambda name: name == "[memory]")
     out[allocator & (phase >= 0) & (phase <= PHASES.index("I"))] = CLASS_CODE["memory"]
     return out, phase
@@ -130,21 +130,23 @@ _CLASS_OF_PHASE = {
     PHASES.index("C"): CLASS_CODE["counter"],
     PHASES.index("M"): CLASS_CODE["meta"],
 }
-"""What a row is by its phase alone; a complete row, and a begin, is what its category says."""
+"""Class of a row by its phase alone; that of complete and begin rows depends on their category."""
 
 
 @remembered
 def _is_step(name: str) -> bool:
+    """Check whether a name is that of a profiler step."""
     return profiler_step(name) is not None
 
 
 @remembered
 def _is_collective(name: str) -> bool:
+    """Check whether a kernel name is that of a collective."""
     return COMMUNICATION.search(name) is not None
 
 
 def _named(scan: Scan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-    """Whether each row's name is wanted."""
+    """Check each row's name, once per distinct name."""
     chosen = [wanted(str(value)) for value in scan.name.values]
     if not any(chosen):
         return np.zeros(len(scan.name.codes), np.bool_)
@@ -153,11 +155,12 @@ def _named(scan: Scan, wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
 
 
 def _phase(value: object) -> int:
+    """Map a phase to its index in PHASES; -1 for other values."""
     return PHASES.find(value) if isinstance(value, str) and len(value) == 1 else -1
 
 
 def _by_value(column: Codes, by_value: Iterable[int], absent: int) -> Bytes8:
-    """`by_value[code]` of every row, `absent` where the row has no value."""
-    # -1, a row without a value, counts from the end: it finds `absent`.
+    """Map each row's code to a number: `by_value[code]`, or `absent` for a row without a value."""
+    # Code -1 (no value) indexes the last element, `absent`.
     of_rows: Bytes8 = np.array([*by_value, absent], np.int8)[column.codes]
     return of_rows

@@ -1,4 +1,4 @@
-"""The event array, block by block: the scanner reads it, `chrome_recovery` helps where it is damaged."""
+"""Reading of the event array block by block: by the scanner, and by `recovery` where text is damaged."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tracekit.readers.chrome.recovery import Action, Verdict
 from tracekit.readers.chrome.scan import END, MORE, Scanner
 
 SMALLEST_STRETCH, LARGEST_STRETCH = 2**12, 2**20
-"""After damage the scanner is shown stretches that grow from the one to the other."""
+"""Bytes shown to the scanner after damage: doubled from the smallest to the largest."""
 
 BRIDGE_BYTES = 2**14
-"""How much of a new block follows the rest of the one before."""
+"""Bytes of a new block that are copied after the rest of the block before it."""
 
 _SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
 
 
 class Text:
-    """The text from where reading has come to, as far as it has been read in."""
+    """Window over the text of a file: the part that was read in and not yet dropped."""
 
     def __init__(self, blocks: Iterator[bytes], offset: int = 0) -> None:
         self.at_end = False
@@ -31,34 +31,34 @@ class Text:
         self._position = 0
         self._offset = offset
         self._bridged: bytes | None = None
-        """A block of which only the first bytes are in `_data`, after `_rest_length` others."""
+        """Block whose first bytes are already in `_data`, after `_rest_length` older ones."""
         self._rest_length = 0
 
     @property
     def offset(self) -> int:
-        """How much text lies before the `view`."""
+        """Offset of the `view` in the text."""
         return self._offset + self._position
 
     @property
     def view(self) -> memoryview:
-        """The text that has been read in and not been dropped."""
+        """Text that was read in and not yet dropped."""
         return memoryview(self._data)[self._position :]
 
     def remaining(self) -> Iterator[bytes]:
-        """The text from the `view` on, in blocks; nothing else is to be done with it then."""
+        """Iterate over the blocks of the text from the `view` on; the object must not be used afterwards."""
         here = self._data[self._position : None if self._bridged is None else self._rest_length]
         bridged = (self._bridged or b"")[max(0, self._position - self._rest_length) :]
         return chain(filter(None, (here, bridged)), self._blocks)
 
     def drop(self, count: int) -> None:
-        """Go on, `count` bytes further."""
+        """Advance by `count` bytes."""
         self._position += count
 
     def grow(self) -> None:
-        """Read in more: at least as much as there is, so that long elements are not copied often.
+        """Read in at least as much text as there is, to avoid frequent copies of long elements.
 
-        A short rest gets only the first bytes of a new block, to get past the element that the
-        blocks divide; then the block itself is the text, which saves copying it.
+        If little text is left, it gets only the first bytes of the new block, enough for the element that the
+        two blocks share. Then the block itself becomes the text, which saves copying it.
         """
         if self._bridged is not None:
             block, self._bridged = self._bridged, None
@@ -83,7 +83,7 @@ class Text:
             self._replace(blocks[0])
 
     def _read(self, wanted: int) -> list[bytes]:
-        """The next blocks, of at least so many bytes unless the text ends."""
+        """Read the next blocks, of at least `wanted` bytes unless the text ends."""
         blocks: list[bytes] = []
         while wanted > 0:
             block = next(self._blocks, None)
@@ -95,7 +95,7 @@ class Text:
         return blocks
 
     def _replace(self, data: bytes) -> None:
-        """Make `data` what is read in; it starts with the text that has not been dropped."""
+        """Replace the text; `data` starts with the bytes that were not dropped."""
         self._offset += self._position
         self._position = 0
         self._data = data
@@ -108,15 +108,16 @@ class Text:
 
 
 def read_events(text: Text, scanner: Scanner, losses: Losses, max_event_bytes: int) -> bool:
-    """Whether the array's closing bracket was found; the text is then at what follows it.
+    """Read the event array; returns whether its closing bracket was found.
 
-    The scanner has all complete events, `losses` all the others.
+    Afterwards `text` is at the bytes after the array. The scanner has all complete events, and `losses`
+    counts the others.
     """
     return _Array(text, scanner, losses, max_event_bytes).read()
 
 
 class _Places:
-    """`find_place` for a text that goes on, which looks at no byte twice."""
+    """Search of a growing text by `find_resume_point`, without looking at any byte twice."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -125,7 +126,7 @@ class _Places:
         self._searched_to = (-1, False)
 
     def find(self, start: int) -> Place | int:
-        """What `find_place` tells about the view of the text from `start`."""
+        """Find the first resume point in the text's view from `start` on, as `find_resume_point` does."""
         text = self._text
         offset, view = text.offset, text.view
         searched_to = (offset + len(view), text.at_end)
@@ -148,7 +149,7 @@ class _Places:
 
 
 class _Array:
-    """One event array while it is read."""
+    """Reader of one event array."""
 
     def __init__(self, text: Text, scanner: Scanner, losses: Losses, max_event_bytes: int) -> None:
         self.text = text
@@ -157,14 +158,14 @@ class _Array:
         self.losses = losses
         self.max_event_bytes = max_event_bytes
         self.stretch: int | None = None
-        """None until there was damage; then how far ahead the scanner is shown the text, at least.
+        """Least number of bytes shown to the scanner, once there was damage; None before.
 
-        An element that never closes makes the scanner run through all that it is shown. Where
-        there are many, they must not each cost the rest of the file: see rule 17.
+        An element that never closes makes the scanner run through all text it is shown. The bound prevents
+        many such elements from each costing the rest of the file: see rule 17.
         """
 
     def read(self) -> bool:
-        """Whether the array's end was found."""
+        """Read the array; returns whether its end was found."""
         while True:
             view = self.text.view
             limit = self._limit(view)
@@ -193,7 +194,7 @@ class _Array:
                     return found_end
 
     def _limit(self, view: memoryview) -> int | None:
-        """How much of the text the scanner is shown; None where that takes more text to tell."""
+        """Compute how much text to show to the scanner; None if more text must be read to decide."""
         if self.stretch is None or not view:
             return len(view)
         place = self.places.find(max(1, self.stretch))
@@ -204,9 +205,10 @@ class _Array:
         return None
 
     def _recover(self) -> bool | None:
-        """Get past the element at the start of the text; whether the array's end is behind it.
+        """Get past the element at the start of the text.
 
-        None where reading goes on with the next element.
+        Returns whether the array's end follows (True) or the text ended (False). None: reading goes on with
+        the next element.
         """
         repair = True
         while True:
@@ -225,11 +227,11 @@ class _Array:
                 return self._follow(verdict)
 
     def _takes(self, event: bytes) -> bool:
-        """Whether the scanner takes a repaired event (else it is longer than allowed)."""
+        """Check whether the scanner accepts a repaired event; if not, the event is too long."""
         return self.scanner.feed(event) == (len(event), MORE)
 
     def _follow(self, verdict: Verdict) -> bool | None:
-        """Pass over what the verdict covers, as `_recover`."""
+        """Apply a verdict: drop the text it covers and record the loss. Returns the same as `_recover`."""
         action, start = verdict.action, self.text.offset
         if action in (Action.DAMAGED, Action.TOO_LONG):
             return self._search(verdict)
@@ -246,7 +248,7 @@ class _Array:
         return None
 
     def _search(self, verdict: Verdict) -> bool | None:
-        """Drop text until a place turns up where reading can go on, as `_recover`."""
+        """Drop text up to the next resume point. Returns the same as `_recover`."""
         start = self.text.offset
         kind = "too-long" if verdict.action is Action.TOO_LONG else "damaged"
         position = 1
@@ -274,7 +276,7 @@ class _Array:
         return False
 
     def _resume(self, kind: str, start: int, *, ends_array: bool) -> bool | None:
-        """Record the damage up to where reading goes on, as `_recover`."""
+        """Record the damage before the resume point. Returns the same as `_recover`."""
         self.losses.add(kind, start, self.text.offset - start)
         self.stretch = 0
         if ends_array:

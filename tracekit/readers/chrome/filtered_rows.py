@@ -1,7 +1,8 @@
-"""Find traces from which rows were removed after the recording, as filters and samplers of traces do.
+"""Detection of traces from which rows were removed after the recording, by trace filters or samplers.
 
-torch numbers the operators of a recording one by one (`External id`). In a whole trace most numbers follow each other;
-where at least every second one is gone, rows were removed, and idle time, counts and shares are not those of the run.
+torch numbers the operators of a recording one by one (`External id`). In a complete trace, most numbers
+are consecutive. If at least every second one is missing, rows were removed. Idle time, counts and
+shares then differ from those of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LEAST_OPS = 100
 
 
 def note_filtered(rows: Rows, source: str) -> Note | None:
-    """Note that operators were removed from a trace, and the share that is left; None where it is whole."""
+    """Note the share of operators left in a filtered trace; None for a complete trace."""
     column = next((rows.args[key] for key in _KEYS if key in rows.args), None)
     positions = rows.of("op", "range")
     if column is None or len(positions) < _LEAST_OPS:

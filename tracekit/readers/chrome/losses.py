@@ -1,4 +1,4 @@
-"""The losses of one scan, counted by kind."""
+"""Losses of one scan, counted by kind."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from tracekit.readers.loss import Loss
 
 OF_EVENTS = frozenset({"truncated", "damaged", "not-an-event", "too-long"})
-"""Losses that may explain why there are no events."""
+"""Kinds of loss that can explain an absence of events."""
 
 
 class Losses:
-    """One `Loss` per kind: how many, where the first one is, and how many bytes in all."""
+    """Collector with one record per kind of loss: count, first offset and total bytes."""
 
     def __init__(self) -> None:
         self.by_kind: dict[str, Loss] = {}
 
     def add(self, kind: str, offset: int, size_bytes: int, count: int = 1) -> None:
-        """Count one more."""
+        """Count `count` losses of one kind."""
         earlier = self.by_kind.get(kind)
         if earlier is None:
             self.by_kind[kind] = Loss(kind, offset, count, size_bytes)
@@ -30,14 +30,14 @@ class Losses:
             )
 
     def extend(self, losses: Iterable[Loss]) -> None:
-        """Count several."""
+        """Count several losses."""
         for loss in losses:
             self.add(loss.kind, loss.offset, loss.size_bytes, loss.count)
 
     def of_events(self) -> bool:
-        """Whether elements of the event array were lost."""
+        """Check whether elements of the event array were lost."""
         return not OF_EVENTS.isdisjoint(self.by_kind)
 
     def finish(self) -> tuple[Loss, ...]:
-        """The losses in the order of their first offsets."""
+        """List the losses in the order of their first offsets."""
         return tuple(sorted(self.by_kind.values(), key=lambda loss: (loss.offset, loss.kind)))

@@ -1,4 +1,4 @@
-"""The keys that stand outside the event array, read one by one so that a broken one costs only itself."""
+"""Metadata outside the event array, parsed key by key: a broken key loses only itself."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _KEY = re.compile(rb'"(?:[^"\\]|\\.){0,4096}+"[ \t\n\r]*+:[ \t\n\r]*+', re.DOTAL
 _NEXT_KEY = re.compile(rb',[ \t\n\r]*+(?="[^"\\]{0,4096}+"[ \t\n\r]*+:)')
 EVENTS_KEY = "traceEvents"
 MAX_VALUE_BYTES = 16 * 2**20
-"""A longer array or object is left out: parsing it would take many times its size in memory."""
+"""Largest array or object that is parsed: parsing takes many times its size in memory."""
 
 _decode = json.JSONDecoder(strict=False).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A key that was left out, and where it stands in its text."""
+    """A key that was left out: its position and length in the text."""
 
     position: int
     length: int
 
 
 def read_members(text: bytes) -> tuple[dict[str, Any], list[Fault]]:
-    """The values of the members of a top-level object, without its braces, and what is left out.
+    """Parse the members of a top-level object without its braces: (values by key, keys left out).
 
-    The text may end within a member.
+    The text may end inside a member.
     """
     members: dict[str, Any] = {}
     faults: list[Fault] = []
@@ -50,7 +50,7 @@ def read_members(text: bytes) -> tuple[dict[str, Any], list[Fault]]:
 
 
 class _Unreadable(Exception):  # noqa: N818 - always caught in this module
-    """A member that cannot be read, and where reading goes on after it."""
+    """A member that cannot be read, and the position where reading continues."""
 
     def __init__(self, end: int) -> None:
         super().__init__(end)
@@ -58,7 +58,7 @@ class _Unreadable(Exception):  # noqa: N818 - always caught in this module
 
 
 def _member(text: bytes, position: int) -> tuple[int, str, Any]:
-    """The end, the name and the value of the member at a position."""
+    """Parse the member at a position: (end, name, value)."""
     key = _KEY.match(text, position)
     if key is None:
         raise _Unreadable(_next_key(text, position))
@@ -68,7 +68,7 @@ def _member(text: bytes, position: int) -> tuple[int, str, Any]:
         is_cut = stop.reason == strict.INCOMPLETE
         raise _Unreadable(len(text) if is_cut else _next_key(text, position)) from None
     name = str(values.decode(key[0][: key[0].rindex(b'"') + 1]))
-    if name == EVENTS_KEY:  # a second event array, which nobody reads
+    if name == EVENTS_KEY:  # a second event array is not read
         raise _Unreadable(end)
     try:
         return end, name, _value(text[key.end() : end])
@@ -77,7 +77,7 @@ def _member(text: bytes, position: int) -> tuple[int, str, Any]:
 
 
 def _next_key(text: bytes, position: int) -> int:
-    """Where the next member may start after a position."""
+    """Find the position where the next member may start."""
     following = _NEXT_KEY.search(text, position + 1)
     if following is None:
         return len(text)
@@ -85,7 +85,7 @@ def _next_key(text: bytes, position: int) -> int:
 
 
 def _value(raw: bytes) -> Any:
-    """The value of a raw text; raises ValueError where it has none."""
+    """Parse the text of a value; raise ValueError if it has none."""
     if raw.startswith((b"[", b"{")):
         if len(raw) > MAX_VALUE_BYTES:
             raise ValueError

@@ -1,7 +1,7 @@
-"""Where reading can go on after damage: rule 15 of `RECOVERY.md`.
+"""Resume points: where reading can continue after damage (rule 15 of `RECOVERY.md`).
 
-Every pattern is bounded in length, so that a search can drop what it has passed and its result does
-not depend on how the text was cut into blocks.
+Every pattern is bounded in length. A search can therefore drop the text it has passed, and its result does
+not depend on block boundaries.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ TOP_LEVEL_KEYS = (
 )
 
 CONTEXT_BYTES = LONGEST_SPACE + 1
-"""How far back `find_place` looks for the colon that makes an object a value."""
+"""Bytes before a position in which `find_resume_point` looks for the colon that makes an object a value."""
 
 PH_WITHIN_BYTES = 2**16
-"""How far after its start an event must name its phase."""
+"""Bytes from its start within which an event must name its phase."""
 
 _LONGEST_TOKEN_BYTES = 320
 _START = rb"(?P<start>\{" + SPACE + rb'"(?P<key>' + EVENT_KEYS + rb')"' + SPACE + rb":)"
@@ -35,16 +35,16 @@ _FINAL_BRACKETS = expression(rb"\]" + SPACE + rb"\}" + SPACE + rb"\Z")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A position where an event starts, or where the event array ends."""
+    """Position where an event starts, or where the event array ends."""
 
     position: int
     ends_array: bool = False
 
 
 def find_place(data: memoryview, start: int, *, at_end: bool) -> Place | int:
-    """The first place at or after `start`; or the position before which there is none.
+    """Find the first resume point at or after `start`; else return the position before which there is none.
 
-    Places before `start` are not looked for, but up to `CONTEXT_BYTES` before it are looked at.
+    The search starts at `start`, but looks at up to `CONTEXT_BYTES` before it as context.
     """
     candidate = None
     for token in _TOKENS.finditer(data, start):
@@ -69,12 +69,13 @@ def find_place(data: memoryview, start: int, *, at_end: bool) -> Place | int:
 
 
 def final_array_end(data: memoryview) -> int | None:
-    """The position of the bracket that closes the array if the text ends in `]}`."""
+    """Find the bracket that closes the array if the text ends in `]}`; else None."""
     first = max(0, len(data) - _LONGEST_TOKEN_BYTES)
     end_match = _FINAL_BRACKETS.search(data[first:])
     return None if end_match is None else first + end_match.start()
 
 
 def _follows_colon(data: memoryview, position: int) -> bool:
+    """Check whether the last byte before a position, except whitespace, is a colon."""
     before = bytes(data[max(0, position - CONTEXT_BYTES) : position])
     return before.rstrip(b" \t\n\r").endswith(b":")

@@ -1,7 +1,7 @@
-"""Files that hold more than one process: ranks merged on purpose are split, ranks that overwrote each other are recognised.
+"""Files with several processes: merged ranks are split, ranks that overwrote each other are detected.
 
-SGLang's `merge_profiles` puts a label before each pid: `[TP00]`, `[TP01-DP02-PP03-EP04]` … Ids of launches, devices
-and streams repeat between ranks, so a rank is a trace of its own.
+SGLang's `merge_profiles` prefixes each pid with a label: `[TP00]`, `[TP01-DP02-PP03-EP04]` … Ids of
+launches, devices and streams repeat between ranks, so each rank becomes a trace of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PART = expression(r"([A-Z]+)([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank of a merged file: its label as written, its number, and its place in the parallel layout."""
+    """One rank of a merged file: its label as written, its number, and its position in the parallel layout."""
 
     label: str
     number: int
@@ -43,7 +43,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """The ranks of a merged file, for each code of a pid the place of its rank (-1: none), and the pids without labels."""
+    """Ranks of a merged file, the index of the rank of each pid code (-1: none), and the pids without labels."""
 
     ranks: tuple[Rank, ...]
     rank_of_pid: npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class Labelled:
 
 
 def find_labels(pid: Codes) -> Labelled | None:
-    """Read the labels of pids; None for a file of one rank, whose pids have none."""
+    """Parse the rank labels of pids; None for a file of one rank, whose pids have none."""
     matches = [
         _LABELLED.fullmatch(value) if isinstance(value, str) else None for value in pid.values
     ]
@@ -68,7 +68,11 @@ def find_labels(pid: Codes) -> Labelled | None:
 
 
 def _ranks(labels: Sequence[str]) -> tuple[Rank, ...]:
-    """The rank of each label: its tensor rank where these differ, else its place behind pipeline and data ranks."""
+    """Assign a number to each labelled rank.
+
+    The number is the tensor rank if these differ. Otherwise ranks are counted in the order of the engines:
+    pipeline, data, then tensor rank.
+    """
     layouts = [{dim: int(number) for dim, number in _PART.findall(label)} for label in labels]
     tensor_ranks = [layout.get("TP", -1) for layout in layouts]
     if len(set(tensor_ranks)) == len(labels) and min(tensor_ranks) >= 0:
@@ -83,12 +87,12 @@ def _ranks(labels: Sequence[str]) -> tuple[Rank, ...]:
 
 
 def _order(layout: Mapping[str, int]) -> tuple[int, ...]:
-    """What orders ranks as engines number them: pipeline, then data, then tensor ranks."""
+    """Make the sort key that orders ranks as engines do: pipeline, then data, then tensor ranks."""
     return tuple(layout.get(dim, 0) for dim in ("PP", "DP", "TP", "CP", "EP"))
 
 
 def select(rows: Rows, is_kept: Mask) -> Rows:
-    """The rows of one rank: the others are ignored, their threads and arguments left out."""
+    """Select the rows of one rank: ignore all others, and drop their threads and arguments."""
     classes = np.where(is_kept, rows.classes, np.int8(CLASS_CODE["ignored"])).astype(np.int8)
     used = np.zeros(len(rows.thread_process), np.bool_)
     used[rows.thread[is_kept]] = True
@@ -111,20 +115,20 @@ def select(rows: Rows, is_kept: Mask) -> Rows:
 
 
 def merged_note(ranks: Sequence[Rank], source: str) -> Note:
-    """The note on a file that was split into these ranks."""
+    """Make the note on a file that was split into these ranks."""
     labels = tuple(rank.label for rank in ranks)
     message = f"holds {len(ranks):,} merged ranks, read as one process each: {first_few(labels, 8)}"
     return Note("info", MERGED_RANKS, message, source, len(ranks), data=Data(ranks=labels))
 
 
 MOST_REPEATED = 0.01
-"""Damage may change the id of a launch into that of another: a share of repeated ids up to this proves nothing."""
+"""Largest share of repeated launch ids that damage may explain: it can turn one id into another."""
 
 
 def find_interleaved(calls: Calls, source: str) -> Note | None:
-    """The note on a damaged file whose launches are of two processes; None where they are of one.
+    """Make the note on a damaged file whose launches come from two processes; None for one process.
 
-    A process numbers its launches: two processes that write to one file leave the same ids twice, or two pids.
+    A process numbers its launches. Two processes that write to one file leave the same ids twice, or two pids.
     """
     is_launch = calls.named(KERNEL_LAUNCH)
     ids, pids = calls.correlation[is_launch], calls.pid()[is_launch]
@@ -136,7 +140,7 @@ def find_interleaved(calls: Calls, source: str) -> Note | None:
 
 
 def _of_rows(columns: Mapping[str, Sparse], is_kept: Mask) -> dict[str, Sparse]:
-    """The columns with the values of these rows; those without any are left out."""
+    """Filter sparse columns by row; columns that become empty are left out."""
     chosen: dict[str, Sparse] = {}
     for name, column in columns.items():
         places = is_kept[column.rows].nonzero()[0]

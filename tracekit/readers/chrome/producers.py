@@ -1,4 +1,4 @@
-"""Who wrote a Chrome trace, and which of its rows tracekit does not read: counts for `process.recording_kind`."""
+"""Program that wrote a Chrome trace, and counts of rows not read, for `process.recording_kind`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracekit.readers.chrome.tables import Rows, process_names
 _OWN_KEYS = frozenset(
     {"schemaVersion", "deviceProperties", "distributedInfo", "trace_id", "traceName"}
 )
-"""Keys outside the events by which a trace is one of PyTorch's profiler."""
+"""Keys outside the events that identify a trace of PyTorch's profiler."""
 
 _EBPF = re.compile(r"(?<![a-z])e?bpf", re.IGNORECASE)
 _TENSORFLOW = re.compile(r"/job:\w+/replica:\d+|/(?:device:)?(?:GPU|CPU):\d+ (?:Compute|Tensors)")
@@ -24,14 +24,15 @@ _JAX = re.compile(r"\A/(?:device:|host:)|\bXLA\b")
 _MAX_LABELS = 1_000
 
 NO_CATEGORY = "no category"
-"""The label of rows without a category, in a process without a name."""
+"""Label of rows without a category, in a process without a name."""
 
 
 def recorded_rows(scan: Scan, rows: Rows) -> dict[str, Any]:
     """Count the rows of a trace for `Trace.meta`.
 
-    `complete_count` counts rows with a duration but for the profiler's own span, `unread_counts` those of categories that are not read, by category.
-    `producer` is there only where another program than PyTorch's profiler wrote the trace.
+    `complete_count`: rows with a duration, without the profiler's own span. `unread_counts`: the rows among
+    them whose category is not read, by category. `producer` is set only if another program than
+    PyTorch's profiler wrote the trace.
     """
     complete = _complete(scan)
     unread = rows.is_of("other") & complete
@@ -46,18 +47,18 @@ def recorded_rows(scan: Scan, rows: Rows) -> dict[str, Any]:
 
 
 def _complete(scan: Scan) -> npt.NDArray[np.bool_]:
-    """Which rows are complete events, or begin one."""
+    """Find the rows that are complete events or begin one."""
     codes = [code for code, phase in enumerate(scan.ph.values) if phase in ("X", "B")]
     return np.isin(scan.ph.codes, codes)
 
 
 def _has_category(scan: Scan) -> bool:
-    """Whether any row has a category of PyTorch's profiler."""
+    """Check whether any row has a category of PyTorch's profiler."""
     return any(str(value).lower() in CLASS_OF_CATEGORY for value in scan.cat.values)
 
 
 def _by_label(scan: Scan, rows: Rows, unread: npt.NDArray[np.bool_]) -> dict[str, int]:
-    """The count of unread rows per category; rows without a category are counted by the name of their process."""
+    """Count unread rows by category, or by the name of their process if they have none."""
     counts: Counter[str] = Counter()
     codes, number = np.unique(scan.cat.codes[unread], return_counts=True)
     for code, count in zip(codes.tolist(), number.tolist(), strict=True):
@@ -73,7 +74,7 @@ def _by_label(scan: Scan, rows: Rows, unread: npt.NDArray[np.bool_]) -> dict[str
 
 
 def _producer(scan: Scan, rows: Rows) -> str:
-    """Which other program wrote the trace, as a kind of recording."""
+    """Identify the other program that wrote the trace, as a kind of recording."""
     processes = list(process_names(rows).values())
     told = [*processes, *_texts(scan.cat), *_texts_of(scan.meta)]
     if any(map(_EBPF.search, told)):
@@ -86,11 +87,12 @@ def _producer(scan: Scan, rows: Rows) -> str:
 
 
 def _texts(column: Codes) -> list[str]:
+    """List the distinct values of a column that are strings."""
     return [value for value in column.values if isinstance(value, str)]
 
 
 def _texts_of(meta: dict[str, Any]) -> list[str]:
-    """The texts of the metadata outside the events, one level deep."""
+    """List keys and strings of the metadata outside the events, one level deep."""
     texts = []
     for key, value in meta.items():
         values = value.values() if isinstance(value, dict) else (value,)

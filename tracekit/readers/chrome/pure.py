@@ -1,7 +1,7 @@
-"""The event array in pure Python, for machines where `_scan` could not be built.
+"""Scanner of the event array in pure Python, for machines where `_scan` could not be built.
 
-The fast path gives the standard json module a window of whole events at a time, as long as json
-and the strict layer agree on its text; every other event is read by the strict layer itself.
+The fast path parses a window of complete events with the standard json module, if json and the strict
+layer agree on its text. The strict layer reads every other event itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tracekit.readers.chrome.strict import Stop
 from tracekit.readers.chrome.values import Number
 
 SMALLEST_WINDOW, LARGEST_WINDOW = 2**12, 2**17
-"""Windows double while json takes them and halve when it does not: damage costs little."""
+"""Window sizes in bytes: doubled after each success of json and halved after each failure, to keep damage cheap."""
 
 MOST_TRIES = 16
-"""How many closing braces are looked at for the end of a window."""
+"""Most closing braces examined as the end of a window."""
 
 _SEPARATORS = re.compile(rb"[ \t\n\r,]*+")
 _BOUNDARY = re.compile(rb'\}[ \t\n\r]*+,[ \t\n\r]*+(?=\{[ \t\n\r]*+["}])')
@@ -36,7 +36,7 @@ _parse = json.JSONDecoder(parse_float=Number, parse_constant=Number, strict=Fals
 
 
 class PureScanner:
-    """The columns of the events fed to it; the same as those of the scanner in C."""
+    """Scanner in Python; its columns are the same as those of the scanner in C."""
 
     def __init__(self, keep: Keep, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
@@ -44,7 +44,7 @@ class PureScanner:
         self._rows = Rows(keep)
 
     def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
-        """(consumed, state), see `Scanner`."""
+        """Read the complete events in `data`: (bytes consumed, state), see `Scanner`."""
         view = memoryview(data)
         position, end = 0, len(view)
         while True:
@@ -71,11 +71,11 @@ class PureScanner:
             position = event_end
 
     def finish(self) -> dict[str, object]:
-        """The columns by the names that `Scan` gives them."""
+        """Return the columns under their names in `TraceScan`."""
         return self._rows.finish()
 
     def _take_window(self, view: memoryview, start: int) -> int:
-        """The position after the events at `start` that json took; `start` if it took none."""
+        """Read the events at `start` that json accepts; returns the position after them, `start` if none."""
         while True:
             size = min(self._window, self._max_event_bytes)
             chunk = bytes(view[start : start + size])
@@ -90,9 +90,9 @@ class PureScanner:
                 return start
 
     def _takes(self, chunk: bytes) -> bool:
-        """Whether json takes these events; if so, they are in the columns."""
+        """Parse events with json and add them to the columns; returns whether it could."""
         was_enabled = gc.isenabled()
-        gc.disable()  # or it would look for cycles among a thousand new objects, again and again
+        gc.disable()  # else it repeatedly searches thousands of new objects for cycles
         try:
             events = _parsed_events(chunk)
             if events is not None:
@@ -104,7 +104,7 @@ class PureScanner:
 
 
 def _last_boundary(chunk: bytes) -> int:
-    """The position after a late `}` in a chunk that a comma and another object follow, or 0."""
+    """Find the position after a late `}` in a chunk that a comma and another object follow; 0 if none."""
     position = len(chunk)
     for _ in range(MOST_TRIES):
         position = chunk.rfind(b"}", 0, position)
@@ -116,10 +116,10 @@ def _last_boundary(chunk: bytes) -> int:
 
 
 def _parsed_events(chunk: bytes) -> list[dict[str, Any]] | None:
-    """The events of a chunk if it is JSON that means the same in the strict layer, else None."""
+    """Parse the events of a chunk with json; None if the strict layer may read it differently."""
     if b"\\" in chunk and not _escapes_agree(chunk):
         return None
-    if b"-0" in chunk and _MINUS_ZERO.search(chunk):  # json forgets the sign, which is recorded
+    if b"-0" in chunk and _MINUS_ZERO.search(chunk):  # json drops the sign of -0
         return None
     text = "[" + chunk.decode("utf-8", "replace") + "]"
     try:
@@ -130,10 +130,10 @@ def _parsed_events(chunk: bytes) -> list[dict[str, Any]] | None:
 
 
 def _escapes_agree(chunk: bytes) -> bool:
-    """Whether JSON with escapes means the same in the strict layer.
+    """Check whether JSON with escapes means the same in the strict layer.
 
-    No key may hold an escape, and no surrogate may be alone. The first backslash of a string is
-    found first, and its string is passed over whole, so that each match starts a string's escapes.
+    No key may contain an escape, and no surrogate may be alone. Each match starts at the first backslash of
+    a string and consumes the string, so every string is checked once.
     """
     if _LONE_SURROGATE.search(chunk):
         return False

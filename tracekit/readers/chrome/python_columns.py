@@ -1,4 +1,4 @@
-"""Columns of Python values as they grow row by row, and the arrays they become."""
+"""Columns of Python values that grow row by row, and their conversion to arrays."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ from tracekit.readers.chrome.values import (
 
 
 class _CodeOf(dict[int | str, int]):
-    """Codes by value, numbered as they are first asked for."""
+    """Codes by value, numbered in the order of first lookup."""
 
     def __missing__(self, value: int | str | None) -> int:
+        """Assign the next code to a new value; None gives -1.
+
+        Integers out of range are coded as text, and long text is shortened.
+        """
         if value is None:
             return -1
         if isinstance(value, int) and not INT_MIN <= value <= UINT64_MAX:
@@ -40,14 +44,14 @@ class _CodeOf(dict[int | str, int]):
 
 
 class LabelColumn:
-    """One code per row of a column that every row has."""
+    """Dictionary-encoded column with a code for every row."""
 
     __slots__ = ("code_of", "codes", "plain_types", "to_label")
 
     def __init__(self, to_label: Callable[[Scalar | Json], int | str | None], *types: type) -> None:
         self.to_label = to_label
         self.plain_types = {type(None), *types}
-        """Types whose values stand for themselves and, among each other, are equal only if same."""
+        """Types whose values need no conversion and are equal only if they are the same value."""
         self.codes = array("i")
         self.code_of = _CodeOf()
 
@@ -56,7 +60,7 @@ class LabelColumn:
         self.codes.append(self.code_of[self.to_label(value)])  # type: ignore[index]
 
     def extend(self, parsed: list[Any]) -> None:
-        """Append rows of what the json module parsed."""
+        """Append rows of values that the json module parsed."""
         if set(map(type, parsed)) <= self.plain_types:
             self.codes.extend(map(self.code_of.__getitem__, parsed))
             return
@@ -64,13 +68,13 @@ class LabelColumn:
             self.add(plain_value(value))
 
     def finish(self) -> Codes:
-        """The column as arrays."""
+        """Convert the column to arrays."""
         codes = as_numpy(self.codes, np.int32)
         return Codes(codes.astype(smallest_type(len(self.code_of))), list(self.code_of))
 
 
 class TimeColumn:
-    """Nanoseconds per row, and the rows that have none."""
+    """Nanoseconds per row, and the rows without a time."""
 
     __slots__ = ("missing", "times")
 
@@ -86,7 +90,7 @@ class TimeColumn:
         self.times.append(nanoseconds)
 
     def extend(self, parsed: list[Any]) -> None:
-        """Append rows of what the json module parsed."""
+        """Append rows of values that the json module parsed."""
         try:
             times = _common_times(parsed)
         except (TypeError, ValueError, OverflowError):
@@ -99,7 +103,7 @@ class TimeColumn:
         self.times.extend(times)
 
     def finish(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The times, and which of them there are."""
+        """Convert the column to (times in ns, whether each is known)."""
         times = as_numpy(self.times, np.int64)
         is_known = np.ones(len(times), dtype=np.bool_)
         is_known[as_numpy(self.missing, np.int32)] = False
@@ -107,10 +111,10 @@ class TimeColumn:
 
 
 def _common_times(parsed: list[Any]) -> array[int]:
-    """Nanoseconds where all are integers or all have a point, None as 0; raises on all else."""
+    """Convert parsed times to ns: all integers, or all with a point; None gives 0. Raises on other values."""
     kinds = set(map(type, parsed)) - {type(None)}
     if kinds == {Number}:
-        # Nearly every time has three decimals, so that only the point has to go.
+        # Nearly every time has three decimals: removing the point converts us to ns.
         times = [
             0 if t is None else (int(t[:-4] + t[-3:]) if t[-4:-3] == "." else _needed_time(t))
             for t in parsed
@@ -122,9 +126,9 @@ def _common_times(parsed: list[Any]) -> array[int]:
 
 
 def _needed_time(text: str) -> int:
-    """Nanoseconds of a number with a point; raises on what is none."""
+    """Convert the text of a number with a point to ns; raises ValueError for other text."""
     integer_part, _, fraction = text.partition(".")
-    if len(fraction) in (1, 2):  # digits: with an exponent JSON has three characters at least
+    if len(fraction) in (1, 2):  # digits only: a JSON exponent makes it at least three characters
         return int(integer_part + fraction.ljust(3, "0"))
     nanoseconds = values.nanoseconds_of(text)
     if nanoseconds is None:
@@ -133,27 +137,28 @@ def _needed_time(text: str) -> int:
 
 
 def _nanoseconds(parsed: Any) -> int | None:
-    """Nanoseconds of what the json module parsed as a time."""
+    """Convert a time that the json module parsed to ns; None if it is not a time."""
     if type(parsed) is int or isinstance(parsed, str):
         return values.nanoseconds_of(str(parsed))
     return None
 
 
 class _OtherCodes(dict[Any, int]):
-    """Codes of `coded`, by the text of strings and by kind and value of all others."""
+    """Codes of `coded`, by the text of strings and by (type, value) of all other values."""
 
     def __init__(self) -> None:
         super().__init__()
         self.coded: list[Any] = []
 
     def __missing__(self, identity: Any) -> int:
+        """Assign the next code to a new value."""
         code = self[identity] = len(self.coded)
         self.coded.append(identity[1] if type(identity) is tuple else identity)
         return code
 
 
 class ValueColumn:
-    """The values of one key, kept apart by kind: integers, floats, and codes for all others."""
+    """Values of one key, stored by kind: integers, floats, and codes for all others."""
 
     __slots__ = (
         "code_of",
@@ -172,10 +177,10 @@ class ValueColumn:
         self.coded_rows, self.codes = array("i"), array("i")
         self.code_of = _OtherCodes()
         self.code_of_parsed: dict[str, int] = {}
-        """Of arrays and objects, by the repr of what the json module parsed."""
+        """Codes of arrays and objects, by the repr of the parsed value."""
 
     def add(self, row: int, value: Scalar | Json) -> None:
-        """Put a value into a row."""
+        """Set the value of a row."""
         if type(value) is int and INT_MIN <= value <= INT64_MAX:
             self.integer_rows.append(row)
             self.integers.append(value)
@@ -187,7 +192,7 @@ class ValueColumn:
             self.codes.append(self.code_of[value if type(value) is str else (type(value), value)])
 
     def extend(self, rows: array[int], parsed: Sequence[Any]) -> None:
-        """Put what the json module parsed into rows that have no value yet."""
+        """Set values that the json module parsed, in rows without a value."""
         kinds = set(map(type, parsed))
         if kinds == {int}:
             try:
@@ -209,6 +214,7 @@ class ValueColumn:
             self._extend_mixed(rows, parsed)
 
     def _extend_mixed(self, rows: array[int], parsed: Sequence[Any]) -> None:
+        """Set parsed values of several kinds one by one."""
         for row, value in zip(rows, parsed, strict=True):
             if isinstance(value, list | dict):
                 self.codes.append(self._json_code(value))
@@ -217,7 +223,7 @@ class ValueColumn:
                 self.add(row, plain_value(value))
 
     def _json_code(self, parsed: Any) -> int:
-        """The code of a parsed array or object; its text is made once per distinct value."""
+        """Look up the code of a parsed array or object; its text is built once per distinct value."""
         try:
             identity = repr(parsed)
         except RecursionError:
@@ -228,7 +234,7 @@ class ValueColumn:
         return code
 
     def finish(self) -> Sparse:
-        """The column as arrays: see `Sparse` for the kinds."""
+        """Convert the column to arrays; see `Sparse` for the kinds."""
         kinds = [bool(self.integer_rows), bool(self.float_rows), bool(self.coded_rows)]
         if kinds == [True, False, False]:
             return self._ordered(self.integer_rows, as_numpy(self.integers, np.int64))
@@ -239,10 +245,11 @@ class ValueColumn:
         return self._mixture()
 
     def _all_integers(self) -> bool:
+        """Check whether all coded values are integers (too large for int64)."""
         return all(type(value) is int for value in self.code_of.coded)
 
     def _ordered(self, rows: array[int], values: npt.NDArray[Any]) -> Sparse:
-        """Values by ascending rows: within each window they came by kinds of events."""
+        """Sort values by row: within a window, events were appended shape by shape."""
         row_numbers = as_numpy(rows, np.int32)
         if (row_numbers[1:] > row_numbers[:-1]).all():
             return Sparse(row_numbers, values)
@@ -250,15 +257,16 @@ class ValueColumn:
         return Sparse(row_numbers[order], values[order])
 
     def _unsigned(self) -> Sparse:
+        """Convert a column of non-negative integers to uint64."""
         unsigned = np.array(self.code_of.coded, dtype=np.uint64)
         large = unsigned[as_numpy(self.codes, np.int32)]
         small = as_numpy(self.integers, np.int64).astype(np.uint64)
         return self._ordered(self.integer_rows + self.coded_rows, np.concatenate([small, large]))
 
     def _mixture(self) -> Sparse:
-        """Integers, floats and others under one numbering, in the order of first use."""
+        """Encode integers, floats and other values in one dictionary, in the order of first use."""
         integers, integer_codes = np.unique(as_numpy(self.integers, np.int64), return_inverse=True)
-        # By their bits, so that 0.0 and -0.0 differ and NaN equals NaN.
+        # Compare bits: 0.0 and -0.0 differ, and NaN equals NaN.
         bits = as_numpy(self.floats, np.float64).view(np.int64)
         float_bits, float_codes = np.unique(bits, return_inverse=True)
         floats = float_bits.view(np.float64)
@@ -277,7 +285,7 @@ class ValueColumn:
 
 
 class KeyedColumns:
-    """Columns by key, made as keys turn up."""
+    """Columns by key, created on first use."""
 
     __slots__ = ("columns",)
 
@@ -285,19 +293,19 @@ class KeyedColumns:
         self.columns: dict[str, ValueColumn] = {}
 
     def column(self, key: str) -> ValueColumn:
-        """The column of a key."""
+        """Find or create the column of a key."""
         column = self.columns.get(key)
         if column is None:
             column = self.columns[key] = ValueColumn()
         return column
 
     def finish(self) -> dict[str, Sparse]:
-        """The columns as arrays; each is given up as soon as its arrays are made."""
+        """Convert the columns to arrays; each is freed as soon as its arrays exist."""
         return {key: self.columns.pop(key).finish() for key in list(self.columns)}
 
 
 def plain_value(parsed: Any) -> Scalar | Json:
-    """The value of what the json module parsed, numbers with a point being `Number`s."""
+    """Convert a value from the json module to a scalar or compact JSON; numbers with a point are `Number`s."""
     if type(parsed) is Number:
         return float(parsed)
     if type(parsed) is int and not INT_MIN <= parsed <= UINT64_MAX:
@@ -309,12 +317,12 @@ def plain_value(parsed: Any) -> Scalar | Json:
 
 
 def as_numpy(values: array[Any], dtype: type[Any]) -> npt.NDArray[Any]:
-    """The array over the same memory."""
+    """View an array's memory as a numpy array, without a copy."""
     return np.frombuffer(values, dtype=dtype) if values else np.empty(0, dtype=dtype)
 
 
 def _is_deep(parsed: Any) -> bool:
-    """Whether a parsed array or object nests deeper than `MAX_DEPTH`."""
+    """Check whether a parsed array or object nests deeper than `MAX_DEPTH`."""
     layer = [parsed]
     for _ in range(MAX_DEPTH):
         children = (each.values() if isinstance(each, dict) else each for each in layer)

@@ -1,4 +1,4 @@
-"""The rows of the scanner in pure Python: events of either kind of parsing, appended to columns."""
+"""Rows of the scanner in pure Python: events from json or the strict layer, appended to columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracekit.readers.chrome.strict import Element
 
 
 class Rows:
-    """The rows so far."""
+    """Columns of the rows read so far."""
 
     def __init__(self, keep: Keep) -> None:
         self.keep_args = None if keep.args is None else frozenset(keep.args)
@@ -34,7 +34,7 @@ class Rows:
         self.count = 0
 
     def add_element(self, element: Element) -> None:
-        """Append the event that the strict layer read."""
+        """Append an event that the strict layer read."""
         raw = element.members
         name_text = raw.get(b"name", b"")
         name = None
@@ -54,7 +54,7 @@ class Rows:
         self.count += 1
 
     def add_parsed(self, events: list[dict[str, Any]]) -> None:
-        """Append events that the json module parsed: column by column, which is fastest."""
+        """Append events that the json module parsed, column by column because that is fastest."""
         if self.skip_cats:
             events = self._without_skipped(events)
         for name, column in (self.labels | self.times).items():
@@ -76,18 +76,18 @@ class Rows:
         self.count += len(events)
 
     def _without_skipped(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The events whose rows are kept; the others are counted."""
+        """Filter out the events whose category is skipped, and count them."""
         cats, skips = self.skip_cats, self._skips
         return [
             event
             for event in events
-            # Of nearly all rows the first line decides, without a call.
+            # The first line decides nearly all rows without a call.
             if (type(cat := event.get("cat")) is str and cat not in cats)
             or not skips(_parsed_label(cat), event.get("name"))
         ]
 
     def finish(self) -> dict[str, object]:
-        """The columns by the names that `Scan` gives them."""
+        """Return the columns under their names in `TraceScan`."""
         columns: dict[str, object] = {n: labels.finish() for n, labels in self.labels.items()}
         for name, times in self.times.items():
             columns[f"{name}_ns"], columns[f"has_{name}"] = times.finish()
@@ -96,7 +96,7 @@ class Rows:
         return columns
 
     def _skips(self, cat: str | None, name: Any) -> bool:
-        """Whether a row of this category is left out, given its name; counts it if so."""
+        """Check whether a row of this category and name is skipped; count it if so."""
         if cat is None or cat not in self.skip_cats:
             return False
         if self.keep_names and type(name) is str and name.startswith(self.keep_names):
@@ -105,7 +105,7 @@ class Rows:
         return True
 
     def _wants(self, key: str) -> bool:
-        """Whether the args of this key are kept."""
+        """Check whether the argument of this key is kept."""
         return (self.keep_args is None or key in self.keep_args) and key not in self.skip_args
 
 
@@ -119,7 +119,7 @@ class _Shape:
         self.objects: list[dict[str, Any]] = []
 
     def add(self, row: int, members: dict[str, Any]) -> None:
-        """Append one more."""
+        """Append an object."""
         self.rows.append(row)
         self.objects.append(members)
 
@@ -128,7 +128,7 @@ _Shapes = defaultdict[tuple[str, ...], _Shape]
 
 
 def _columns(shapes: _Shapes) -> Iterator[tuple[str, array[int], tuple[Any, ...]]]:
-    """(key, rows, the value of each row) of every key of every shape."""
+    """Yield (key, rows, value of each row) for every key of every shape."""
     for keys, shape in shapes.items():
         values_by_key = zip(*map(dict.values, shape.objects), strict=True)
         for key, parsed in zip(keys, values_by_key, strict=True):
@@ -136,9 +136,10 @@ def _columns(shapes: _Shapes) -> Iterator[tuple[str, array[int], tuple[Any, ...]
 
 
 def _parsed_label(parsed: Any) -> str | None:
+    """Convert a parsed category to its label; None if absent."""
     return parsed if type(parsed) is str else values.label(plain_value(parsed))
 
 
 def _by_name(members: dict[bytes, bytes]) -> dict[str, bytes]:
-    """The members by their decoded keys, of which the last one wins."""
+    """Decode the keys of members; of equal keys, the last one wins."""
     return {values.key(raw_key): value for raw_key, value in members.items()}

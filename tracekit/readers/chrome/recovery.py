@@ -1,7 +1,7 @@
-"""What to do with an element that the strict layer does not take: rules 13 to 16 of `RECOVERY.md`.
+"""Repair or skipping of elements that the strict layer rejects: rules 13 to 16 of `RECOVERY.md`.
 
-Everything is decided from the bytes between the element and the next place where reading can go on,
-in time linear in their number.
+Decisions depend only on the bytes between the element and the next resume point, and take time linear
+in their number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tracekit.readers.chrome.values import unescape
 
 
 class Action(Enum):
-    """What the element turned out to be."""
+    """Kinds of verdict on a rejected element."""
 
     MORE = "more bytes are needed to tell"
     PASS = "an element that is no event"  # noqa: S105
@@ -33,9 +33,9 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`length` bytes are this; the `text` of a repaired event is what the scanner is to read.
+    """The first `length` bytes are of kind `action`; `text` is the repaired event for the scanner.
 
-    For DAMAGED, the bytes before `length` are valid, so that brackets there do not end the array.
+    For DAMAGED, the bytes before `length` are valid, so brackets there do not end the array.
     """
 
     action: Action
@@ -45,7 +45,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """The bytes that an element may have; `is_open` while more of them may come."""
+    """Bytes that may belong to an element; `is_open` if more of them may follow."""
 
     data: memoryview
     is_open: bool
@@ -54,9 +54,9 @@ class _Segment:
 def examine(
     data: memoryview, next_place: Place | int, *, at_end: bool, max_bytes: int, repair: bool = True
 ) -> Verdict:
-    """What the element at the start of `data` is.
+    """Judge the element at the start of `data`.
 
-    `next_place` is what `find_place` tells about `data` from 1; `at_end` if the text ends with `data`.
+    `next_place` is the result of `find_resume_point` for `data` from 1. `at_end`: the text ends with `data`.
     """
     place = None
     limit = max_bytes
@@ -75,12 +75,15 @@ def examine(
         is_last = at_end and isinstance(next_place, int)
         return _lost(data, stop, place, is_last=is_last, too_long=too_long)
     if is_open and isinstance(next_place, int) and verdict.length > next_place:
-        return Verdict(Action.MORE)  # a place may yet turn up within the element
+        return Verdict(Action.MORE)  # a resume point may still appear within the element
     return verdict
 
 
 def _repaired(segment: _Segment) -> tuple[Verdict | None, Stop]:
-    """(the verdict on an event that can be written out, or that needs more bytes; where form a. stopped)."""
+    """Try to write out the element as an event: (verdict or None, where form a. stopped).
+
+    The verdict is a repaired event, or that more bytes are needed.
+    """
     try:
         return Verdict(Action.REPAIRED, *_write_event(segment)), Stop(BROKEN, 0)
     except Stop as stop:
@@ -91,7 +94,7 @@ def _repaired(segment: _Segment) -> tuple[Verdict | None, Stop]:
 def _lost(
     data: memoryview, stop: Stop, place: Place | None, *, is_last: bool, too_long: bool
 ) -> Verdict:
-    """The verdict on an element that cannot be read, and where form a. stopped in it."""
+    """Judge an element that cannot be read; `stop` is where form a. stopped in it."""
     if place is not None:
         return Verdict(Action.ARRAY_END if place.ends_array else Action.RESUME, place.position)
     if too_long and stop.reason == INCOMPLETE:
@@ -105,7 +108,7 @@ def _lost(
 
 
 def at_text_end(data: memoryview, valid: int) -> Verdict:
-    """What damage that reaches the end of the text is: `]}` there, after what is valid, or a cut."""
+    """Judge damage that reaches the end of the text: `]}` after the valid bytes, or a cut."""
     bracket = final_array_end(data)
     if bracket is not None and bracket >= valid:
         return Verdict(Action.ARRAY_END, bracket)
@@ -113,10 +116,10 @@ def at_text_end(data: memoryview, valid: int) -> Verdict:
 
 
 def _pass_over(data: memoryview, segment: _Segment, *, at_end: bool) -> Verdict | None:
-    """The verdict on an element that starts with no brace, if that can be passed over."""
+    """Judge an element that starts without a brace: skipped, more bytes needed, or None (damage)."""
     limit = len(segment.data)
     try:
-        end = strict.value_end(data[: limit + 1], 0)  # one byte more shows where a bare one ends
+        end = strict.value_end(data[: limit + 1], 0)  # one more byte shows where a bare value ends
     except Stop as stop:
         if stop.reason == INCOMPLETE and segment.is_open:
             return Verdict(Action.MORE)
@@ -129,7 +132,7 @@ def _pass_over(data: memoryview, segment: _Segment, *, at_end: bool) -> Verdict 
     return None
 
 
-# ---- rule 14: the two forms in which an event is tried again
+# ---- rule 14: the two forms in which an event is tried
 
 _SEPARATORS = expression(rb"[ \t\n\r,]*+")
 _STOP = expression(rb'["\\]')
@@ -150,10 +153,10 @@ _LONGEST_CONTEXT_BYTES = 1024
 
 
 def _write_event(segment: _Segment) -> tuple[int, bytes]:
-    """The end of the event and its text, in the first form in which it completes; raises `Stop`.
+    """Write out an event in the first form that completes: (end, text); raises `Stop`.
 
-    Form b can only help where form a has paired the wrong quotes. The `Stop` is that of form a,
-    unless more bytes may complete form b.
+    Form b. helps only if form a. paired the wrong quotes. The `Stop` is that of form a., unless more bytes
+    may complete form b.
     """
     try:
         return _write_plain(segment)
@@ -169,7 +172,7 @@ def _write_event(segment: _Segment) -> tuple[int, bytes]:
 
 
 def _write_plain(segment: _Segment) -> tuple[int, bytes]:
-    """Form a: as in the strict layer, but keys may hold escapes, and commas do not matter."""
+    """Write out an event in form a.: as in the strict layer, but keys may have escapes and commas are optional."""
 
     def read_string(start: int, _after: re.Pattern[bytes]) -> tuple[int, bytes]:
         end = strict.string_end(segment.data, start)
@@ -183,7 +186,7 @@ def _write_plain(segment: _Segment) -> tuple[int, bytes]:
 
 
 def _write_lenient(segment: _Segment) -> tuple[int, bytes]:
-    """Form b: as form a, but a quote ends a string only where one can end."""
+    """Write out an event in form b.: as form a., but a quote ends a string only where a string can end."""
 
     def read_string(start: int, after: re.Pattern[bytes]) -> tuple[int, bytes]:
         return _lenient_string(segment, start, after, after)
@@ -195,7 +198,7 @@ def _write_lenient(segment: _Segment) -> tuple[int, bytes]:
 
 
 class _Writer:
-    """Writes an event out as JSON that the strict layer takes; strings are read by the form."""
+    """Writer of an event as JSON that the strict layer accepts; the form determines how strings are read."""
 
     def __init__(
         self,
@@ -208,10 +211,11 @@ class _Writer:
         self.read_container = read_container
 
     def write_event(self) -> tuple[int, bytes]:
-        """The end of the event at the start of the data, and its text; raises `Stop`."""
+        """Write out the event at the start of the data: (end, text); raises `Stop`."""
         return self._write_object(0, is_event=True)
 
     def _write_object(self, position: int, *, is_event: bool) -> tuple[int, bytes]:
+        """Write out an object member by member."""
         members: list[bytes] = []
         position += 1
         while True:
@@ -230,6 +234,7 @@ class _Writer:
             members.append(b'"' + _plain_key(key) + b'":' + value)
 
     def _write_value(self, position: int, *, is_args: bool) -> tuple[int, bytes]:
+        """Write out the value at a position."""
         first = strict.byte_at(self.data, position)
         if first == 0x22:
             end, content = self.read_string(position, _AFTER_VALUE)
@@ -243,7 +248,7 @@ class _Writer:
 
 
 def _plain_key(key: bytes) -> bytes:
-    """A key without escapes; quotes and backslashes, which a key cannot hold, as `'` and `/`."""
+    r"""Remove the escapes from a key; `"` and `\`, which a key cannot contain, become `'` and `/`."""
     if b"\\" not in key:
         return key
     text = unescape(key.decode("utf-8", "replace"))
@@ -253,10 +258,10 @@ def _plain_key(key: bytes) -> bytes:
 def _lenient_string(
     segment: _Segment, start: int, after: re.Pattern[bytes], after_escaped: re.Pattern[bytes]
 ) -> tuple[int, bytes]:
-    """The end and the content of the string at `start`, with quotes inside it escaped.
+    """Read the string at `start`: (end, content with inner quotes escaped).
 
-    Where the quote that ends it follows a lone backslash, the text is taken for a path of Windows:
-    its backslashes are ordinary bytes.
+    If a lone backslash precedes the closing quote, the text is read as a Windows path: its backslashes are
+    ordinary bytes.
     """
     data = segment.data
     position = start + 1
@@ -285,11 +290,12 @@ def _lenient_string(
 
 
 def _escape_quote(match: re.Match[bytes]) -> bytes:
+    """Escape a quote; keep an escape as it is."""
     return b'\\"' if match[0] == b'"' else match[0]
 
 
 def _lenient_container(segment: _Segment, start: int) -> tuple[int, bytes]:
-    """The end and the text of the array or object at `start`, quotes inside strings escaped."""
+    """Read the array or object at `start`: (end, text with quotes inside strings escaped)."""
     data = segment.data
     parts: list[bytes] = []
     depth, position = 0, start

@@ -1,7 +1,7 @@
-"""What a scanner hands to the Chrome-trace reader: columns, no meaning yet.
+"""Interface between the scanners and the Chrome-trace reader: uninterpreted columns.
 
-Two scanners fill these columns, `_scan` (C) and `chrome_pure` (Python), with equal results for any bytes
-whatever; `RECOVERY.md` beside this file is the grammar that both follow.
+Two scanners fill these columns, `_scan` (C) and `pure` (Python), with equal results for any input.
+`RECOVERY.md` in this folder is the grammar of both.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from tracekit.model.records import dataclass
 from tracekit.readers.loss import Loss
 
 MORE, BAD, END = 0, 1, 2
-"""States after `Scanner.feed`: wants more bytes; the element at `consumed` is outside the strict grammar;
-the array's closing bracket was consumed."""
+"""States after `Scanner.feed`.
+
+MORE: more bytes are needed. BAD: the element at `consumed` is outside the strict grammar.
+END: the array's closing bracket was consumed.
+"""
 
 MAX_EVENT_BYTES = 128 * 2**20
-"""An element longer than this is skipped as damage: what bounds the memory of a hostile file."""
+"""Largest element that is read; a longer one is skipped as damage, to bound memory on hostile files."""
 
 Scalar = int | float | str | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A dictionary-encoded column over all rows: `codes[row]` is an index into `values`, -1 where absent.
+    """Dictionary-encoded column over all rows: `codes[row]` indexes `values`, -1 if absent.
 
-    Codes are of the smallest type for so many values.
-
-    `values` are unique by type and value, each is used by at least one row, in the order of first use.
+    Codes have the smallest integer type that fits. `values` are unique by type and value, are all used by at
+    least one row, and are in the order of first use.
     """
 
     codes: npt.NDArray[np.signedinteger[Any]]
@@ -40,13 +42,12 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """A column that few rows have: `values[i]` belongs to row `rows[i]`; rows ascend, no row twice.
+    """Column that few rows have: `values[i]` belongs to row `rows[i]`; rows are unique and ascend.
 
-    `values` is int64, uint64 or float64 when all values are of that one kind (integers above int64 make
-    it uint64 when none is negative). Anything else (strings, JSON text of arrays and objects, mixtures,
-    booleans, nulls) is dictionary-encoded: int32 codes into `categories`, which are unique by type and
-    value, each used, in the order of first use. Arrays and objects appear as compact JSON text wrapped
-    in `Json`.
+    `values` is int64, uint64 or float64 if all values are of that one kind (integers above int64 make
+    it uint64 if none is negative). Other columns (strings, arrays and objects, mixtures, booleans, nulls)
+    are dictionary-encoded: int32 codes into `categories`, which are unique by type and value, all used, and
+    in the order of first use. Arrays and objects are compact JSON text wrapped in `Json`.
     """
 
     rows: npt.NDArray[np.int32]
@@ -57,30 +58,30 @@ class Sparse:
 def with_zeros(
     values: Sequence[float | None], dtype: type[np.number[Any]]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """(the numbers with 0 for None, which of them are numbers)."""
+    """Convert optional numbers to arrays: (values with 0 for None, whether each is a number)."""
     is_number = np.array([value is not None for value in values], np.bool_)
     return np.array([value or 0 for value in values], dtype), is_number
 
 
 def smallest_type(count: int) -> Any:
-    """The smallest type of the codes of so many texts, with -1 for none."""
+    """Choose the smallest integer type for the codes of `count` values, and -1 for none."""
     return np.min_scalar_type(-count - 1)
 
 
 class Json(str):
-    """The compact JSON text of an array or object (told apart from a string that looks the same)."""
+    """Compact JSON text of an array or object, distinct from a string with the same text."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All of one trace file in columns; a row is an element of `traceEvents`, in file order.
+    """Columns of one trace file; a row is an element of `traceEvents`, in file order.
 
     `ts_ns` and `dur_ns` are exact int64 nanoseconds relative to the file's own base, valid where
-    `has_ts`/`has_dur`. `args` holds every key of `args` (unless fewer were asked for), `fields` every
-    other key of the element itself (`id`, `bp`, `s`, ...), if they were asked for. `meta` is what stands outside `traceEvents`.
-    `skipped` counts the rows left out on request, by category in order of names.
+    `has_ts`/`has_dur`. `args` contains every key of `args` unless `ScanOptions` limits them. `fields` contains
+    every other key of the element (`id`, `bp`, `s`, ...) if requested. `meta` contains the keys outside
+    `traceEvents`. `skipped` counts rows left out on request by category, sorted by name.
     """
 
     ph: Codes
@@ -102,10 +103,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What a scan keeps: all args (`args=None`) or the named ones; `skip_cats` leaves out whole rows.
+    """Options of a scan: all args (`args=None`) or the named ones; `skip_cats` skips whole rows.
 
-    A row of `skip_cats` stays, and is not counted as skipped, if its name is a string that begins with one
-    of `keep_names`. Without `fields` nothing is kept of the other keys of an element.
+    A row of `skip_cats` is kept, and not counted as skipped, if its name is a string that begins with one
+    of `keep_names`. Without `fields`, other keys of an element are not kept.
     """
 
     args: tuple[str, ...] | None = None
@@ -116,15 +117,21 @@ class Keep:
 
 
 class Scanner(Protocol):
-    """The inside of the event array, fed piece by piece; text outside the array is the stream's business."""
+    """Scanner of the inside of the event array, fed piece by piece; `stream` handles all other text."""
 
     def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
-        """(consumed, state): complete elements are taken, the caller feeds the rest again with more."""
+        """Read the complete elements in `data`: (bytes consumed, state).
+
+        The caller feeds the bytes not consumed again, with more after them.
+        """
 
 
 @runtime_checkable
 class JoiningScanner(Scanner, Protocol):
-    """A scanner that can take over what another has read of the text that follows its own."""
+    """Scanner that can append the rows of another one, which read the following text."""
 
     def append(self, other: Self) -> int:
-        """How many bytes of texts `other`, which keeps the same, still knows; its rows are this one's then, after its own."""
+        """Move the rows of `other` behind this scanner's own; returns the bytes of text `other` still remembers.
+
+        Both scanners must have the same options.
+        """

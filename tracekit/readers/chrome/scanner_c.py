@@ -1,6 +1,6 @@
-"""The C scanner as a `Scanner`: feeds `_scan` and makes values of the raw texts it has collected.
+"""Adapter of the C scanner: feeds `_scan` and decodes the raw texts it collects.
 
-Only the stream imports this module, and only if the C scanner is wanted: `_scan` may not have been built.
+Only `stream` imports this module, on demand, because `_scan` may not have been built.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tracekit.readers.chrome.values import (
 )
 
 INT, FLOAT, TEXT, MIXED = 1, 2, 3, 4
-"""How `_scan` stores the values of a column."""
+"""Kinds of storage for a column's values in `_scan`."""
 
 _VALUE_TYPES = {INT: np.int64, FLOAT: np.float64, TEXT: np.int32, MIXED: np.int64}
 
@@ -43,7 +43,7 @@ _Labels: TypeAlias = "_scan.Label"
 
 
 class NativeScanner:
-    """The inside of an event array, read in C."""
+    """Scanner in C."""
 
     def __init__(self, keep: Keep, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._keep = keep
@@ -57,15 +57,18 @@ class NativeScanner:
         )
 
     def feed(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
-        """(consumed, state): complete elements are taken, the caller feeds the rest again."""
+        """Read the complete elements in `data`: (bytes consumed, state), see `Scanner`."""
         return self._scanner.feed(data)
 
     def append(self, other: NativeScanner) -> int:
-        """How many bytes of texts `other`, which keeps the same, still knows; its rows are this one's then, after its own."""
+        """Move the rows of `other` behind this scanner's own; returns the bytes of text `other` still remembers.
+
+        Both scanners must have the same options.
+        """
         return self._scanner.append(other._scanner)
 
     def finish(self) -> dict[str, object]:
-        """The columns of `Scan` that come from the events; nothing can be fed afterwards."""
+        """Return the columns of `TraceScan` that come from events; nothing can be fed afterwards."""
         columns = self._scanner.finish()
         skipped = _counts(self._keep.skip_cats, columns["skipped"])
         is_kept = self._rows_kept(columns["cat"], columns["name"], skipped)
@@ -87,10 +90,10 @@ class NativeScanner:
         }
 
     def _rows_kept(self, cat: _Labels, name: _Labels, skipped: dict[str, int]) -> Mask | None:
-        """The rows to keep (None: all), since only decoded texts tell what C was not sure of.
+        """Find the rows to keep (None: all), by the decoded texts that C could not decide on.
 
-        Those are categories that equal a skipped one, and names that may begin as they must to be kept.
-        Counts the others in `skipped`.
+        These are categories that equal a skipped one only once decoded, and names that may begin with a kept
+        prefix. Counts the other rows in `skipped`.
         """
         if not self._keep.skip_cats:
             return None
@@ -111,10 +114,12 @@ class NativeScanner:
         return is_kept
 
     def _has_kept_name(self, name: _Labels, rows: npt.NDArray[np.int64]) -> Mask:
-        """Whether each of these rows has a name that begins with one of `keep_names`."""
+        """Check whether the name of each row begins with one of `keep_names`."""
         prefixes = self._keep.keep_names
         codes = _label_codes(name)[rows]
-        begins = np.zeros(codes.max(initial=-1) + 2, np.bool_)  # the last place is for -1, no name
+        begins = np.zeros(
+            codes.max(initial=-1) + 2, np.bool_
+        )  # the last element is for code -1, no name
         for code in np.unique(codes[codes >= 0]).tolist() if prefixes else ():
             raw = _raw_text(name[2], code)
             begins[code] = raw.startswith(b'"') and str(decode(raw)).startswith(prefixes)
@@ -124,7 +129,7 @@ class NativeScanner:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of `_scan` as arrays; `settled` means that each text is used, in order."""
+    """A column of `_scan` as arrays; `settled`: each text is used, in order."""
 
     kind: int
     settled: bool
@@ -135,20 +140,24 @@ class _Column:
 
 
 def _raw_names(names: Sequence[str]) -> tuple[bytes, ...]:
-    # A lone surrogate is in no decoded text; its bytes are as good as any that match nothing.
+    """Encode names as raw JSON strings, as they occur in a trace."""
+    # No decoded text contains a lone surrogate, so any bytes that match nothing are fine for it.
     return tuple(b'"' + name.encode("utf-8", "surrogatepass") + b'"' for name in names)
 
 
 def _counts(names: Sequence[str], counts: list[int]) -> dict[str, int]:
+    """Map the names to their counts, without zeros."""
     return {name: count for name, count in zip(names, counts, strict=True) if count}
 
 
 def _array(block: _scan.Block, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """View a block of `_scan` as an array, without a copy."""
     array: npt.NDArray[Any] = np.frombuffer(memoryview(block), dtype)
     return array
 
 
 def _raw_texts(texts: _scan.Texts | None) -> Iterator[bytes]:
+    """Yield each raw text."""
     if texts is None:
         return
     offsets, content = _array(texts[0], np.int64).tolist(), memoryview(texts[1])
@@ -157,12 +166,14 @@ def _raw_texts(texts: _scan.Texts | None) -> Iterator[bytes]:
 
 
 def _raw_text(texts: _scan.Texts | None, code: int) -> bytes:
+    """Copy one raw text."""
     assert texts is not None
     start, end = _array(texts[0], np.int64)[code : code + 2].tolist()
     return bytes(memoryview(texts[1])[start:end])
 
 
 def _label_codes(taken: _Labels) -> npt.NDArray[np.signedinteger[Any]]:
+    """View the codes of a label column."""
     return _array(taken[1], np.dtype(f"i{taken[0]}"))
 
 
@@ -171,6 +182,7 @@ def _codes(
     value_of: Callable[[bytes], int | str | None],
     kept: Mask | None,
 ) -> Codes:
+    """Convert a label column to `Codes`, with its texts decoded and equal values merged."""
     codes = _label_codes(taken)
     if kept is not None:
         codes = codes[kept]
@@ -182,7 +194,7 @@ def _codes(
 def _times(
     taken: tuple[_scan.Block, _scan.Block, _scan.Column | None], kept: Mask | None
 ) -> tuple[npt.NDArray[np.int64], Mask]:
-    """(nanoseconds, where there are any)."""
+    """Convert a time column to (nanoseconds, whether each row has one)."""
     times, has = _array(taken[0], np.int64), _array(taken[1], np.bool_)
     if taken[2] is not None:
         odd = _arrays(taken[2])
@@ -197,7 +209,7 @@ def _times(
 def _columns(
     columns: list[_scan.Column], kept: Mask | None, keep: Keep | None = None
 ) -> dict[str, Sparse]:
-    """The columns by name. Empties the list, so that no more than one column is held twice."""
+    """Convert columns to `Sparse` by name. Empties the list, to store no more than one column twice."""
     columns.reverse()
     named = {}
     while columns:
@@ -216,6 +228,7 @@ def _columns(
 
 
 def _arrays(column: _scan.Column) -> _Column:
+    """Convert the blocks of a column to arrays."""
     _, kind, overwritten, rows, values, kinds, texts = column
     return _Column(
         kind=kind,
@@ -228,7 +241,7 @@ def _arrays(column: _scan.Column) -> _Column:
 
 
 def _only_rows(column: _Column, kept: Mask) -> _Column:
-    """The column without the rows that are not kept, the others counted anew."""
+    """Filter a column by row and renumber the kept rows."""
     mask = kept[column.rows]
     new_rows = np.cumsum(kept, dtype=np.int32)
     return _Column(
@@ -242,7 +255,7 @@ def _only_rows(column: _Column, kept: Mask) -> _Column:
 
 
 def _sparse(column: _Column) -> Sparse:
-    """The column with its texts decoded, as an array of numbers if it holds numbers of one kind."""
+    """Decode a column's texts; the values become an array of numbers if they are of one kind."""
     if column.kinds is None and column.kind != TEXT:
         return Sparse(column.rows, column.values)
     is_text, codes = None, column.values
@@ -262,7 +275,7 @@ def _sparse(column: _Column) -> Sparse:
 def _numbers(
     column: _Column, is_text: Mask | None, codes: npt.NDArray[np.int32], decoded: list[Any]
 ) -> npt.NDArray[Any] | None:
-    """The values as int64, uint64 or float64; None if they are not all of one of these kinds."""
+    """Combine the values to int64, uint64 or float64; None if no one of these types fits all."""
     plain = column.values[:0] if is_text is None else column.values[~is_text]
     dtype = _number_type(decoded, plain, _plain_kinds(column))
     if dtype is None:
@@ -276,7 +289,7 @@ def _numbers(
 
 
 def _plain_kinds(column: _Column) -> set[type]:
-    """The types of the values that were read in C."""
+    """List the types of the values that C parsed."""
     if column.kinds is None:
         return set()
     return {
@@ -287,7 +300,7 @@ def _plain_kinds(column: _Column) -> set[type]:
 def _number_type(
     decoded: list[Any], plain: npt.NDArray[Any], plain_kinds: set[type]
 ) -> type[np.generic] | None:
-    """The type that holds all values, the decoded and the plain ones; None if they need more than one."""
+    """Choose the type that fits all values, decoded and parsed in C; None if no one type does."""
     types = plain_kinds.union(map(type, decoded))
     if types == {float}:
         return np.float64
@@ -305,8 +318,11 @@ def _pooled(
     codes: npt.NDArray[np.int32],
     decoded: list[Any],
 ) -> tuple[npt.NDArray[np.int32], list[Any]]:
-    """(codes, categories) of a column of mixed kinds; `codes` are those of its texts alone."""
-    # A text that is a number becomes one, so that equal values have equal pairs of kind and value.
+    """Encode a column of mixed kinds in one dictionary: (codes, categories).
+
+    `codes` are those of its texts alone.
+    """
+    # Texts of numbers become numbers: equal values get equal (kind, value) pairs.
     pairs = np.array([_pair(code, value) for code, value in enumerate(decoded)], np.int64)
     is_text = kinds == TEXT
     kinds[is_text], values[is_text] = pairs.reshape(-1, 2)[codes].T
@@ -322,7 +338,7 @@ def _pooled(
 
 
 def _pair(code: int, value: object) -> tuple[int, int]:
-    """The kind and value that `_scan` would have stored, or the code for what is no number there."""
+    """Encode a value as (kind, value) as `_scan` would; other values as their code."""
     if type(value) is int and value <= INT64_MAX:
         return INT, value
     if type(value) is float:
@@ -337,7 +353,7 @@ def _distinct(
     settled: bool,
     none_is_absent: bool = False,
 ) -> list[Any]:
-    """The values without doubles, in the order of first use; `codes` are adapted in place.
+    """Merge equal values in the order of first use, and adapt `codes` in place.
 
     `settled`: all values are used, and in order, but some may be equal.
     """
@@ -345,7 +361,7 @@ def _distinct(
     if none_is_absent:
         absent = {i for i, value in enumerate(values) if value is None}
     groups = np.arange(len(values), dtype=np.int32)
-    # 1, 1.0 and True are one here, so it may see doubles where there are none, but misses none.
+    # 1, 1.0 and True are equal here: this may find false duplicates, but misses none.
     if len(set(values)) < len(values):
         first: dict[object, int] = {}
         groups[:] = [first.setdefault(_identity(value), i) for i, value in enumerate(values)]
@@ -358,6 +374,7 @@ def _distinct(
 def _renumber(
     codes: npt.NDArray[np.signedinteger[Any]], groups: npt.NDArray[np.int32]
 ) -> list[int]:
+    """Renumber `codes` by group, in place; returns the groups in the order of first use."""
     wide = codes.astype(np.int32, copy=False)
     order: list[int] = _array(_scan.renumber(wide, groups), np.int32).tolist()
     if wide is not codes:
@@ -366,7 +383,7 @@ def _renumber(
 
 
 def _identity(value: object) -> object:
-    """What two values share if they are the same: 1, 1.0 and True differ, as do 0.0 and -0.0."""
+    """Make the key that identical values share: 1, 1.0 and True differ, as do 0.0 and -0.0."""
     if isinstance(value, float):
         return float, repr(value)
     return type(value), value

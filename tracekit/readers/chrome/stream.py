@@ -1,7 +1,7 @@
-"""A Chrome trace from its file to columns: head, events and tail, whatever the bytes.
+"""Scan of a Chrome trace from its file to columns: head, events and tail, for any input.
 
-The scanner reads the events; an element that it does not take goes to `chrome_recovery`. Only
-`TraceFormatError` is raised.
+The scanner reads the events; an element that it rejects goes to `recovery`. Raises only
+`TraceFormatError`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tracekit.readers.chrome.stretches import read_stretches
 from tracekit.readers.loss import Loss
 
 OUTSIDE_LIMIT = 64 * 2**20
-"""How much text is kept before the event array, and after it."""
+"""Bytes of text kept before the event array, and after it."""
 
 MOST_SCANNERS = 4
-"""So many keep the thread busy that puts together what they have read."""
+"""Most scanning threads: this many keep the thread that merges their results busy."""
 
 BLOCK_BYTES = 2**20
-"""How much text is read at a time."""
+"""Bytes of text read at a time."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -50,7 +50,7 @@ _TRACE_KEY = re.compile(
 
 
 def head_looks_like_trace(head: bytes) -> bool:
-    """Whether a text that starts with these bytes (64 KiB do) is likely a Chrome trace."""
+    """Check whether a text that starts with these bytes (64 KiB suffice) is likely a Chrome trace."""
     text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     if text.startswith(b"{"):
         return _TRACE_KEY.search(text) is not None
@@ -64,10 +64,10 @@ def scan(
     pure: bool | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Scan:
-    """The columns of a trace file.
+    """Scan a trace file into columns.
 
-    `pure` asks for the scanner in Python (by default only where that in C is missing or
-    `TRACEKIT_PURE=1` is set). `on_bytes` is told how many bytes of the file have been read.
+    `pure` selects the scanner in Python; by default it is used only if the one in C is missing or
+    `TRACEKIT_PURE=1` is set. `on_bytes` is called with the number of file bytes read so far.
     """
     make_scanner = _scanner_class(pure)
     try:
@@ -84,14 +84,14 @@ _NOTHING_WHOLE = Reason("no-events-list", "the event array contains no complete 
 
 
 class _FinishedScanner(Scanner, Protocol):
-    """A scanner and its columns."""
+    """Scanner that can return its columns."""
 
     def finish(self) -> dict[str, Any]:
-        """The columns by the names that `Scan` gives them."""
+        """Return the columns under their names in `TraceScan`."""
 
 
 def _scanner_class(pure: bool | None) -> Callable[[Keep, int], _FinishedScanner]:
-    """The scanner to use; the one in C is imported only here."""
+    """Choose the scanner; the one in C is imported only here."""
     if pure is None:
         pure = os.environ.get("TRACEKIT_PURE") == "1"
         if not pure:
@@ -116,8 +116,9 @@ def _scan(
     *,
     careful: bool,
 ) -> Scan:
+    """Scan a trace file once, with or without `careful` decompression."""
     losses = Losses()
-    packing_losses: list[Loss] = []  # of whole members, so that it is complete only at the end
+    packing_losses: list[Loss] = []  # complete only once all blocks are read
     blocks = unpack.blocks(
         path, packing_losses, size=BLOCK_BYTES, careful=careful, on_bytes=on_bytes
     )
@@ -149,7 +150,7 @@ def _scan(
 
 
 def _scanning_threads(path: Path, cores: int) -> int:
-    """How many of the cores scan the text of a file: of one that is packed another is busy with unpacking."""
+    """Choose the number of scanning threads; decompression of a packed file occupies another core."""
     if cores == 1:
         return 1
     with path.open("rb", buffering=0) as file:
@@ -158,7 +159,7 @@ def _scanning_threads(path: Path, cores: int) -> int:
 
 
 def _read_head(path: Path, text: Text) -> tuple[bytes, int]:
-    """What stands before the event array, and its offset; the text is then inside the array."""
+    """Read the text before the event array: (text, its offset). The text is then inside the array."""
     text.grow()
     while len(text.view) < len(BYTE_ORDER_MARK) and not text.at_end:
         text.grow()
@@ -196,7 +197,7 @@ def _nothing_whole(packing_losses: Sequence[Loss]) -> Reason:
 
 
 def _read_tail(text: Text, losses: Losses) -> bytes:
-    """What follows the event array, as far as it is kept; the text is then at its end."""
+    """Read the text after the event array, up to the limit. The text is then at its end."""
     start = text.offset
     parts: list[bytes] = []
     room = OUTSIDE_LIMIT
@@ -215,7 +216,7 @@ def _read_tail(text: Text, losses: Losses) -> bytes:
 
 
 def _read_meta(text: bytes, offset: int, losses: Losses) -> dict[str, Any]:
-    """The keys and values of a head or tail that starts at `offset`."""
+    """Parse the keys and values of a head or tail that starts at `offset`."""
     members, faults = read_members(text)
     for fault in faults:
         losses.add("metadata", offset + fault.position, fault.length)

@@ -1,7 +1,8 @@
-"""An event array read in stretches by several threads: the rows are those that one scanner would have made of it.
+"""Parallel scan of an event array in stretches; the rows equal those of a single scanner.
 
-Where a stretch ends is a guess: where an event seems to start. The guess is proven when the scanner of the stretch has
-read all of it up to there; what follows the first stretch that is not read whole is left to be read one event after another.
+A stretch ends where an event seems to start, which is a guess. It is proven once the stretch's scanner
+has read all of it up to there. The text after the first stretch that was not read completely is left
+for sequential reading.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ from tracekit.readers.chrome.places import CONTEXT_BYTES, Place, find_place
 from tracekit.readers.chrome.scan import END, MORE, JoiningScanner
 
 STRETCH_BYTES = 2**21
-"""A stretch is as many blocks as hold this much, and what the next has of their last event."""
+"""Least size of a stretch: whole blocks, plus the next block's text up to an event."""
 
 LONGEST_STRETCH_BYTES = 4 * STRETCH_BYTES
-"""Where no event seems to start for so long, a stretch ends all the same."""
+"""Size at which a stretch ends even if no event seems to start."""
 
 SEARCHED_BYTES = 2**18
-"""So much of a block is searched for the start of an event."""
+"""Bytes of a block that are searched for the start of an event."""
 
 KNOWN_BYTES = 2**22
-"""A scanner that remembers more texts than that from earlier stretches is replaced by a new one."""
+"""Most bytes of texts that a scanner may remember from earlier stretches; above, a new one replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Blocks of text, of which the first one counts from `start` on; `offset` is how much text lies before that block."""
+    """Blocks of a stretch: it begins at `start` in the first block, whose offset in the text is `offset`."""
 
     blocks: list[bytes]
     start: int
     offset: int
 
     def remaining(self) -> Iterator[bytes]:
-        """Its text in blocks."""
+        """Yield its text in blocks."""
         first, *following = self.blocks
         yield first[self.start :]
         yield from following
@@ -50,9 +51,12 @@ def read_stretches(
     make_scanner: Callable[[], JoiningScanner],
     thread_count: int,
 ) -> Text:
-    """The text from where the events have to be read one after another; `scanner` has all that come before."""
+    """Scan the text in parallel; returns the text that must be read sequentially.
+
+    `scanner` then has all events before that text.
+    """
     stretches = _cut(text.remaining(), text.offset)
-    # One more than there are threads: it waits for the first that is done.
+    # One more than there are threads: its stretch is queued for the first idle thread.
     idle = [make_scanner() for _ in range(thread_count + 1)]
     running: deque[tuple[_Stretch, JoiningScanner, Future[Text]]] = deque()
     remaining_text = Text(iter(()), text.offset)
@@ -73,7 +77,7 @@ def read_stretches(
 
 
 def _cut(blocks: Iterator[bytes], offset: int) -> Iterator[_Stretch]:
-    """The blocks in stretches, each of which ends where an event seems to start."""
+    """Split the blocks into stretches; each ends where an event seems to start."""
     pieces: list[bytes] = []
     start, size = 0, 0
     for block in blocks:
@@ -90,14 +94,17 @@ def _cut(blocks: Iterator[bytes], offset: int) -> Iterator[_Stretch]:
 
 
 def _first_event(block: bytes) -> int:
-    """Where in a block an event seems to start; 0 where none does."""
+    """Find the position in a block where an event seems to start; 0 if none."""
     with memoryview(block) as view, view[:SEARCHED_BYTES] as searched:
         place = find_place(searched, CONTEXT_BYTES, at_end=False)
     return place.position if isinstance(place, Place) and not place.ends_array else 0
 
 
 def _read(scanner: JoiningScanner, stretch: _Stretch) -> Text:
-    """What the scanner does not take of a stretch: no text, or that from the array's end or from where help is needed."""
+    """Scan a stretch; returns the text not read, starting at the array's end or at a rejected element.
+
+    The text is empty if the whole stretch was read.
+    """
     text = Text(iter(stretch.blocks), stretch.offset)
     text.grow()
     text.drop(stretch.start)

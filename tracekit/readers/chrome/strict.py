@@ -1,6 +1,6 @@
-"""The strict layer of `RECOVERY.md` for one element, byte for byte: slow, exact, without recursion.
+"""Strict layer of `RECOVERY.md` for one element: slow, exact, without recursion.
 
-It reads `memoryview`s by regular expressions only, so that nobody has to copy a large buffer.
+It reads `memoryview`s by regular expressions only, to avoid copies of large buffers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
 
 INCOMPLETE, BROKEN = -1, -2
-"""Instead of a position: the data ended first; a byte did not fit."""
+"""Reasons of a `Stop`: the data ended first; a byte did not fit."""
 
 SPACE = rb"[ \t\n\r]*+"
 BARE = rb"[0-9A-Za-z.+\-_/]++"
@@ -30,19 +30,19 @@ _OPENING = b"[{"
 _KEY = rb'"(?P<key>[^"\\]*+)"' + SPACE + rb":" + SPACE
 _VALUE = rb'(?P<value>"[^"\\]*+"|' + BARE + rb")" + SPACE
 MEMBER = expression(_KEY + _VALUE + rb"(?P<stop>[,}])")
-"""The common member: a key, a string without escapes or a bare value, and what follows it."""
+"""The common member: a key, a string without escapes or a bare value, and the byte after it."""
 
 
 @dataclass(slots=True)
 class Element:
-    """The members of an event as raw texts; `args` are the members of the last `args` object."""
+    """Members of an event as raw texts; `args` are the members of the last `args` object."""
 
     members: dict[bytes, bytes] = field(default_factory=dict)
     args: dict[bytes, bytes] = field(default_factory=dict)
 
 
-class Stop(Exception):  # noqa: N818 - how a parse ends early, always caught in this module
-    """No element: the data ended (`INCOMPLETE`) or a byte did not fit (`BROKEN`), at `position`."""
+class Stop(Exception):  # noqa: N818 - control flow, always caught
+    """Early end of a parse at `position`: the data ended (`INCOMPLETE`) or a byte did not fit (`BROKEN`)."""
 
     def __init__(self, reason: int, position: int, *, in_string: bool = False) -> None:
         super().__init__(reason)
@@ -52,14 +52,14 @@ class Stop(Exception):  # noqa: N818 - how a parse ends early, always caught in 
 
 
 def read_event(data: Data, start: int) -> tuple[int, Element]:
-    """The end of the event whose brace is at `start`, and its members; raises `Stop`."""
+    """Read the event whose brace is at `start`: (end, members); raises `Stop`."""
     element = Element()
     position = _read_members(data, start + 1, element.members, element)
     return position, element
 
 
 def string_end(data: Data, start: int) -> int:
-    """The position after the string whose opening quote is at `start`; raises `Stop`."""
+    """Find the end of the string whose opening quote is at `start`; raises `Stop`."""
     position = start + 1
     end = len(data)
     while True:
@@ -76,7 +76,7 @@ def string_end(data: Data, start: int) -> int:
 
 
 def container_end(data: Data, start: int) -> int:
-    """The position after the array or object that opens at `start`; raises `Stop`."""
+    """Find the end of the array or object that opens at `start`; raises `Stop`."""
     depth = 0
     position = start
     while True:
@@ -97,7 +97,7 @@ def container_end(data: Data, start: int) -> int:
 
 
 def bare_end(data: Data, start: int) -> int:
-    """The position after the bare value at `start`; raises `Stop`, also where the data ends it."""
+    """Find the end of the bare value at `start`; raises `Stop`, also if the data ends with it."""
     bare = _BARE.match(data, start)
     if bare is None:
         raise Stop(BROKEN if start < len(data) else INCOMPLETE, start)
@@ -107,7 +107,7 @@ def bare_end(data: Data, start: int) -> int:
 
 
 def value_end(data: Data, start: int) -> int:
-    """The position after any value at `start`; raises `Stop`."""
+    """Find the end of any value at `start`; raises `Stop`."""
     first = data[start] if start < len(data) else 0
     if first == 0x22:
         return string_end(data, start)
@@ -117,19 +117,19 @@ def value_end(data: Data, start: int) -> int:
 
 
 def skip_space(data: Data, position: int) -> int:
-    """The next position that is not whitespace."""
+    """Find the next position that is not whitespace."""
     return match_end(_SPACES.match(data, position), position)
 
 
 def match_end(match: re.Match[bytes] | None, otherwise: int) -> int:
-    """Where a match ends; `otherwise` where there is none."""
+    """Get the end of a match; `otherwise` if there is none."""
     if match is None:
         return otherwise
     return match.end()
 
 
 def byte_at(data: Data, position: int) -> int:
-    """The byte at a position; raises `Stop` at the end of the data."""
+    """Get the byte at a position; raises `Stop` at the end of the data."""
     if position >= len(data):
         raise Stop(INCOMPLETE, position)
     return data[position]
@@ -138,9 +138,9 @@ def byte_at(data: Data, position: int) -> int:
 def _read_members(
     data: Data, position: int, members: dict[bytes, bytes], event: Element | None
 ) -> int:
-    """The position after the brace that closes an object, its members put into `members`.
+    """Read the members of an object into `members`; returns the position after its closing brace.
 
-    `event` is given at the top of an event, where `args` may open one level more.
+    `event` is given for the top level of an event, where `args` may open one more level.
     """
     position = skip_space(data, position)
     while byte_at(data, position) != 0x7D:
@@ -156,8 +156,8 @@ def _read_members(
             if stop not in b",}":
                 raise Stop(BROKEN, position)
             position += 1
-        members.pop(key, None)  # so that the order is that of the last ones
-        if value is not None:  # else it was the object of `args`
+        members.pop(key, None)  # keep the order of last occurrences
+        if value is not None:  # None for the object of `args`
             members[key] = value
             if event is not None and key == b"args":
                 event.args = {}
@@ -168,7 +168,7 @@ def _read_members(
 
 
 def _read_key(data: Data, position: int) -> tuple[bytes, int]:
-    """The raw key at a position, and the position of its value."""
+    """Read the raw key at a position: (key, position of its value)."""
     if byte_at(data, position) != 0x22:
         raise Stop(BROKEN, position)
     end = match_end(_NOT_QUOTE.match(data, position + 1), position + 1)
@@ -185,7 +185,7 @@ def _read_key(data: Data, position: int) -> tuple[bytes, int]:
 def _read_value(
     data: Data, position: int, key: bytes, event: Element | None
 ) -> tuple[bytes | None, int]:
-    """The raw value at a position (None where it was the object of `args`) and its end."""
+    """Read the raw value at a position: (value or None for the object of `args`, end)."""
     if event is not None and key == b"args" and byte_at(data, position) == 0x7B:
         event.args = {}
         return None, _read_members(data, position + 1, event.args, None)

@@ -1,7 +1,7 @@
-"""The tables of a scanned Chrome trace, each made of the rows of its classes.
+"""Tables of a scanned Chrome trace, each built from the rows of its classes.
 
-They are made column by column, of all tables at once: what a column was made of is let go of before the next one,
-and a large trace is never held twice.
+All tables are built together, column by column. The source of a column is freed before the next column,
+so a large trace is never stored twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """Absolute times, texts and arguments of a scan, and the class of each row; a row without a place in time is `ignored`."""
+    """Absolute times, texts and arguments of a scan, and the class of each row.
+
+    A row without a usable time is `ignored`.
+    """
 
     times: dict[str, Ints]
     """`ts_ns` and `dur_ns`."""
@@ -36,21 +39,21 @@ class Rows:
     classes: npt.NDArray[np.int8]
     thread: npt.NDArray[np.signedinteger[Any]]
     thread_pid: Nullable
-    """Of every thread, as `thread_tid`: whole numbers alone."""
+    """Pid of every thread, as `thread_tid`; values other than integers are missing."""
     thread_tid: Nullable
     thread_process: npt.NDArray[np.int32]
-    """Of every thread the number of its process."""
+    """Process number of every thread."""
     args: Mapping[str, Sparse]
     fields: Mapping[str, Sparse]
     made: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
-    """Columns of tables that were made before: of all rows of a table, as long as their classes stay."""
+    """Columns of all rows of a table that were built early; valid while the rows' classes do not change."""
 
     def of(self, *classes: str) -> Ints:
-        """The rows of these classes, in file order."""
+        """Find the rows of these classes, in file order."""
         return self.is_of(*classes).nonzero()[0]
 
     def is_of(self, *classes: str) -> npt.NDArray[np.bool_]:
-        """Which rows are of these classes."""
+        """Check for each row whether it is of these classes."""
         if len(classes) == 1:
             return np.asarray(self.classes == CLASS_CODE[classes[0]], np.bool_)
         wanted = np.zeros(len(CLASS_NAMES), np.bool_)
@@ -59,49 +62,55 @@ class Rows:
 
 
 Maker = Callable[[Rows, Ints], Any]
-"""One column of these rows."""
+"""Builder of one column for the given rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a table is made of: the rows of these classes, and how each column is made."""
+    """Plan of a table: the classes of its rows, and a builder for each column."""
 
     classes: tuple[str, ...]
     columns: Mapping[str, Maker]
 
 
 def _id(_: Rows, positions: Ints) -> npt.NDArray[np.int32]:
+    """Make row ids: positions in the file."""
     return positions.astype(np.int32)
 
 
 def _time(name: str, rows: Rows, positions: Ints) -> Ints:
+    """Take the times of these rows."""
     return _taken(rows.times[name], positions)
 
 
 def _label(name: str, rows: Rows, positions: Ints) -> Coded:
+    """Take the texts of these rows."""
     return category(rows.labels[name], positions)
 
 
 def _thread(rows: Rows, positions: Ints) -> npt.NDArray[np.int32]:
+    """Take the thread numbers of these rows."""
     return _taken(rows.thread, positions).astype(np.int32, copy=False)
 
 
 def _pid(rows: Rows, positions: Ints) -> Nullable:
+    """Take the pids of these rows."""
     return _of_thread(rows.thread_pid, rows, positions)
 
 
 def _tid(rows: Rows, positions: Ints) -> Nullable:
+    """Take the tids of these rows."""
     return _of_thread(rows.thread_tid, rows, positions)
 
 
 def _of_thread(numbers: Nullable, rows: Rows, positions: Ints) -> Nullable:
-    """What a number is of the thread of each of these rows."""
+    """Take a number of each row's thread."""
     thread = _taken(rows.thread, positions)
     return Nullable(_taken(numbers.values, thread), _taken(numbers.missing, thread))
 
 
 def _kind(kinds: tuple[str, ...], rows: Rows, positions: Ints) -> Coded:
-    """The classes of these rows as the closed set of a table's kinds, which are consecutive classes."""
+    """Convert the classes of these rows to a table's kinds, which are consecutive classes."""
     first = CLASS_CODE[kinds[0]]
     assert CLASS_NAMES[first : first + len(kinds)] == kinds
     codes = _taken(rows.classes, positions)
@@ -110,12 +119,15 @@ def _kind(kinds: tuple[str, ...], rows: Rows, positions: Ints) -> Coded:
 
 
 def _argument(keys: tuple[str, ...], rows: Rows, positions: Ints) -> Nullable:
-    """The integers of the first of these arguments that occurs at all, for these rows."""
+    """Take the integers of the first of these arguments that occurs in the trace."""
     return integers(next((rows.args[key] for key in keys if key in rows.args), None), positions)
 
 
 def _queue(key: str, drawn: Maker, rows: Rows, positions: Ints) -> Nullable:
-    """Device or stream: as an argument, else where the profiler drew the row (pid is the device then)."""
+    """Take the device or stream: from an argument, else from the lane of the row.
+
+    Profilers draw device rows with the device as pid and the stream as tid.
+    """
     recorded: Nullable = _argument((key,), rows, positions)
     if not recorded.missing.any():
         return recorded
@@ -184,17 +196,17 @@ _IN_TURN = (
     *("correlation", "external_id", "size_bytes"),
     *("device_type", "allocated_bytes", "reserved_bytes"),
 )
-"""The order in which columns are made."""
+"""Order in which columns are built."""
 
 
 def planned(
     rows: Rows, names: Collection[str], is_asked: Callable[[str], bool]
 ) -> dict[str, Columns]:
-    """The tables of these names that have rows; `rows` is used up.
+    """Build the named tables that have rows; consumes `rows`.
 
-    No rows of devices say that the profiler saw none, which is not an idle one: such a table is left out, as all are
-    that have no rows, but for the `host_ops` of a trace without device work. A column of numbers that
-    nobody asked for is missing in every row.
+    Without device rows the profiler saw no device, which is not an idle one. A table without rows is
+    therefore left out, except the `host_ops` of a trace without device work. A nullable column that was
+    not requested is missing in every row.
     """
     of_tables = {n: rows.of(*PLANS[n].classes) for n in PLANS if n in names}
     has_device_ops = rows.is_of(*DEVICE_OP_KINDS).any()
@@ -219,19 +231,19 @@ def planned(
 
 
 def _made(table: str, column: str, rows: Rows, positions: Ints) -> Any:
-    """A column of a table; one that was made before is let go of."""
+    """Build a column of a table, or return and release the one that was built early."""
     known = rows.made.pop((table, column), None)
     return PLANS[table].columns[column](rows, positions) if known is None else known
 
 
 def _missing(_: Rows, positions: Ints) -> Nullable:
-    """As many missing numbers, in the memory of one: nobody asks for them."""
+    """Make a column of missing numbers that takes the memory of one."""
     length = len(positions)
     return Nullable(all_alike(np.int64(0), length), all_alike(np.True_, length))
 
 
 def counters(rows: Rows) -> Columns | None:
-    """Counter samples; every argument of one is a series of its own, `<counter>.<argument>`."""
+    """Build the table of counter samples; each argument is a series of its own, `<counter>.<argument>`."""
     positions = rows.of("counter")
     if not len(positions):
         return None
@@ -260,7 +272,7 @@ def counters(rows: Rows) -> Columns | None:
 
 
 def flows(rows: Rows) -> Columns | None:
-    """Ends of arrows between intervals."""
+    """Build the table of flows: the ends of arrows between intervals."""
     positions = rows.of("flow")
     if not len(positions):
         return None
@@ -279,7 +291,7 @@ def flows(rows: Rows) -> Columns | None:
 
 
 def threads(rows: Rows) -> Columns:
-    """Every (pid, tid) that occurs, with the names that metadata rows give; the last name counts."""
+    """Build the table of threads: every (pid, tid), with names from metadata rows; the last name wins."""
     count = len(rows.thread_process)
     thread_names: list[str | None] = [None] * count
     for row, label in _names_in_metadata(rows, "thread_name"):
@@ -297,13 +309,13 @@ def threads(rows: Rows) -> Columns:
 
 
 def process_names(rows: Rows) -> dict[int, str]:
-    """Process names in metadata rows, by the number of the process (`Rows.thread_process`); the last name counts."""
+    """Map process numbers (`ChromeRows.thread_process`) to names from metadata rows; the last name wins."""
     named = _names_in_metadata(rows, "process_name")
     return {int(rows.thread_process[rows.thread[row]]): label for row, label in named}
 
 
 def _names_in_metadata(rows: Rows, kind: str) -> Iterator[tuple[int, str]]:
-    """Each metadata row of this kind that gives a name, and the name."""
+    """Yield (row, name) of each metadata row of this kind that has a name."""
     labels = rows.args.get("name")
     label_of: dict[int, str] = {}
     if labels:
@@ -317,9 +329,10 @@ def _names_in_metadata(rows: Rows, kind: str) -> Iterator[tuple[int, str]]:
 def number_threads(
     pid: Codes, tid: Codes
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
-    """(the thread of every row, the codes of each thread's pid and tid); pids in the order of first use.
+    """Assign a number to each thread: (thread of every row, codes of each thread's pid and tid).
 
-    Numbers of threads are of as few bytes as all their pairs of codes need.
+    Threads are ordered by pid code, that is by first use. Thread numbers have the smallest type that
+    fits all pairs of codes.
     """
     width = len(tid.values) + 1
     room = (len(pid.values) + 1) * width
@@ -342,15 +355,17 @@ def number_threads(
 
 
 def _taken(column: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """`column[at]`; no index may be negative or too large."""
-    return column.take(positions, mode="clip")  # which looks at each index once
+    """Take `column[positions]`; no position may be negative or too large."""
+    return column.take(
+        positions, mode="clip"
+    )  # faster than bounds checks: looks at each index once
 
 
 def category(column: Codes, positions: Ints) -> Coded:
-    """The text of these rows, with only the categories that they use."""
+    """Take the texts of these rows, with only the categories that they use."""
     codes = _taken(column.codes, positions)
     used = np.zeros(len(column.values) + 1, np.bool_)
-    used[codes] = True  # -1, no value, marks the last place
+    used[codes] = True  # code -1 (no value) marks the last element
     used = used[:-1]
     texts = list(map(str, compress(column.values, used.tolist())))
     small = smallest_type(len(texts))
@@ -361,13 +376,16 @@ def category(column: Codes, positions: Ints) -> Coded:
 
 
 def whole(column: Codes, codes: npt.NDArray[np.int32]) -> Nullable:
-    """The integers that these codes of a column stand for; anything else (`"Spans"`) is missing."""
+    """Convert codes to the integers that their values stand for; other values (`"Spans"`) are missing."""
     number, is_integer = with_zeros([*map(_int64, column.values), None], np.int64)
     return Nullable(number[codes], ~is_integer[codes])
 
 
 def integers(column: Sparse | None, positions: Ints) -> Nullable:
-    """A sparse column's integers for these ascending rows, missing elsewhere; integers written as text count."""
+    """Take a sparse column's integers for these ascending rows, missing elsewhere.
+
+    Integers written as text count.
+    """
     if column is None:
         return Nullable(np.zeros(len(positions), np.int64), np.ones(len(positions), np.bool_))
     values, is_known = _as_int64(column)
@@ -378,7 +396,7 @@ def integers(column: Sparse | None, positions: Ints) -> Nullable:
 
 
 def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
-    """(the values as int64, which of them are integers in its range; None for all)."""
+    """Convert a sparse column to (int64 values, whether each is an integer in range; None: all are)."""
     values = column.values
     if column.categories is not None:
         number, is_integer = with_zeros(list(map(_int64, column.categories)), np.int64)
@@ -393,7 +411,7 @@ def _as_int64(column: Sparse) -> tuple[Ints, npt.NDArray[np.bool_] | None]:
 
 
 def _numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """(value, known) of a sparse column for every row; text is not a number here."""
+    """Expand a sparse column to (value of every row, whether it is a number); text is not a number here."""
     number, is_number = np.zeros(length, np.float64), np.zeros(length, np.bool_)
     if column.categories is None:
         finite = np.isfinite(column.values)
@@ -407,14 +425,14 @@ def _numbers(column: Sparse, length: int) -> tuple[npt.NDArray[np.float64], npt.
 
 
 def _plain_number(value: object) -> float | None:
-    """A number as it is, None for anything else, truth values included."""
+    """Accept a number; None for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value
 
 
 def _labels(column: Sparse) -> list[str]:
-    """The value of each of a column's rows as text."""
+    """Convert the values of a sparse column to text."""
     labels = column.values.tolist()
     if column.categories is not None:
         labels = map(column.categories.__getitem__, labels)
@@ -422,6 +440,7 @@ def _labels(column: Sparse) -> list[str]:
 
 
 def _value(column: Codes, row: int) -> object:
+    """Get the value of a row; None if absent."""
     code = int(column.codes[row])
     if code < 0:
         return None
@@ -429,7 +448,7 @@ def _value(column: Codes, row: int) -> object:
 
 
 def _int64(value: object) -> int | None:
-    """An int64, also when written as text or, exactly, as a float; None for all else."""
+    """Convert an integer, its text or an exact float to int64; None for other values."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if (

@@ -1,4 +1,4 @@
-"""Rows of a Chrome trace whose times cannot be true: left out or cut before any table is made of them."""
+"""Rows of a Chrome trace with impossible times: dropped or shortened before tables are built."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _UNTIMED = ("meta", "ignored")
 
 
 def find_stranded(rows: Rows, base_ns: int) -> Mask:
-    """Find the rows at time zero of the file (`base_ns`), or a day away from all others, where the rest is not."""
+    """Find rows at the file's time zero (`base_ns`), or a day away from all others, if the rest is not."""
     ts = rows.times["ts_ns"]
     stranded = np.zeros(len(ts), np.bool_)
     if not len(ts) or (int(ts.max()) - int(ts.min()) < DAY_NS and not (ts == base_ns).any()):
         return stranded
-    # Rows without a time stand at zero too: only now they are told apart.
+    # Rows without a time are also at zero, so exclude them.
     is_timed = ~rows.is_of(*_UNTIMED)
     at_zero = (ts == base_ns) & is_timed
     timed = (is_timed & ~at_zero).nonzero()[0]
@@ -43,9 +43,9 @@ def find_stranded(rows: Rows, base_ns: int) -> Mask:
 
 
 def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
-    """Leave out rows with impossible times and cut late ends, in place; yields what was done.
+    """Drop rows with impossible times and shorten late ends, in place; yields notes on the changes.
 
-    `stranded` rows go in any case. A device op among them whose launch is sound counts with its launch.
+    `stranded` rows are always dropped. A stranded device op with a sound launch is counted with its launch.
     """
     positions = rows.of(*DEVICE_OP_KINDS)
     lost_ids = np.empty(0, np.int64)
@@ -62,7 +62,7 @@ def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
         rows.made.clear()
         positions = np.delete(positions, result.left_out)
     if len(cut):
-        # Nobody else has these durations.
+        # Safe in place: the durations are not shared.
         rows.times["dur_ns"][cut] = result.dur_ns
     yield from result.notes
     yield from _without_overlong(rows, positions, source)
@@ -71,7 +71,7 @@ def repair(rows: Rows, stranded: Mask, source: str) -> Iterator[Note]:
 def _leave_out(
     rows: Rows, stranded: Mask, positions: Ints, source: str
 ) -> Generator[Note, None, Ints]:
-    """Leave out these rows, in place; yields a note, and returns the ids of sound launches whose kernels are among them."""
+    """Drop stranded rows in place; yields a note, returns the ids of sound launches whose kernels they include."""
     lost = positions[stranded[positions]]
     at_zero = rows.times["dur_ns"] == 0
     rows.classes[stranded] = CLASS_CODE["ignored"]
@@ -93,10 +93,10 @@ _HOST = tuple(kind for kind in HOST_OP_KINDS if kind != "python")
 
 
 def _without_overlong(rows: Rows, positions: Ints, source: str) -> Iterator[Note]:
-    """Leave out device ops that outlast the whole recording, in place; yields a note on them."""
+    """Drop device ops that outlast the whole recording, in place; yields a note on them."""
     ts, dur = rows.times["ts_ns"], rows.times["dur_ns"]
     start, length = ts[positions], dur[positions]
-    # The recording lasts at least from the first start to the last: hardly ever every row is looked at.
+    # Cheap test first: the recording lasts at least from the first start to the last.
     if not len(start) or int(length.max()) <= int(np.ptp(start)):
         return
     bounds = [rows.of(*kinds) for kinds in (_HOST, ("window",))]
@@ -114,7 +114,7 @@ _OF_OPS = ("device", "stream", "correlation")
 
 
 def _ops(rows: Rows, positions: Ints) -> device_times.Ops:
-    """The device ops at these rows; columns that their table needs too are kept for it."""
+    """Collect the device ops at these rows; columns that their table also needs are kept for it."""
     columns = PLANS["device_ops"].columns
     made = {name: columns[name](rows, positions) for name in _OF_OPS}
     rows.made.update({("device_ops", name): column for name, column in made.items()})
@@ -128,7 +128,7 @@ def _ops(rows: Rows, positions: Ints) -> device_times.Ops:
 
 
 def _stream_number(device: Nullable, stream: Nullable) -> Ints:
-    """A number for each stream of each device, -1 where the stream is not recorded."""
+    """Assign a number to each stream of each device; -1 where the stream is not recorded."""
     numbers = (device.values, stream.values)
     is_small = all(int(n.min(initial=0)) >= 0 and int(n.max(initial=0)) < 2**31 for n in numbers)
     number: Ints
@@ -140,7 +140,7 @@ def _stream_number(device: Nullable, stream: Nullable) -> Ints:
 
 
 def calls_of(rows: Rows) -> device_times.Calls:
-    """The runtime calls with a correlation id, and the captures into graphs."""
+    """Collect the runtime calls with a correlation id, and the captures into graphs."""
     positions = rows.of("runtime")
     labels = rows.labels["name"]
     names = tuple(map(str, labels.values))
@@ -162,6 +162,6 @@ def calls_of(rows: Rows) -> device_times.Calls:
 
 
 def _times_of(ts_ns: Ints, codes: Ints, names: Sequence[str], pattern: re.Pattern[str]) -> Ints:
-    """When calls with a name of this pattern began."""
+    """Select the start times of calls with a name of this pattern."""
     matches = device_times.has_name(names, pattern)
     return ts_ns[matches[codes]] if matches.any() else ts_ns[:0]

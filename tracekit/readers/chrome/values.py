@@ -1,6 +1,6 @@
-"""Value texts of a trace and what they stand for: the section "Values" of `RECOVERY.md`.
+"""Values of raw texts in a trace: the section "Values" of `RECOVERY.md`.
 
-Both scanners call these functions once per distinct text, so they are written for clarity.
+Both scanners call these functions once per distinct text, so they are written for clarity, not speed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from tracekit.readers.chrome.scan import Json, Scalar
 
 MAX_DEPTH = 100
 TOO_DEEP = Json('"nested deeper than 100"')
-"""What stands for an array nested deeper: a fixed limit, so that it does not depend on the stack."""
+"""Value of an array nested deeper: the fixed limit makes results independent of the stack size."""
 
 MAX_PARSED_LENGTH = 2**20
-"""A longer array stays its own text: parsing it would take fifty times its size in memory."""
+"""Longest array or object parsed, in characters; a longer one stays text.
+
+Parsing would take fifty times its size in memory.
+"""
 
 MAX_REMEMBERED = 500
-"""Arrays of so many characters are remembered: the files of a run hold the same shapes again and again."""
+"""Longest array or object that is cached, in characters: the files of a run repeat the same shapes."""
 
 MAX_LABEL = 8_192
-"""Characters of a label that are kept: real kernels have names of 5,000; a packed trace of a megabyte may have a thousand of a megabyte each."""
+"""Most characters kept of a label.
+
+Real kernel names have up to 5,000. A hostile compressed trace of 1 MB may contain a thousand labels of 1 MB.
+"""
 
 INT_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
@@ -47,7 +53,7 @@ _BRACKETS = expression(r"([\[{]+)|[\]}]+")
 
 
 class Number(str):
-    """A number as it was recorded (`1.50`, `NaN`), told apart from a string, also by its repr."""
+    """Number as recorded (`1.50`, `NaN`), distinct from a string, also in its repr."""
 
     __slots__ = ()
 
@@ -61,7 +67,7 @@ _parse = json.JSONDecoder(
 
 
 def decode(raw: bytes) -> Scalar | Json:
-    """The value that one value text stands for."""
+    """Decode the text of one value."""
     text = raw.decode("utf-8", "replace")
     if text.startswith('"'):
         return unescape(text[1:-1])
@@ -71,36 +77,36 @@ def decode(raw: bytes) -> Scalar | Json:
 
 
 def decode_label(raw: bytes) -> str | None:
-    """The text of `ph`, `cat` or `name`; None where the value is null."""
+    """Decode a `ph`, `cat` or `name` to text; None for null."""
     return label(decode(raw))
 
 
 def decode_id(raw: bytes) -> int | str | None:
-    """The value of `pid` or `tid`: an integer or a text; None where the value is null."""
+    """Decode a `pid` or `tid` to an integer or text; None for null."""
     return identity(decode(raw))
 
 
 def key(raw_key: bytes) -> str:
-    """The name of a key, from what stands between its quotes (it holds no escapes)."""
+    """Decode the raw bytes between the quotes of a key, which contain no escapes."""
     return raw_key.decode("utf-8", "replace")
 
 
 def label(value: Scalar | Json) -> str | None:
-    """A value as text: a string stands for itself, others for their JSON text, null for nothing; a long one is kept in part."""
+    """Convert a value to text: strings unchanged, others to JSON, null to None; long text is shortened."""
     if value is None:
         return None
     return bounded(str(value) if isinstance(value, str) else json.dumps(value), MAX_LABEL)
 
 
 def identity(value: Scalar | Json) -> int | str | None:
-    """A value as a process or thread id: integers stay integers, the rest is text."""
+    """Convert a value to a process or thread id: integers stay integers, the rest becomes text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return label(value)
 
 
 def unescape(text: str) -> str:
-    """A string's text without its JSON escapes; what is no valid escape stays as it is."""
+    """Decode JSON escapes; invalid escapes are kept."""
     if "\\" not in text:
         return text
     plain = _ESCAPE.sub(_unescape_one, text)
@@ -108,7 +114,7 @@ def unescape(text: str) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """The text with surrogate pairs joined and lone surrogates as U+FFFD."""
+    """Join surrogate pairs, and replace lone surrogates by U+FFFD."""
     if not _SURROGATE.search(text):
         return text
     joined = _PAIR.sub(lambda m: m[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
@@ -116,7 +122,7 @@ def without_surrogates(text: str) -> str:
 
 
 def bare_value(text: str) -> Scalar:
-    """The value of a text without quotes or brackets: a number, a word, or the text itself."""
+    """Parse a text without quotes or brackets: a number, a word, or the text itself."""
     if _INTEGER.fullmatch(text):
         return integer_value(text)
     if _FLOAT.fullmatch(text):
@@ -132,7 +138,7 @@ def bare_value(text: str) -> Scalar:
 
 
 def integer_value(text: str) -> int | str:
-    """The integer, or its text where neither int64 nor uint64 holds it."""
+    """Parse an integer; returns its text if neither int64 nor uint64 can store it."""
     digits = text.lstrip("-").lstrip("0")
     if len(digits) > len(str(UINT64_MAX)):
         return text
@@ -145,7 +151,7 @@ def integer_value(text: str) -> int | str:
 
 
 def nanoseconds(raw: bytes) -> int | None:
-    """Nanoseconds of a `ts` or `dur` text, which counts microseconds; None where it is no time."""
+    """Parse a `ts` or `dur` text in microseconds to ns; None if it is not a time."""
     text = raw.decode("utf-8", "replace")
     if text.startswith('"'):
         text = unescape(text[1:-1])
@@ -153,7 +159,7 @@ def nanoseconds(raw: bytes) -> int | None:
 
 
 def nanoseconds_of(text: str) -> int | None:
-    """Nanoseconds of a number of microseconds, rounded half to even; None if it is none."""
+    """Convert a number of microseconds to ns, rounded half to even; None if it is not a number."""
     decimal = _DECIMAL.fullmatch(text)
     if decimal is not None:
         sign, integer_part, fraction, exponent_sign, exponent = decimal.groups()
@@ -171,7 +177,7 @@ def nanoseconds_of(text: str) -> int | None:
 
 
 def container_value(text: str) -> Json:
-    """The compact text of an array or object; its own text where that does not parse."""
+    """Compact the text of an array or object; text that does not parse is kept."""
     if len(text) > MAX_PARSED_LENGTH:
         return Json(text)
     if is_too_deep(text):
@@ -186,7 +192,7 @@ _short_container = remembered(container_value)
 
 
 def compact(value: Any) -> str:
-    """The compact JSON text of a parsed value, its `Number`s (and integers) as recorded."""
+    """Format a parsed value as compact JSON; numbers stay as recorded."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, str):
@@ -194,14 +200,14 @@ def compact(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join([compact(item) for item in value]) + "]"
     if isinstance(value, dict):
-        # Two keys may be equal only once their lone surrogates are replaced: the last one wins.
+        # Replacing lone surrogates may make two keys equal: the last one wins.
         members = {compact(name): compact(item) for name, item in value.items()}
         return "{" + ",".join([name + ":" + item for name, item in members.items()]) + "}"
     return json.dumps(value)
 
 
 def is_too_deep(text: str) -> bool:
-    """Whether the arrays and objects of a JSON text nest deeper than `MAX_DEPTH`."""
+    """Check whether the arrays and objects of a JSON text nest deeper than `MAX_DEPTH`."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     plain = _STRING_WITHOUT_ESCAPES.sub("", _ESCAPED_CHARACTER.sub("", text))
@@ -214,17 +220,18 @@ def is_too_deep(text: str) -> bool:
 
 
 def _unescape_one(match: re.Match[str]) -> str:
+    """Decode one matched escape."""
     return chr(int(match[1], 16)) if match[1] else _ESCAPED[match[2]]
 
 
 def _scaled(whole: str, fraction: str, exponent_sign: str, exponent: str) -> int | None:
-    """The decimal times 1000 as an integer, or None where that has more digits than an int64."""
+    """Multiply a decimal by 1000 and round to an integer; None if that has more digits than an int64."""
     digits = (whole + fraction).lstrip("0")
     significant = digits.rstrip("0")
     if not significant:
         return 0
     power = exponent.lstrip("0")
-    if len(power) > 15:  # beyond the length of any file, so beyond any number of digits
+    if len(power) > 15:  # larger than any file, so larger than any number of digits
         return 0 if exponent_sign == "-" else None
     shift = int(power or "0")
     if exponent_sign == "-":
@@ -238,7 +245,7 @@ def _scaled(whole: str, fraction: str, exponent_sign: str, exponent: str) -> int
 
 
 def _rounded_half_even(digits: str, dropped: int) -> int:
-    """The digits (first and last not zero) without the last `dropped` ones, rounded."""
+    """Drop the last `dropped` digits (first and last digit not zero), rounding half to even."""
     if dropped > len(digits):
         return 0
     quotient = int(digits[:-dropped] or "0")
@@ -249,6 +256,7 @@ def _rounded_half_even(digits: str, dropped: int) -> int:
 
 
 def _negative_remainder(integer_part: str, remainder: str) -> int | None:
+    """Convert Kineto's `A.-B` (us, negative ns) to ns; None if it has more digits than an int64."""
     integer_part, remainder = integer_part.lstrip("0"), remainder.lstrip("0")
     if max(len(integer_part), len(remainder)) > 19:
         return None
