@@ -115,13 +115,13 @@ def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
 
 @cache
 def _kinds_of(table: str) -> _KindsOf:
-    """Make the cached question for the kinds of a table."""
+    """Make the callable that finds the kinds of a table; cached, as `trace.derived` needs one object per result."""
     return _KindsOf(table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _KindsOf:
-    """Kinds of the rows of a table, as a question for `trace.derived`; None is included if any row has no kind."""
+    """Kinds of the rows of a table; pass an instance to `trace.derived`. None is included if any row has no kind."""
 
     table: str
 
@@ -139,13 +139,13 @@ class _KindsOf:
 
 @cache
 def _of_kind(table: str, kinds: frozenset[str | None]) -> _OfKind:
-    """Make the cached question for the rows of some kinds."""
+    """Make the callable that marks the rows of some kinds; cached, as `trace.derived` needs one object per result."""
     return _OfKind(table, kinds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OfKind:
-    """Mask of the rows of a table with one of these kinds, as a question for `trace.derived`."""
+    """Mask of the rows of a table with one of some kinds; pass an instance to `trace.derived`."""
 
     table: str
     kinds: frozenset[str | None]

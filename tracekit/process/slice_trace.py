@@ -36,7 +36,7 @@ READS = frozenset(
         "memory_log",
     ]
 )
-"""Tables that `slice_trace` needs to find and cut steps and stages; read them whatever the question."""
+"""Tables that `slice_trace` needs to find and cut steps and stages; every slice reads them."""
 
 StageFilter = Callable[[str, str | None], bool]
 """Filter of stages by recorded name and the role of the process."""
@@ -83,7 +83,7 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
     part = replace(trace, tables=tables, notes=notes)
     part.keep(windows, _windows_within(steps_and_stages, chosen, steps))
     if trace.has("host_ops"):
-        # Only the whole trace tells which calls come first.
+        # Only the whole trace shows which calls come first.
         part.keep(start_up, first_calls)
     if trace.has("device_ops"):
         # The slice may lack the annotations and earlier calls that placed its ops.

@@ -37,7 +37,7 @@ _ASYNC = re.compile(r"async", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class HostActivity:
-    """When any host thread was doing what; the sets may overlap.
+    """Activity of all host threads over time; the sets may overlap.
 
     `op` has ops, runtime calls and collectives. `code` has Python functions, and ranges with no op and no
     other range inside. Ranges that only name a step or stage do not count as activity.

@@ -118,7 +118,7 @@ def _apart(
 ) -> tuple[Rows, Rows, Ints | None]:
     """Move each row that begins in the last `jitter_ns` of another row, and clearly outlasts it, out of that row.
 
-    A recorded end is a rounded start plus a rounded duration, so it may lie after the start of the next op.
+    A recorded end is a rounded start plus a rounded duration, so it may come after the start of the next op.
     Rows at most as long as the jitter stay inside, since they may really be nested.
     """
     end = start + dur

@@ -2,7 +2,7 @@
 
 Own work is wall time less the time blocked in collectives. A device is blocked while a collective runs and no
 compute kernel does. A host is blocked from the end of its last op to the end of the awaited collective: a gap
-between ops in which no collective ends is Python at work, whatever is in flight.
+between ops in which no collective ends is Python at work, even with collectives in flight.
 """
 
 from __future__ import annotations

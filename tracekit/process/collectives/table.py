@@ -174,7 +174,7 @@ def _is_repeated(number: Ints) -> Bools:
 def _one_a_call(trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools) -> dict[str, Any]:
     """Merge the kernels that one call launched on one stream into one row; bytes count once.
 
-    Kernels of one launch (a graph) remain separate collectives, whatever call they share.
+    Kernels of one launch (a graph) remain separate collectives, even if they share a call.
     """
     external = at_rows(trace.nullable("device_ops", "external_id"), rows)
     correlation = at_rows(trace.nullable("device_ops", "correlation"), rows)

@@ -82,7 +82,7 @@ class DeviceIdle:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Idle time of every device, as a question for `trace.derived`; devices of unknown number come last.
+    """Idle time of every device; pass an instance to `trace.derived`. Devices of unknown number come last.
 
     An op that was launched in time and begins within `kernel_wait_ns` is starting up. A host without any
     record for `silence_ns` is silent.

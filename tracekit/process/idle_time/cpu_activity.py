@@ -44,7 +44,7 @@ MAX_FRAMES = 500
 
 @dataclass(frozen=True)
 class CpuTime:
-    """Activity of the host, as a question for `trace.derived`; `silence_ns` without any record is silence."""
+    """Activity of the host; pass an instance to `trace.derived`. `silence_ns` without any record is silence."""
 
     silence_ns: int
 

@@ -62,7 +62,7 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class StallTime:
-    """Synchronization stalls of every device, in the order of its idle time, as a question for `trace.derived`."""
+    """Synchronization stalls of every device, in the order of its idle time; pass an instance to `trace.derived`."""
 
     idle_time: IdleTime
 

@@ -1,1 +1,1 @@
-"""Memory of one process: levels, categories, replayed snapshots, and who allocated what."""
+"""Memory of one process: levels, categories, replayed snapshots and allocation sites."""

@@ -167,7 +167,7 @@ def _replay(
     is_alloc = action[usable] == CODE["alloc"]
     pieces = _pieces(trace, usable, is_alloc, address[usable], size[usable], active, rows)
     base = int(pieces.size[pieces.born < 0].sum())
-    # A free ends the allocation at its address, whatever size it records itself.
+    # A free ends the allocation at its address, even if it records another size.
     delta = np.zeros(len(rows), np.int64)
     later, gone = pieces.born >= 0, pieces.died < NEVER
     np.add.at(delta, pieces.born[later], pieces.size[later])

@@ -59,8 +59,7 @@ class Modules:
     the rows of `host_ops` that are calls of modules (or ops that name one). `owner` is the class of each, an
     index of `classes`; `instance` its recorded name as a number; `self_ns` its time outside inner module
     calls. `launcher` is, per row of `device_ops`, the class of the innermost module that launched it, -1
-    outside. It is None if no thread that called modules recorded anything else, so that launches cannot be
-    assigned.
+    outside. It is None if no thread that called modules recorded anything else, which leaves launches unassigned.
     """
 
     origin: str

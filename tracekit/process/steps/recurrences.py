@@ -1,6 +1,6 @@
 """Recurrences in a recording without step marks: repeating kernels and annotated ranges, and their intervals.
 
-A window cut out of a run is not a step. What repeats in it is a unit of work to compare with other such
+A window cut out of a run is not a step. Its repetitions are units of work to compare with other such
 windows.
 """
 

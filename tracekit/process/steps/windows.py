@@ -297,7 +297,7 @@ def _around_steps(host: _Host, steps: Steps, rows: Ints, jitter_ns: int) -> Mask
 def _is_unmarked(trace: Trace) -> bool:
     """Check whether device work was recorded, and neither file, process nor engine gives the step or stage.
 
-    A recording of the host alone is one piece: it is unknown whether what repeats in it is the work.
+    A recording of the host alone is one piece: it is unknown whether its repetitions are the work.
     """
     source = trace.source
     is_capture = source.part is not None and source.part.startswith("capture")
