@@ -1,4 +1,4 @@
-"""What several analyses need of one Trace: nesting of host ops, launch links, steps and stages.
+"""Measurements of one process that several analyses share: host calls, device work, steps, idle time, memory.
 
-Use as `trace.derived(nesting)`: each is computed once a Trace.
+Call them as `trace.derived(build_nesting)`: each is computed once per Trace.
 """

@@ -1,7 +1,7 @@
-"""The iterations of a rollout engine: what its annotations tell of each, how long it took, what it launched.
+"""Iterations of a rollout engine (vLLM, SGLang), from annotations: batch, duration and launched work.
 
-vLLM and SGLang name one range an iteration after the batch that it runs; of ranges within one another
-(SGLang writes both spellings) the outermost counts.
+Both engines name one range per iteration after the batch that it runs. Of nested ranges (SGLang writes both
+spellings) the outermost counts.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tracekit.process.steps.windows import Windows, step_of, windows
 Ints = npt.NDArray[np.int64]
 
 MAX_ITERATIONS = 20_000
-"""Most iterations of one source kept one by one; beyond it neighbours of one phase are joined."""
+"""Iterations of one source listed one by one; beyond it, neighbors of one phase are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """The iterations of the thread that has most, in order of start, and what was left aside.
+    """Iterations of the thread with most of them, in order of start.
 
-    `frame` has the columns of the measured table `iterations` before any are joined, and `end_ns`, when
-    the range and the work launched in it have ended. `elsewhere` counts iterations of other threads.
+    `frame` has the columns of the measured table `iterations` before merging, and `end_ns`, when the range
+    and the work launched in it have ended. `elsewhere` counts the omitted iterations of other threads.
     """
 
     frame: pd.DataFrame
@@ -42,7 +42,7 @@ class Iterations:
 
 
 def iterations(trace: Trace) -> Iterations | None:
-    """The iterations that the annotations of a trace tell of; None where it has none."""
+    """List the engine iterations of a trace, from its annotations; None if it has none."""
     names = trace.texts("host_ops", "name")
     batch_of_name = list(map(batch, names.texts))
     batches = [b for b in batch_of_name if b is not None]
@@ -94,7 +94,7 @@ def iterations(trace: Trace) -> Iterations | None:
 def _told_within(
     batch_of_name: Sequence[Batch | None], codes: npt.NDArray[Any], outer: Ints
 ) -> dict[int, Batch]:
-    """By the row of an iteration, what a range of the same batch in it says more: SGLang writes two, one with sums."""
+    """Map iteration rows to the batch of an inner range that gives sums; SGLang writes two ranges, one with sums."""
     tells = np.array([b is not None and b.context_tokens is not None for b in batch_of_name])
     chosen = tells[codes].nonzero()[0]
     within = {int(outer[at]): batch_of_name[codes[at]] for at in chosen.tolist()}
@@ -102,11 +102,11 @@ def _told_within(
 
 
 SUMS = ("context_tokens", "attention_pairs")
-"""What only some spellings of a batch tell."""
+"""Fields that only some spellings of a batch give."""
 
 
 def _filled(values: Any, in_row: Sequence[Batch | None], name: str) -> Any:
-    """The values of a column, where one is missing that of the range within."""
+    """Fill missing values of a column from the inner range."""
     if name not in SUMS or not in_row:
         return values
     more = pd.array([None if b is None else getattr(b, name) for b in in_row], dtype="Int64")
@@ -116,7 +116,7 @@ def _filled(values: Any, in_row: Sequence[Batch | None], name: str) -> Any:
 
 
 def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
-    """When the last device op that belongs to each window ends; its own start where none does."""
+    """Find when the last device op of each window ends; the window's start if it has none."""
     device = trace.get("device_ops")
     last = start.copy()
     if len(device):
@@ -129,7 +129,7 @@ def _work_end(trace: Trace, start: Ints, end: Ints) -> Ints:
 
 
 def _steps(trace: Trace, start: Ints) -> tuple[Any, Ints]:
-    """(step, occurrence) of each iteration: of the RL step, not of a profiler that counts iterations."""
+    """Find the (step, occurrence) of each iteration: the RL step, not the step of a profiler that counts iterations."""
     steps_and_stages: Windows = trace.derived(windows)
     step = step_of(steps_and_stages.steps, start)
     if len(steps_and_stages.steps) > max(len(start) // 2, 1) or step.isna().all():
@@ -143,10 +143,10 @@ def _steps(trace: Trace, start: Ints) -> tuple[Any, Ints]:
 
 
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of the measured table in at most some twice `MAX_ITERATIONS` rows.
+    """Merge iterations into the rows of the measured table, at most about twice `MAX_ITERATIONS`.
 
-    Neighbours of one step and phase become one row where there are more: times, tokens and counts are
-    sums, requests are means; a sum of which a part is unknown is unknown.
+    Neighbors of one step and phase share a row if there are more: times, tokens and counts are sums, requests
+    are means. A sum with an unknown part is unknown.
     """
     frame = frame.drop(columns="end_ns")
     iterations_a_row = -(-len(frame) // MAX_ITERATIONS)
@@ -170,9 +170,9 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def generation_spans(trace: Trace) -> pd.DataFrame | None:
-    """The columns of the measured table `generations`; None for a source that generates nothing known.
+    """Compute the columns of the measured table `generations`; None for a source without known generations.
 
-    Of a rollout replica without annotations a generation ends with its last device op, else host op.
+    For a rollout replica without annotations, a generation ends with its last device op, else host op.
     """
     iterations_: Iterations | None = trace.derived(iterations)
     if iterations_ is None:
@@ -191,7 +191,7 @@ def generation_spans(trace: Trace) -> pd.DataFrame | None:
 
 
 def _ends_only(trace: Trace) -> pd.DataFrame | None:
-    """Begin and end of what a rollout replica did, where nothing tells more."""
+    """Measure begin and end of the work of a rollout replica without annotations."""
     if trace.source.replica is None:
         return None
     ops, basis = trace.get("device_ops"), "device"

@@ -1,7 +1,7 @@
-"""Recorded times that cannot be true, found on bare arrays: readers repair or drop such rows.
+"""Detection of recorded times that cannot be true, on bare arrays; readers repair or drop such rows.
 
-A time counts as impossible only where the rest of the recording contradicts it: host and device clocks
-that differ by microseconds, and kernels that overlap by design, are left as recorded.
+A time counts as impossible only where the rest of the recording contradicts it. Host and device clocks that
+differ by microseconds, and kernels that overlap by design, stay as recorded.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 SECOND_NS, DAY_NS = 10**9, 86_400 * 10**9
-"""A row at time zero is suspicious from a second's distance on, any row from a day's: no capture pauses that long."""
+"""Distance that makes a row at time zero (a second) or any row (a day) suspicious; no capture pauses that long."""
 
 ZERO_DISTANCE = 100
-"""A row at time zero that lasts is real unless the rest is this many of its own lengths away."""
+"""Factor: a row at time zero that lasts is real unless all others are this many times their own span away."""
 
 SKEW_NS, SKEW_RATIO = 10**6, 1e-3
-"""Host and device clocks may differ by a millisecond, and drift by a thousandth of the recording."""
+"""Tolerance between host and device clocks: a millisecond, and drift of a thousandth of the recording."""
 
 OVERLONG_TIMES = 10
-"""A device op is impossible from this many times the length of the whole recording on."""
+"""Factor: a device op is impossible if it lasts this many times the length of the whole recording."""
 
 JITTER_NS = 2_000
-"""Ends in one stream may be out of order by this much: whole microseconds round, and copy engines stamp on their own."""
+"""Tolerance for the order of ends in one stream: times round to microseconds, and copy engines have their own clock."""
 
 
 def far_rows(start: Ints) -> Mask:
@@ -46,9 +46,10 @@ def far_rows(start: Ints) -> Mask:
 
 
 def zero_rows(start: Ints, end: Ints, is_known: Mask) -> Mask:
-    """Find rows that start at exactly 0 while the trace is elsewhere; only rows with a known time count.
+    """Find rows that start at exactly 0 while the rest of the trace is elsewhere; only rows with a known time count.
 
-    Times are as written in the file. A trace that begins at 0 goes on from there: its rows are not this far apart.
+    Times are as written in the file. A trace that really begins at 0 continues from there: its rows are not
+    this far apart.
     """
     at_zero = (start == 0) & is_known
     rest = (start != 0) & is_known
@@ -61,9 +62,9 @@ def zero_rows(start: Ints, end: Ints, is_known: Mask) -> Mask:
 
 
 def overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Ints) -> Mask:
-    """Find device ops that last many times as long as the recording, as (starts, ends) of host rows and other starts bound it.
+    """Find device ops many times as long as the recording, bounded by (starts, ends) of host rows and other starts.
 
-    Without host rows nothing bounds it. A last kernel may run for some time after the host has ended.
+    Without host rows there is no bound. A last kernel may run for some time after the host has ended.
     """
     recorded = [(starts, ends) for starts, ends in recorded if len(starts)]
     if not recorded or not len(dur_ns):
@@ -76,7 +77,8 @@ def overlong_ops(dur_ns: Ints, recorded: Sequence[tuple[Ints, Ints]], start: Int
 def early_ops(lag_ns: Ints, recorded_ns: int) -> Mask:
     """Find device ops that start before the call that launched them, by more than the clocks may differ.
 
-    `lag_ns` is from the start of the call to that of the op. Where most ops are early, the clocks differ, not the ops.
+    `lag_ns` is the time from the start of the call to the start of the op. If most ops are early, the clocks
+    differ, not the ops.
     """
     if not len(lag_ns):
         return np.zeros(0, np.bool_)
@@ -85,10 +87,10 @@ def early_ops(lag_ns: Ints, recorded_ns: int) -> Mask:
 
 
 def has_late_ends(start: Ints, end: Ints, stream: Ints) -> bool:
-    """Whether any op ends after the next one of its stream starts, by more than jitter: mostly none does."""
+    """Check whether any op ends after the next one of its stream starts, by more than jitter; usually none does."""
     if len(start) < 2:
         return False
-    # Rows of one stream mostly stand in its order; few streams are sorted in a pass or two.
+    # Rows of one stream are mostly in order; few streams sort in a pass or two.
     low, high = int(stream.min()), int(stream.max())
     order = np.argsort(
         stream.astype(np.min_scalar_type(high)) if low >= 0 else stream, kind="stable"
@@ -111,19 +113,21 @@ def cut_late_ends(
     may_overlap: Mask,
     is_in_order: bool,
 ) -> tuple[Ints, Ints]:
-    """Find device ops that outlast a later op of their stream; returns (their rows, the ends that they can have).
+    """Find device ops that outlast a later op of their stream: (their rows, the ends to cut them to).
 
-    A stream runs its work in order, so an op that ends after its successor ended has a late end: it is cut at the
-    start of its successor. Overlap by design keeps its time:
-    - Ops of one `launch` (a CUDA graph) run side by side: only ops of another launch count as successors. -1 is unknown.
-    - An op that `may_overlap` (programmatic dependent launch) runs beside the op before it.
-    - Two neighbours that overlap and end in order are left alone, unless the device is known to run
-      strictly `is_in_order` (ROCm): their union is the same.
+    A stream runs its work in order, so an op that ends after its successor ended has a late end: cut it at
+    the start of its successor. Overlap by design stays:
+    - Ops of one `launch` (a CUDA graph) run concurrently: only ops of another launch count as successors. -1
+      is unknown.
+    - An op that `may_overlap` (programmatic dependent launch) runs concurrently with the op before it.
+    - Two neighbors that overlap and end in order stay as recorded, since their union is the same, unless the
+      device is
+      known to run strictly `is_in_order` (ROCm).
     """
     nothing = np.empty(0, np.int64)
     if not has_late_ends(start, end, stream):
         return nothing, nothing
-    # Of two that start together the one that ends first counts as the first.
+    # Of two ops that start together, the one that ends first is first.
     order = np.lexsort((end, start, stream))
     stream, start, end, launch = stream[order], start[order], end[order], launch[order]
     same = stream[1:] == stream[:-1]
@@ -144,11 +148,11 @@ def cut_late_ends(
 
 
 MIN_ALIKE = 3
-"""So many sound ops of one name tell how long an op of that name lasts."""
+"""Sound ops of one name needed for a typical duration of that name."""
 
 
 def usual_durations(name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked: Ints) -> Ints:
-    """For each asked row the median duration of the sound ops of its name, where there are enough; else the largest int64."""
+    """Compute the median duration of the sound ops with each asked row's name; int64's maximum if too few."""
     usual = np.full(len(asked), np.iinfo(np.int64).max, np.int64)
     names, group = np.unique(name[asked], return_inverse=True)
     place = np.minimum(np.searchsorted(names, name), len(names) - 1)
@@ -164,14 +168,14 @@ def usual_durations(name: npt.NDArray[Any], dur_ns: Ints, is_sound: Mask, asked:
 
 
 def _next_true(mask: Mask) -> Ints:
-    """For each place but the last, the next place at which the mask is true; the last place always is."""
+    """Find the next true position of the mask after each position but the last; the last position counts as true."""
     places = np.where(mask, np.arange(len(mask)), len(mask) - 1)
     following: Ints = np.minimum.accumulate(places[::-1])[::-1][1:]
     return following
 
 
 def _earliest_end(end: Ints, stream: Ints) -> Ints:
-    """For each op the earliest end among it and all later ops of its stream."""
+    """Find the earliest end of each op and all later ops of its stream."""
     number = np.zeros(len(stream), np.int64)
     np.cumsum(stream[:0:-1] != stream[-2::-1], out=number[1:])
     earliest: Ints = -running_max(-end[::-1], number)[::-1]
@@ -179,7 +183,7 @@ def _earliest_end(end: Ints, stream: Ints) -> Ints:
 
 
 def _is_same_stream(stream: Ints, place: npt.NDArray[Any]) -> Mask:
-    """Whether there is an op at each of these places, and in the stream of the op that asks."""
+    """Check whether an op exists at each of these positions, and is in the stream of the asking op."""
     inside = place < len(stream)
     inside &= stream[np.minimum(place, len(stream) - 1)] == stream
     return np.asarray(inside, np.bool_)

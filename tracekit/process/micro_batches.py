@@ -23,7 +23,7 @@ _BATCH = re.compile(r"(?:.*/)?(?:train_)?(micro|mini)_?batch")
 
 
 def batch_kind(name: str) -> str | None:
-    """`micro` or `mini` for a range that is one batch of a stage, None for any other.
+    """Classify a range as `micro` or `mini` batch of a stage, None for any other.
 
     >>> batch_kind("micro_batch12"), batch_kind("mini_batch0"), batch_kind("train_batch")
     ('micro', 'mini', None)
@@ -35,11 +35,11 @@ def batch_kind(name: str) -> str | None:
 
 
 def micro_batches(trace: Trace) -> Mapping[str, Any]:
-    """One row a batch, in order of start, of the stages that hold any; {} for none.
+    """List the mini- and micro-batches of stages, one row per batch, in order of start; {} for none.
 
-    Columns: step, stage (outermost range around it), occurrence (of that), kind, ts_ns, dur_ns on the host, and
-    own_ns: kernels launched in it, collectives left out, as a union over each device and summed over
-    devices; missing without a device. A batch that no range encloses belongs to no stage (missing).
+    Columns: step, stage (outermost range around it), occurrence (of that stage), kind; ts_ns and dur_ns on
+    the host; and own_ns: kernels launched in it, without collectives, as a union over each device and summed
+    over devices; missing without a device. A batch that no range encloses has no stage (missing).
     """
     ranges = trace.derived(windows).stage_rows
     kinds = np.array([*map(batch_kind, ranges.stage.texts), None], object)[ranges.stage.codes]
@@ -60,7 +60,7 @@ def micro_batches(trace: Trace) -> Mapping[str, Any]:
 
 
 def _own(trace: Trace, start: Ints, end: Ints, kind: npt.NDArray[np.object_]) -> Nullable:
-    """For each batch the time of kernels that belong to it; batches of one kind follow one another."""
+    """Measure the kernel time of each batch; batches of one kind do not overlap."""
     own_ns = np.zeros(len(start), np.int64)
     op_start = trace.numbers("device_ops", "ts_ns")
     if not len(op_start):

@@ -1,4 +1,4 @@
-"""Rows by their recorded names: each name is looked at once, however many rows have it."""
+"""Filters of rows by recorded name; each distinct name is tested once, however many rows have it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Rows = sweeps.Rows
 
 
 FEW_NAMES = 8
-"""Rows of so few names are looked for one name after the other: to compare numbers is a tenth of looking them up."""
+"""Names up to this number are compared one by one, which takes a tenth of the time of a table look-up."""
 
 
 REMEMBERED_NAMES = 1000
-"""Of so few names it is remembered which ones a pattern or a set holds: the files of a run have the same, and so have questions."""
+"""Names up to this number have filter results cached: files of a run repeat names, analyses repeat filters."""
 
 
 def named(column: Coded | pd.Series[Any], rows: Ints) -> npt.NDArray[np.object_]:
-    """The recorded names at these positions of a name column; None for -1 and for rows without a name."""
+    """Look up the names at these positions of a name column; None for -1 and for rows without a name."""
     names = _coded(column)
     texts: npt.NDArray[np.object_] = np.array([*names.texts, None], object)[codes_at(names, rows)]
     return texts
 
 
 def codes_at(names: Coded, rows: Ints) -> Ints:
-    """The codes of the names at these positions; -1 for -1 and for rows without a name."""
+    """Look up the codes of the names at these positions; -1 for -1 and for rows without a name."""
     padded = np.empty(len(names.codes) + 1, names.codes.dtype)
     padded[:-1], padded[-1] = names.codes, -1
     codes: Ints = padded[rows].astype(np.int64)
@@ -48,9 +48,9 @@ def codes_at(names: Coded, rows: Ints) -> Ints:
 def is_named(
     column: Coded | pd.Series[Any], wanted: Callable[[str], object]
 ) -> npt.NDArray[np.bool_]:
-    """Whether the name of each row of a name column is wanted; False for a row without one.
+    """Check whether the name of each row of a name column is wanted; False for a row without a name.
 
-    Where many files hold the same names, `wanted` may well remember its answers.
+    `wanted` may cache its answers, since many files have the same names.
     """
     names = _coded(column)
     few = len(names.texts) <= REMEMBERED_NAMES and _is_fixed(wanted)
@@ -67,14 +67,14 @@ def is_named(
 
 
 def _is_fixed(wanted: Callable[[str], object]) -> bool:
-    """Whether the same is wanted each time that this is asked for: a method of what never changes, or a function of a module."""
+    """Check whether a filter's answers never change: a method of an immutable object, or a module-level function."""
     if isinstance(wanted, FunctionType):
         return wanted.__closure__ is None and "<locals>" not in wanted.__qualname__
     return isinstance(getattr(wanted, "__self__", None), re.Pattern | frozenset | tuple)
 
 
 def _wanted_codes(texts: tuple[str, ...], wanted: Callable[[str], object]) -> list[int]:
-    """The codes of the texts that are wanted."""
+    """List the codes of the wanted texts."""
     return [code for code, text in enumerate(texts) if wanted(text)]
 
 
@@ -82,15 +82,15 @@ _remembered_codes = lru_cache(256)(_wanted_codes)
 
 
 def numbered_codes(codes: Rows, count: int) -> tuple[Ints, Rows]:
-    """(the codes that occur, ascending; for each its place among them), of codes below `count`, -1 among them.
+    """List the codes that occur, ascending, and find the position of each row's code among them.
 
-    As `keys.numbered` in half of its memory.
+    Codes are below `count`; -1 is allowed. Same result as `keys.numbered` in half of the memory.
 
     >>> numbered_codes(np.array([7, -1, 7], np.int8), 9)
     (array([-1,  7]), array([1, 0, 1], dtype=int32))
     """
     occurs = np.zeros(count + 1, np.bool_)
-    occurs[codes] = True  # -1 marks the last place
+    occurs[codes] = True  # -1 marks the last element
     present = np.concatenate((occurs[-1:].nonzero()[0] - 1, occurs[:-1].nonzero()[0]))
     place = np.zeros(count + 1, sweeps.row_type(len(codes)))
     place[present] = np.arange(len(present))
@@ -99,15 +99,15 @@ def numbered_codes(codes: Rows, count: int) -> tuple[Ints, Rows]:
 
 
 MANY_ROWS = 2**17
-"""Of so many rows their kinds are looked at anew each time: that takes a tenth of a millisecond a million rows, and no memory."""
+"""Rows from which kind masks are recomputed instead of cached: that takes 0.1 ms per million rows, and saves memory."""
 
 
 def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
-    """Which rows of a table of ops are of one of these kinds; not to be written to: of few rows all who ask get one array."""
+    """Mark rows of a table of ops with one of these kinds; the mask may be shared, so it must not be written to."""
     count, present = len(trace.texts(table, "kind")), trace.derived(_kinds_of(table))
     chosen = present.intersection(kinds)
     if not chosen or chosen == present:
-        # In the memory of one: a profiler records few kinds, and those of all rows are asked for often.
+        # Broadcast a single bool: usually every row, or none, is of these kinds.
         return all_alike(np.bool_(bool(chosen)), count)
     mask = _of_kind(table, chosen)
     return trace.derived(mask) if count < MANY_ROWS else mask(trace)
@@ -115,17 +115,18 @@ def of_kind(trace: Trace, table: str, *kinds: str) -> npt.NDArray[np.bool_]:
 
 @cache
 def _kinds_of(table: str) -> _KindsOf:
+    """Make the callable that finds the kinds of a table; cached, as `trace.derived` needs one object per result."""
     return _KindsOf(table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _KindsOf:
-    """Use as `trace.derived(_kinds_of(…))`: the kinds that the rows of a table are of, None among them where one has none."""
+    """Kinds of the rows of a table; pass an instance to `trace.derived`. None is included if any row has no kind."""
 
     table: str
 
     def __call__(self, trace: Trace) -> frozenset[str | None]:
-        """The kinds."""
+        """Find the kinds that occur."""
         kind = trace.texts(self.table, "kind")
         present: set[str | None] = set()
         if int(kind.codes.min(initial=0)) < 0:
@@ -138,29 +139,31 @@ class _KindsOf:
 
 @cache
 def _of_kind(table: str, kinds: frozenset[str | None]) -> _OfKind:
+    """Make the callable that marks the rows of some kinds; cached, as `trace.derived` needs one object per result."""
     return _OfKind(table, kinds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OfKind:
-    """Use as `trace.derived(_of_kind(…))`: which rows of a table are of one of these kinds."""
+    """Mask of the rows of a table with one of some kinds; pass an instance to `trace.derived`."""
 
     table: str
     kinds: frozenset[str | None]
 
     def __call__(self, trace: Trace) -> npt.NDArray[np.bool_]:
-        """The mask of the rows."""
+        """Compute the mask."""
         mask = is_named(trace.texts(self.table, "kind"), self.kinds.__contains__)
         mask.setflags(write=False)
         return mask
 
 
 def narrow(codes: Ints, texts: Sequence[str]) -> Coded:
-    """Texts by their number, the codes as narrow as pandas would make them; -1 is missing."""
+    """Code texts with the narrowest integers, as pandas would; -1 is missing."""
     return Coded(codes.astype(narrowest(len(texts))), tuple(texts))
 
 
 def _coded(column: Coded | pd.Series[Any]) -> Coded:
+    """Unwrap a name column as coded texts."""
     names = column if isinstance(column, Coded) else bare(column.array)
     assert isinstance(names, Coded), "names are coded"
     return names
@@ -169,7 +172,7 @@ def _coded(column: Coded | pd.Series[Any]) -> Coded:
 def by_value(
     codes: Ints, values: Sequence[Any], function: Callable[[Any], Any]
 ) -> npt.NDArray[np.object_]:
-    """`function` of the value that each code stands for, called once for each that occurs; -1 gives None.
+    """Map each code through `function` of its value, called once per code that occurs; -1 gives None.
 
     >>> by_value(np.array([1, -1, 1]), ["a", "b"], str.upper)
     array(['B', None, 'B'], dtype=object)
@@ -184,6 +187,6 @@ def by_value(
 
 
 def is_none(values: npt.NDArray[np.object_]) -> npt.NDArray[np.bool_]:
-    """Which of some objects are None."""
+    """Mark the objects that are None."""
     none: Any = None
     return np.asarray(np.equal(values, none), np.bool_)

@@ -1,4 +1,4 @@
-"""Which kind of recording one trace is: `model.recording_kinds` lists the kinds."""
+"""Classification of a trace by kind of recording; `model.recording_kinds` lists the kinds."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ READS = (
     *("host_ops", "device_ops", "open_ranges", "memory_ops", "counters", "memory_segments"),
     "log_values",
 )
-"""Raw tables that the classification rests on."""
+"""Raw tables that the classification needs."""
 
 UNREAD_RATIO = 0.01
-"""From this share of its rows on, rows that are not read are worth saying."""
+"""Share of unread rows from which they are worth reporting."""
 
 FEW_OPS = 10
-"""With fewer operators, and a GPU listed or CUDA called, nothing but start-up was recorded."""
+"""Operators below which a recording shows only start-up, if a GPU is listed or CUDA was called."""
 
 CPU_OP_NS = 1_000_000
-"""An operator that takes this long each time computed on the CPU: to launch a kernel takes some µs."""
+"""Typical duration of an operator that computes on the CPU; launching a kernel takes a few µs."""
 
 _LAUNCH = re.compile(r"(?!\w*LaunchHostFunc)\w*Launch")
 _FRONT_END = re.compile(r"(?:\A|[._-])async_llm(?=[._-])")
 _LAYOUTS = (INTERLEAVED, MERGED_RANKS)
-"""Codes of notes of the reader that are kinds of their own."""
+"""Codes of reader notes that are recording kinds of their own."""
 
 Counts = dict[str, int]
 
@@ -61,7 +61,7 @@ def _timeline(trace: Trace) -> Classified:
 
 
 def _of_notes(trace: Trace, kind: str) -> list[Count]:
-    """The counts that the reader's notes give for this kind."""
+    """Collect the counts that the reader's notes give for this kind."""
     names = {MERGED_RANKS: ("ranks",), "unusable": ("no_start", "no_phase")}.get(kind, ())
     counts: list[Count] = []
     for note in trace.notes:
@@ -75,7 +75,7 @@ def _of_notes(trace: Trace, kind: str) -> list[Count]:
 
 
 def _row_counts(trace: Trace) -> Counts:
-    """Rows of all, operators, CUDA calls, launches among them, device rows, kernels among them."""
+    """Count all rows, operators, CUDA calls, launches among them, device rows, and kernels among them."""
     is_call = of_kind(trace, "host_ops", "runtime")
     launch = is_named(trace.texts("host_ops", "name"), _LAUNCH.match)
     rows = trace.meta.get("complete_count")
@@ -90,7 +90,7 @@ def _row_counts(trace: Trace) -> Counts:
 
 
 def _kind(trace: Trace, counts: Counts, unread_count: int, has_gpu: bool) -> str:
-    """The kind of a timeline, by what was recorded in it."""
+    """Choose the kind of a timeline by its recorded rows."""
     producer = trace.meta.get("producer")
     if producer in FOREIGN:
         return str(producer)
@@ -106,7 +106,7 @@ def _kind(trace: Trace, counts: Counts, unread_count: int, has_gpu: bool) -> str
 
 
 def _without_launches(trace: Trace, counts: Counts, has_gpu: bool) -> str:
-    """The kind of a timeline without a kernel and without a launch."""
+    """Choose the kind of a timeline without kernels and launches."""
     if _is_noted(trace, NO_TIMES):
         return "unusable"
     if _is_noted(trace, NO_EVENTS) or not _anything(trace):
@@ -117,7 +117,7 @@ def _without_launches(trace: Trace, counts: Counts, has_gpu: bool) -> str:
 
 
 def _of_host(trace: Trace, counts: Counts, has_gpu: bool) -> str:
-    """The kind of a timeline with something on the host, and on the device at most copies and fills."""
+    """Choose the kind of a timeline with host rows, and at most copies and fills on the device."""
     few_ops, few_copies = counts["ops"] < FEW_OPS, counts["device_ops"] < FEW_OPS
     if counts["calls"] and few_ops and few_copies:
         return "start-up"
@@ -130,12 +130,12 @@ def _of_host(trace: Trace, counts: Counts, has_gpu: bool) -> str:
 
 
 def _is_noted(trace: Trace, code: str) -> bool:
-    """Whether a note of that code was made on the trace."""
+    """Check whether the trace has a note with this code."""
     return any(note.code == code for note in trace.notes)
 
 
 def _anything(trace: Trace) -> bool:
-    """Whether anything of the program was recorded; what the system or the profiler did does not count."""
+    """Check whether anything of the program was recorded; rows of the system or the profiler do not count."""
     if of_kind(trace, "host_ops", "op", "range", "runtime", "python").any():
         return True
     if any(len(trace.get(name)) for name in ("open_ranges", "memory_ops", "counters")):
@@ -146,13 +146,13 @@ def _anything(trace: Trace) -> bool:
 
 
 def _unread(trace: Trace) -> Mapping[str, int]:
-    """The rows that are not read, by category."""
+    """Look up the counts of unread rows by category."""
     counts = trace.meta.get("unread_counts", {})
     return counts if isinstance(counts, Mapping) else {}
 
 
 def _devices(meta: Mapping[str, Any]) -> list[Count]:
-    """The devices that the recording lists, by their names; none without a name."""
+    """Count the devices that the recording lists, by name; devices without a name are skipped."""
     properties = meta.get("deviceProperties")
     counts: Counts = {}
     for device in properties if isinstance(properties, list) else ():
@@ -178,13 +178,13 @@ def _top_op(trace: Trace) -> tuple[str, npt.NDArray[np.int64]] | None:
 
 
 def _computed_on_cpu(trace: Trace) -> bool:
-    """Whether the operator with most self time takes as long each time as only computing does."""
+    """Check whether the operator with most self time typically lasts as long as only computing does."""
     top = _top_op(trace)
     return top is not None and len(top[1]) >= FEW_OPS and float(np.median(top[1])) >= CPU_OP_NS
 
 
 def _cpu_time(trace: Trace) -> list[Count]:
-    """The self time of the operator that takes longest, and the time that it is a part of."""
+    """Measure the self time of the top operator, and the whole time that it is part of."""
     top = _top_op(trace)
     if top is None:
         return []
@@ -192,7 +192,7 @@ def _cpu_time(trace: Trace) -> list[Count]:
     start = trace.numbers("host_ops", "ts_ns")
     end = start + trace.numbers("host_ops", "dur_ns")
     span_ns = int(end.max() - start.min())
-    # Several threads compute for longer than the recording lasts.
+    # Several threads may compute for longer than the recording lasts.
     whole_ns = span_ns if own_ns <= span_ns else int(trace.derived(own_times).sum())
     return [Count("top_op_ns", own_ns, name), Count("whole_ns", whole_ns)]
 
@@ -209,12 +209,12 @@ def _memory(trace: Trace) -> Classified:
 
 
 def _elements(trace: Trace) -> Count:
-    """The elements of the file, where nothing else is counted."""
+    """Count the elements of a file that has no other counts."""
     return Count("elements", int(trace.meta.get("element_count", 0)))
 
 
 def _total(trace: Trace, column: str) -> int:
-    """Sum of one column over the segments of devices."""
+    """Sum one column over the device segments."""
     frame = trace.get("memory_segments")
     return int(frame.loc[frame["memory"] == "device", column].sum())
 

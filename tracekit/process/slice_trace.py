@@ -1,4 +1,4 @@
-"""A Trace cut to some of its steps or stages."""
+"""Slicing of a trace to some of its steps or stages."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ READS = frozenset(
         "memory_log",
     ]
 )
-"""The tables that tell which steps and stages a Trace holds, and that `cut` goes by: to be read whatever is asked of it."""
+"""Tables that `slice_trace` needs to find and cut steps and stages; every slice reads them."""
 
 StageFilter = Callable[[str, str | None], bool]
-"""Whether a recorded name, of a process of that role, is a stage that was asked for."""
+"""Filter of stages by recorded name and the role of the process."""
 
 
 def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -> Trace | None:
-    """The host activity of the chosen steps and stages, and the device work that belongs to it.
+    """Slice a trace to the host activity of the chosen steps and stages, and the device work that belongs to it.
 
-    None when nothing of the trace is in them. A trace whose steps have no number is in every step;
-    device work that was launched before the recording began is left out and noted.
+    None if nothing of the trace is in them. A trace whose steps have no number is in every step. Device work
+    launched before the recording began is left out, with a note.
     """
     if trace.source.tool == "log":
         return _log(trace, steps)
@@ -83,19 +83,20 @@ def cut(trace: Trace, steps: frozenset[int] | None, stage: StageFilter | None) -
     part = replace(trace, tables=tables, notes=notes)
     part.keep(windows, _windows_within(steps_and_stages, chosen, steps))
     if trace.has("host_ops"):
-        # Which calls come first is known of the whole alone.
+        # Only the whole trace shows which calls come first.
         part.keep(start_up, first_calls)
     if trace.has("device_ops"):
-        # What is left may no longer tell where it belongs: annotations and earlier calls are cut away.
+        # The slice may lack the annotations and earlier calls that placed its ops.
         part.keep(placement, Placement(place.how[keep], place.ts_ns[keep]))
     return part
 
 
 def after_start_up(trace: Trace) -> Trace:
-    """The rows from where the work of a recording without marks begins, without a collective that waited for a late recording.
+    """Drop the start-up of a recording without marks, and a collective that waited for a late recording.
 
-    The trace itself where nothing comes before its work. What runs across that instant stays whole, and so do the
-    launches of what is left. With marks only that collective goes: it lies in a step that does not count.
+    Returns the trace itself if nothing comes before its work. Rows that run across that instant stay whole,
+    and so do the launches of the kept ops. With marks only that collective is dropped: it is in a step that
+    does not count.
     """
     if trace.source.tool in ("log", "torch_memory") or not trace.has("device_ops"):
         return trace
@@ -117,7 +118,7 @@ def after_start_up(trace: Trace) -> Trace:
 def _from(
     trace: Trace, tables: dict[str, pd.DataFrame], keep: npt.NDArray[np.bool_], begin: int
 ) -> Trace:
-    """The trace with these device ops (the rows to `keep`), and of its other rows those from `begin` on."""
+    """Keep these device ops (the rows to `keep`), and the other rows from `begin` on."""
     first_calls = None
     if trace.has("host_ops"):
         links: Launches = trace.derived(launches)
@@ -137,12 +138,12 @@ def _from(
 
 
 def _names_step(name: str) -> bool:
-    """Whether a range of this name may be a whole step."""
+    """Check whether a range of this name may be a whole step."""
     return profiler_step(name) is not None or numbered_step(name) is not None
 
 
 def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
-    """The lines of a driver's log about the chosen steps; stages are chosen when they are shown."""
+    """Slice the lines of a driver's log to the chosen steps; stages are filtered at display time."""
     logged = [name for name in ("log_values", "memory_log") if len(trace.get(name))]
     if steps is None or not logged:
         return trace
@@ -156,13 +157,13 @@ def _log(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
 
 
 def _snapshot(trace: Trace, steps: frozenset[int] | None) -> Trace | None:
-    """All of a snapshot that tells of a chosen step or names none: levels need what came before."""
+    """Keep a whole snapshot if it has a chosen step or no steps: memory levels need the history before a step."""
     numbers = steps_of(trace)
     return trace if steps is None or not numbers or numbers & steps else None
 
 
 def steps_of(trace: Trace) -> frozenset[int]:
-    """The numbers of the steps that a process is known to hold."""
+    """List the numbers of the known steps of a process."""
     step = trace.source.step
     named = frozenset() if step is None else frozenset({step})
     if trace.source.tool == "log":
@@ -177,7 +178,7 @@ def steps_of(trace: Trace) -> frozenset[int]:
 
 
 def stages_of(trace: Trace) -> frozenset[str]:
-    """The recorded names of the stages that a process holds, and the scope of its file where that is one."""
+    """List the recorded names of the stages of a process, and the scope of its file if that is a stage."""
     source = trace.source
     scope = scope_stage(source.scope, source.role)
     named = frozenset() if scope is None or source.scope is None else frozenset({source.scope})
@@ -189,7 +190,7 @@ def stages_of(trace: Trace) -> frozenset[str]:
 
 
 def _windows_within(recorded: Windows, chosen: Intervals, steps: frozenset[int] | None) -> Windows:
-    """The chosen steps at their whole length, and the ranges that start in the chosen time."""
+    """Keep the chosen steps at full length, and the ranges that start in the chosen time."""
     steps_inside, ranges = recorded.step_rows, recorded.stage_rows
     if steps is not None:
         steps_inside = steps_inside.at(_are_in(steps_inside.step, steps).nonzero()[0])
@@ -200,7 +201,7 @@ def _windows_within(recorded: Windows, chosen: Intervals, steps: frozenset[int] 
 def _chosen(
     trace: Trace, recorded: Windows, steps: frozenset[int] | None, stage: StageFilter | None
 ) -> Intervals | None:
-    """The chosen time; None when nothing is to be cut."""
+    """Find the chosen time; None if nothing is to be cut."""
     if steps is None and stage is None:
         return None
     rows: Steps | Stages = recorded.step_rows
@@ -215,9 +216,10 @@ def _chosen(
 
 
 def _are_in(numbers: Nullable, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
-    """Which rows are of these steps, or of a step without a number."""
+    """Mark rows of these steps, or of a step without a number."""
     return np.isin(numbers.values, list(steps)) | numbers.missing
 
 
 def _in_steps(column: pd.Series, steps: frozenset[int]) -> npt.NDArray[np.bool_]:
+    """Mark values of a pandas column that are these steps or missing."""
     return (column.isin(list(steps)) | column.isna()).to_numpy(np.bool_)

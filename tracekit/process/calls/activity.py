@@ -1,4 +1,4 @@
-"""What the host was doing when: data loading, garbage collection, synchronising calls, ops, nothing."""
+"""Host activity over time: data loading, garbage collection, synchronizing calls, ops, or none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOADER = re.compile(r"enumerate\(DataLoader\)")
 
 
 def is_loading(name: str) -> bool:
-    """Whether a range of this name is a wait for the data loader."""
+    """Check whether a range of this name is a wait for the data loader."""
     return _LOADER.match(name) is not None
 
 
@@ -37,10 +37,10 @@ _ASYNC = re.compile(r"async", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class HostActivity:
-    """When any host thread was doing what; the sets may overlap one another.
+    """Activity of all host threads over time; the sets may overlap.
 
-    `op` holds ops, runtime calls and collectives, `code` Python functions and ranges with no other range and no
-    op in them; ranges that only name a step or stage are no activity.
+    `op` has ops, runtime calls and collectives. `code` has Python functions, and ranges with no op and no
+    other range inside. Ranges that only name a step or stage do not count as activity.
     """
 
     loader: Intervals
@@ -51,7 +51,7 @@ class HostActivity:
 
 
 def host_activity(trace: Trace) -> HostActivity:
-    """What all host threads together did, as unions."""
+    """Measure the activity of all host threads, as unions of intervals."""
     names = trace.texts("host_ops", "name")
     collective = is_named(names, is_collective) & of_kind(trace, "host_ops", "range")
     busy = of_kind(trace, "host_ops", "op", "runtime") | collective
@@ -65,26 +65,26 @@ def host_activity(trace: Trace) -> HostActivity:
 
 
 def _leaf_ranges(trace: Trace, busy: Mask) -> Mask:
-    """Which ranges have nothing in them, and are no collective, no data loading and no step."""
+    """Find ranges with nothing inside that are neither collective, data loading nor step or stage."""
     ranges = of_kind(trace, "host_ops", "range") & ~busy
     names = trace.texts("host_ops", "name")
     ranges &= is_named(
         names, lambda name: profiler_step(name) is None and numbered_step(name) is None
     )
-    # What is outside the tree, or at its top, has the parent -1: it marks the place behind the last row.
+    # Rows at the top or outside the tree have the parent -1, which marks the extra last element.
     encloses = np.zeros(len(ranges) + 1, np.bool_)
     encloses[trace.derived(nesting).parent] = True
     return ranges & ~encloses[:-1] & ~_is_stage(trace)
 
 
 def _is_stage(trace: Trace) -> Mask:
-    """Which rows have the name of a stage that is known."""
+    """Mark rows with the name of a known stage."""
     role = trace.source.role
     return is_named(trace.texts("host_ops", "name"), lambda name: canonical(name, role) in STAGES)
 
 
 def _python(trace: Trace) -> Intervals:
-    """When any Python function ran, as far as they were recorded."""
+    """Find when any recorded Python function ran."""
     every_call = np.ones(len(trace.numbers("python_calls", "ts_ns")), np.bool_)
     return _union(trace, every_call, "python_calls")
 
@@ -93,8 +93,8 @@ def _python(trace: Trace) -> Intervals:
 class SyncCalls:
     """Calls in which the host waits for the device, in order of their ends.
 
-    Per call: `row` of `host_ops`, `op` the outermost op around it (-1: none), and `occasion`, a number
-    that calls of one innermost op share: a copy and the wait for it are one.
+    Per call: `row` of `host_ops`; `op`, the outermost op around it (-1: none); and `occasion`, a number
+    shared by the calls of one innermost op (a copy and the wait for it are one occasion).
     """
 
     row: Ints
@@ -103,9 +103,9 @@ class SyncCalls:
 
 
 def sync_calls(trace: Trace) -> SyncCalls:
-    """Stream, device and event synchronisations, blocking copies, and pageable copies that were waited for.
+    """Find stream, device and event synchronizations, blocking copies, and pageable copies that the host waited for.
 
-    An asynchronous copy counts when its memory is pageable and the call returned after the copy ended.
+    An asynchronous copy counts if its memory is pageable and the call returned after the copy ended.
     """
     runtime = of_kind(trace, "host_ops", "runtime")
     chosen = is_named(trace.texts("host_ops", "name"), _synchronises) & runtime
@@ -125,14 +125,14 @@ def sync_calls(trace: Trace) -> SyncCalls:
 
 
 def _synchronises(name: str) -> bool:
-    """Whether a runtime call of this name returns only when the device is done."""
+    """Check whether a runtime call of this name returns only when the device is done."""
     if _WAITS_FOR_DEVICE.search(name):
         return True
     return _COPY_CALL.search(name) is not None and _ASYNC.search(name) is None
 
 
 def _waited_copies(trace: Trace) -> Ints:
-    """Rows of `host_ops`: calls that copied pageable memory and returned after their copy had ended."""
+    """Find calls (rows of `host_ops`) that copied pageable memory and returned after their copy had ended."""
     names = trace.texts("device_ops", "name")
     if not len(names) or not len(trace.texts("host_ops", "name")):
         return np.empty(0, np.int64)
@@ -147,15 +147,15 @@ def _waited_copies(trace: Trace) -> Ints:
 
 
 def _ends(trace: Trace, table: str, rows: Ints) -> Ints:
-    """When these rows of a table end."""
+    """Compute when these rows of a table end, ns."""
     ends: Ints = trace.numbers(table, "ts_ns")[rows] + trace.numbers(table, "dur_ns")[rows]
     return ends
 
 
 def on_launching(trace: Trace, rows: Ints, calls: Ints) -> Mask:
-    """Which of these calls (rows of `host_ops`) are of a thread that launched any of these device ops.
+    """Mark the calls (rows of `host_ops`) that run on a thread that launched any of these device ops.
 
-    Only such threads can leave the device without work; a watchdog that waits for it cannot.
+    Only such threads can leave the device without work; a watchdog that waits for the device cannot.
     """
     links: Launches = trace.derived(launches)
     launched_by = np.where(links.call[rows] >= 0, links.call[rows], links.op[rows])
@@ -167,7 +167,7 @@ def on_launching(trace: Trace, rows: Ints, calls: Ints) -> Mask:
 
 
 def _union(trace: Trace, chosen: Mask, table: str = "host_ops") -> Intervals:
-    """When any of these rows of a table runs."""
+    """Compute the union of the chosen rows of a table."""
     start, dur = trace.numbers(table, "ts_ns"), trace.numbers(table, "dur_ns")
     if sweeps.native is not None:
         low, high, is_whole = sweeps.joined_rows(chosen, start, dur)

@@ -1,4 +1,4 @@
-"""Whether the ops of a host only queue their work on a device: their durations then say nothing of how long the work takes."""
+"""Detection of asynchronous host ops: ops that queue device work, whose durations do not measure that work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracekit.model.trace import Trace
 from tracekit.process.name_filters import is_named, of_kind
 
 _LAUNCH = re.compile(r"(?:cu|cuda|hip|musa|mt|acl|ze|sycl|ur)[A-Za-z]*Launch", re.IGNORECASE)
-"""Calls of a device's runtime or driver that queue kernels or graphs of them."""
+"""Calls of a device runtime or driver that queue kernels or graphs."""
 
 _DEVICE_OP = re.compile(
     r"aten::(?:record_stream|_?pin_memory|cudnn_\w+|_cudnn_\w+|miopen_\w+"
@@ -17,16 +17,17 @@ _DEVICE_OP = re.compile(
     r"|_(?:flash|efficient)_attention_(?:forward|backward))\Z"
     r"|triton_|(?:nccl|rccl|hccl):"
 )
-"""Ops and ranges that PyTorch runs on devices alone; what it runs on CPUs has other names (`…_for_cpu`, `mkldnn`, `gloo:`)."""
+"""Ops and ranges that only run on devices; CPU versions have other names (`…_for_cpu`, `mkldnn`, `gloo:`)."""
 
 _CPU = 0
-"""The device type of host memory in `memory_ops`."""
+"""Device type of host memory in `memory_ops`."""
 
 
 def launches_work(trace: Trace) -> bool:
-    """Whether the host ops of a trace may have queued their work on a device rather than done it.
+    """Check whether the host ops of a trace may queue device work instead of doing it.
 
-    Evidence is a launch, an op that only devices run, memory of a device, or a device among the properties.
+    Evidence: a launch call, an op that only devices run, device memory, or a device in the trace's
+    properties.
     """
     if trace.meta.get("deviceProperties"):
         return True
@@ -41,11 +42,11 @@ def launches_work(trace: Trace) -> bool:
 
 @remembered
 def _is_launch(name: str) -> bool:
-    """Whether a runtime call of this name queues device work."""
+    """Check whether a runtime call of this name queues device work."""
     return _LAUNCH.match(name) is not None
 
 
 @remembered
 def _is_device_op(name: str) -> bool:
-    """Whether an op or range of this name only runs on devices."""
+    """Check whether an op or range of this name only runs on devices."""
     return _DEVICE_OP.match(name) is not None

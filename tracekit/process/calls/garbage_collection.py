@@ -1,4 +1,4 @@
-"""When Python collects garbage, as far as that is recorded: all threads that run Python stop meanwhile."""
+"""Recorded collections of Python's garbage collector; all threads that run Python stop during one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ COLLECTION = re.compile(r"\bgc\b|\bpython_gc\b|garbage.?collect", re.IGNORECASE)
 """Names of ranges around a collection: a program's own, `gc gen2`, and `python_gc` of `gc.callbacks`."""
 
 COLLECTION_ROW = re.compile(r"Python GC\Z|<built-in (?:function|method) collect\b")
-"""Python functions that are collections: those of `record_python_gc_info`, and `gc.collect()` called by hand."""
+"""Names of Python functions that collect: the rows of `record_python_gc_info`, and manual calls of `gc.collect()`."""
 
 
 def collection_spans(trace: Trace) -> Intervals:
-    """When any recorded collection runs, once where several rows tell of it."""
+    """Find when any recorded collection runs; overlapping records count once."""
     is_range = is_named(trace.texts("host_ops", "name"), COLLECTION.search)
     is_range &= of_kind(trace, "host_ops", "range", "op", "other")
     is_row = is_named(trace.texts("python_calls", "name"), COLLECTION_ROW.match)

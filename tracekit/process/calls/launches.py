@@ -1,4 +1,4 @@
-"""Which host call launched a device op, and when: definition M7."""
+"""Launches: which host call launched each device op, and when (definition M7)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LINKS = ("correlation", "external_id", "unlinked")
 class Launches:
     """Per row of `device_ops`: the launching call and the innermost op around it.
 
-    `call` and `op` are rows of `host_ops`, -1 where unknown; `link` indexes `LINKS`; `ts_ns` is when the
-    launch began, valid where `link` is not "unlinked".
+    `call` and `op` are rows of `host_ops`, -1 where unknown. `link` indexes `LINKS`. `ts_ns` is when the
+    launch began; it is valid where `link` is not "unlinked".
     """
 
     call: Ints
@@ -33,16 +33,16 @@ class Launches:
 
     @property
     def linked(self) -> npt.NDArray[np.bool_]:
-        """Whether the launch is known."""
+        """Mask of device ops with a known launch."""
         is_linked: npt.NDArray[np.bool_] = self.link != LINKS.index("unlinked")
         return is_linked
 
 
 def launches(trace: Trace) -> Launches:
-    """The launch of every device op: by correlation id, else by the op that shares its external id."""
+    """Find the launch of every device op: by correlation id, else by the op that shares its external id."""
     starts = trace.numbers("host_ops", "ts_ns")
     count = len(trace.numbers("device_ops", "ts_ns"))
-    # In the memory of one where nothing is known.
+    # Broadcast a single -1: stays this way if no launch is known.
     call = op = all_alike(np.int64(-1), count)
     link = np.full(count, LINKS.index("unlinked"), np.int8)
     if count and len(starts):
@@ -59,7 +59,7 @@ def launches(trace: Trace) -> Launches:
 
 
 def _launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) -> Ints:
-    """For each device op the innermost op around its call, without one the op that shares its external id; -1 for none."""
+    """Find the innermost op around each launch call, else the op with the same external id; -1 for none."""
     op = np.full(len(call), -1, np.int64)
     linked = (call >= 0).nonzero()[0]
     op[linked] = trace.derived(nesting).nearest(is_op, call[linked])
@@ -70,7 +70,7 @@ def _launching_ops(trace: Trace, call: Ints, is_op: npt.NDArray[np.bool_]) -> In
 
 
 def _last_before(trace: Trace, ops: Ints, rows: Ints, key: str) -> Ints:
-    """For each of these device ops the row among `rows` with the same key that `latest` finds; -1 without a key."""
+    """Find the row among `rows` that `find_latest_match` picks for the key of each op; -1 without a key."""
     host, device = trace.nullable("host_ops", key), trace.nullable("device_ops", key)
     host_start = trace.numbers("host_ops", "ts_ns")
     rows = rows[~host.missing[rows]].astype(sweeps.row_type(len(host_start)))
@@ -86,9 +86,9 @@ def _last_before(trace: Trace, ops: Ints, rows: Ints, key: str) -> Ints:
 
 
 def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
-    """For each asked key, which of `keys` equals it and started last, not after the limit; -1 for none.
+    """Find the position of the equal key with the latest start up to the limit, for each of `asked`; -1 for none.
 
-    Where all of them start after it (clocks jitter), the first.
+    If all equal keys start after the limit (clocks jitter), pick the first.
     """
     places = np.full(len(asked), -1, np.int64)
     if not len(keys) or not len(asked):
@@ -114,7 +114,7 @@ def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints:
 
 
 def _latest_start(starts: Ints, low: Ints, high: Ints, limit: Ints) -> Ints:
-    """In each ascending slice starts[low:high], the last position whose start is <= limit, else `low`."""
+    """Find the last position in each ascending slice starts[low:high] whose start is <= limit; `low` if none is."""
     first, last = low.copy(), high - 1
     while (first < last).any():
         middle = (first + last + 1) // 2

@@ -1,4 +1,4 @@
-"""Which host op runs inside which, and how much time is an op's own."""
+"""Call tree of the host: which op runs inside which, and the exclusive time of each op."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ Rows = sweeps.Rows
 Mask = npt.NDArray[np.bool_]
 
 NESTED_KINDS = ("op", "runtime", "range")
-"""Kinds that form the call tree; overhead and unknown intervals lie beside it.
+"""Kinds of rows that form the call tree; overhead and unknown intervals are outside it.
 
-So do Python functions: their clock reads up to a microsecond apart from that of the ops that they call.
+Python functions are outside it too: their clock reads up to a microsecond apart from the clock of the ops
+that they call.
 """
 
 FEW_LEVELS = 64
-"""Up so many levels of a tree it is cheaper to go one by one; what lies deeper goes up by twice as many each time."""
+"""Levels of the tree to climb one at a time; deeper climbs use pointer doubling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """Per row of `host_ops` its `parent` (row, -1 at the top or outside the tree), and the `order` of the rows of the tree.
+    """Call tree: for each row of `host_ops` its `parent` (row; -1 at the top or outside the tree).
 
     At any instant a thread is in the op that started last and still runs.
     """
 
     parent: Rows
     order: Rows
-    """The rows that are in the tree, by thread, start, longest first."""
+    """Rows in the tree, sorted by thread, start, longest first."""
     length: Ints | None = None
-    """How long each row lasts without the jitter by which it overlaps its neighbour; None where no row does."""
+    """Duration of each row (ns) without the jitter by which it overlaps its neighbor; None if no row overlaps."""
 
     def nearest(self, wanted: npt.NDArray[np.bool_], rows: Ints) -> Ints:
-        """For each of `rows`, the nearest enclosing row for which `wanted` holds; -1 if there is none."""
+        """Find the nearest enclosing row that satisfies `wanted`, for each of `rows`; -1 if none does."""
         if sweeps.native is not None:
             ancestors, further = sweeps.nearest(self.parent, wanted, rows)
             if further:
@@ -61,7 +62,7 @@ class Nesting:
         return ancestors
 
     def running(self, rows: Ints, end: Ints, ts_ns: Ints) -> Ints:
-        """For each of `rows`, itself or the nearest enclosing row that has not ended at its instant; -1 if there is none."""
+        """Find the nearest of each row and its ancestors that still runs at the row's instant; -1 if none."""
         if sweeps.native is not None:
             running, further = sweeps.running(self.parent, end, ts_ns, rows)
             if not further:
@@ -78,7 +79,7 @@ class Nesting:
         above, latest = (
             [self.parent],
             [end],
-        )  # of 1, 2, 4 … rows upwards: what follows, and the latest end
+        )  # 1, 2, 4 … levels up: the ancestor, and the latest end on the way
         while (above[-1] >= 0).any():
             jump, reach = above[-1], latest[-1]
             inside = jump >= 0
@@ -91,7 +92,7 @@ class Nesting:
         return running
 
     def _wanted_above(self, wanted: npt.NDArray[np.bool_]) -> Ints:
-        """For each row itself where it is wanted, else the nearest such row that encloses it: each look goes twice as far."""
+        """Map each row to itself if wanted, else to its nearest wanted ancestor (pointer doubling)."""
         above = np.where(wanted, np.arange(len(wanted)), self.parent)
         while len(open_ := ((above >= 0) & ~wanted[above]).nonzero()[0]):
             above[open_] = above[above[open_]]
@@ -99,12 +100,12 @@ class Nesting:
 
 
 def nesting(trace: Trace) -> Nesting:
-    """The call tree of all host threads of a trace."""
+    """Build the call tree of all host threads of a trace."""
     return tree_of(trace, of_kind(trace, "host_ops", *NESTED_KINDS))
 
 
 def tree_of(trace: Trace, rows: Ints | Mask) -> Nesting:
-    """The call tree of these rows of `host_ops` alone, told by number or by a mask; all others lie beside it."""
+    """Build the call tree of some rows of `host_ops` (row numbers or a mask); other rows are outside it."""
     start, thread = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "thread")
     dur = trace.numbers("host_ops", "dur_ns")
     order = in_order(rows, thread, start, dur)
@@ -115,14 +116,15 @@ def tree_of(trace: Trace, rows: Ints | Mask) -> Nesting:
 def _apart(
     parent: Rows, order: Rows, start: Ints, dur: Ints, jitter_ns: int
 ) -> tuple[Rows, Rows, Ints | None]:
-    """The tree in which a row that begins in the last `jitter_ns` of another one follows it, if it outlasts it by more.
+    """Move each row that begins in the last `jitter_ns` of another row, and clearly outlasts it, out of that row.
 
-    A recorded end is a rounded start plus a rounded duration: it may lie behind the start of the neighbour.
-    What is as short as the jitter may as well lie in the other one, and stays there.
+    A recorded end is a rounded start plus a rounded duration, so it may come after the start of the next op.
+    Rows at most as long as the jitter stay inside, since they may really be nested.
     """
     end = start + dur
 
     def is_neighbour(rows: Rows, above: Rows) -> Mask:
+        """Check whether a row only overlaps its parent by jitter, and outlasts it."""
         inside = above >= 0
         overlap = end[above] - start[rows]
         return inside & (overlap <= jitter_ns) & (end[rows] - end[above] > jitter_ns)
@@ -141,7 +143,7 @@ def _apart(
 
 
 def nested(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) -> Rows:
-    """The row that encloses each row, -1 for none; `rows` in the order of `by_start` are in the tree."""
+    """Find the row that encloses each row, -1 for none; `rows` (in the order of `sort_by_start`) form the tree."""
     if sweeps.native is not None:
         return sweeps.nested(rows, thread, start, dur)
     parent = np.full(len(start), -1, sweeps.row_type(len(start)))
@@ -152,15 +154,16 @@ def nested(rows: Rows, thread: npt.NDArray[np.int32], start: Ints, dur: Ints) ->
 
 
 def own_times(trace: Trace) -> Ints:
-    """Per row of `host_ops` the time that is its own: that of no row inside it."""
+    """Compute the exclusive time of each row of `host_ops` (ns): its duration without the rows inside it."""
     start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
     return own_times_in(trace.derived(nesting), start, dur)
 
 
 def own_times_in(tree: Nesting, start: Ints, dur: Ints) -> Ints:
-    """The same in one tree: an instant is that of the row that started last and still runs.
+    """Compute exclusive times in one tree: each instant belongs to the row that started last and still runs.
 
-    So it adds up to each thread's busy time even where ops overlap without nesting (recorded ends jitter by up to a microsecond).
+    The times add up to each thread's busy time even if ops overlap without nesting (recorded ends jitter by
+    up to a microsecond).
     """
     if tree.length is not None:
         dur = tree.length
@@ -176,15 +179,15 @@ def own_times_in(tree: Nesting, start: Ints, dur: Ints) -> Ints:
 
 
 def innermost(trace: Trace, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
-    """For each instant on a thread, the row of `host_ops` that runs innermost then; -1 for none."""
+    """Find the innermost row of `host_ops` that runs at each instant of a thread; -1 for none."""
     return innermost_in(trace, trace.derived(nesting), thread, ts_ns)
 
 
 def innermost_in(trace: Trace, tree: Nesting, thread: npt.NDArray[np.int32], ts_ns: Ints) -> Ints:
-    """The same among the rows of one tree alone.
+    """Find the innermost row of one tree that runs at each instant of a thread; -1 for none.
 
-    What started last before an instant, or else the nearest that encloses it and still runs: whatever runs
-    at the instant ran when that one started.
+    The search starts at the row that started last before the instant and climbs to the nearest ancestor that
+    still runs: every row that runs at the instant already ran when that row started.
     """
     rows = tree.order
     if not len(rows) or not len(ts_ns):
@@ -214,9 +217,10 @@ def holding(
     first: Ints,
     last: Ints,
 ) -> Ints:
-    """For each span [first, last) on a lane, which interval there holds it and began last; -1 for none.
+    """Find the interval of the same lane that contains each span [first, last) and began last; -1 for none.
 
-    Of intervals that begin together the shortest, of equal ones the last. A span is taken to last 1 ns at least.
+    Of intervals that begin together, the shortest wins; of equal intervals, the last. A span lasts at least 1
+    ns.
     """
     count = len(start)
     holder = np.full(len(first), -1, np.int64)
@@ -228,7 +232,7 @@ def holding(
     order = by_start(lanes, starts, ends)
     begin, until = _lift(lanes[order], starts[order], ends[order])
     is_span = order >= count
-    # A span asks for what reaches its last instant, and reaches nothing itself.
+    # A span asks which interval reaches its last instant. Its own end is its begin, so it encloses nothing.
     up = last_reaching(np.where(is_span, until - 1, begin), np.where(is_span, begin, until))
     spans = is_span.nonzero()[0]
     holder[order[spans] - count] = np.where(up[spans] >= 0, order[up[spans]], -1)
@@ -236,7 +240,7 @@ def holding(
 
 
 def in_order(rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints) -> Rows:
-    """These rows, told by number or by a mask, by thread, start, longest first, position."""
+    """Sort rows (numbers or a mask) by thread, start, longest first, position."""
     if sweeps.native is not None:
         ordered = sweeps.by_thread(rows, thread, start, dur)
         if ordered is not None:
@@ -250,7 +254,7 @@ def in_order(rows: Ints | Mask, thread: npt.NDArray[Any], start: Ints, dur: Ints
 
 
 def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
-    """The order by thread, start, longest first, position; stable and fast on nearly sorted input."""
+    """Compute the order by thread, start, longest first, position; stable, and fast on nearly sorted input."""
     order: Ints = np.argsort(start, kind="stable")
     narrow = thread.astype(np.int16) if len(thread) and thread.max() < 2**15 else thread
     order = order[np.argsort(narrow[order], kind="stable")]
@@ -265,7 +269,7 @@ def by_start(thread: npt.NDArray[Any], start: Ints, end: Ints) -> Ints:
 
 
 def _lift(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Starts and ends on one axis on which threads follow one another without touching."""
+    """Map starts and ends to one axis on which threads follow one another without touching."""
     first, span = int(start.min()), int(end.max() - start.min()) + 1
     if span * (int(thread.max()) + 1) < 2**62:
         offset = thread.astype(np.int64) * span - first
@@ -276,9 +280,9 @@ def _lift(thread: npt.NDArray[np.int32], start: Ints, end: Ints) -> tuple[Ints, 
 
 
 def last_reaching(start: Ints, end: Ints) -> Ints:
-    """For each i, the last j < i with end[j] > start[i], or -1.
+    """Find, for each i, the last j < i with end[j] > start[i]; -1 if there is none.
 
-    A search in a pyramid of block maxima: all i climb and descend it together, level by level.
+    Searches a pyramid of block maxima: all i climb and descend it together, level by level.
     """
     if sweeps.native is not None:
         return sweeps.last_reaching(start, end)
@@ -315,14 +319,14 @@ def last_reaching(start: Ints, end: Ints) -> Ints:
 
 
 def _pairwise_max(values: Ints) -> Ints:
-    """The maxima of neighbouring pairs; a last one without a neighbour stands alone."""
+    """Compute the maxima of neighboring pairs; an odd last value stays as it is."""
     if len(values) % 2:
         values = np.append(values, values[-1])
     return np.maximum(values[0::2], values[1::2])
 
 
 def _latest_below(up: Ints, end: Ints) -> Ints:
-    """The latest end of each interval and its descendants, those of 1, 2, 4 … levels below it."""
+    """Compute the latest end of each interval and its descendants (pointer doubling)."""
     reach, above = end.copy(), up
     while len(below := (above >= 0).nonzero()[0]):
         np.maximum.at(reach, above[below], reach[below])
@@ -331,10 +335,10 @@ def _latest_below(up: Ints, end: Ints) -> Ints:
 
 
 def _covered_by_children(up: Ints, start: Ints, end: Ints) -> Ints:
-    """How much of each interval its descendants cover.
+    """Compute how much of each interval its descendants cover (ns).
 
-    A child starts only after everything started within its elder siblings has ended, so the spans
-    [start, latest end of the subtree) of siblings are disjoint and can be added.
+    A child starts only after everything inside its elder siblings has ended. The spans [start, latest end of
+    the subtree) of siblings are therefore disjoint, and their lengths can be added.
     """
     reach = end.copy()
     late = (up >= 0).nonzero()[0]

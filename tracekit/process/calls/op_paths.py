@@ -1,4 +1,4 @@
-"""Which ops enclose an op: its path from the outermost to itself, as a number and as text."""
+"""Call paths of ops, from the outermost op to the op itself, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tracekit.process.name_filters import of_kind
 Ints = npt.NDArray[np.int64]
 
 INNER = 6
-"""How many ops of a path are told, from the innermost; of the others only the outermost."""
+"""Innermost ops of a path that are kept; of the rest only the outermost is kept."""
 
 MAX_CLIMB = 64
-"""How far the outermost op is looked for."""
+"""Levels to climb at most when looking for the outermost op."""
 
 MAX_NAME = 300
-"""How much of a name a path shows."""
+"""Characters of an op name that a path shows."""
 
 _NOTHING = -2
 
 
 def op_paths(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """(for each of these rows of `host_ops` the number of its path, one row of every path)."""
+    """Assign numbers to the call paths of rows of `host_ops`: (path number of each row, one row of each path)."""
     codes = trace.texts("host_ops", "name").codes.astype(np.int64) + 1
     width = int(codes.max(initial=0)) + 1
     key, depth = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
@@ -47,7 +47,7 @@ def op_paths(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def path_texts(trace: Trace, rows: Ints) -> list[str]:
-    """The path of each of these rows, `outer > … > inner`."""
+    """Format the path of each row as `outer > … > inner`."""
     recorded = trace.texts("host_ops", "name")
     codes = recorded.codes.astype(np.int64)
     parts_ = np.full((INNER, len(rows)), _NOTHING)
@@ -72,7 +72,7 @@ def path_texts(trace: Trace, rows: Ints) -> list[str]:
 
 
 def _levels(trace: Trace, rows: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """(positions, rows): the rows themselves, then the nearest op around each, then the one around that …"""
+    """Yield (positions, rows): the rows themselves, then the nearest op around each, and so on."""
     tree: Nesting = trace.derived(nesting)
     is_op = of_kind(trace, "host_ops", "op")
     place, row = np.arange(len(rows)), rows

@@ -1,4 +1,4 @@
-"""How finely the times of a source were recorded."""
+"""Time resolution of a source."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import numpy as np
 from tracekit.model.trace import Trace
 
 MICROSECOND = 1_000
-"""The coarsest clock of any profiler, ns."""
+"""Coarsest clock of any profiler, ns."""
 
 FEW_FRACTIONS, ROWS_A_FRACTION = 10, 8
-"""Most different fractions of a microsecond, and fewest rows with each, of a coarse clock."""
+"""Coarse clock: at most this many distinct fractions of a microsecond, at least this many rows for each."""
 
 
 def resolution_ns(trace: Trace) -> int:
-    """The finest difference between times of the host rows, ns: from 1 to 1,000.
+    """Measure the finest difference between times of the host rows: 1 to 1,000 ns.
 
-    Microseconds since 1970 in a double are a quarter of one apart; some writers round them to a tenth.
+    A double that holds microseconds since 1970 resolves a quarter of a microsecond; some writers round to a
+    tenth.
     """
     start = trace.numbers("host_ops", "ts_ns")
     if not len(start):

@@ -1,4 +1,4 @@
-"""Pieces of time on host threads, and one axis for the times of all threads."""
+"""Segments of time on host threads, and one axis for the times of all threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Segments(NamedTuple):
-    """Pieces of time that do not overlap, each on a thread (-1: none), in order; `origin` tells of what each is a piece."""
+    """Segments of time in order, without overlap, each on a thread (-1: none); `origin` is their source."""
 
     start: Ints
     end: Ints
@@ -25,9 +25,10 @@ class Segments(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis on which threads follow one another without touching; `points` where their sum would not fit in 64 bits.
+    """One axis on which threads follow one another without touching.
 
-    On that of points each has a place, and so has what lies between two of them.
+    `points` is set where the sum of spans would not fit in 64 bits: positions are then ranks among the
+    points. Each point has a position, and so has each interval between two points.
     """
 
     low: int
@@ -35,7 +36,7 @@ class Axis:
     points: Ints | None
 
     def lift(self, thread: Ints, ts_ns: Ints) -> Ints:
-        """The place of each instant on the axis."""
+        """Map each instant of a thread to its position on the axis."""
         lanes = thread.astype(np.int64) + 1
         if self.points is None:
             within: Ints = np.minimum(np.maximum(ts_ns, self.low), self.low + self.span - 1)
@@ -45,14 +46,14 @@ class Axis:
         return lanes * (2 * len(self.points) + 1) + before + until
 
     def times(self, thread: Ints, places: Ints) -> Ints:
-        """The instants that have these places on a thread, of which each is that of a row's start or end."""
+        """Map positions back to instants of a thread; each position must be the start or end of a row."""
         if self.points is None:
             return places - (thread.astype(np.int64) + 1) * self.span + self.low
         return self.points[places % (2 * len(self.points) + 1) // 2]
 
     @staticmethod
     def of(times: Sequence[Ints], threads: int) -> Axis:
-        """The axis of all these times on so many threads; what is earlier or later has a place of its own."""
+        """Build the axis of some times on `threads` threads; earlier and later times map to its ends."""
         several = list(filter(len, times))
         if not several:
             return Axis(0, 1, None)

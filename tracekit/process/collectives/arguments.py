@@ -1,4 +1,4 @@
-"""What the recorded arguments of chosen elements say of the collectives that they belong to (M12)."""
+"""Recorded arguments of collectives: group, op, dtype, sequence number and message size (M12)."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ ARGS = (
     "Input Dims",
     "Input type",
 )
-"""The recorded arguments that tell of collectives."""
+"""Recorded arguments that describe collectives."""
 
 
 def described(trace: Trace, comms: Ints, ranges: Ints, op: Objects) -> dict[str, Any]:
-    """group, group_size, op, dtype, seq and size_bytes of each collective.
+    """Compute group, group_size, op, dtype, seq and size_bytes of each collective.
 
-    `comms` and `ranges` are the elements (ids, -1 for none) whose arguments tell of it: the metadata of
-    the collective, and the range with the shape of its input; `op` is what names say.
+    `comms` and `ranges` are the elements (ids, -1 for none) whose arguments describe it: the metadata of the
+    collective, and the range with the shape of its input. `op` is the op according to names.
     """
     names = text(trace, "Collective name", comms)
     recorded_op = by_value(
@@ -61,7 +61,7 @@ def described(trace: Trace, comms: Ints, ranges: Ints, op: Objects) -> dict[str,
     types = text(trace, "dtype", comms)
     type_ = by_value(types.codes, types.texts, dtype_of)
     shape_bytes, shape_type = _by_shape(trace, ranges)
-    # The range of an all_gather tells of what one rank puts in.
+    # The range of an all_gather records the input of one rank.
     copies = np.where(op == "all_gather", np.where(size.missing, 0, size.values), 1)
     fits = (copies > 0) & (shape_bytes.values <= MAX_BYTES // np.maximum(copies, 1))
     size_bytes = _metadata_bytes(trace, comms, op, type_)
@@ -77,7 +77,7 @@ def described(trace: Trace, comms: Ints, ranges: Ints, op: Objects) -> dict[str,
 
 
 def _by_shape(trace: Trace, ranges: Ints) -> tuple[Nullable, Objects]:
-    """(bytes, element type) of the tensors whose shapes each range tells of."""
+    """Compute the (bytes, element type) of each range's tensors from their recorded shapes."""
     dims, types = text(trace, "Input Dims", ranges), text(trace, "Input type", ranges)
     tensors = by_value(*_pairs(dims, types), lambda pair: message(*pair))
     missing = is_none(tensors)
@@ -89,14 +89,14 @@ def _by_shape(trace: Trace, ranges: Ints) -> tuple[Nullable, Objects]:
 
 
 def _metadata_bytes(trace: Trace, comms: Ints, op: Objects, type_: Objects) -> Nullable:
-    """Elements times the size of one: of the output for all_gather, else of the input; missing where unknown."""
+    """Compute elements × element size: of the output for all_gather, else of the input; missing where unknown."""
     in_count = whole(trace, "In msg nelems", comms)
     out_count = whole(trace, "Out msg nelems", comms)
     splits = text(trace, "In split size", comms)
     split = by_value(splits.codes, splits.texts, split_elements)
     split[is_none(split)] = 0
     split_count = Nullable(split.astype(np.int64), np.zeros(len(split), np.bool_))
-    # Split sizes count rows of the first dimension: never more than the elements, if those are known.
+    # Split sizes count rows of the first dimension, so they never exceed the number of elements.
     is_whole = (~in_count.missing & (in_count.values >= split_count.values)) | (
         split_count.values == 0
     )
@@ -112,7 +112,7 @@ def _metadata_bytes(trace: Trace, comms: Ints, op: Objects, type_: Objects) -> N
 
 
 def chosen(is_first: Bools, first: Nullable, second: Nullable) -> Nullable:
-    """The first number where `is_first` holds, else the second."""
+    """Select the first number where `is_first` holds, else the second."""
     return Nullable(
         np.where(is_first, first.values, second.values),
         np.where(is_first, first.missing, second.missing),
@@ -120,15 +120,17 @@ def chosen(is_first: Bools, first: Nullable, second: Nullable) -> Nullable:
 
 
 def _groups(trace: Trace, comms: Ints) -> tuple[Objects, Nullable]:
-    """(key, number of ranks) of the group of each collective; the only group there is where none is told."""
+    """Find the (key, number of ranks) of the group of each collective; defaults to the only listed group."""
     listed = recorded_groups(trace.meta)
     only = next(iter(listed)) if len(listed) == 1 else ""
 
     def parts(pair: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+        """Split a pair of texts into (group name, ranks); ranks default to those that the file lists."""
         name, ranks = pair
         return name, members(ranks) or listed.get(name, ())
 
     def count(pair: tuple[str, str]) -> int:
+        """Count the ranks of a group; 0 if its list is truncated."""
         ranks = parts(pair)[1]
         return 0 if "..." in ranks else len(ranks)
 
@@ -144,14 +146,14 @@ def _groups(trace: Trace, comms: Ints) -> tuple[Objects, Nullable]:
 
 
 def has(trace: Trace, key: str, ids: Ints) -> Bools:
-    """Whether each element (-1: none) has the argument."""
+    """Mark the elements (-1: none) that have the argument."""
     if key not in trace.sparse:
         return np.zeros(len(ids), np.bool_)
     return place_of(trace.sparse[key].rows, ids)[1]
 
 
 def text(trace: Trace, key: str, ids: Ints) -> Coded:
-    """The argument of each element (-1: none) as text, missing where there is none."""
+    """Read the argument of each element (-1: none) as text, missing where there is none."""
     values, categories, rows = _argument(trace, key, ids)
     codes = np.full(len(ids), -1, np.int64)
     if categories is None:
@@ -167,10 +169,10 @@ def text(trace: Trace, key: str, ids: Ints) -> Coded:
 
 
 def whole(trace: Trace, key: str, ids: Ints) -> Nullable:
-    """The argument of each element (-1: none) as a whole number from 0 on, missing where it is no such."""
+    """Read the argument of each element (-1: none) as a whole number >= 0, missing where it is not one."""
     values, categories, rows = _argument(trace, key, ids)
     if categories is not None:
-        # A file that quotes numbers quotes few different ones.
+        # A file that quotes numbers has few distinct ones.
         values = by_value(values.astype(np.int64), categories, _number).astype(np.float64)
     number = values.astype(np.float64)
     sound = (number >= 0) & (number <= MAX_BYTES) & (number == np.round(number))
@@ -182,6 +184,7 @@ def whole(trace: Trace, key: str, ids: Ints) -> Nullable:
 
 
 def _number(value: object) -> float | None:
+    """Parse a quoted number; None if it is not a number or too large."""
     try:
         number = float(str(value))
     except ValueError:
@@ -192,7 +195,7 @@ def _number(value: object) -> float | None:
 def _argument(
     trace: Trace, key: str, ids: Ints
 ) -> tuple[npt.NDArray[Any], Sequence[Any] | None, Ints]:
-    """(the recorded argument of the elements that have it, what these values number if anything, their places in `ids`)."""
+    """Look up an argument: (values of elements that have it, categories or None, their positions in `ids`)."""
     column = trace.sparse.get(key)
     if column is None or not len(column.rows):
         return np.empty(0, np.int64), None, np.empty(0, np.int64)
@@ -201,7 +204,7 @@ def _argument(
 
 
 def first_known(*columns: Objects) -> Objects:
-    """For each row the first of these values that is not None."""
+    """Select the first value of each row that is not None."""
     out = columns[0].copy()
     for column in columns[1:]:
         missing = is_none(out)
@@ -210,7 +213,7 @@ def first_known(*columns: Objects) -> Objects:
 
 
 def _pairs(first: Coded, second: Coded, unnamed: str = "") -> tuple[Ints, list[tuple[str, str]]]:
-    """(the pair of texts of each row, by number; the pairs): `unnamed` for a missing first text, empty for a second."""
+    """Assign numbers to pairs of texts: (pair number of each row, pairs); a missing text is `unnamed` or ""."""
     width = len(second.texts) + 1
     distinct, place = numbered((first.codes + 1) * width + second.codes + 1)
     of_first, of_second = (unnamed, *first.texts), ("", *second.texts)

@@ -1,8 +1,8 @@
-"""What a process did on its own between the synchronising collectives, by stage (quantity Q7).
+"""Compute of a process between synchronizing collectives, by stage (quantity Q7).
 
-Own work is wall time less the time blocked in collectives. A device is blocked while a collective runs
-and no compute kernel does. A host is blocked from where its last op ended to where the awaited collective
-does: a gap between ops in which no collective ends is Python at work, whatever is in flight behind it.
+Own work is wall time less the time blocked in collectives. A device is blocked while a collective runs and no
+compute kernel does. A host is blocked from the end of its last op to the end of the awaited collective: a gap
+between ops in which no collective ends is Python at work, even with collectives in flight.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tracekit.process.steps.windows import Spans
 Ints = npt.NDArray[np.int64]
 
 MAX_ARRIVALS = 20_000
-"""Most synchronising collectives of one device that end a segment; beyond it the earliest."""
+"""Synchronizing collectives of one device that end a segment at most; the earliest are kept."""
 
 _waits = remembered(
     re.compile(r"_?c10d(?:_functional)?::|record_param_comms|(?:nccl|gloo|mpi|ucc):").match
@@ -45,12 +45,12 @@ _waits = remembered(
 """Ops inside which a host waits for a collective, or queues one."""
 
 BACKWARD = "autograd::engine::evaluate_function"
-"""How the names of the ops of the backward pass begin."""
+"""Prefix of the names of backward-pass ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Columns of the measured tables `arrivals` and `segments`; `cut` arrivals were beyond the cap."""
+    """Columns of the measured tables `arrivals` and `segments`; `cut` counts the arrivals beyond the cap."""
 
     arrivals: Columns
     segments: Columns
@@ -68,7 +68,7 @@ class Pieces:
 
 
 def segments(trace: Trace) -> Segments:
-    """The segments of a trace, on each device that ran collectives; on the host where none did."""
+    """Measure the segments on each device that ran collectives, or on the host if none did."""
     recorded: Collectives = trace.derived(collectives)
     pieces = _pieces(trace)
     device = recorded.nullable("device")
@@ -93,19 +93,19 @@ def segments(trace: Trace) -> Segments:
 
 
 def _on(device: Nullable, columns: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The columns with the device to which all rows belong."""
+    """Add the device to which all rows belong."""
     same = np.zeros(len(next(iter(columns.values()))), np.int64)
     return {**columns, "device": at_rows(device, same)}
 
 
 def _together(parts: list[Mapping[str, Any]]) -> Columns:
-    """The rows of several devices, one after the other."""
+    """Concatenate the rows of several devices."""
     arrays: dict[str, Array] = {name: joined([part[name] for part in parts]) for name in parts[0]}
     return Columns(len(arrays["segment"]), arrays)
 
 
 def _computing(trace: Trace, device: Nullable) -> Intervals:
-    """When compute kernels run on a device."""
+    """Find when compute kernels run on a device."""
     of_op = trace.nullable("device_ops", "device")
     is_own = of_op.missing
     if not device.missing[0]:
@@ -116,7 +116,7 @@ def _computing(trace: Trace, device: Nullable) -> Intervals:
 
 
 def blocked_on_host(trace: Trace) -> Intervals:
-    """When the host waits for a collective of its own; nothing where the collectives run on a device."""
+    """Find when the host waits for a collective of its own; empty if the collectives run on a device."""
     recorded: Collectives = trace.derived(collectives)
     if recorded.on_device:
         return EMPTY
@@ -125,7 +125,7 @@ def blocked_on_host(trace: Trace) -> Intervals:
 
 
 def _blocked_host(trace: Trace, start: Ints, end: Ints) -> Intervals:
-    """When the threads that compute wait for a collective: in gaps in which one ends, until it does."""
+    """Find when the threads that compute wait for a collective: in gaps in which one ends, until it does."""
     if not len(start):
         return EMPTY
     flying, ends = union(start, end), np.sort(end)
@@ -136,7 +136,7 @@ def _blocked_host(trace: Trace, start: Ints, end: Ints) -> Intervals:
 
 
 def _working(trace: Trace) -> Intervals:
-    """When the busiest thread, or one that runs the backward pass, is in an op that is no communication."""
+    """Find when the busiest thread, or one that runs the backward pass, is in an op that does not communicate."""
     rows = of_kind(trace, "host_ops", "op").nonzero()[0]
     if not len(rows):
         return EMPTY
@@ -157,9 +157,9 @@ def _working(trace: Trace) -> Intervals:
 def _arrivals(
     recorded: Collectives, rows: Ints, start: Ints, end: Ints, blocked: Intervals
 ) -> dict[str, Any]:
-    """The collectives that may wait for other ranks, in order of start, each with the blocked time that is its own.
+    """List the collectives that may wait for other ranks, by start, each with its share of the blocked time.
 
-    Where several are in flight, the time is that of the one that began first: it is awaited first.
+    If several are in flight, the time goes to the one that began first, since it is awaited first.
     """
     order = np.argsort(start, kind="stable")
     start, end, rows = start[order], end[order], rows[order]
@@ -182,7 +182,7 @@ def _arrivals(
 
 
 def _pieces(trace: Trace) -> Pieces:
-    """Steps and outermost stages as disjoint pieces in order."""
+    """Split steps and outermost stages into disjoint pieces in order."""
     of_device: DeviceWindows = trace.derived(device_windows)
     steps, stages = of_device.step_rows, of_device.outer_ranges
     bounds = [_disjoint(spans) for spans in (steps, stages)]
@@ -199,7 +199,7 @@ def _pieces(trace: Trace) -> Pieces:
 
 
 def _disjoint(spans: Spans) -> tuple[Ints, Ints]:
-    """Start and end of windows in order of start, each less the time of those before it; some are empty then."""
+    """Clip windows (in order of start) to begin after those before them: (start, end); some become empty."""
     start, end = spans.ts_ns, spans.end_ns
     reach = np.maximum.accumulate(end)
     start = np.maximum(start, np.concatenate((start[:1], reach[:-1])))
@@ -207,7 +207,7 @@ def _disjoint(spans: Spans) -> tuple[Ints, Ints]:
 
 
 def _worked(pieces: Pieces, arrived: Ints, blocked: Intervals) -> dict[str, Any]:
-    """The rows of `segments`: the pieces cut where the process arrived, own and blocked time in each."""
+    """Compute the rows of `segments`: pieces cut at each arrival, with own and blocked time."""
     start, end = pieces.start, pieces.end
     first = np.searchsorted(arrived, start, side="right")
     last = np.searchsorted(arrived, end, side="left")

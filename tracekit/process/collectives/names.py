@@ -1,6 +1,7 @@
-"""What recorded texts say of a collective: its op, its element type, its message and its group.
+"""Parsing of recorded texts about a collective: its op, element type, message size and process group.
 
-Every function takes one distinct recorded text (or tuple of them), so that none runs once a row.
+Every function takes one distinct recorded text (or tuple of texts), so callers run it once per text, not per
+row.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from math import prod
 from typing import Any
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Ops that no rank can finish before all have begun."""
+"""Ops that no rank can finish before all ranks have begun."""
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-"""Ops with a root: a small message may leave before all have begun, a large one waits as the others do."""
+"""Ops with a root: a small message may leave before all ranks have begun; a large one waits as the others do."""
 
 _OP_BY_PART = {
     "sendrecv": "other",
@@ -34,7 +35,7 @@ _OP_BY_PART = {
     "recv": "recv",
     "send": "send",
 }
-"""Part of a name without case and punctuation, to the op; the first that is found counts.
+"""Op by part of a name without case and punctuation; the first match counts.
 
 Kernels named SendRecv carry sends, receives and all_to_all alike.
 """
@@ -87,16 +88,16 @@ ITEM_BYTES: Mapping[str, int] = {
     "complex64": 8,
     "complex128": 16,
 }
-"""Bytes of one element; a type that is not here has no known size."""
+"""Bytes of one element; a type that is missing here has no known size."""
 
 MAX_BYTES = 2**60
-"""A message larger than this is a recording fault: its size is unknown."""
+"""Largest plausible message; a larger one is a recording fault and its size is unknown."""
 
 _NO_TENSOR = ("", "scalar", "scalarlist", "none", "genericlist", "device")
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Whether a recorded collective name is a call around collectives, not one itself.
+    """Check whether a recorded collective name is a call around collectives, not a collective.
 
     >>> is_bookkeeping("wait"), is_bookkeeping("startCoalescing"), is_bookkeeping("allreduce")
     (True, True, False)
@@ -105,7 +106,7 @@ def is_bookkeeping(name: str) -> bool:
 
 
 def op_of(name: str) -> str:
-    """The op that a collective, a host range or a kernel of that name is; `other` where it says nothing.
+    """Parse the op from the name of a collective, host range or kernel; `other` if the name does not tell.
 
     >>> op_of("_reduce_scatter_base"), op_of("ncclDevKernel_AllReduce_Sum_bf16"), op_of("all_to_allv")
     ('reduce_scatter', 'all_reduce', 'all_to_all')
@@ -115,7 +116,7 @@ def op_of(name: str) -> str:
 
 
 def dtype_of(name: str) -> str:
-    """Torch's name of an element type, the recorded one where it is not known.
+    """Map a recorded element type to torch's name; an unknown type stays as recorded.
 
     >>> dtype_of("Float"), dtype_of("c10::BFloat16"), dtype_of("Float8_e4m3fn"), dtype_of("mine")
     ('float32', 'bfloat16', 'float8_e4m3fn', 'mine')
@@ -124,7 +125,7 @@ def dtype_of(name: str) -> str:
 
 
 def message(dims: str, types: str) -> tuple[int, str] | None:
-    """(bytes, element type) of the tensors that recorded shapes and types tell of; None where they do not.
+    """Parse the (bytes, element type) of a message from recorded shapes and types; None if they do not tell.
 
     >>> message("[[128, 192], []]", '["float", "Scalar"]')
     (98304, 'float32')
@@ -147,7 +148,7 @@ def message(dims: str, types: str) -> tuple[int, str] | None:
 
 
 def split_elements(text: str) -> int:
-    """Σ of a recorded list of split sizes; 0 for an empty one and for what is no such list.
+    """Sum a recorded list of split sizes; 0 for an empty list or any other text.
 
     >>> split_elements("[3, 0, 5]"), split_elements("[]"), split_elements("[1, ..., 2]")
     (8, 0, 0)
@@ -159,7 +160,7 @@ def split_elements(text: str) -> int:
 
 
 def members(text: str) -> tuple[str, ...]:
-    """The ranks that a recorded list names, `...` where it is cut short.
+    """Parse the ranks of a recorded list; `...` marks a truncated list.
 
     >>> members("[0, 1, 2]"), members("[0, 1, ..., 7]"), members("[]")
     (('0', '1', '2'), ('0', '1', '...', '7'), ())
@@ -168,7 +169,7 @@ def members(text: str) -> tuple[str, ...]:
 
 
 def group_key(name: str, ranks: tuple[str, ...]) -> str:
-    """A stable text for a process group: its name and a short hash of its members, as far as known.
+    """Make a stable text for a process group: its name and a short hash of its known members.
 
     >>> group_key("0", ("0", "1")), group_key("tp", ()), group_key("", ())
     ('0:b1abcf', 'tp', '(default)')
@@ -179,7 +180,7 @@ def group_key(name: str, ranks: tuple[str, ...]) -> str:
 
 
 def recorded_groups(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The members of every process group that the file lists, by the group's name."""
+    """Parse the members of every process group that the file lists, by group name."""
     recorded = meta.get("distributedInfo")
     listed = recorded.get("pg_config") if isinstance(recorded, Mapping) else None
     if isinstance(listed, str):
@@ -192,7 +193,7 @@ def recorded_groups(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _parsed(text: str) -> Any:
-    """The JSON value of a text, None where it is none."""
+    """Parse a text as JSON; None if it is not valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The collectives of one process summed per step and stage, for compare and gates."""
+"""Collectives of one process summed per step and stage, for compare and gates."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tracekit.process.name_filters import named
 
 
 def per_step(recorded: Collectives) -> Mapping[str, Any]:
-    """Columns of `metrics`: number, bytes and time (a union per device, Σ over devices) per step and stage.
+    """Compute columns of `metrics` per step and stage: number, bytes, time (union per device, summed over devices).
 
-    Without numbered steps all collectives are one.
+    Without numbered steps, all collectives are one group.
     """
     step, stage = recorded.nullable("step"), recorded.rows["stage"]
     assert isinstance(stage, Coded), "stages are texts"
@@ -32,7 +32,7 @@ def per_step(recorded: Collectives) -> Mapping[str, Any]:
 
 
 def _summed(recorded: Collectives, rows: npt.NDArray[np.int64], stage: Coded) -> Mapping[str, Any]:
-    """The sums of these rows by step and stage, one after the other."""
+    """Sum these rows by step and stage, one metric after the other."""
     step = at_rows(recorded.nullable("step"), rows)
     group, first = of_arrays([step, at_rows(stage, rows)])
     device, firsts_of_devices = of_arrays([at_rows(recorded.nullable("device"), rows)])

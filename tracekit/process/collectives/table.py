@@ -1,4 +1,4 @@
-"""The collectives of one process: from its device where it ran any there, else from its host."""
+"""Table of the collectives of one process: from its device if any ran there, else from its host."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COLUMNS = [
 ]
 
 MAX_ROWS = 200_000
-"""Most collectives of one source kept one by one; beyond it the earliest."""
+"""Collectives of one source listed at most; the earliest are kept."""
 
 _ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(.+)")
 """Ranges that last as long as the collective. Those of device libraries only last as long as its launch."""
@@ -60,14 +60,14 @@ _CALL = re.compile(r"c10d::")
 _ends_group = remembered(re.compile(r"p?ncclGroupEnd\Z").match)
 
 _may_tell = remembered(re.compile(r"record_param_comms\Z|p?nccl[A-Z]").match)
-"""What tells of a collective beside its kernel: torch's record of it, or the call of NCCL itself."""
+"""Names of host rows that describe a collective: torch's record, or the NCCL call itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """`rows`: the columns of `collectives` without its keys, in order of start; `cut`: how many more there were.
+    """Collectives by start: `rows` has the columns of `collectives` without keys, `cut` the number of omitted rows.
 
-    `on_device` says where they were recorded.
+    `on_device` is whether they were recorded on a device.
     """
 
     rows: Columns
@@ -75,20 +75,20 @@ class Collectives:
     on_device: bool
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """A column that no row lacks."""
+        """Column that every row has."""
         numbers = self.rows[name]
         assert isinstance(numbers, np.ndarray), f"{name}: no row lacks it"
         return numbers
 
     def nullable(self, name: str) -> Nullable:
-        """A column of numbers that rows may lack."""
+        """Column of numbers that may be missing."""
         numbers = self.rows[name]
         assert isinstance(numbers, Nullable), f"{name}: rows may lack it"
         return numbers
 
 
 def collectives(trace: Trace) -> Collectives:
-    """The collectives of a trace; sizes after definition M12, steps and stages as of all device work."""
+    """List the collectives of a trace; sizes after definition M12, steps and stages as for all device work."""
     is_collective = of_kind(trace, "device_ops", "collective")
     rows = is_collective.nonzero()[0]
     on_device = len(rows) > 0
@@ -106,7 +106,7 @@ def collectives(trace: Trace) -> Collectives:
 
 
 def _no_rows() -> Mapping[str, Array]:
-    """The columns of a source that ran no collective."""
+    """Build the columns of a source without collectives."""
     number, text = np.empty(0, np.int64), np.empty(0, object)
     nullable = Nullable(number, np.empty(0, np.bool_))
     texts = dict.fromkeys(("stage", "group", "op", "dtype"), text)
@@ -123,7 +123,7 @@ _NO_ROWS = _no_rows()
 
 
 def _from_device(trace: Trace, rows: Ints) -> dict[str, Any]:
-    """One row a collective on a device: what it is and when it ran; kernels of one call are one."""
+    """List the collectives that ran on a device: op and time; the kernels of one call are one row."""
     links: Launches = trace.derived(launches)
     place: Placement = trace.derived(placement)
     call = np.where(links.call[rows] >= 0, links.call[rows], links.op[rows])
@@ -157,9 +157,9 @@ def _from_device(trace: Trace, rows: Ints) -> dict[str, Any]:
 
 
 def _in_parts(trace: Trace, teller: Ints) -> Bools:
-    """Which kernels are one of several that the end of a group of NCCL launched: what each moves is not known.
+    """Mark kernels that share one NCCL group end with others: the bytes of each are unknown.
 
-    `teller` is the row of `host_ops` that tells of each kernel, -1 for none.
+    `teller` is the row of `host_ops` that describes each kernel, -1 for none.
     """
     ends = np.append(is_named(trace.texts("host_ops", "name"), _ends_group), [False])
     several: Bools = _is_repeated(numbered(teller)[1]) & ends[teller]
@@ -167,14 +167,14 @@ def _in_parts(trace: Trace, teller: Ints) -> Bools:
 
 
 def _is_repeated(number: Ints) -> Bools:
-    """Which numbers stand in several rows."""
+    """Mark numbers that occur in several rows."""
     return np.bincount(number)[number] > 1
 
 
 def _one_a_call(trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools) -> dict[str, Any]:
-    """The columns with the kernels that one call launched on one stream as one row, its bytes counted once.
+    """Merge the kernels that one call launched on one stream into one row; bytes count once.
 
-    Kernels of one launch (a graph) are collectives of their own, whatever call they share.
+    Kernels of one launch (a graph) remain separate collectives, even if they share a call.
     """
     external = at_rows(trace.nullable("device_ops", "external_id"), rows)
     correlation = at_rows(trace.nullable("device_ops", "correlation"), rows)
@@ -199,7 +199,7 @@ def _one_a_call(trace: Trace, rows: Ints, columns: dict[str, Any], own: Bools) -
 
 
 def _first_of(array: Array, number: Ints, first: Ints) -> Array:
-    """Of each group of rows the first value that there is; `first` are the first rows of the groups."""
+    """Take the first present value of each group of rows; `first` are the first rows of the groups."""
     if isinstance(array, Nullable):
         return at_rows(array, _first_known(~array.missing, number, first))
     assert isinstance(array, np.ndarray), "texts are not coded yet"
@@ -208,14 +208,14 @@ def _first_of(array: Array, number: Ints, first: Ints) -> Array:
 
 
 def _first_known(is_known: Bools, number: Ints, first: Ints) -> Ints:
-    """Of each group of rows the first that is known, else the first."""
+    """Find the first known row of each group, else its first row."""
     row, with_value = first.copy(), is_known.nonzero()[0][::-1]
     row[number[with_value]] = with_value
     return row
 
 
 def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
-    """For each collective, how much of it no compute kernel of its device runs beside (M5)."""
+    """Measure the exposed time of each collective: no compute kernel of its device overlaps it (M5), ns."""
     is_compute = of_kind(trace, "device_ops", "kernel")
     of_compute = at_rows(trace.nullable("device_ops", "device"), is_compute.nonzero()[0])
     both = joined([device, of_compute])
@@ -231,14 +231,14 @@ def _exposed(trace: Trace, device: Nullable, start: Ints, end: Ints) -> Ints:
 
 
 def _host_rows(trace: Trace) -> Ints:
-    """The outermost ranges of `host_ops` that are a collective which the host itself carries out."""
+    """Find the outermost ranges of `host_ops` that are a collective carried out by the host."""
     wanted = _is_range(trace, _ON_HOST)
     rows = wanted.nonzero()[0]
     return rows[trace.derived(nesting).nearest(wanted, rows) < 0] if len(rows) else rows
 
 
 def _from_host(trace: Trace, rows: Ints) -> dict[str, Any]:
-    """One row a collective that a host thread carried out."""
+    """List the collectives that host threads carried out."""
     host_start = trace.numbers("host_ops", "ts_ns")
     start, none = host_start[rows], np.ones(len(rows), np.bool_)
     op = _op_by_name(trace, "host_ops", rows)
@@ -256,10 +256,10 @@ def _from_host(trace: Trace, rows: Ints) -> dict[str, Any]:
 
 
 def _issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> Ints:
-    """For each collective on the host (in order of start) the row of the call that queued it; -1 if unknown.
+    """Find the call that queued each host collective (in order of start); -1 if unknown.
 
-    Calls are served in the order in which they come: the k-th of an op is that of the k-th call, if there
-    are equally many and none is served before it comes.
+    Calls are served in order: the k-th collective of an op belongs to the k-th call, provided that there are
+    equally many and none is served before its call.
     """
     calls = outermost.nonzero()[0]
     call_op = _op_by_name(trace, "host_ops", calls)
@@ -277,7 +277,7 @@ def _issuing_calls(trace: Trace, outermost: Bools, op: Objects, start: Ints) -> 
 
 
 def _outermost_calls(trace: Trace) -> Bools:
-    """Which rows of `host_ops` are a call of a collective that is not made within another."""
+    """Mark rows of `host_ops` that call a collective and are not inside another such call."""
     names = trace.texts("host_ops", "name")
     is_call = is_named(names, _is_call)
     is_call &= of_kind(trace, "host_ops", "op")
@@ -288,12 +288,12 @@ def _outermost_calls(trace: Trace) -> Bools:
 
 @remembered
 def _is_call(name: str) -> bool:
-    """Whether an op of this name is a call of a collective."""
+    """Check whether an op of this name is a call of a collective."""
     return _CALL.match(name) is not None and op_of(name) != "other"
 
 
 def _comms_rows(trace: Trace) -> Bools:
-    """Which rows of `host_ops` are a record or a call that tells of a collective."""
+    """Mark rows of `host_ops` that record or call a collective and have its name as an argument."""
     is_teller = is_named(trace.texts("host_ops", "name"), _may_tell)
     rows = is_teller.nonzero()[0]
     is_teller[rows] = has(trace, "Collective name", trace.numbers("host_ops", "id")[rows])
@@ -301,7 +301,7 @@ def _comms_rows(trace: Trace) -> Bools:
 
 
 def _comms_in(trace: Trace, outermost: Bools, call: Ints) -> Ints:
-    """For each call (-1: none) the id of the last `record_param_comms` that it made; -1 without one."""
+    """Find the id of the last `record_param_comms` that each call (-1: none) made; -1 without one."""
     comms = _comms_rows(trace).nonzero()[0]
     if not len(comms):
         return np.full(len(call), -1, np.int64)
@@ -313,14 +313,15 @@ def _comms_in(trace: Trace, outermost: Bools, call: Ints) -> Ints:
 
 
 def _placed(trace: Trace, columns: dict[str, Any], on_device: bool) -> Mapping[str, Array]:
-    """The columns with step, stage, ordinal and synchronising, in the order of the table."""
+    """Add step, stage, ordinal and synchronising, in the column order of the table."""
     issue, start, op = columns["issue_ns"], columns["ts_ns"], columns["op"]
     place = chosen(~issue.missing, issue, columns["place_ns"])
     step = trace.derived(windows).step_rows.number_at(place.values)
     columns["step"] = Nullable(step.values, step.missing | place.missing)
     code = np.where(place.missing, -1, stage_at(trace, place.values))
     columns["stage"] = narrow(code, stage_names(trace))
-    # Host threads may start what was queued together in any order; a device runs a group in order.
+    # Host threads may start queued collectives in any order; a device runs the collectives of a group in
+    # order.
     order = np.arange(len(start))
     if not on_device and not issue.missing.any():
         order = np.lexsort((start, issue.values))
@@ -333,7 +334,7 @@ def _placed(trace: Trace, columns: dict[str, Any], on_device: bool) -> Mapping[s
 
 
 def _count_before(group: Ints) -> Ints:
-    """For each row how many of its group come before it."""
+    """Count the earlier rows of each row's group."""
     order = np.argsort(group, kind="stable")
     counts = np.bincount(group)
     before = np.empty(len(group), np.int64)
@@ -342,7 +343,7 @@ def _count_before(group: Ints) -> Ints:
 
 
 def _enclosing(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
-    """For each row of `host_ops` (-1: none) itself if it is wanted, else the nearest such around it; else -1."""
+    """Map each row of `host_ops` (-1: none) to itself if wanted, else to its nearest wanted ancestor, else -1."""
     enclosing = np.full(len(rows), -1, np.int64)
     launched = (rows >= 0).nonzero()[0]
     around = trace.derived(nesting).nearest(wanted, rows[launched])
@@ -351,24 +352,25 @@ def _enclosing(trace: Trace, wanted: Bools, rows: Ints) -> Ints:
 
 
 def _host_ids(trace: Trace, rows: Ints) -> Ints:
-    """The element id of each row of `host_ops`, -1 for row -1."""
+    """Look up the element id of each row of `host_ops`; -1 for row -1."""
     ids = np.append(trace.numbers("host_ops", "id").astype(np.int64), -1)
     host_ids: Ints = ids[rows]
     return host_ids
 
 
 def _op_by_name(trace: Trace, table: str, rows: Ints) -> Objects:
-    """What the name of each row (-1: none) says that it is, None without one."""
+    """Parse the op from the name of each row (-1: none); None without a name."""
     names = trace.texts(table, "name")
     return by_value(codes_at(names, rows), names.texts, _op_of)
 
 
 def _op_of(name: str) -> str:
+    """Parse the op from a name, without the library prefix of a range."""
     match_range = _ANY_RANGE.match(name)
     return op_of(match_range[1] if match_range else name)
 
 
 def _is_range(trace: Trace, pattern: re.Pattern[str]) -> Bools:
-    """Which rows of `host_ops` are a range whose name matches."""
+    """Mark rows of `host_ops` that are a range with a matching name."""
     is_match: Bools = is_named(trace.texts("host_ops", "name"), pattern.match)
     return is_match & of_kind(trace, "host_ops", "range")

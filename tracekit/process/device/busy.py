@@ -1,7 +1,7 @@
-"""What runs on a device when, by class, and how much of any window that is.
+"""Busy time of a device by class of work, in total and per window.
 
-Definitions M2 to M4: an exclusive part is time in which its class runs and none before it does, in the
-order of `PARTS`; the parts and idle add up to the window, in integer nanoseconds.
+Definitions M2 to M4: an exclusive part is time in which its class runs and no class before it does, in the
+order of `PARTS`. The parts and idle time add up to the window, in integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLASS_OF_PART = ("kernel", "collective", "memcpy", "memset")
 
 
 class Running(NamedTuple):
-    """What runs on one device when: the union of each class, and the exclusive slots in order of `PARTS`."""
+    """Busy intervals of one device: exclusive slots (order of `PARTS`), communication, overlap, sorted bounds."""
 
     slots: list[Intervals]
     comm: Intervals
@@ -33,7 +33,7 @@ class Running(NamedTuple):
 
 
 def rows_by_device(device: Nullable) -> list[tuple[int | None, Ints]]:
-    """(device, the rows of its ops) in the order of device numbers; those of unknown devices last."""
+    """List (device, rows of its ops) by device number; ops of an unknown device come last."""
     recorded = ~device.missing
     numbers = distinct(device.values[recorded]).tolist()
     rows: list[tuple[int | None, Ints]] = [
@@ -44,14 +44,14 @@ def rows_by_device(device: Nullable) -> list[tuple[int | None, Ints]]:
 
 
 def running(ops: pd.DataFrame) -> Running:
-    """The intervals of the device ops of one device."""
+    """Compute the busy intervals of one device from its ops."""
     kind = bare(ops["kind"].array)
     assert isinstance(kind, Coded), "kinds are coded"
     return running_of(ops["ts_ns"].to_numpy(), ops["dur_ns"].to_numpy(), kind)
 
 
 def running_of(start: Ints, length: Ints, kind: Coded) -> Running:
-    """The same of ops that begin and last so long, of these kinds."""
+    """Compute the busy intervals of one device from the starts, lengths and kinds of its ops."""
     end = start + length
     codes = [kind.texts.index(name) for name in _CLASS_OF_PART]
     unions = [union(start[kind.codes == code], end[kind.codes == code]) for code in codes]
@@ -65,7 +65,7 @@ def running_of(start: Ints, length: Ints, kind: Coded) -> Running:
 
 
 def by_window(state: Running, start: Ints, end: Ints) -> dict[str, Any]:
-    """The breakdown of each window [start[i], end[i]): the columns of `gpu_time` that are measured."""
+    """Measure the breakdown of each window [start[i], end[i]): the measured columns of `gpu_time`."""
     parts = {part: covered(slot, start, end) for part, slot in zip(PARTS, state.slots, strict=True)}
     busy = sum(parts.values(), np.zeros(len(start), np.int64))
     idle = end - start - busy
@@ -90,7 +90,7 @@ MAX_BINS = 200
 
 
 def by_bin(state: Running) -> dict[str, Any]:
-    """The columns ts_ns, window_ns and busy_ns of at most `MAX_BINS` equal pieces from first start to last end."""
+    """Measure ts_ns, window_ns and busy_ns of at most `MAX_BINS` equal bins from first start to last end."""
     first, last = (int(state.start[0]), int(state.end[-1])) if len(state.start) else (0, 0)
     width = max(-(-(last - first) // MAX_BINS), 1)
     start = np.arange(first, last, width, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the recorded name of a copy tells: which way it goes, from what memory to what."""
+"""Direction and memory kind of a copy (H2D, D2H …), from its recorded name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MEMORY = re.compile(r"\((.*)\)\s*\Z")
 
 
 def way_of(name: str) -> tuple[str | None, str | None]:
-    """(direction, memory) that the name of a copy tells of.
+    """Parse the (direction, memory) of a copy from its name; None for a part that the name lacks.
 
     >>> way_of("Memcpy HtoD (Pinned -> Device)"), way_of("CopyDeviceToHost")
     (('HtoD', 'Pinned -> Device'), ('DtoH', None))

@@ -1,4 +1,4 @@
-"""The devices that a process worked on, numbered in the order in which their first ops stand."""
+"""Devices that a process worked on, numbered in the order of their first ops."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Per row of `device_ops` the `number` of its device; by that number its `ordinal` as recorded, one may be missing."""
+    """Devices of a trace: `number` per row of `device_ops`, and the recorded `ordinal` per number (may be missing)."""
 
     number: Ints
     ordinal: Nullable
 
     def __len__(self) -> int:
-        """How many devices there are."""
+        """Count the devices."""
         return len(self.ordinal)
 
     @property
     def in_order(self) -> list[int]:
-        """The numbers of the devices by their ordinals, the unknown one last."""
+        """Device numbers sorted by ordinal, the unknown one last."""
         order: list[int] = np.lexsort((self.ordinal.values, self.ordinal.missing)).tolist()
         return order
 
 
 def devices(trace: Trace) -> Devices:
-    """The devices of a trace."""
+    """Assign numbers to the devices of a trace."""
     ordinal = trace.nullable("device_ops", "device")
     number, first = of_arrays([ordinal])
     if len(first) < 2:

@@ -1,4 +1,4 @@
-"""Which step and stage device work belongs to: by its launch, else by annotation, else by when it ran (M7, M8)."""
+"""Placement of device work in steps and stages: by its launch, else by annotation, else by when it ran (M7, M8)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ PLACED = ("launch", "annotation", "time", "before")
 LAUNCH, ANNOTATION, TIME, BEFORE = range(len(PLACED))
 
 EARLY_NS, LONGER_NS = 1, 2
-"""By so much the profiler begins a range on a device before its first op, and makes it longer than its ops."""
+"""Slack of a projected range, ns: the profiler begins it before its first op, and makes it longer than its ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Per row of `device_ops`: the instant that decides on its step and stage, and `how` that is known.
+    """Per row of `device_ops`: the instant that decides on its step and stage, and `how` that instant is known.
 
-    `how` indexes `PLACED`. launch: `ts_ns` is when it was launched. Without a launch, annotation: when the
-    host range began whose projection on the op's stream holds it; time: when it began to run; before: it
-    was launched before the recording began, so it belongs to no step or stage, and `ts_ns` tells nothing.
-    Of what launched an op this says nothing: questions about launches ask `launches`.
+    `how` indexes `PLACED`:
+    - launch: `ts_ns` is when the op was launched.
+    - annotation: the launch is unknown; `ts_ns` is the begin of the host range whose projection on the op's
+      stream contains it.
+    - time: the launch is unknown; `ts_ns` is when the op began to run.
+    - before: the op was launched before the recording began, so it has no step or stage, and `ts_ns` is
+      meaningless.
+
+    A placement does not identify the launching call; use `find_launches` for that.
     """
 
     how: npt.NDArray[np.int8]
@@ -40,13 +45,13 @@ class Placement:
 
     @property
     def known(self) -> Bools:
-        """Which ops can be in a step or stage at all."""
+        """Mask of ops that can be in a step or stage at all."""
         is_known: Bools = self.how != BEFORE
         return is_known
 
 
 def placement(trace: Trace) -> Placement:
-    """The place in time of every device op."""
+    """Place every device op in time."""
     links: Launches = trace.derived(launches)
     how = np.where(links.linked, LAUNCH, TIME).astype(np.int8)
     ts = np.where(links.linked, links.ts_ns, trace.numbers("device_ops", "ts_ns"))
@@ -59,14 +64,14 @@ def placement(trace: Trace) -> Placement:
 
 
 def _launched_before(trace: Trace, links: Launches, rows: Ints) -> Bools:
-    """Which of these ops, whose launch is not recorded, were launched before the first call that is.
+    """Mark the ops of unknown launch that were launched before the first recorded call.
 
-    Ids rise from call to call: such an op has an id below those of all recorded calls, and it begins before
-    all ops of its stream whose launch is recorded, as a stream works in order.
+    Ids rise from call to call: such an op has an id below those of all recorded calls. A stream works in
+    order, so the op also begins before all ops of its stream whose launch is recorded.
     """
     host_id, op_id = (trace.nullable(table, "correlation") for table in ("host_ops", "device_ops"))
     ids = host_id.values[of_kind(trace, "host_ops", "runtime") & ~host_id.missing]
-    # An id of 0 is how some profilers write that there is none.
+    # Some profilers write 0 for "no id".
     ids = ids[ids > 0]
     if not len(ids):
         return np.zeros(len(rows), np.bool_)
@@ -80,7 +85,7 @@ def _launched_before(trace: Trace, links: Launches, rows: Ints) -> Bools:
 
 
 def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """(positions in `rows` of the ops that a range on their stream holds; when its host range began)."""
+    """Find the ops inside a projected range of their stream: (positions in `rows`, begin of the host range)."""
     ranges, began = _projections(trace)
     queue = [trace.nullable("device_ops", name) for name in QUEUE]
     asks = (~(queue[0].missing | queue[1].missing)[rows]).nonzero()[0]
@@ -105,10 +110,10 @@ def _annotated(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _projections(trace: Trace) -> tuple[Ints, Ints]:
-    """(rows of `device_ranges` that annotations of the step thread were projected to; when each of those began).
+    """Match device ranges with step-thread annotations: (rows of `device_ranges`, begin of their host ranges).
 
-    In the order in which the host ranges began, so that of two equal projections the inner one comes last. Left
-    out: ranges on no known stream, longer than everything together lasted, and those without a host range.
+    Sorted by the begin of the host range, so the inner one of two equal projections comes last. Skips ranges
+    on an unknown stream, ranges longer than the whole recording, and ranges without a host range.
     """
     dur = trace.numbers("device_ranges", "dur_ns")
     thread = step_thread(trace) if len(dur) else None
@@ -130,7 +135,7 @@ def _projections(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _whole(trace: Trace) -> int:
-    """How long everything together lasted."""
+    """Compute the length of the whole recording (ns), plus the slack of a projected range."""
     starts = np.concatenate([trace.numbers(table, "ts_ns") for table in ("host_ops", "device_ops")])
     durs = np.concatenate(
         (trace.numbers("host_ops", "dur_ns"), trace.numbers("device_ops", "dur_ns"))
@@ -139,9 +144,10 @@ def _whole(trace: Trace) -> int:
 
 
 def _host_ranges(trace: Trace, ranges: Ints, annotations: Ints) -> Ints:
-    """For each range on a device the place in `annotations` of the host range that it projects, -1 for none.
+    """Find the position in `annotations` of the host range that each device range projects; -1 for none.
 
-    That of its name and external id; without one, of its name the last that began before it or with it.
+    A device range with an external id matches the host range with its name and id. Otherwise it matches the
+    last host range with its name that began no later.
     """
     names = trace.texts("device_ranges", "name")
     host_names = trace.texts("host_ops", "name")

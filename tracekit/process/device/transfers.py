@@ -1,4 +1,4 @@
-"""Copies between device and host memory by stage: how long they run, and how long nothing else does (Q13)."""
+"""Copies between device and host memory (H2D, D2H) by stage: busy and exposed time (Q13)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Ints = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
 
 SMALL_BYTES = 64_000
-"""Copies of at most so many bytes carry arguments and scalars, no state: left out here."""
+"""Copies up to this size carry arguments and scalars, not state, and are left out."""
 
 RATED_BYTES = 2**20
-"""Only copies of at least so many bytes show what a link can do."""
+"""Smallest copy that shows the bandwidth of a link."""
 
 HOST_WAYS = ("HtoD", "DtoH")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Windows that do not overlap, in order: outermost stages, and what they leave of each step."""
+    """Windows in order, without overlap: outermost stages, and the rest of each step."""
 
     step: Nullable
     stage: Objects
@@ -50,16 +50,16 @@ class Copies:
     size_bytes: Ints
 
     def at(self, rows: Any) -> Copies:
-        """Those of some rows."""
+        """Select rows."""
         return Copies(self.start[rows], self.end[rows], self.size_bytes[rows])
 
 
 def transfers(trace: Trace) -> Mapping[str, Any]:
-    """Copies of more than 64,000 bytes by device, step, outermost stage, direction and memory; {} for none.
+    """Measure copies above 64,000 bytes by device, step, outermost stage, direction and memory; {} for none.
 
     Columns: those keys; count and size_bytes of the copies that start there; busy_ns and exposed_ns of the
-    time there (exposed: no kernel and no collective runs); max_gb_per_s of copies of 1 MiB and more. Direction
-    `any` holds both ways between host and device as one union, so that it may be less than their sum.
+    time there (exposed: no kernel and no collective runs); max_gb_per_s of copies of 1 MiB and more.
+    Direction `any` is the union of H2D and D2H time, so it may be less than their sum.
     """
     size = trace.nullable("device_ops", "size_bytes")
     is_large = ~size.missing & (size.values > SMALL_BYTES)
@@ -88,7 +88,7 @@ def transfers(trace: Trace) -> Mapping[str, Any]:
 
 
 def _by_device(trace: Trace, copies: Ints, works: Ints) -> Iterator[tuple[Nullable, Ints, Ints]]:
-    """(device, its copies, its other work) of every device with copies, in order, the unknown one last."""
+    """Yield (device, rows of its copies, rows of its other work) for every device with copies, the unknown one last."""
     recorded = trace.derived(devices)
     of_copies, of_works = recorded.number[copies], recorded.number[works]
     for number in recorded.in_order:
@@ -100,9 +100,9 @@ def _by_device(trace: Trace, copies: Ints, works: Ints) -> Iterator[tuple[Nullab
 def _ways(
     kinds: list[tuple[str | None, str | None]], code: Ints
 ) -> Iterator[tuple[str, str | None, Ints]]:
-    """(direction, memory, rows) of every kind there is, then both ways between host and device.
+    """Yield (direction, memory, rows) of every recorded kind, then all H2D and D2H copies as direction `any`.
 
-    `kinds` has direction and memory of each name, `code` the name of each row, -1 for none.
+    `kinds` has direction and memory of each name; `code` is the name of each row, -1 for none.
     """
     recorded = {kinds[number] for number in distinct(code).tolist() if number >= 0}
     for way, memory in sorted(
@@ -116,15 +116,15 @@ def _ways(
 
 
 def _rows_of(code: Ints, is_chosen: list[bool]) -> Ints:
-    """The rows whose name is chosen."""
+    """Find the rows whose name is chosen."""
     return np.array([*is_chosen, False], np.bool_)[code].nonzero()[0]
 
 
 def _places(trace: Trace) -> Places:
-    """Outermost stages, and what they leave of each step."""
+    """Split the trace into outermost stages and the rest of each step."""
     steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     start, end = stages.ts_ns, stages.end_ns
-    # Ends jitter by up to a microsecond: a stage begins where the one before it has ended.
+    # Ends jitter by up to a microsecond: begin each stage no earlier than the end of the one before.
     before = np.maximum.accumulate(np.concatenate((start[:1], end)))[:-1]
     start = np.minimum(np.maximum(start, before), end)
     outside = _cut(subtract(union(steps.ts_ns, steps.end_ns), union(start, end)), steps.ts_ns)
@@ -144,7 +144,7 @@ def _places(trace: Trace) -> Places:
 
 
 def _cut(spans: Intervals, at: Ints) -> Intervals:
-    """The same time, in spans that end at these instants: steps that follow one another at once are several all the same."""
+    """Split spans at these instants; the union of adjacent steps is one span that must be split again."""
     span = np.searchsorted(spans.start, at, side="right") - 1
     inside = at[(span >= 0) & (at < np.append(spans.end, 0)[span])]
     start = distinct(np.concatenate((spans.start, inside)))
@@ -154,7 +154,7 @@ def _cut(spans: Intervals, at: Ints) -> Intervals:
 
 
 def _by_place(copies: Copies, busy: Intervals, places: Places) -> dict[str, Any]:
-    """The copies of one kind in every place that any of them touches."""
+    """Sum the copies of one kind in every window that any of them touches."""
     running, (begin, end) = union(copies.start, copies.end), (places.start, places.end)
     busy_ns = covered(running, begin, end)
     exposed_ns = covered(subtract(running, busy), begin, end)

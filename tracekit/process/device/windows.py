@@ -1,4 +1,4 @@
-"""Steps and stages on the axis of the device: where the host runs ahead, a window lasts until its own work is done."""
+"""Steps and stages on the device's time axis: when the host runs ahead, a window lasts until its own work is done."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Ints = npt.NDArray[np.int64]
 Moved = TypeVar("Moved", Steps, Stages)
 
 DIFFERS = 0.10
-"""A host ran ahead in a step if by this share of it the work that runs in it differs from the work launched in it."""
+"""Share of a step by which work run and work launched in it must differ, to count as running ahead."""
 
 MOST = 0.5
-"""A host runs ahead if it does so in at least this share of the steps; a queue that fills in the first steps is no reason to move windows."""
+"""Share of steps in which the host must run ahead before windows move; a queue that fills at first does not count."""
 
 _ON_HOST_ONLY = ("file", "stage")
-"""Origins of steps that are a whole file: they last as long as their work does anyway."""
+"""Origins of steps that span a whole file: they already last as long as their work."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceWindows:
-    """Steps and stages by when their work ran, in the order of `windows`; those of the host itself where it did not run ahead."""
+    """Steps and stages by when their work ran; the host's windows if it did not run ahead."""
 
     step_rows: Steps
     stage_rows: Stages
@@ -43,8 +43,8 @@ class DeviceWindows:
 def device_windows(trace: Trace) -> DeviceWindows:
     """Move the windows of a host that runs ahead to its device work.
 
-    A window begins when its host begins it and all work launched before is done, and ends when its host ends it and its
-    own work is done: windows that follow one another on the host do so on the device.
+    A window begins when its host begins it and all work launched before is done. It ends when its host ends
+    it and its own work is done. Windows that follow one another on the host also do on the device.
     """
     recorded: Windows = trace.derived(windows)
     on_host = DeviceWindows(
@@ -62,10 +62,11 @@ def device_windows(trace: Trace) -> DeviceWindows:
     done = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ends))
 
     def move_to_device(ts_ns: Ints) -> Ints:
-        """Return when all work is done that was launched before each instant, not before that instant."""
+        """Find when all work launched before each instant is done, no earlier than the instant itself."""
         return np.maximum(ts_ns, done[np.searchsorted(place.ts_ns[rows], ts_ns, side="left")])
 
     def move_spans(spans: Moved) -> Moved:
+        """Move the begin and end of each span to the device."""
         begin = move_to_device(spans.ts_ns)
         return replace(spans, ts_ns=begin, dur_ns=move_to_device(spans.end_ns) - begin)
 
@@ -78,7 +79,7 @@ def device_windows(trace: Trace) -> DeviceWindows:
 
 
 def _runs_ahead(trace: Trace, steps: Steps) -> bool:
-    """Whether the work that runs in most steps is not what was launched in them."""
+    """Check whether the work that runs in most steps differs from the work launched in them."""
     if len(steps) < 2 or steps.origin in _ON_HOST_ONLY or not trace.has("device_ops"):
         return False
     launched = work_within(trace, steps.ts_ns, steps.end_ns)["work_busy_ns"]

@@ -1,4 +1,4 @@
-"""How much device work belongs to each window of the host: by launch where one is recorded (M8)."""
+"""Device work of each host window, assigned by launch where one is recorded (M8)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tracekit.process.device.placement import Placement, placement
 Ints = npt.NDArray[np.int64]
 
 MAX_WINDOW_ROWS = 50_000_000
-"""Most device ops united over all windows of a source: windows that all overlap would never end."""
+"""Device ops united at most over all windows of a source; windows that all overlap would take too long."""
 
 
 def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
-    """Columns `launch_count`, `work_ns`, `work_busy_ns` for each window: device ops whose place is inside it.
+    """Measure `launch_count`, `work_ns` and `work_busy_ns` of each window from the device ops placed in it.
 
-    A launch from any thread counts (backward runs on another one); an op without one is where `placement`
-    puts it. Missing where no device was recorded.
+    A launch from any thread counts (backward runs on another thread); an op without a launch is where
+    `place_device_ops` puts it. Missing if no device was recorded.
     """
     if not trace.has("device_ops"):
         unknown = Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
@@ -37,12 +37,12 @@ def work_within(trace: Trace, start: Ints, end: Ints) -> Mapping[str, Any]:
 
 
 def work_ends(trace: Trace, start: Ints, end: Ints) -> Nullable:
-    """When the last device op placed in each window ends; missing where none is, or no device was recorded."""
+    """Find when the last device op placed in each window ends; missing for windows without ops."""
     if not trace.has("device_ops") or not len(start):
         return Nullable(np.zeros(len(start), np.int64), np.ones(len(start), np.bool_))
     rows, low, high = _issued(trace, start, end)
     ends = trace.numbers("device_ops", "ts_ns")[rows] + trace.numbers("device_ops", "dur_ns")[rows]
-    # A value more at the end, so that a window may end there; of every other pair of bounds nothing is asked.
+    # One extra value lets a window end at the last op. Only even pairs of bounds are used.
     bounds = np.stack((low, high), axis=1).ravel()
     latest = np.maximum.reduceat(np.append(ends, np.iinfo(np.int64).min), bounds)[::2]
     is_empty = low == high
@@ -50,7 +50,7 @@ def work_ends(trace: Trace, start: Ints, end: Ints) -> Nullable:
 
 
 def _issued(trace: Trace, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """(rows of `device_ops` in order of their place; the first and the one after the last in each window)."""
+    """Sort device ops by placement and find those of each window: (rows, first position, position after the last)."""
     place: Placement = trace.derived(placement)
     rows = place.known.nonzero()[0]
     rows = rows[np.argsort(place.ts_ns[rows], kind="stable")]
@@ -61,9 +61,9 @@ def _issued(trace: Trace, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _busy_by_window(trace: Trace, of_place: Ints, dur: Ints, low: Ints, high: Ints) -> Nullable:
-    """For each window, the union per device of the ops `of_place[low:high]`, summed over devices.
+    """Measure the union per device of the ops `of_place[low:high]` of each window, summed over devices.
 
-    Windows may nest, so ops count once for each; windows beyond `MAX_WINDOW_ROWS` in all are missing.
+    Windows may nest, so an op counts once for each. Windows beyond `MAX_WINDOW_ROWS` in total are missing.
     """
     start = trace.numbers("device_ops", "ts_ns")[of_place]
     end = start + dur

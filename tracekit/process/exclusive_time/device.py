@@ -1,4 +1,4 @@
-"""How the time of a device went: to its ops, the first class that runs (M4), or to causes of idleness (M6)."""
+"""Exclusive time of a device: each instant goes to the first running class (M4), else to an idle cause (M6)."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _CLASS_OF_KIND = {"kernel": "compute"}
 def device_slots(
     trace: Trace, devices: Sequence[DeviceIdle], low: Ints, high: Ints
 ) -> tuple[list[Parts], Ints]:
-    """(the parts of each window on every device, a row of `host_ops` for each path).
+    """Compute the time shares of each window: (shares per device, a row of `host_ops` for each path).
 
     A device op is in the window in which it runs, and of the stage it belongs to by its launch. Windows that
-    cannot be afforded are left out.
+    are too expensive to compute are left out.
     """
     links = trace.derived(launches)
     keys, key, path_rows = _keys(trace, links)
@@ -60,7 +60,7 @@ def device_slots(
 
 
 def _ties(trace: Trace, rows: Ints, places: Ints) -> tuple[Ints, Ints, Rows]:
-    """What tells which of the ops at these places of `rows` began first, where they have one start and one end."""
+    """Build the tie-breakers for ops with one start and one end: (launch time, stream, rank of the name)."""
     ops, links = rows[places], trace.derived(launches)
     streams = trace.nullable("device_ops", "stream")
     stream = np.where(streams.missing[ops], -1, streams.values[ops])
@@ -69,7 +69,7 @@ def _ties(trace: Trace, rows: Ints, places: Ints) -> tuple[Ints, Ints, Rows]:
 
 
 def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
-    """(the distinct keys of device ops, the key of each op, a row of `host_ops` for each path)."""
+    """Build the keys of device ops: (distinct keys, key of each op, a row of `host_ops` for each path)."""
     classes = [CLASSES.index(_CLASS_OF_KIND.get(kind, kind)) for kind in DEVICE_OP_KINDS]
     kind = np.array(classes, np.int64).take(trace.texts("device_ops", "kind").codes)
     callers, caller = numbered(links.op)
@@ -84,7 +84,7 @@ def _keys(trace: Trace, links: Launches) -> tuple[Ints, Ints, Ints]:
 
 
 def _idle(trace: Trace, idle: DeviceIdle, low: Ints, high: Ints, kept: Ints) -> Parts:
-    """Idle time of each window by the stage at that time and by cause."""
+    """Share the idle time of each window by stage and cause."""
     stages = trace.derived(device_windows).outer_stages
     cuts = distinct(np.concatenate((low, high, stages.ts_ns, stages.end_ns)))
     window, cell = beginning(cuts, low[kept], high[kept])

@@ -1,4 +1,4 @@
-"""How the time of a process without a device went: to the innermost op of the step thread at each instant."""
+"""Exclusive time of a process without a device: each instant goes to the innermost op of the step thread."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MAX_THREADS = 8
-"""Most threads that are looked at: the step thread, and those that run the backward pass."""
+"""Threads examined at most: the step thread, and those that run the backward pass."""
 
 _IN_FLIGHT = re.compile(r"(?:gloo|mpi|ucc):")
-"""Ranges that last as long as a collective that the host carries out, on whatever thread."""
+"""Ranges that last as long as a collective that the host carries out, on any thread."""
 
 
 def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
-    """(the parts of each window, a row of `host_ops` for each path).
+    """Compute the time shares of each window on the host: (shares, a row of `host_ops` for each path).
 
-    At each instant the innermost op of the step thread counts; where it is in none, that of a thread which
-    runs the backward pass; where they are in none, the collective that they wait for. Windows that cannot be
-    afforded are left out.
+    At each instant the innermost op of the step thread counts; if it is in none, that of a thread which runs
+    the backward pass; if that is in none, the collective that they wait for. Windows that are too expensive
+    to compute are left out.
     """
     start = trace.numbers("host_ops", "ts_ns")
     collective = is_named(trace.texts("host_ops", "name"), is_collective)
@@ -71,7 +71,7 @@ def host_slots(trace: Trace, low: Ints, high: Ints) -> tuple[list[Parts], Ints]:
 
 
 def _keys(trace: Trace, ts_ns: Ints, row: Ints, collective: Bools) -> tuple[Ints, Ints, Ints]:
-    """(the distinct keys, the key at each instant by the row that runs then, a row for each path)."""
+    """Build the keys of host time: (distinct keys, key at each instant, a row of `host_ops` for each path)."""
     rows, place = numbered(row)
     path, path_rows = np.full(len(rows), NO_OP), np.empty(0, np.int64)
     has_row = rows >= 0
@@ -87,7 +87,7 @@ _COLLECTIVE, _HOST, _NO_OP = (CLASSES.index(name) for name in ("collective", "ho
 
 
 def _lanes(trace: Trace, collective: Bools) -> list[Ints]:
-    """Ops and collectives, as rows of `host_ops`: of the step thread, then of each thread of the backward pass."""
+    """List ops and collectives (rows of `host_ops`) of the step thread, then of each thread of the backward pass."""
     names = trace.texts("host_ops", "name")
     thread, op = trace.numbers("host_ops", "thread"), of_kind(trace, "host_ops", "op")
     first = trace.derived(step_thread)
@@ -104,7 +104,7 @@ def _lanes(trace: Trace, collective: Bools) -> list[Ints]:
 
 
 def _flying(trace: Trace) -> Ints:
-    """The rows of `host_ops` that last as long as a collective, by when they end."""
+    """List the rows of `host_ops` that last as long as a collective, sorted by end."""
     names = trace.texts("host_ops", "name")
     is_range = of_kind(trace, "host_ops", "range")
     rows = (is_named(names, _IN_FLIGHT.match) & is_range).nonzero()[0]
@@ -116,7 +116,7 @@ def _flying(trace: Trace) -> Ints:
 
 
 def _cuts(trace: Trace, edges: list[Ints], rows: Ints) -> Ints:
-    """Every instant at which a window, a stage or any of these rows begins or ends."""
+    """List every instant at which a window, a stage or any of these rows begins or ends."""
     stages = trace.derived(outer_stages)
     start, length = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
     of_stages = (stages.ts_ns, stages.end_ns)
@@ -124,10 +124,10 @@ def _cuts(trace: Trace, edges: list[Ints], rows: Ints) -> Ints:
 
 
 def _awaited(trace: Trace, flying: Ints, work: Ints, ts_ns: Ints) -> Ints:
-    """For each instant outside of work, the collective that is waited for, a row of `host_ops`; -1 for none.
+    """Find the collective (row of `host_ops`) that is awaited at each instant outside of work; -1 for none.
 
-    In a pause in which collectives end it is waited for them until the last of these does: for the one that
-    ends next, as long as any is in flight. A pause in which none ends is Python at work.
+    In a gap in which collectives end, the host waits until the last of them ends: for the one that ends next,
+    while any is in flight. A gap in which none ends is Python at work.
     """
     if not len(flying) or not len(ts_ns):
         return np.full(len(ts_ns), -1, np.int64)

@@ -1,6 +1,6 @@
-"""Where each nanosecond of a step went: its window shared out to ops, kernels and causes of idleness.
+"""Exclusive time of each step: its window shared out to ops, kernels and causes of idle time.
 
-On every device, and on the step thread where no device was recorded, the rows of a step add up to its length.
+The rows of a step add up to its length on every device, or on the step thread if no device was recorded.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from tracekit.process.steps.windows import Steps
 Ints = npt.NDArray[np.int64]
 
 MAX_KEYS = 2_000
-"""Most rows of one step on one device; the others, those with least time, are one row a stage and class."""
+"""Rows of one step on one device at most; those with least time are merged into one row per stage and class."""
 
 MAX_ROWS = 20_000
-"""About so many rows of one source: with many steps each gets fewer."""
+"""Rows of one source, approximately: with many steps each step gets fewer."""
 
 MIN_KEYS = 100
-"""So many rows a step gets even so."""
+"""Rows that each step gets at least."""
 
 MAX_STAGES = 64
-"""Most stages that are told apart, those with most time; the others are one."""
+"""Stages listed at most, those with most time; the others are merged into one."""
 
 
 def exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, Array]:
-    """The rows of the measured table `slots`, without keys: steps in order, then by stage, class and names.
+    """Compute the rows of the measured table `slots`, without keys: by step, then stage, class and names.
 
-    `devices` is the idle time of every device of the trace; without one the step thread is told instead.
-    Of a source with very many steps that overlap, the last may be left out.
+    `devices` is the idle time of every device of the trace; if it is empty, the rows describe the step
+    thread. If very many steps overlap, the last may be left out.
     """
     steps = trace.derived(device_windows).step_rows
     low = steps.ts_ns
@@ -78,7 +78,7 @@ def exclusive_slots(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, Ar
 
 
 def _labelled(trace: Trace, parts: Parts, steps: Steps, path_rows: Ints) -> dict[str, Array]:
-    """The parts with their names, in the order of windows, stages, classes and names."""
+    """Replace key numbers by names, and sort by window, stage, class and names."""
     stage, kind, cause, path, kernel = parts.keys
     kernels, stages = trace.texts("device_ops", "name").texts, stage_names(trace)
     texts = {
@@ -108,7 +108,7 @@ _TEXTS = {NO_OP_CODE: NO_OP, UNLINKED_CODE: UNLINKED, OTHER_CODE: OTHER}
 
 
 def _named(codes: Ints, texts: Callable[[Ints], list[str]]) -> Coded:
-    """Texts, in their order, for these codes; some below 0 have a text of their own."""
+    """Code texts for these numbers, in the order of the texts; some numbers below 0 have a fixed text."""
     used, place = numbered(codes)
     names = [_TEXTS.get(code) for code in used[used < 0].tolist()] + texts(used[used >= 0])
     in_order = sorted({name for name in names if name is not None})

@@ -1,4 +1,4 @@
-"""Parts of windows by what took them: put together, and the smallest of them as one."""
+"""Shares of a window by (stage, class, cause, path, kernel): merging them, and folding the smallest into "other"."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tracekit.model.records import dataclass
 Ints = npt.NDArray[np.int64]
 
 NONE, NO_OP, UNLINKED, OTHER = -1, -2, -3, -4
-"""What stands for a stage, path or kernel that there is none of."""
+"""Placeholders for a stage, path or kernel that does not exist or is not listed."""
 
 STAGE, CLASS, CAUSE, PATH, KERNEL = range(5)
-"""The rows of `Parts.keys`: code of the stage, place in `CLASSES`, place in `CAUSES`, number of the path, code of the kernel."""
+"""Rows of `TimeShares.keys`: stage code, index in `CLASSES`, index in `CAUSES`, path number, kernel code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What took how much of which window: `ns` of `window` went to the key `keys[:, key]`, begun `count` times."""
+    """Time shares of windows: `ns` of `window` went to the key `keys[:, key]`, which began `count` times."""
 
     keys: npt.NDArray[np.int64]
     window: Ints
@@ -31,7 +31,7 @@ class Parts:
 
 
 def keyed(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
-    """(the distinct keys of these columns, the number of each row's key)."""
+    """Assign numbers to the distinct rows of these columns: (distinct keys, key number of each row)."""
     number = np.zeros(len(columns[0]), np.int64)
     for column in filter(len, columns):
         low, high = int(column.min()), int(column.max())
@@ -44,7 +44,7 @@ def keyed(columns: Sequence[Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
 
 
 def together(parts: Sequence[Parts]) -> Parts:
-    """All parts as one; keys that are equal are one key."""
+    """Concatenate time shares, and merge equal keys."""
     sizes = np.cumsum([0, *(part.keys.shape[1] for part in parts)])
     keys = np.concatenate([part.keys for part in parts], axis=1)
     key = np.concatenate(
@@ -58,7 +58,7 @@ def together(parts: Sequence[Parts]) -> Parts:
 
 
 def merged(parts: Parts) -> Parts:
-    """The parts with each key once, and each pair of a window and a key once."""
+    """Merge time shares: each key once, and each pair of window and key once."""
     keys, number = keyed(list(parts.keys))
     width = max(keys.shape[1], 1)
     pairs, place = numbered(parts.window * width + number[parts.key])
@@ -72,9 +72,10 @@ def merged(parts: Parts) -> Parts:
 
 
 def bounded(parts: Parts, max_keys: int, max_stages: int) -> Parts:
-    """The parts with about so many keys at most: those with least time over all windows are one a stage and class.
+    """Fold the keys with least time over all windows into one per stage and class, to keep about `max_keys`.
 
-    Keys are kept or not in all windows alike, so that windows can be compared. Idle time and time in no op stay.
+    A key is kept or folded in all windows alike, so windows stay comparable. Idle time and time in no op are
+    kept.
     """
     keys = parts.keys.copy()
     total = summed(parts.key, parts.ns, keys.shape[1])
@@ -93,7 +94,7 @@ def bounded(parts: Parts, max_keys: int, max_stages: int) -> Parts:
 
 
 def _largest(values: Ints, count: int) -> npt.NDArray[np.bool_]:
-    """Which values are among the `count` largest; of equal ones at the edge none is, whatever their order."""
+    """Mark the `count` largest values; values tied at the edge are not marked, so order does not matter."""
     if len(values) <= count:
         return np.ones(len(values), np.bool_)
     edge = np.partition(values, len(values) - count - 1)[len(values) - count - 1]

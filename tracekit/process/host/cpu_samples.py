@@ -1,7 +1,7 @@
-"""What is known of CPUs as pieces of time on host threads: the function that a sample found, and being off the CPU.
+"""CPU samples and off-CPU time as segments of host threads.
 
-A sample stands for the time until the next one of its thread, at most for as long as two samples of a
-thread are apart as a rule, and not for what its thread was off the CPU.
+A sample covers the time until the next sample of its thread, but at most the median interval between samples,
+and never time in which its thread was off the CPU.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ OFF_CPU = {
     "ready": "(off the CPU: wants to run)",
     "unknown": "(off the CPU)",
 }
-"""What a thread on no CPU is said to do, by its state."""
+"""Text for a thread off the CPU, by its state."""
 
 UNNAMED = "(on the CPU)"
-"""What a thread is said to do where of a sample no function is known."""
+"""Text for a sample without a known function."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuPieces:
-    """Pieces in order of thread and time; `at_ns` is an instant at which each is known, `name` says what it is.
+    """CPU segments in order of thread and time; `at_ns` is an instant at which each is known, `name` its text.
 
-    `off`: the thread is on no CPU; `ready`: and wants one.
+    `off`: the thread is off the CPU. `ready`: it is off the CPU and wants to run.
     """
 
     segments: Segments
@@ -43,7 +43,7 @@ class CpuPieces:
 
 
 def cpu_pieces(trace: Trace) -> CpuPieces:
-    """What samples and records of threads on CPUs tell."""
+    """Turn CPU samples and recorded thread states into segments."""
     samples = _samples(trace)
     states = _ordered(trace, "thread_states")
     start, dur = (trace.numbers("thread_states", name)[states] for name in ("ts_ns", "dur_ns"))
@@ -67,14 +67,14 @@ def cpu_pieces(trace: Trace) -> CpuPieces:
 
 
 def _samples(trace: Trace) -> Segments:
-    """For what time each sample stands; `origin` its row."""
+    """Compute the segment that each sample covers; `origin` is its row."""
     rows = _ordered(trace, "cpu_samples")
     start = trace.numbers("cpu_samples", "ts_ns")[rows]
     thread = trace.numbers("cpu_samples", "thread").astype(np.int64)[rows]
     follows = thread[1:] == thread[:-1]
     apart = (start[1:] - start[:-1])[follows]
     if not len(apart):
-        # How far samples are apart is not known: each is an instant.
+        # The sampling interval is unknown, so samples are instants and cover no time.
         return Segments(*(np.empty(0, np.int64) for _ in Segments._fields))
     end = start + int(np.median(apart))
     end[:-1][follows] = np.minimum(end[:-1], start[1:])[follows]
@@ -83,12 +83,15 @@ def _samples(trace: Trace) -> Segments:
 
 
 def _ordered(trace: Trace, table: str) -> Ints:
-    """The rows of a table by thread and time."""
+    """Sort the rows of a table by thread and time."""
     return np.lexsort((trace.numbers(table, "ts_ns"), trace.numbers(table, "thread")))
 
 
 def _disjoint(off: Segments, samples: Segments) -> Segments:
-    """All of these without what is both; `origin` the place among those off the CPU, then the samples."""
+    """Merge off-CPU and sample segments without overlap; off-CPU time wins.
+
+    `origin` is the position among the off-CPU segments, then among the samples.
+    """
     both = [np.concatenate(pair) for pair in zip(off, samples, strict=True)]
     times = np.concatenate((both[0], both[1]))
     threads = np.concatenate((both[2], both[2]))
@@ -104,7 +107,7 @@ def _disjoint(off: Segments, samples: Segments) -> Segments:
 
 
 def _holding(axis: Axis, segments: Segments, thread: Ints, ts_ns: Ints) -> Ints:
-    """For each instant on a thread the place of the segment that holds it; -1 for none."""
+    """Find the segment that contains each instant of a thread; -1 for none."""
     if not len(segments.start):
         return np.full(len(thread), -1, np.int64)
     begin = axis.lift(segments.thread, segments.start)
@@ -114,5 +117,5 @@ def _holding(axis: Axis, segments: Segments, thread: Ints, ts_ns: Ints) -> Ints:
 
 
 def _place(texts: tuple[str, ...], text: str) -> int:
-    """The code of a text, -1 where it does not occur."""
+    """Look up the code of a text; -1 if it does not occur."""
     return texts.index(text) if text in texts else -1

@@ -1,4 +1,4 @@
-"""What the host is busy with, told by names: ops, launches, the optimizer, loading, compiling, allocating."""
+"""Host work by phase, from names: ops, launches, optimizer, data loading, compilation, allocation; host windows."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 SHORT_NS = 10_000
-"""A kernel or an op call of less is short: starting it costs about as much as what it does."""
+"""Longest kernel or op call that counts as short: launching it costs about as much as its work."""
 
 PAUSE_NS = 1_000_000
-"""A GPU gap of more is a pause of the host, not the time that one launch takes."""
+"""Longest GPU gap that one launch can explain; a longer gap is a pause of the host."""
 
 MAX_NAME = 300
-"""How much of a name is looked at."""
+"""Characters of a name that are matched."""
 
 _LAUNCH, _GRAPH_LAUNCH, _SYNC, _ALLOCATOR, _COMPILING, _LOADER, _OPTIMIZER, _ANNOTATION, _GRAPH = (
     1 << bit for bit in range(9)
@@ -58,10 +58,11 @@ _PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """Per row of `host_ops`, what it is; `within_optimizer` is the nearest Optimizer.step around it, or -1.
+    """Per row of `host_ops`: the phases that it belongs to.
 
-    `leaf`: an op without an op inside it; `call`: an op that no op encloses; `launch`, `sync`, `allocator`,
-    `compiling`, `graph_capture`, `loader`: the outermost of their like, so that a driver call within a runtime call counts once.
+    `leaf`: an op without an op inside. `call`: an op that no op encloses. `within_optimizer`: the nearest
+    Optimizer.step around the row, or -1. `launch`, `sync`, `allocator`, `compiling`, `graph_capture` and
+    `loader` mark only the outermost row of their kind, so a driver call inside a runtime call counts once.
     """
 
     op: Mask
@@ -79,7 +80,7 @@ class HostSide:
 
 
 def host_side(trace: Trace) -> HostSide:
-    """What every row of `host_ops` is."""
+    """Classify every row of `host_ops` by phase."""
     names = trace.texts("host_ops", "name")
     kinds = np.array([*map(_kinds_of, names.texts), 0], np.int16)[names.codes]
     tree: Nesting = trace.derived(nesting)
@@ -117,7 +118,7 @@ def host_side(trace: Trace) -> HostSide:
 
 @remembered
 def _kinds_of(name: str) -> int:
-    """What a call or a range of this name does, as bits: those of the patterns that match it from its start."""
+    """Match a name against the patterns: a bit for each that matches at its start."""
     start, kinds = name[:MAX_NAME], 0
     for kind, pattern in _PATTERNS.items():
         if pattern.match(start):
@@ -126,7 +127,7 @@ def _kinds_of(name: str) -> int:
 
 
 def _outermost(tree: Nesting, mask: Mask) -> Mask:
-    """The rows of the mask that no other row of it encloses; in the memory of one where there are none."""
+    """Keep the rows of the mask that no other row of the mask encloses; an empty result is a broadcast scalar."""
     rows = mask.nonzero()[0]
     if not len(rows):
         return all_alike(np.False_, len(mask))
@@ -138,7 +139,7 @@ def _outermost(tree: Nesting, mask: Mask) -> Mask:
 
 
 def step_thread(trace: Trace) -> int | None:
-    """The thread on which steps and stages are annotated; None where none is."""
+    """Find the thread on which steps and stages are annotated; None if none are."""
     recorded = trace.derived(windows)
     starts = recorded.stage_rows.ts_ns
     if recorded.step_rows.origin in ("profiler", "range"):
@@ -151,10 +152,10 @@ def step_thread(trace: Trace) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class HostWindows:
-    """The steps, then their outermost stages by name: where host work is counted.
+    """Windows for counting host work: the steps, then their outermost stages by name.
 
-    `columns` are window, step, occurrence, stage, wall_ns (Σ of equal stages); `steps` and `stages` are windows
-    in order of start, `stage_slot` the row of `columns` that each stage belongs to.
+    `columns` are window, step, occurrence, stage and wall_ns (sum over equal stages). `steps` and `stages`
+    are windows in order of start; `stage_slot` is the row of `columns` of each stage.
     """
 
     step: Nullable
@@ -166,32 +167,32 @@ class HostWindows:
     stage_slot: Ints
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Count the rows."""
         return len(self.step)
 
     def steps_of(self, rows: Ints) -> dict[str, Array]:
-        """The columns step and occurrence of these rows; -1 is in no step."""
+        """Select the columns step and occurrence of these rows; row -1 is in no step."""
         values, missing = np.append(self.step.values, 0), np.append(self.step.missing, True)
         occurrence = np.append(self.occurrence, np.int32(0))[rows]
         return {"step": Nullable(values[rows], missing[rows]), "occurrence": occurrence}
 
     def step_at(self, ts_ns: Ints) -> Ints:
-        """The row of the step that each instant lies in, -1 outside all."""
+        """Find the row of the step that contains each instant; -1 if outside all steps."""
         return self.steps.or_start_at(ts_ns)
 
     def stage_at(self, ts_ns: Ints) -> Ints:
-        """The row of the stage of its step that each instant lies in, -1 outside all."""
+        """Find the row of the stage that contains each instant; -1 if outside all stages."""
         row = self.stages.or_start_at(ts_ns)
         return np.where(row >= 0, self.stage_slot[row], -1) if len(self.stage_slot) else row
 
     def both(self, ts_ns: Ints) -> tuple[Ints, Ints]:
-        """(positions, rows): each instant once for its step and once for its stage, as far as it has them."""
+        """List (positions, rows): each instant once for its step and once for its stage, if any."""
         step, stage = self.step_at(ts_ns), self.stage_at(ts_ns)
         positions = np.concatenate(((step >= 0).nonzero()[0], (stage >= 0).nonzero()[0]))
         return positions, np.concatenate((step[step >= 0], stage[stage >= 0]))
 
     def covered(self, busy: Intervals) -> Ints:
-        """How much of every row these intervals cover, by time."""
+        """Compute how much of every row these intervals cover, ns."""
         of_steps = covered(busy, self.steps.ts_ns, self.steps.end_ns)
         of_stages = covered(busy, self.stages.ts_ns, self.stages.end_ns)
         slot = np.concatenate((np.arange(len(self.steps)), self.stage_slot))
@@ -199,7 +200,7 @@ class HostWindows:
 
 
 def host_windows(trace: Trace) -> HostWindows:
-    """The steps and outermost stages of a trace as places to count in."""
+    """Build the windows for counting host work from the steps and outermost stages of a trace."""
     steps, stages = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     step_row, texts = steps.or_start_at(stages.ts_ns), stages.stage.texts
     width = len(texts) + 1
@@ -224,7 +225,7 @@ def host_windows(trace: Trace) -> HostWindows:
 
 
 def uncounted(start: Ints, end: Ints) -> Ints:
-    """Of each interval, what no interval that began before it covers: adds up to the union of all."""
+    """Compute the part of each interval that no earlier interval covers; the parts add up to the union."""
     order = np.lexsort((-end, start))
     reach = np.maximum.accumulate(end[order])
     before = np.concatenate((start[order][:1], reach[:-1]))
@@ -234,7 +235,7 @@ def uncounted(start: Ints, end: Ints) -> Ints:
 
 
 def device_busy(trace: Trace) -> dict[int, Intervals]:
-    """When each device runs anything; by position of the device among those recorded."""
+    """Compute when each device runs anything, by position of the device among those recorded."""
     number = trace.derived(device_places)
     start = trace.numbers("device_ops", "ts_ns")
     end = start + trace.numbers("device_ops", "dur_ns")
@@ -242,7 +243,7 @@ def device_busy(trace: Trace) -> dict[int, Intervals]:
 
 
 def device_places(trace: Trace) -> Ints:
-    """Per device op the position of its device among those recorded, in order of appearance."""
+    """Find the position of each op's device among those recorded, in order of appearance."""
     device = trace.nullable("device_ops", "device")
     return of_arrays([np.where(device.missing, -1, device.values)])[0]
 

@@ -1,6 +1,7 @@
-"""All that is recorded of the host threads in one tree: ops, calls, ranges, the system's calls, Python functions.
+"""Tree of all recorded host activity: ops, calls, ranges, system calls, Python functions, CPU segments.
 
-Unlike `nesting` it holds every kind of row, so that at any instant it knows the deepest thing on a thread.
+Unlike the call tree of `calls.nesting` it includes rows of every kind, so it finds the deepest row on a
+thread at any instant.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _WAITS = re.compile(
     r"|(?:pthread_(?:cond|join|mutex|rwlock|barrier|timedjoin)\w*|sem_(?:timed|clock)?wait|p?poll|e?poll_p?wait"
     r"|p?select|futex\w*|sigwait\w*|wait(?:id|pid|3|4)?)$"
 )
-"""What a thread is in while another one, or another process, has the work: of such names others are looked at first."""
+"""Names of rows that wait for another thread or process; idle time in them is traced to other threads first."""
 
 
 _HOLDS = re.compile(
@@ -69,20 +70,22 @@ _HOLDS = re.compile(
 )
 
 JITTER_NS = 1_000
-"""By so much the end of a row may lie after that of what encloses it."""
+"""Time by which the end of a row may exceed the end of the row around it, ns."""
 
 TABLES = ("python_calls", "host_ops")
-"""Of rows that begin and end at once, those of the first table enclose the others."""
+"""Tables of host rows; of rows with the same bounds, those of the first table enclose the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostRows:
-    """Rows of all threads, by thread, start, longest first: where each begins on an axis, its end; `tree` holds their parents.
+    """Rows of all threads, by thread, start, longest first: `begin` on an axis, `end` in ns, parents in `tree`.
 
-    `holder` indexes `HOLDERS`; `waits`: others may have the work meanwhile; `frame`: it only says which step or
-    stage it is, and others run inside it; `holds`: a call that keeps a device from beginning what it has. `edges` are all
-    starts and ends on one axis, or those in the time that is asked about.
-    `recorded`: no piece of what is known of CPUs, of which each lies within what was the deepest row without it.
+    - `holder` indexes `HOLDERS`.
+    - `waits`: other threads may have the work meanwhile.
+    - `frame`: the row only names a step or stage; others run inside it.
+    - `holds`: a call that keeps a device from starting its queued work.
+    - `recorded`: not a CPU segment; each CPU segment is inside the deepest row of its time.
+    - `edges`: starts and ends of rows on the axis, all of them or those in the requested time.
     """
 
     begin: Ints
@@ -99,7 +102,7 @@ class HostRows:
     edges: Ints
 
     def at(self, thread: Ints, ts_ns: Ints) -> Ints:
-        """For each instant on a thread the row that began last there and still runs; -1 for none."""
+        """Find the row that began last on a thread and still runs, at each instant; -1 for none."""
         if not len(self.begin):
             return np.full(len(ts_ns), -1, np.int64)
         place = places(self.begin, self.axis.lift(thread, ts_ns), right=True) - 1
@@ -107,14 +110,14 @@ class HostRows:
         return self.tree.running(place, self.end, ts_ns)
 
     def cut(self, segments: Segments) -> Segments:
-        """The same segments in pieces, each within one row of its thread at every depth; `origin` the place among the given."""
+        """Split segments at the edges of rows, so each piece is within one row at every depth; `origin`: the segment."""
         edge, size = self._edges_within(segments)
         behind = np.cumsum(size)
         first = behind - size
         origin, thread = np.repeat(np.arange(len(size)), size), np.repeat(segments.thread, size)
         if len(origin) == len(size):
             return segments._replace(origin=origin)
-        # Before each edge in a segment stands its first piece: `place` is wrong there alone.
+        # The first piece of each segment comes before its first edge, so `place` is wrong there only.
         place = np.arange(len(origin)) - np.repeat(first + 1 - edge, size)
         start = self.axis.times(thread, self.edges.take(place, mode="clip"))
         start[first] = segments.start
@@ -124,13 +127,16 @@ class HostRows:
         return Segments(start, end, thread, origin)
 
     def _edges_within(self, segments: Segments) -> tuple[Ints, Ints]:
-        """(the first edge that cuts each segment, how many pieces it has)."""
+        """Find the edges inside each segment: (first edge, number of pieces)."""
         low = places(self.edges, self.axis.lift(segments.thread, segments.start), right=True)
         high = places(self.edges, self.axis.lift(segments.thread, segments.end))
         return low, np.where(segments.thread < 0, 0, np.maximum(high - low, 0)) + 1
 
     def cut_and_found(self, segments: Segments) -> tuple[Ints, Ints, Rows, Ints]:
-        """(start, end and row of the pieces, the first piece of each segment): as `cut` and `at` say, in one pass."""
+        """Split segments and find their rows: (start, end, row of each piece; first piece of each segment).
+
+        Same result as `cut` followed by `at`, in one pass.
+        """
         if sweeps.native is not None and self.axis.points is None:
             edge, size = self._edges_within(segments)
             first = np.cumsum(size) - size
@@ -147,11 +153,11 @@ class HostRows:
 
 
 EDGES_AT_ONCE = 2**17
-"""Of so many rows at a time it is looked at when they start and end."""
+"""Rows whose starts and ends are processed at a time, to bound memory."""
 
 
 def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
-    """The rows of a trace that last; segments are cut at the starts and ends of rows, or those `within` some time alone."""
+    """Build the tree of all rows that last; segments are cut at all row bounds, or only those `within` some time."""
     start, dur, thread = (_both(trace, column) for column in ("ts_ns", "dur_ns", "thread"))
     rows = _lasting(trace, thread, start, dur)
     pieces = cpu_pieces(trace)
@@ -167,7 +173,7 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
     waits, holds = waits[rows], is_named(name, _HOLDS.match)
     recorded, tree = all_alike(np.True_, len(rows)), Nesting(parent, _NOTHING)
     del rows, names, frame
-    # Pieces of what is known of CPUs may lie anywhere.
+    # CPU segments may be anywhere.
     edges = _edges(axis, thread, begin, end, None if len(of_cpu.start) else within)
     of_rows = name, holder, waits, only_frame, holds, recorded, tree
     host = HostRows(begin, end, thread, *of_rows, axis, edges)
@@ -175,20 +181,20 @@ def host_rows(trace: Trace, within: Intervals | None = None) -> HostRows:
 
 
 def _lasting(trace: Trace, thread: Ints, start: Ints, dur: Ints) -> Rows:
-    """The rows of both tables that last, each once, by thread, start, longest first."""
+    """Find the rows of both tables that last, each once, by thread, start, longest first."""
     is_lasting, tree = dur > 0, trace.derived(nesting)
     if len(tree.order) == len(dur):
-        # All that was recorded is in the tree of ops.
+        # Every recorded row is in the call tree.
         return tree.order if is_lasting.all() else tree.order[is_lasting[tree.order]]
     if trace.has("python_calls"):
-        # Calls of modules stand in both tables.
+        # Module calls are in both tables.
         ops = slice(len(trace.numbers("python_calls", "ts_ns")), None)
         is_lasting[ops] &= ~of_kind(trace, "host_ops", "python")
     return in_order(is_lasting, thread, start, dur)
 
 
 def _edges(axis: Axis, thread: Ints, begin: Ints, end: Ints, within: Intervals | None) -> Ints:
-    """When rows start and end, in order on the axis: those `within` some time, or all."""
+    """List when rows start and end, sorted on the axis: those `within` some time, or all."""
     parts = [_NOTHING]
     for first in range(0, len(begin), EDGES_AT_ONCE):
         part = slice(first, first + EDGES_AT_ONCE)
@@ -207,10 +213,10 @@ _NOTHING = np.empty(0, np.int64)
 
 
 def _on_axis(axis: Axis, rows: Rows, spans: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Rows]:
-    """(place on the axis, end, what encloses it, -1 for none) of rows in order of thread, start, longest first.
+    """Place rows (by thread, start, longest first) on the axis: (position, end, enclosing row or -1).
 
-    What encloses a row outlasts it, but for as much as clocks jitter; else a range that outlives the call that
-    opened it would seem to lie in that call for good.
+    An enclosing row must outlast the inner one, except for clock jitter. Otherwise a range that outlives the
+    call that opened it would seem to be inside that call.
     """
     if sweeps.native is not None and axis.points is None:
         end, begin, parent = sweeps.lanes(rows, spans, np.array([axis.low, axis.span, JITTER_NS]))
@@ -224,9 +230,9 @@ def _on_axis(axis: Axis, rows: Rows, spans: tuple[Ints, Ints, Ints]) -> tuple[In
 
 
 def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
-    """The same rows, and below the deepest of each instant what is known of CPUs.
+    """Add CPU segments below the deepest row of their time.
 
-    A sample counts while its thread is in the row in which it was taken.
+    A sample counts only while its thread is in the row in which it was taken.
     """
     part = host.cut(pieces.segments)
     row, off = host.at(part.thread, part.start), pieces.off[part.origin]
@@ -275,21 +281,21 @@ def _with_cpu(host: HostRows, pieces: CpuPieces) -> HostRows:
 
 
 def _only_frame(frame: npt.NDArray[np.int8], parent: Rows, holder: npt.NDArray[np.int8]) -> Mask:
-    """Which rows only say which step or stage it is: steps, and outermost ranges with an op, a call or a Python function just inside."""
+    """Mark rows that only name a step or stage: steps, and outermost ranges around ops, calls or functions."""
     only_frame = frame > 1
-    is_range = np.append(frame == 1, False)  # the last place is that of no row
+    is_range = np.append(frame == 1, False)  # last element: no row
     only_frame[parent[(is_range[parent] & _RUNS_INSIDE[holder]).nonzero()[0]]] = True
     return only_frame
 
 
 def _both(trace: Trace, column: str) -> Ints:
-    """A column of Python functions, then of ops."""
+    """Concatenate a column of Python functions and of ops."""
     columns = [trace.numbers(table, column) for table in TABLES]
     return np.concatenate(columns) if len(columns[0]) else columns[1]
 
 
 def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDArray[np.int8]]:
-    """(names, which rows wait, which are steps (2) or outermost ranges (1), what each is), of Python functions and then of ops."""
+    """Describe Python functions, then ops: (names, waits, frames: 2 for steps and 1 for outermost ranges, holder)."""
     names = joined([trace.texts(table, "name") for table in TABLES])
     assert isinstance(names, Coded), "names are texts"
     first = len(trace.numbers("python_calls", "ts_ns"))
@@ -311,7 +317,7 @@ def _described(trace: Trace) -> tuple[Coded, Mask, npt.NDArray[np.int8], npt.NDA
 
 
 def frame_rows(trace: Trace) -> npt.NDArray[np.int8]:
-    """Which rows of `host_ops` are the ranges that the steps (2) and the outermost ranges (1) were made of."""
+    """Mark rows of `host_ops` that are the ranges of steps (2) and outermost ranges (1)."""
     steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     rows = of_kind(trace, "host_ops", "range").nonzero()[0]
     start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
@@ -328,7 +334,7 @@ def frame_rows(trace: Trace) -> npt.NDArray[np.int8]:
 
 
 def labels(names: Coded, shorten: Callable[[str], str]) -> Coded:
-    """The same rows with shortened texts, equal ones with one code."""
+    """Shorten texts; equal short texts share one code."""
     code_of: dict[str, int] = {}
     place = [code_of.setdefault(shorten(text), len(code_of)) for text in names.texts]
     return Coded(np.array([*place, -1], narrowest(len(code_of)))[names.codes], tuple(code_of))

@@ -1,4 +1,4 @@
-"""The functions of a program and its libraries, told from those of Python and torch; and which of them encloses a call."""
+"""User code around calls: functions of the program and its libraries, as opposed to those of Python and torch."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _STANDARD = (
         "json",
     ),
 )
-"""Modules of Python whose paths profilers cut off: no place of a program."""
+"""Modules of Python's standard library, whose paths profilers cut off."""
 
 
 def is_program(frame: str) -> bool:
-    """Whether a frame is a function of a program or its libraries: not of Python, of torch, nor a builtin.
+    """Check whether a frame is user code: of the program or its libraries, not of Python, torch or a builtin.
 
     >>> is_program("train.py(3): step"), is_program("torch/optim/adam.py(3): step"), is_program("queue.py(3): get")
     (True, False, False)
@@ -57,14 +57,14 @@ def is_program(frame: str) -> bool:
 
 
 def around(trace: Trace, rows: Ints) -> Coded:
-    """For each of these rows of `host_ops` the innermost function of the program around it, else the innermost range.
+    """Find the innermost user function around each of these rows of `host_ops`, else the innermost range.
 
-    A range that a step or a stage was made of is none.
+    The ranges of steps and stages do not count.
     """
     names = trace.texts("host_ops", "name")
     start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
     thread = trace.numbers("host_ops", "thread")[rows].astype(np.int64)
-    # Clocks of functions and of calls read up to a microsecond apart.
+    # Clocks of functions and of calls differ by up to a microsecond.
     middle = start + dur // 2
     functions = trace.texts("python_calls", "name")
     function = _innermost(
@@ -81,7 +81,7 @@ def around(trace: Trace, rows: Ints) -> Coded:
 
 
 def _innermost(trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints) -> Ints:
-    """For each instant on a thread which of these rows of a table began last there and still runs; -1 for none."""
+    """Find which of these rows of a table began last on a thread and still runs, at each instant; -1 for none."""
     if not len(rows):
         return np.full(len(ts_ns), -1, np.int64)
     start, dur, of_row = (
@@ -91,7 +91,7 @@ def _innermost(trace: Trace, table: str, rows: Ints, thread: Ints, ts_ns: Ints) 
     start, end, of_row = start[order], (start + dur)[order], of_row[order].astype(np.int64)
     axis = Axis.of((start, end), int(max(of_row.max(), thread.max(initial=0))))
     begin, until = axis.lift(of_row, start), axis.lift(of_row, end)
-    # What encloses a row outlasts it, as in `host_rows`.
+    # An enclosing row outlasts the inner one, as in the tree of host rows.
     parent = last_reaching(np.maximum(begin, until - 1), until)
     tree = Nesting(parent, np.arange(len(order)))
     place = np.searchsorted(begin, axis.lift(thread, ts_ns), side="right") - 1

@@ -1,8 +1,9 @@
-"""Who held a device back: for every idle nanosecond the deepest thing recorded then of whoever launched the next work.
+"""Attribution of idle time: for every idle nanosecond, the deepest row of the thread that launched the next work.
 
-Until the launch of the next op has returned, that is what its thread is in. A thread that waits, or of which nothing
-but its step or stage is recorded, is followed to the others that feed devices or run the program. From then on the
-device holds itself up. What happened at once is summed by its path of names, from the outermost to the innermost.
+Until the launch of the next op has returned, that thread's row is to blame. If the thread waits, or only its
+step or stage is recorded, the attribution follows other threads that feed devices or run the program. After
+the launch the device itself is to blame. Simultaneous time is summed by path of names, from the outermost to
+the innermost.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ Rows = sweeps.Rows
 Mask = npt.NDArray[np.bool_]
 
 MAX_THREADS = 4
-"""So many other threads are looked at while the launching one waits: those that run most."""
+"""Other threads examined while the launching thread waits: those that run most."""
 
 MAX_DEPTH = 200
-"""Deeper rows count as the one at this depth."""
+"""Greatest depth of the tree; deeper rows count as their ancestor at this depth."""
 
 MAX_NODES = 300
-"""Most places of one source in the tree of what held its devices back: those with most idle time in them."""
+"""Nodes of one source in the idle call tree at most: those with most idle time in them."""
 
 SMALL_SHARE = 0.002
-"""A place with less than this share of the idle time of all devices is among the others of the place that encloses it."""
+"""Share of the idle time of all devices below which a node is folded into the rest of its parent."""
 
 MAX_ROWS = 1_000
-"""Most rows of one source, those of other places beyond it: the largest."""
+"""Rows of one source at most, the largest; rows of folded nodes are extra."""
 
 SUMMED = ("gap_count", "idle_ns")
 
@@ -67,14 +68,15 @@ ON_DEVICE = {
 _WORKS = np.isin(
     HOLDERS, ("python", "op", "call", "first_call", "gc", "range", "sample", "off_cpu")
 )
-"""What another thread may be in that tells why the launching one waits."""
+"""Holders of another thread that explain why the launching thread waits."""
 
 
 class _Leaves(NamedTuple):
-    """Idle segments of one device, the `row` of `HostRows` each is in, -1 for none.
+    """Idle segments of one device, each with the `row` of the host tree that it is in, -1 for none.
 
-    Below the row of those at the places `noted` stands a `note`, a code into texts, and what `holder` that is: what the
-    device did, or the neighbours of nothing. A segment with neither counts nowhere: others say what it was spent in.
+    Segments at the positions `noted` have a `note` (a code into texts) below their row, with its `holder`:
+    the device's own activity, or the neighbors of a time without records. Segments with neither row nor note
+    are skipped; another thread explains them.
     """
 
     start: Ints
@@ -89,7 +91,7 @@ _NONE = np.empty(0, np.int64)
 
 
 def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[str, Array]]:
-    """The tables `idle_blame` and `idle_frames`; over rows of a window the times add up to its idle time, exactly."""
+    """Compute the tables `idle_blame` and `idle_frames`; the rows of a window add up to its idle time, exactly."""
     devices = [idle for idle in devices if len(idle.gaps.start)]
     if not devices:
         return {"idle_blame": {}, "idle_frames": {}}
@@ -97,7 +99,7 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
     parent, holder = host.tree.parent, host.holder
-    # Of millions of rows their times take more than all that follows.
+    # Free memory early: with millions of rows, times take more than everything below.
     named = host.name
     del host
     names = _names(named, holder)
@@ -122,11 +124,11 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     return {"idle_blame": trimmed_all(rows), "idle_frames": trimmed_all(_frames(tree))}
 
 
-# What each nanosecond was spent in
+# Attribution of each nanosecond
 
 
 def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int]) -> list[_Leaves]:
-    """The idle segments of one device, in several parts."""
+    """Attribute the idle segments of one device to host rows or notes, in several parts."""
     thread, ready = _launching(trace, idle)
     gaps, edges = idle.gaps, _window_edges(trace, idle)
     place = np.arange(len(gaps.start))
@@ -145,10 +147,10 @@ def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int
 
 
 def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
-    """Per gap (the thread that launched the next work of which that is known, until when it had to).
+    """Find, per gap, the thread that launched the next op with a known launch, and the deadline of that launch.
 
-    That is when the launching call returned; without any launch before the gap ends, when it ends. Where no work
-    follows, the thread of the last; -1 where no launch is known at all.
+    The deadline is when the launching call returned, or the end of the gap if no launch precedes it. If no
+    work follows, take the thread of the last op; -1 if no launch is known at all.
     """
     links: Launches = trace.derived(launches)
     rows = idle.rows[links.linked[idle.rows]]
@@ -160,7 +162,7 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     place = np.minimum(np.searchsorted(start[order], gaps.end), len(rows) - 1)
     is_linked = (after >= 0) & links.linked[after]
     next_op = np.where(is_linked, after, rows[order][place])
-    # Of millions of gaps each column is let go of before the next is made.
+    # Free each column before making the next: there may be millions of gaps.
     del start, order, place, rows
     issued = np.where(links.call[next_op] >= 0, links.call[next_op], links.op[next_op])
     del next_op
@@ -174,13 +176,13 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
 
 
 def _window_edges(trace: Trace, idle: DeviceIdle) -> Ints:
-    """When any window begins or ends."""
+    """List when any window begins or ends."""
     _, start, end = idle_windows(trace, idle)
     return distinct(np.concatenate((start, end)))
 
 
 def _cut_at(segments: Segments, edges: Ints) -> Segments:
-    """The segments in pieces that no edge divides."""
+    """Split segments at edges."""
     first = sweeps.places(edges, segments.start, right=True)
     place, edge = spread(first, sweeps.places(edges, segments.end))
     return Segments(
@@ -194,7 +196,11 @@ def _cut_at(segments: Segments, edges: Ints) -> Segments:
 def _followed(
     trace: Trace, host: HostRows, idle: DeviceIdle, waits: Segments
 ) -> tuple[list[_Leaves], Segments, Ints]:
-    """(what pieces of the waits were spent in, the other pieces, `origin` the place in `waits`, the row of each)."""
+    """Follow waits to the rows that explain them.
+
+    Returns (leaves of the explained pieces; the other pieces, `origin` the position in `waits`; the row of
+    each of these).
+    """
     start, end, row, first = host.cut_and_found(waits)
     is_open = np.append(host.waits | host.frame, True)
     places = is_open[row].nonzero()[0]
@@ -221,7 +227,7 @@ def _followed(
 
 
 def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
-    """The threads that are looked at while another one waits: those that launch work of the device, then the busiest."""
+    """List the threads to examine while another one waits: those that launch work of the device, then the busiest."""
     count = int(host.thread.max(initial=-1)) + 1
     links: Launches = trace.derived(launches)
     issued = np.where(links.call >= 0, links.call, links.op)[idle.rows]
@@ -229,7 +235,7 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
     by = trace.numbers("host_ops", "thread")[issued[issued >= 0]]
     np.add.at(feeds, by[by < count], 1)
     works = _WORKS[host.holder] & ~host.waits & ~host.frame
-    # Rows are in order of their threads.
+    # Rows are sorted by thread.
     bounds = np.searchsorted(host.thread, np.arange(1, count, dtype=host.thread.dtype))
     work_counts = np.array(list(map(np.count_nonzero, np.split(works, bounds))))[:count]
     order = np.lexsort((np.arange(count), -work_counts, -feeds))
@@ -240,7 +246,7 @@ def _others(trace: Trace, host: HostRows, idle: DeviceIdle) -> list[int]:
 def _neighbours(
     host: HostRows, thread: Ints, part: Segments, rows: Ints, notes: dict[str, int]
 ) -> Ints:
-    """The notes of segments in which nothing was recorded: what ended before on their thread, and what begins after."""
+    """Write notes for segments without records: the rows of their thread that end before and begin after."""
     note = np.full(len(rows), notes.setdefault(NOTHING, len(notes)), np.int64)
     is_all = bool(host.recorded.all())
     begin = host.begin if is_all else host.begin[host.recorded]
@@ -271,12 +277,12 @@ def _neighbours(
 
 
 def _neighbour(name: str) -> str:
-    """A name as that of a neighbour; nothing for a launch, which every neighbour may be."""
+    """Shorten the name of a neighbor; empty for a launch, since any neighbor may be one."""
     return "" if _LAUNCH.match(name) else short_name(name)
 
 
 def _outermost(host: HostRows, rows: Ints) -> Ints:
-    """The outermost row around each that is no step or stage and no range around others: what a person would name."""
+    """Climb from each row to the outermost op or call around it, which a person would name."""
     row = rows.copy()
     active = (row >= 0).nonzero()[0]
     for _ in range(MAX_DEPTH):
@@ -293,9 +299,10 @@ def _outermost(host: HostRows, rows: Ints) -> Ints:
 def _on_device(
     host: HostRows, idle: DeviceIdle, late: Segments, notes: dict[str, int]
 ) -> list[_Leaves]:
-    """The segments after the launch, by why the device did not begin: of each gap (`origin`) one cause from the launch on.
+    """Attribute the segments after the launch to why the device did not begin; one cause per gap (`origin`).
 
-    Where that is not known and the launching thread is in a call that copies or asks for memory, it is that call.
+    If the reason is unknown and the launching thread is in a call that copies or allocates memory, attribute
+    them to that call.
     """
     why = np.full(len(late.start), -1, np.int32)
     for name in ("sync", "kernel_wait"):
@@ -324,11 +331,11 @@ def _on_device(
     ]
 
 
-# Summed by path
+# Sums by path
 
 
 class _Tree(NamedTuple):
-    """Places by path: the `parent` of each (-1: none; parents come first), its `text` and `holder`."""
+    """Tree of paths: the `parent` of each node (-1: none; parents come first), its `text` and `holder`."""
 
     parent: Ints
     text: Coded
@@ -341,11 +348,11 @@ _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch")
 _NUMBER = re.compile(r"#?\d+")
 
 MAX_TEXT = 160
-"""So much of a name stands in the tree."""
+"""Characters of a name in the tree."""
 
 
 def short_name(name: str) -> str:
-    """A name without what tells one object from the next.
+    """Shorten a name and remove addresses and instance numbers.
 
     >>> short_name("nn.Module: Linear_12"), short_name("<built-in method mm of type object at 0x7f>")
     ('nn.Module: Linear', '<built-in method mm of type object>')
@@ -357,7 +364,7 @@ def short_name(name: str) -> str:
 
 
 def _names(recorded: Coded, holder: npt.NDArray[np.int8]) -> Coded:
-    """The names of all rows as they stand in the tree: ranges that differ in numbers alone as one."""
+    """Shorten the names of all rows for the tree; ranges that differ only in numbers get one name."""
     ranges = distinct(recorded.codes[holder == HOLDER["range"]]).tolist()
     plain: dict[str, list[str]] = {}
     for code in ranges:
@@ -374,7 +381,7 @@ def _tree(
     parts: Sequence[_Leaves],
     notes: tuple[str, ...],
 ) -> tuple[_Tree, list[Rows]]:
-    """(the places of all segments and what encloses them; for each part the place of each segment, -1 for none)."""
+    """Build the tree from leaves: (tree; per part the node of each segment, -1 for none)."""
     texts = (*names.texts, *notes, "")
     width = len(texts)
     rows, tops = _used(row_parent, parts)
@@ -400,7 +407,7 @@ def _tree(
 
 
 def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
-    """(the rows of segments and what encloses them, in order; for each part its rows, those at `MAX_DEPTH` for deeper ones)."""
+    """Find the rows in use: (rows of segments and ancestors; per part its rows, clipped to `MAX_DEPTH`)."""
     depth, deepest = _depths(parent)
     tops = [part.row for part in parts]
     if deepest > MAX_DEPTH:
@@ -410,7 +417,7 @@ def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
         tops = [top[row] for row in tops]
         del top
     if sweeps.native is not None:
-        # What encloses a row is found without it.
+        # The native code finds ancestors without the depth.
         del depth
     used = np.zeros(len(parent) + 1, np.bool_)
     for row in tops:
@@ -425,9 +432,9 @@ def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
 
 
 def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
-    """(what encloses each place, its key, the place of each row of the tree, -1 for none): one place a path of keys.
+    """Merge rows with equal paths of keys into nodes: (parent of each node, its key, node of each row, -1 for none).
 
-    Places count level by level, those of one level by what encloses them, then by key.
+    Nodes are numbered level by level, and within a level by parent, then key.
     """
     numbers = sweeps.paths(parent, rows, key) if sweeps.native is not None else None
     first_number, first = numbers or (np.arange(len(rows)), np.arange(len(rows)))
@@ -452,7 +459,7 @@ def _paths(parent: Rows, rows: Ints, key: Ints) -> tuple[Ints, Ints, Rows]:
 
 
 def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """(how many rows enclose each, the most of them)."""
+    """Count the ancestors of each row: (depth, greatest depth)."""
     if sweeps.native is not None and (depths := sweeps.depths(parent)) is not None:
         return depths
     depth, jump = (parent >= 0).astype(np.int64), parent.astype(np.int64)
@@ -463,7 +470,7 @@ def _depths(parent: Rows) -> tuple[npt.NDArray[np.integer[Any]], int]:
 
 
 def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
-    """The tree without small places, and where each segment is in it: among the others of what encloses its place."""
+    """Fold small nodes into an "other" child of their nearest kept ancestor: (tree, node of each segment)."""
     count = len(tree.parent)
     own_ns = summed(node, length, count)
     inside = _with_descendants(tree.parent, own_ns)
@@ -495,7 +502,7 @@ def _pruned(tree: _Tree, node: Ints, length: Ints) -> tuple[_Tree, Ints]:
 
 
 def _with_descendants(parent: Ints, own_ns: Ints) -> Ints:
-    """What each place and all below it have: level by level, the deepest first."""
+    """Sum the time of each node and its descendants, from the deepest level up."""
     depth, deepest = _depths(parent)
     inside = own_ns.copy()
     order = np.argsort(depth, kind="stable")
@@ -509,7 +516,7 @@ def _with_descendants(parent: Ints, own_ns: Ints) -> Ints:
 def _pooled(
     trace: Trace, idle: DeviceIdle, parts: Sequence[_Leaves], nodes: Sequence[Rows]
 ) -> tuple[Ints, Ints, Ints]:
-    """(when each begins, its node, its length) of the segments in order; those of a node, gap and window as one."""
+    """Merge segments of one node, gap and window: (begin, node, length), in order of begin."""
     points = distinct(np.concatenate((idle.gaps.start, _window_edges(trace, idle))))
     pools = []
     for part, node in zip(parts, nodes, strict=True):
@@ -529,7 +536,7 @@ def _pooled(
 def _by_window(
     trace: Trace, idle: DeviceIdle, start: Ints, node: Ints, length: Ints
 ) -> dict[str, Array]:
-    """Columns window, step, stage, node, gap_count, idle_ns of one device: windows of one name and step together."""
+    """Sum the nodes of one device by window: window, step, stage, node, gap_count, idle_ns."""
     keys, low, high = idle_windows(trace, idle)
     gap = sweeps.places(idle.gaps.start, start, right=True) - 1
     nodes = _in_windows((start, gap, node, length), low, high)
@@ -546,7 +553,7 @@ def _by_window(
 
 
 def _in_windows(pieces: tuple[Ints, Ints, Ints, Ints], low: Ints, high: Ints) -> sweeps.InWindows:
-    """The nodes of the pieces (start, gap, node, length), in order of start, that begin in each window."""
+    """Sum the pieces (start, gap, node, length; in order of start) that begin in each window, by node."""
     start, gap, node, length = pieces
     if sweeps.native is not None:
         return sweeps.in_windows(pieces, int(node.max(initial=-1)) + 1, low, high)
@@ -563,7 +570,7 @@ def _in_windows(pieces: tuple[Ints, Ints, Ints, Ints], low: Ints, high: Ints) ->
 
 
 def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tree]:
-    """The largest rows; the others by window and kind, without a place."""
+    """Keep the largest rows; merge the others by window and kind, without a node."""
     node = _numbers(rows, "node")
     small = np.argsort(-_numbers(rows, "idle_ns"), kind="stable")[MAX_ROWS:]
     if len(small):
@@ -584,14 +591,14 @@ def _bounded(rows: dict[str, Array], tree: _Tree) -> tuple[dict[str, Array], _Tr
 
 
 def _numbers(rows: dict[str, Array], name: str) -> Ints:
-    """A column of numbers that no row lacks."""
+    """Get a column of numbers that every row has."""
     values = rows[name]
     assert isinstance(values, np.ndarray), f"{name}: numbers"
     return values
 
 
 def _frames(tree: _Tree) -> dict[str, Array]:
-    """The columns of `idle_frames`."""
+    """Compute the columns of `idle_frames`."""
     return {
         "node": np.arange(len(tree.parent)),
         "parent": tree.parent,

@@ -1,9 +1,9 @@
-"""Why nothing ran on a device: every idle gap, and its parts by cause (definition M6).
+"""Causes of device idle time: every idle gap, and its parts by cause (definition M6).
 
-In a gap the device waits for the op that ends it. Until that op is launched it waits for the host
-(`host_*`, by what the host did meanwhile); from then on for another stream (`sync`), for its own
-start-up (`kernel_wait`) or for what is not recorded (`other`). An op without a launch: `unknown`; no op
-any more until the recording ends: `after_last`.
+In a gap the device waits for the op that ends it. Until that op is launched it waits for the host (`host_*`,
+by host activity). After that it waits for another stream (`sync`), for its own start-up (`kernel_wait`) or
+for an unrecorded reason (`other`). An op without a known launch is `unknown`; no further op until the
+recording ends is `after_last`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How much (`ns`) of each gap is of one cause, by the number of the `gap`, ascending; gaps that are not of it are left out."""
+    """Time (`ns`) of one cause by number of the `gap`, ascending; gaps without the cause are left out."""
 
     gap: Rows
     ns: Rows
@@ -62,11 +62,11 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class DeviceIdle:
-    """The idle time of one device over all steps, stages and device work of its trace.
+    """Idle time of one device over all steps, stages and device work of its trace.
 
-    `rows` are its sound ops (rows of `device_ops`), which run from `first` to `last`. Per gap: the op
-    that ended `before` it and the one that begins `after` it, -1 where there is none. `causes` are the parts of the
-    gaps by cause, and `shares` how much of which gaps is of each cause, of those that there are.
+    `rows` are its sound ops (rows of `device_ops`), which run from `first` to `last`. Per gap: the op that
+    ended `before` it and the op that begins `after` it, -1 for none. `causes` are the parts of the gaps by
+    cause; `shares` is the time of each gap by cause, for causes that occur.
     """
 
     device: int | None
@@ -82,23 +82,23 @@ class DeviceIdle:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Use as `trace.derived(IdleTime(…))`: the idle time of every device, devices of unknown number last.
+    """Idle time of every device; pass an instance to `trace.derived`. Devices of unknown number come last.
 
-    An op that is launched in time and begins within `kernel_wait_ns` is starting up. A host of which
-    nothing at all is recorded for `silence_ns` is silent.
+    An op that was launched in time and begins within `kernel_wait_ns` is starting up. A host without any
+    record for `silence_ns` is silent.
     """
 
     kernel_wait_ns: int
     silence_ns: int
 
     def __call__(self, trace: Trace) -> tuple[DeviceIdle, ...]:
-        """Gaps and causes of every device; over causes they add up to the gaps exactly."""
+        """Compute gaps and causes of every device; the causes add up to the gaps exactly."""
         device = trace.nullable("device_ops", "device")
         by_device = rows_by_device(device)
         return tuple(self._of_device(trace, number, rows) for number, rows in by_device)
 
     def _of_device(self, trace: Trace, number: int | None, rows: Ints) -> DeviceIdle:
-        """The idle time of one device, from the first window or op to the last."""
+        """Compute the idle time of one device, from the first window or op to the last."""
         start = trace.numbers("device_ops", "ts_ns")[rows]
         end = start + trace.numbers("device_ops", "dur_ns")[rows]
         first, last = int(start.min()), int(end.max())
@@ -133,7 +133,7 @@ class IdleTime:
     def _by_host(
         self, trace: Trace, rows: Ints, waiting: Intervals, idle: Intervals
     ) -> dict[str, Intervals]:
-        """The time that a device waits for the host, by what the host did: the first that holds counts."""
+        """Split the time that a device waits for the host by host activity; the first match counts."""
         did: HostActivity = trace.derived(host_activity)
         inside = [
             intersect(waiting, part)
@@ -147,12 +147,12 @@ class IdleTime:
             )
         ]
         starting, loader, collection, sync, overhead, op = exclusive(inside)
-        # Python between two launches is part of launching; where the device waits for long it is what it waits for.
+        # Python between two launches is part of launching; only in long gaps does the device wait for it.
         code = intersect(subtract(waiting, union_all(inside)), _at_least(idle, self.silence_ns))
         code = intersect(code, did.code)
         nothing = subtract(waiting, union_all([*inside, code]))
         frame = trace.derived(stage_time)
-        # A pause that crosses the edge of a stage is judged on either side by itself.
+        # Judge a pause that crosses the edge of a stage separately on either side.
         pauses = (intersect(nothing, frame), subtract(nothing, frame))
         silent = union_all([_at_least(pause, self.silence_ns) for pause in pauses])
         return {
@@ -169,7 +169,7 @@ class IdleTime:
 
 
 def _loading_ns(trace: Trace, calls: Ints) -> Ints:
-    """How long each of these launching calls loads code before it launches: all of it for a first call, else 0."""
+    """Compute how long each launching call loads code before it launches: the whole of a first call, else 0."""
     first_calls = trace.derived(start_up).row
     first_calls = first_calls[first_calls >= 0]
     if not len(first_calls):
@@ -180,37 +180,37 @@ def _loading_ns(trace: Trace, calls: Ints) -> Ints:
 
 
 def _shares(idle: Intervals, part: Intervals) -> Shares:
-    """How much of each gap is in a part of all gaps."""
+    """Compute how much of each gap is in a part of all gaps."""
     gap = sweeps.places(idle.start, part.start, right=True) - 1
     first = np.concatenate((gap[:1] == gap[:1], gap[1:] != gap[:-1])).nonzero()[0]
     shares = np.add.reduceat(part.end - part.start, first)
-    # In half the memory where no gap is longer than two seconds.
+    # int32 halves the memory if no gap exceeds two seconds.
     narrow = shares.astype(np.int32) if int(shares.max(initial=0)) < 2**31 else shares
     return Shares(gap[first].astype(sweeps.row_type(len(idle.start))), narrow)
 
 
 def top_stages(trace: Trace) -> Stages:
-    """Those of the outermost ranges that can be stages: no data loading, optimizer call or mini-batch."""
+    """Select the outermost ranges that can be stages: no data loading, optimizer call or mini-batch."""
     ranges = trace.derived(outer_ranges)
     return ranges.at(is_named(ranges.stage, may_be_stage).nonzero()[0])
 
 
 def stage_time(trace: Trace) -> Intervals:
-    """The time inside stages; inside steps where no stage is annotated."""
+    """Find the time inside stages; inside steps if no stage is annotated."""
     stages = trace.derived(top_stages)
     spans = stages if len(stages) else trace.derived(windows).step_rows
     return union(spans.ts_ns, spans.end_ns)
 
 
 def _last_end(trace: Trace) -> int:
-    """When the last device op ends."""
+    """Find when the last device op ends."""
     return int((trace.numbers("device_ops", "ts_ns") + trace.numbers("device_ops", "dur_ns")).max())
 
 
 def _reach(trace: Trace, first: int, last: int) -> tuple[int, int]:
-    """From the first start of any window or op of the device to the last end of these, and of ops of other devices.
+    """Find the first start and last end over windows and ops of the device, and ends of ops of other devices.
 
-    Where the host runs ahead, windows last until the work of all devices is done (`device_windows`).
+    If the host runs ahead, windows last until the work of all devices is done (`device.windows`).
     """
     last = max(last, trace.derived(_last_end))
     recorded: Windows = trace.derived(windows)
@@ -222,9 +222,9 @@ def _reach(trace: Trace, first: int, last: int) -> tuple[int, int]:
 
 
 def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Rows, Rows]:
-    """(the op that ends where each gap begins, the op that begins where it ends); -1 for none.
+    """Find the ops around each gap: (op that ends at its start, op that begins at its end); -1 for none.
 
-    Of several that begin at once, the one launched first: before it nothing was ready to run.
+    Of several ops that begin together, take the one launched first: before it nothing was ready to run.
     """
     links: Launches = trace.derived(launches)
     start = trace.numbers("device_ops", "ts_ns")[rows]
@@ -242,7 +242,7 @@ def _neighbours(trace: Trace, rows: Ints, idle: Intervals) -> tuple[Rows, Rows]:
 
 
 def name_ranks(trace: Trace) -> Rows:
-    """Per device op the place of its name in the order of all names; -1 without one."""
+    """Rank the name of each device op among all names; -1 without a name."""
     names = trace.texts("device_ops", "name")
     by_name = np.argsort(np.argsort(np.array(names.texts, object)))
     ranks: Rows = np.append(by_name, -1).astype(np.int32).take(names.codes)
@@ -250,7 +250,7 @@ def name_ranks(trace: Trace) -> Rows:
 
 
 def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, after: Rows) -> Mask:
-    """Which gaps end with an op whose stream was told to wait between its last launch and the gap's end."""
+    """Mark gaps that end with an op whose stream had to wait: a wait came after the stream's previous launch."""
     is_held = np.zeros(len(after), np.bool_)
     wait_device, wait_stream = (trace.nullable("syncs", name) for name in ("device", "stream"))
     is_wait = is_named(trace.texts("syncs", "name"), lambda name: "wait" in name.lower())
@@ -272,12 +272,12 @@ def _held_back(trace: Trace, device: int | None, rows: Ints, idle: Intervals, af
 
 
 def _may_be(device: Nullable, number: int | None) -> Mask:
-    """Which rows are of this device, or of one that is not recorded."""
+    """Mark rows of this device, or of an unrecorded one."""
     return device.missing | (device.values == number) if number is not None else device.missing
 
 
 def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
-    """For each asked group the latest of its times before the limit; the least integer for none."""
+    """Find the latest time of each asked group before the limit; the least int64 for none."""
     if sweeps.native is not None:
         known = sweeps.latest_before(group, ts_ns, asked, limit_ns)
         if known is not None:
@@ -306,7 +306,7 @@ def _last_before(group: Ints, ts_ns: Ints, asked: Ints, limit_ns: Ints) -> Ints:
 
 
 def _synchronising(trace: Trace, rows: Ints) -> Intervals:
-    """When a thread that launches these device ops was in a synchronising call."""
+    """Find when a thread that launches these device ops was in a synchronizing call."""
     calls: SyncCalls = trace.derived(sync_calls)
     waits = calls.row[on_launching(trace, rows, calls.row)]
     start = trace.numbers("host_ops", "ts_ns")[waits]
@@ -314,9 +314,11 @@ def _synchronising(trace: Trace, rows: Ints) -> Intervals:
 
 
 def _part(start: Ints, end: Ints, chosen: Mask) -> Intervals:
+    """Unite the chosen intervals."""
     return union(start[chosen], end[chosen]) if len(start) else EMPTY
 
 
 def _at_least(pauses: Intervals, length: int) -> Intervals:
+    """Select the pauses of at least some length."""
     long_enough = pauses.end - pauses.start >= length
     return Intervals(pauses.start[long_enough], pauses.end[long_enough])

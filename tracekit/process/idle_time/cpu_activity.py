@@ -33,23 +33,23 @@ from tracekit.process.steps.windows import windows
 Ints = npt.NDArray[np.int64]
 
 HOST_TABLES = ("host_ops", "python_calls")
-"""What is recorded of host threads."""
+"""Tables of host-thread rows."""
 
 MAX_THREADS = 100
-"""Most threads of one source, the busiest."""
+"""Threads of one source listed at most, the busiest."""
 
 MAX_FRAMES = 500
-"""Most Python functions of one source, by their own time."""
+"""Python functions of one source listed at most, those with most self time."""
 
 
 @dataclass(frozen=True)
 class CpuTime:
-    """Measure the activity of the host; a stretch of `silence_ns` without any record is silent."""
+    """Activity of the host; pass an instance to `trace.derived`. `silence_ns` without any record is silence."""
 
     silence_ns: int
 
     def __call__(self, trace: Trace) -> dict[str, Array]:
-        """Columns window, step, stage, activity, time_ns: over activities they add up to the window."""
+        """Compute window, step, stage, activity and time_ns; activities add up to the window."""
         parts = split_activity(trace, self.silence_ns)
         keys, start, end = _cpu_windows(trace)
         inside = np.stack([covered(part, start, end) for part in parts])
@@ -63,7 +63,7 @@ class CpuTime:
 
 
 def split_activity(trace: Trace, silence_ns: int) -> list[Intervals]:
-    """The recorded time of the process as disjoint sets, one for each of `CPU_ACTIVITIES`."""
+    """Split the recorded time of the process into disjoint sets, one for each of `CPU_ACTIVITIES`."""
     activity: HostActivity = trace.derived(host_activity)
     recorded = [
         trace.derived(collection_spans),
@@ -81,7 +81,7 @@ def split_activity(trace: Trace, silence_ns: int) -> list[Intervals]:
 
 
 def _extent(trace: Trace) -> tuple[Ints, Ints]:
-    """The first start and the last end of all steps, ranges, host ops and Python functions."""
+    """Find the first start and last end of all steps, ranges, host ops and Python functions."""
     steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     op, call = (trace.numbers(table, "ts_ns") for table in HOST_TABLES)
     op_ns, call_ns = (trace.numbers(table, "dur_ns") for table in HOST_TABLES)
@@ -91,7 +91,7 @@ def _extent(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _cpu_windows(trace: Trace) -> tuple[dict[str, Any], Ints, Ints]:
-    """(window, step and stage of the capture, of every step and of every outermost range; their starts; their ends)."""
+    """List the capture, every step and every outermost range: (window, step and stage; starts; ends)."""
     steps, ranges = trace.derived(windows).step_rows, trace.derived(outer_ranges)
     first, last = _extent(trace)
     start = np.concatenate((first, steps.ts_ns, ranges.ts_ns))
@@ -107,7 +107,7 @@ def _cpu_windows(trace: Trace) -> tuple[dict[str, Any], Ints, Ints]:
 
 
 def thread_times(trace: Trace) -> dict[str, Array]:
-    """Columns thread, name, count, op_ns, window_ns: how long each thread was in an op, the busiest first."""
+    """Measure how long each thread was in an op: thread, name, count, op_ns, window_ns; the busiest first."""
     rows = of_kind(trace, "host_ops", "op", "runtime").nonzero()[0]
     if not len(rows):
         return {}
@@ -135,9 +135,9 @@ def thread_times(trace: Trace) -> dict[str, Array]:
 
 
 def frame_times(trace: Trace) -> dict[str, Array]:
-    """Columns name, count, self_ns, total_ns of the Python functions with most time of their own.
+    """List the Python functions with most self time: name, count, self_ns, total_ns.
 
-    The time of the ops that a function calls is its own: ops are no Python functions.
+    The time of the ops that a function calls is self time, since ops are not Python functions.
     """
     start, dur = (trace.numbers("python_calls", name) for name in ("ts_ns", "dur_ns"))
     if not len(start):
@@ -148,7 +148,7 @@ def frame_times(trace: Trace) -> dict[str, Array]:
     names = trace.texts("python_calls", "name")
     present, slot = numbered_codes(names.codes, len(names.texts))
     count = len(present)
-    # A function that calls itself counts once: the union of its calls on a thread.
+    # A recursive function counts once: take the union of its calls on a thread.
     pairs, pair = numbered(thread.astype(np.int64) * count + slot)
     totals = union_totals(start, start + dur, pair, len(pairs))
     total_ns = summed(pairs % count, totals, count)

@@ -32,20 +32,24 @@ Mask = npt.NDArray[np.bool_]
 _NEVER = np.iinfo(np.int64).max
 
 AT_ONCE_NS = 1_000
-"""A kernel that begins before its launch returns, or so soon after, had nothing to wait for but the launch.
+"""Delay after its launch returns within which a kernel counts as having waited for the launch alone.
 
-Not a fine point: with 0 or 5 µs the launch gaps of real traces with more than 3 ms of them differ by 1 % as a rule, by 1.6 % at most.
+The value matters little: with 0 or 5 µs the launch gaps of real traces with more than 3 ms of them typically
+differ by 1 %, at most by 1.6 %.
 """
 
 
 def launch_gaps(trace: Trace) -> list[Intervals]:
-    """Per device, the time in which it waits for the launch of a single kernel or copy (the launch-bound idle of Q6).
+    """Find, per device, the time in which it waits for the launch of a single kernel or copy (launch-bound idle, Q6).
 
-    A gap before an op whose launch began after the device ran dry, or which began as soon as it was launched: nothing
-    else can have held it back; less what the device takes between two ops that were queued. Not counted: gaps longer than
-    `PAUSE_NS`, before a graph, within Optimizer.step, before the first op of a stage that follows another
-    one, and with a loading, collecting, compiling, capturing or allocating call in them, which have causes, and rules, of
-    their own; nor, where a gap begins within a synchronising call or as it returns, as much time as the host lost in it.
+    A gap counts if the launch of its next op began after the device ran dry, or if that op began at once when
+    launched: the device waited for nothing else. The usual interval between two queued ops is subtracted. Not
+    counted:
+    - gaps longer than `PAUSE_NS`, before a graph, or within Optimizer.step;
+    - gaps before the first op of a stage that follows another one;
+    - gaps with a loading, collecting, compiling, capturing or allocating call, which have causes and rules of
+      their own;
+    - as much time as the host lost in a synchronizing call, if the gap begins within it or as it returns.
     """
     if not trace.has("device_ops", "host_ops"):
         return []
@@ -76,7 +80,7 @@ def launch_gaps(trace: Trace) -> list[Intervals]:
 
 
 def _waited_ns(waits: Intervals, ts_ns: Ints) -> Ints:
-    """How long the wait lasts that each instant lies in or follows; 0 outside all."""
+    """Measure the wait that each instant is in or directly follows, ns; 0 outside all waits."""
     if not len(waits.start):
         return np.zeros(len(ts_ns), np.int64)
     last = np.searchsorted(waits.start, ts_ns, side="right") - 1
@@ -85,7 +89,7 @@ def _waited_ns(waits: Intervals, ts_ns: Ints) -> Ints:
 
 
 def _between_queued_ns(trace: Trace, rows: Ints, length: Ints, queued: Mask) -> int:
-    """What this device takes between two ops of a stream of which the second was launched before the first ended: the median."""
+    """Measure the median interval between two ops of a stream, the second launched before the first ended, ns."""
     stream = trace.nullable("device_ops", "stream").values[rows]
     same = np.append(False, stream[1:] == stream[:-1])
     gaps_ns = length[queued & same & (length > 0) & (length < SHORT_NS)]
@@ -93,7 +97,7 @@ def _between_queued_ns(trace: Trace, rows: Ints, length: Ints, queued: Mask) -> 
 
 
 def _setting_up(trace: Trace, side: HostSide) -> Intervals:
-    """When a launching thread is in a call that explains a gap by itself, loads or collects."""
+    """Find when a launching thread loads, collects, or is in a call that explains a gap by itself."""
     rows = (side.allocator | side.compiling | side.graph_capture | side.loader).nonzero()[0]
     did: HostActivity = trace.derived(host_activity)
     calls = _launching_calls(trace, rows)
@@ -101,7 +105,7 @@ def _setting_up(trace: Trace, side: HostSide) -> Intervals:
 
 
 def _waits(trace: Trace, side: HostSide) -> Intervals:
-    """When a launching thread is in a call that waits for a device: a gap that begins as it returns follows it."""
+    """Find when a launching thread waits for a device in a call."""
     syncs: SyncCalls = trace.derived(sync_calls)
     waits = side.sync.copy()
     waits[syncs.row] = True
@@ -109,7 +113,7 @@ def _waits(trace: Trace, side: HostSide) -> Intervals:
 
 
 def _launching_calls(trace: Trace, rows: Ints) -> Intervals:
-    """When these calls run, as far as they are of threads that launch work."""
+    """Find when these calls run, on threads that launch work."""
     all_ops = np.arange(len(trace.numbers("device_ops", "ts_ns")))
     rows = rows[on_launching(trace, all_ops, rows)]
     start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))

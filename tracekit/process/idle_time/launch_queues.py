@@ -1,4 +1,4 @@
-"""How long launched work waits, and how much of it is queued: definition M11."""
+"""Launch delays and queue depth of device work: definition M11."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from tracekit.process.steps.stage_lookup import range_codes_at
 Ints = npt.NDArray[np.int64]
 
 FULL_QUEUE = 1024
-"""Ops that a stream takes before a launch blocks."""
+"""Ops that a stream queues before a launch blocks."""
 
 MAX_STREAMS = 64
-"""Most streams of one device that are described, those with most ops."""
+"""Streams of one device that are described at most, those with most ops."""
 
 
 def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
-    """One row a stage, and one (stage missing) for all: from a launching call's end to its first op's start.
+    """Measure launch delays per stage, and for all: from a launching call's end to its first op's start.
+
+    In the row of all, the stage is missing.
 
     Columns: stage, count, negative_count, p50_ns, p95_ns, max_ns. A call that launches many ops (a graph)
-    counts once, by the first of them; ops known by their external id alone have no launching call.
+    counts once, by the first of them. Ops known only by their external id have no launching call.
     """
     links: Launches = trace.derived(launches)
     rows = idle.rows[links.call[idle.rows] >= 0]
@@ -40,7 +42,7 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
     delay = begins - called - trace.numbers("host_ops", "dur_ns")[calls]
     of_call = range_codes_at(trace, called)
     in_stage = of_call.codes >= 0
-    # All of them once more, as the last group.
+    # All delays again, as the last group.
     stage = np.concatenate((of_call.codes[in_stage], np.full(len(delay), len(of_call.texts))))
     both = np.concatenate((delay[in_stage], delay))
     texts = np.array([*of_call.texts, None], object)
@@ -66,7 +68,7 @@ def launch_delays(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
 
 
 def _quantile(values: Ints, first: Ints, count: Ints, share: float) -> npt.NDArray[np.float64]:
-    """The quantile of each group of ascending values, by linear interpolation between neighbours."""
+    """Compute the quantile of each group of ascending values, with linear interpolation."""
     position = share * (count - 1)
     low = np.floor(position).astype(np.int64)
     below = values[first + low].astype(np.float64)
@@ -76,7 +78,7 @@ def _quantile(values: Ints, first: Ints, count: Ints, share: float) -> npt.NDArr
 
 
 def queues(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
-    """One row a stream: launched and unfinished ops over time. Columns as in the measured table `queues`; {} for none."""
+    """Measure launched and unfinished ops over time: a row per stream with the columns of `queues`; {} for none."""
     links: Launches = trace.derived(launches)
     rows = idle.rows[links.linked[idle.rows]]
     stream = at_rows(trace.nullable("device_ops", "stream"), rows)
@@ -97,8 +99,8 @@ def queues(trace: Trace, idle: DeviceIdle) -> Mapping[str, Any]:
 
 
 def _depth(launched: Ints, finished: Ints) -> Mapping[str, int]:
-    """The depth of one queue over time, weighted by time."""
-    # An op that clocks show as finished before its launch was queued for no time.
+    """Measure the depth of one queue, weighted by time."""
+    # Clock jitter may show an op as finished before its launch: it was queued for no time.
     finished = np.maximum(finished, launched)
     times = np.concatenate((launched, finished))
     order = np.argsort(times, kind="stable")
@@ -111,9 +113,10 @@ def _depth(launched: Ints, finished: Ints) -> Mapping[str, int]:
     assert union(launched, finished).total == int(length[depth > 0].sum())
 
     def exceeded_less(numerator: int, denominator: int) -> int:
+        """Find the depth that the queue exceeds for less than the rest of this fraction of the time."""
         if not span:
             return 0
-        # Whole numbers throughout: a capture of days times a share would lose nanoseconds.
+        # Use integers: a share of a capture of days would lose nanoseconds as a float.
         place = np.searchsorted(reached, -(-span * numerator // denominator), side="left")
         return int(place)
 

@@ -1,4 +1,4 @@
-"""Idle time with one mechanism: what follows a synchronising call, and what lies at the edge of stages (Q25)."""
+"""Idle time with one mechanism: after a synchronizing call, and at the edges of stages (Q25)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,17 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Per occasion on which a thread that feeds a device synchronised with it, in order of ends.
+    """Stalls: occasions on which a thread that feeds a device synchronized with it, in order of ends.
 
-    An occasion is all calls of one innermost op, or a call outside of ops: `row` (of `host_ops`) is its
-    last call, `op` the outermost op around it, -1 for none; `end_ns` when it returned, `call_ns` the time in its calls;
-    `stalled` whether the device was idle on return, `idle_ns` the idle time due to it up to the next device op, `later_ns`
-    what the device waits for the host further on, see `_later`; `lost` is all idle time that these two count. `after` is all
-    idle time that follows calls up to the next op, due to them or not.
+    An occasion is all calls of one innermost op, or one call outside of ops. Per occasion:
+    - `row` (of `host_ops`): its last call; `op`: the outermost op around it, -1 for none.
+    - `end_ns`: when it returned; `call_ns`: the time in its calls.
+    - `stalled`: whether the device was idle on return; `idle_ns`: idle time due to it, up to the next device
+      op.
+    - `later_ns`: further time in which the device waits for the host, see `_find_later_waits`.
+
+    `lost` is the idle time in `idle_ns` and `later_ns`. `after` is all idle time after calls up to the next
+    op, whether due to them or not.
     """
 
     row: Ints
@@ -58,20 +62,20 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class StallTime:
-    """Use as `trace.derived(StallTime(…))`: the `stalls` of every device, in the order of its idle time."""
+    """Synchronization stalls of every device, in the order of its idle time; pass an instance to `trace.derived`."""
 
     idle_time: IdleTime
 
     def __call__(self, trace: Trace) -> tuple[Stalls, ...]:
-        """The stalls of each device."""
+        """Compute the stalls of each device."""
         return tuple(stalls(trace, idle) for idle in trace.derived(self.idle_time))
 
 
 def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
-    """The calls that synchronise, and the idle time between their return and the next device op.
+    """Find the synchronizing calls, and the idle time between their return and the next device op.
 
-    It ends with the stage in which the call returned, and at the next such call. Data loading, garbage
-    collection, profiler overhead and long silence in it have causes of their own, and are left out.
+    The idle time ends with the stage in which the call returned, and at the next such call. Data loading,
+    garbage collection, profiler overhead and long silence are causes of their own, and are left out.
     """
     calls: SyncCalls = trace.derived(sync_calls)
     chosen = on_launching(trace, idle.rows, calls.row).nonzero()[0]
@@ -87,7 +91,7 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
     due_ns = covered(due, end, until)
     later = _later(trace, idle, end, until, last_ns, length - due_ns)
     later_ns = covered(later, until, np.maximum(last_ns, until))
-    # Calls are in order of their ends, so the last of each occasion tells its place in that order.
+    # Calls are in order of their ends, so the last call of each occasion gives its position.
     last = len(end) - 1 - np.unique(calls.occasion[chosen][::-1], return_index=True)[1]
     number = np.unique(calls.occasion[chosen], return_inverse=True)[1]
     sums = np.zeros((4, len(last)), np.int64)
@@ -101,21 +105,23 @@ def stalls(trace: Trace, idle: DeviceIdle) -> Stalls:
 
 
 AHEAD_NS = 30_000
-"""A device op that waits for so long on its stream shows that its host is ahead again.
+"""Queue time of a device op that shows that its host is ahead again.
 
-On most real steady traces 99 % of the ops that found their device dry began within 12 to 39 µs of their launch (simulated:
-8 µs), and queued ones waited for 50 µs to 234 ms (medians). On one (MI300X in a virtual machine) a launch alone takes 32 µs:
-there hosts count as ahead too early, and what follows a call is counted as less.
+On most real steady traces 99 % of the ops that found their device dry began within 12 to 39 µs of their
+launch (simulated: 8 µs), and queued ones waited for 50 µs to 234 ms (medians). On one (MI300X in a virtual
+machine) a launch alone takes 32 µs: there hosts count as ahead too early, and the idle time after a call is
+underestimated.
 """
 
 
 def _later(
     trace: Trace, idle: DeviceIdle, end: Ints, until: Ints, last_ns: Ints, lead_ns: Ints
 ) -> Intervals:
-    """When the device waits for the host after the op that follows a call, until the host is ahead again.
+    """Find when the device waits for the host after the op that follows a call, until the host is ahead again.
 
-    The host has lost its lead by waiting in the calls, and would have launched all that follows as much earlier: no more
-    than this `lead_ns` counts in a row of calls between which it never got ahead, the earliest first.
+    The host has lost its lead by waiting in the calls, and would have launched all later work as much
+    earlier. So at most `lead_ns` counts per chain of calls between which the host never got ahead, the
+    earliest first.
     """
     if not len(end):
         return EMPTY
@@ -125,7 +131,7 @@ def _later(
     is_ahead &= trace.numbers("device_ops", "ts_ns")[idle.rows] - launch >= AHEAD_NS
     leads = np.append(np.sort(launch[is_ahead]), _NEVER)
     stop = np.minimum(last_ns, leads[np.searchsorted(leads[:-1], end)])
-    # The way of a launch to the device is hidden as well where the host is ahead.
+    # The latency of a launch is hidden too while the host is ahead.
     names = ("host_op", "host_none", "host_sync", "kernel_wait")
     stalled = until > end
     behind = union(until[stalled], np.maximum(stop, until)[stalled])
@@ -133,7 +139,7 @@ def _later(
     is_first = np.append(True, stop[:-1] < end[1:])
     chain = np.cumsum(is_first) - 1
     lost_ns = np.maximum(summed(chain, lead_ns, int(chain[-1]) + 1), 0)
-    # The waits after two calls never touch: each call that stalls is followed by idle time of its own.
+    # Waits after two calls never touch: idle time of its own follows each call that stalls.
     of_wait = chain[np.searchsorted(end, waits.start, side="right") - 1]
     length = waits.end - waits.start
     before = np.cumsum(length) - length
@@ -143,7 +149,7 @@ def _later(
 
 
 def _elsewhere(idle: DeviceIdle) -> Intervals:
-    """Idle time with a cause of its own, wherever it lies."""
+    """Unite idle time that has a cause of its own."""
     names = (
         *("host_start_up", "host_loader", "host_gc"),
         *("host_overhead", "host_silent", "host_code"),
@@ -152,7 +158,7 @@ def _elsewhere(idle: DeviceIdle) -> Intervals:
 
 
 def _next_edge(trace: Trace, ts_ns: Ints) -> Ints:
-    """The first start or end of a stage after each instant."""
+    """Find the first start or end of a stage after each instant."""
     stages = trace.derived(top_stages)
     edges = distinct(np.concatenate((stages.ts_ns, stages.end_ns)))
     edges = np.append(edges, _NEVER)
@@ -160,11 +166,12 @@ def _next_edge(trace: Trace, ts_ns: Ints) -> Ints:
 
 
 def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[str, Array]:
-    """One row an edge: from the end of a stage to the first device op that the next one launched.
+    """Measure the edges between stages: from the end of a stage to the first device op that the next one launched.
 
-    Only stages of one step follow one another: between steps another process may have the device. A next
-    stage that launches nothing here ends the edge where it begins, as it leaves the device alone by
-    design. Columns: step, stage, next_stage, and the times of the measured table `stage_edges`.
+    One row per edge. Only stages of one step follow one another: between steps another process may have the
+    device. If the next stage launches nothing here, the edge ends where that stage begins, since it leaves
+    the device alone by design. Columns: step, stage, next_stage, and the times of the measured table
+    `stage_edges`.
     """
     stages = trace.derived(top_stages)
     start, end = stages.ts_ns, stages.end_ns
@@ -175,7 +182,7 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[s
     causes = idle.causes
     pauses = union_all([causes["host_silent"], causes["host_code"]])
     inside_stages = intersect(pauses, trace.derived(stage_time))
-    # What was launched already does not wait for the next stage to be prepared.
+    # Work that is already launched does not wait for the preparation of the next stage.
     names = ("host_start_up", "host_loader", "host_gc", "sync", "other")
     elsewhere = (causes[name] for name in names)
     explained = union_all([*elsewhere, inside_stages])
@@ -203,7 +210,7 @@ def stage_edges(trace: Trace, idle: DeviceIdle, after_sync: Intervals) -> dict[s
 
 
 def _followed(trace: Trace, start: Ints) -> Ints:
-    """Of stages that begin at these times, in order, those that another one of the same step follows."""
+    """Find the stages (start times, in order) that another stage of the same step follows."""
     steps = trace.derived(windows).step_rows.ts_ns
     step = np.searchsorted(steps, start, side="right")
     is_followed: npt.NDArray[np.bool_] = (step[1:] == step[:-1]) & (step[1:] > 0)
@@ -211,7 +218,7 @@ def _followed(trace: Trace, start: Ints) -> Ints:
 
 
 def opening_ns(trace: Trace, rows: Ints) -> Ints:
-    """When the edges between stages end on the device of these ops: the starts of the first ops of stages."""
+    """Find when the edges between stages end on the device of these ops: the starts of the first ops of stages."""
     stages = trace.derived(top_stages)
     start, end = stages.ts_ns, stages.end_ns
     following = _followed(trace, start) + 1
@@ -219,7 +226,7 @@ def opening_ns(trace: Trace, rows: Ints) -> Ints:
 
 
 def _first_op(trace: Trace, rows: Ints, start: Ints, end: Ints) -> Ints:
-    """For each stage, when the first device op that it launched begins; its start if it launched none."""
+    """Find when the first device op that each stage launched begins; the stage's start if it launched none."""
     links: Launches = trace.derived(launches)
     rows = rows[links.linked[rows]]
     rows = rows[np.argsort(links.ts_ns[rows], kind="stable")]

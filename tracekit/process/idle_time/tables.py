@@ -1,4 +1,4 @@
-"""Idle time in tables: by window and cause, by length of gap, and the longest gaps one by one."""
+"""Tables of idle time: by window and cause, by length of gap, and the longest gaps one by one."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ Ints = npt.NDArray[np.int64]
 Rows = sweeps.Rows
 
 MAX_GAPS = 200
-"""Most gaps of one source kept one by one, the longest."""
+"""Longest gaps of one source that are listed one by one."""
 
 _POWERS = np.int64(1) << np.arange(63)
 
 
 def idle_by_window(trace: Trace, idle: DeviceIdle) -> dict[str, Array]:
-    """Columns window, step, stage, cause, gap_count, idle_ns: windows of one name and step together.
+    """Compute window, step, stage, cause, gap_count and idle_ns; windows of one name and step are summed.
 
-    The window `capture` is from the first to the last op of the device. Over causes the rows of a window
-    add up to its length less what the device was busy, exactly.
+    The window `capture` is from the first to the last op of the device. Over causes the rows of a window add
+    up to its length less its busy time, exactly.
     """
     keys, start, end = idle_windows(trace, idle)
     cause, place, gap_count, idle_ns = _idle_within(idle, start, end)
@@ -61,7 +61,7 @@ WINDOWS = ("capture", "step", "stage")
 
 
 def idle_windows(trace: Trace, idle: DeviceIdle) -> tuple[dict[str, Any], Ints, Ints]:
-    """(window, step and stage of the capture, of every step and of every outermost range; their starts, their ends)."""
+    """List the capture, every step and every outermost range: (window, step and stage; starts; ends)."""
     of_device: DeviceWindows = trace.derived(device_windows)
     steps, ranges = of_device.step_rows, of_device.outer_ranges
     start = np.concatenate(([idle.first], steps.ts_ns, ranges.ts_ns))
@@ -77,7 +77,7 @@ def idle_windows(trace: Trace, idle: DeviceIdle) -> tuple[dict[str, Any], Ints, 
 
 
 def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """(cause, place of the window, gaps, time) of every window in which the device was idle for a cause."""
+    """Measure idle time by cause and window: (cause, position of the window, gaps, time), for causes that occur."""
     total = covered(idle.gaps, start, end)
     none = np.empty(0, np.int64)
     parts = [(none, none, none, none)]
@@ -96,14 +96,14 @@ def _idle_within(idle: DeviceIdle, start: Ints, end: Ints) -> tuple[Ints, Ints, 
 
 
 def _causes(idle: DeviceIdle) -> Iterator[tuple[int, str]]:
-    """(index into `CAUSES`, name) of every cause that there is."""
+    """Yield (index into `CAUSES`, name) of every cause that occurs."""
     for cause, name in enumerate(CAUSES):
         if name in idle.shares:
             yield cause, name
 
 
 def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
-    """(index into `CAUSES` of each gap's largest part, that part); the first of equal ones."""
+    """Find the largest part of each gap: (index into `CAUSES`, ns); the first of equal ones."""
     cause = np.zeros(len(idle.gaps.start), np.int8)
     longest_ns = np.zeros(len(idle.gaps.start), np.int64)
     for number, name in _causes(idle):
@@ -115,8 +115,11 @@ def main_causes(idle: DeviceIdle) -> tuple[Ints, Ints]:
 
 
 def histogram(idle: DeviceIdle, main: Ints) -> dict[str, Array]:
-    """Columns cause, low_ns, gap_count, idle_ns: the gaps between first and last op by powers of two, `main` the largest cause of each."""
-    # An op without length at either end does not divide the gap around it.
+    """Count the gaps between first and last op by powers of two; `main` is the largest cause of each gap.
+
+    Columns: cause, low_ns, gap_count, idle_ns.
+    """
+    # An op of zero length at either end does not divide the gap around it.
     start = np.maximum(idle.gaps.start, idle.first)
     end = np.maximum(np.minimum(idle.gaps.end, idle.last), start)
     between = end > start
@@ -143,7 +146,7 @@ def histogram(idle: DeviceIdle, main: Ints) -> dict[str, Array]:
 def longest(
     trace: Trace, devices: Sequence[DeviceIdle], main: Sequence[tuple[Ints, Ints]]
 ) -> dict[str, Array]:
-    """The columns of `idle_gaps` for the longest gaps of all devices, longest first; `main` their `main_causes`."""
+    """List the longest gaps of all devices (columns of `idle_gaps`); `main` is from `find_main_causes`."""
     all_gaps = map(_gaps, devices, range(len(devices)), main)
     parts = [gaps for gaps in all_gaps if len(gaps[0])]
     if not parts:
@@ -176,7 +179,7 @@ def longest(
 
 
 def _gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Rows, ...]:
-    """(place of the device, start, length, cause, its part, op before, op after) of its longest gaps."""
+    """Describe the longest gaps of a device: (device position, start, length, cause, its part, op before, op after)."""
     length = idle.gaps.end - idle.gaps.start
     rows = largest(length, MAX_GAPS)
     columns = (idle.gaps.start, length, *main, idle.before, idle.after)
@@ -184,9 +187,9 @@ def _gaps(idle: DeviceIdle, place: int, main: tuple[Ints, Ints]) -> tuple[Rows, 
 
 
 def _host(trace: Trace, after: Ints, start: Ints, end: Ints, waits: npt.NDArray[np.bool_]) -> Coded:
-    """What the thread that launched the next op was in halfway through the gap's wait for that launch.
+    """Find the host op that the launching thread was in halfway through the gap's wait for the next launch.
 
-    Where the gap is no such wait (not `waits`), halfway through the rest. None if unknown.
+    If the gap is not such a wait (not `waits`), halfway through the rest. None if unknown.
     """
     links, names = trace.derived(launches), trace.texts("host_ops", "name")
     call = np.where(links.call[after] >= 0, links.call[after], links.op[after])

@@ -1,1 +1,1 @@
-"""Facts of the memory of one process: levels, categories, what a snapshot replays, who allocated what."""
+"""Memory of one process: levels, categories, replayed snapshots and allocation sites."""

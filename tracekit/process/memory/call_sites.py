@@ -1,4 +1,4 @@
-"""Where memory was asked for: the frame of each stack that a user knows, and the tree of all of them."""
+"""Allocation sites: the frame of each stack that a user knows, and the tree of all stacks."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _KEPT = 3
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 _MOST_SHOWN = 200
-"""Most characters of a function or a file in a site; those of real snapshots have up to 80."""
+"""Characters of a function or file in a site at most; real snapshots have up to 80."""
 
 _FRAME = ("name", "file", "line")
-"""What makes a frame another one."""
+"""Columns that identify a frame."""
 
 MAX_DEPTH = 200
-"""Most levels of a tree of frames."""
+"""Levels of a frame tree at most."""
 
 
 def site_table(trace: Trace) -> pd.DataFrame:
-    """For each stack, in order of its number: `stack`, `site` and `place` (texts) and `kind`, its place in KINDS.
+    """Find the site of each stack: columns `stack` (ascending), `site` and `place` (texts), `kind` (index in KINDS).
 
-    The site is the innermost frame of the best grade that the stack has: see `site_grades`.
+    The site is the innermost frame among those with the best grade of the stack, see `site_grades`.
     """
     stacks = trace.get("stacks")
     order = np.lexsort((stacks["depth"].to_numpy(), stacks["stack"].to_numpy()))
     stack = stacks["stack"].to_numpy()[order]
     all_grades = grades(stacks)
     grade = all_grades[order]
-    # The innermost of the best grade is the first of its stack by (grade, depth).
+    # Sorted by (stack, grade, depth), the first row of each stack is its innermost frame of the best grade.
     first = order[np.lexsort((np.arange(len(order)), grade, stack))]
     keys, place = np.unique(stacks["stack"].to_numpy()[first], return_index=True)
     rows = first[place]
@@ -58,7 +58,10 @@ def site_table(trace: Trace) -> pd.DataFrame:
 
 
 def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
-    """`train.py:12 forward` for each of these rows, one object for equal frames; the function alone where there is no file."""
+    """Format each of these rows as `train.py:12 forward`; the function alone if there is no file.
+
+    Equal frames share one object.
+    """
     number, first = of_keys(stacks.iloc[rows], _FRAME)
     frames = stacks.iloc[rows[first]]
     names = _of_categories(frames["name"], short_name, "?")
@@ -73,9 +76,10 @@ def frame_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
 
 
 def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
-    """`train.py forward` for each of these rows: a frame without what differs where the same program runs elsewhere.
+    """Format each of these rows as `train.py forward`: a frame without parts that differ between machines.
 
-    That are its line and its folders; the file of what Inductor compiled is called by a hash of it.
+    Leaves out the line and the folders. Files that Inductor compiled are named by a hash and become
+    `(compiled)`.
     """
     number, first = of_keys(stacks.iloc[rows], _FRAME)
     frames = stacks.iloc[rows[first]]
@@ -91,19 +95,19 @@ def place_texts(stacks: pd.DataFrame, rows: Ints) -> npt.NDArray[np.object_]:
 def _of_categories(
     column: pd.Series[Any], shortened: Callable[[str], str], missing: str
 ) -> npt.NDArray[np.object_]:
-    """The shortened text of every category of a column, and one for code -1 behind them."""
+    """Shorten the text of every category of a column; the last element is for code -1."""
     texts = (bounded(shortened(str(text)), _MOST_SHOWN) for text in column.cat.categories)
     return np.array([*texts, missing], object)
 
 
 def _file_name(path: str) -> str:
-    """The name of a file without its folders; nothing for what is no file."""
+    """Extract the file name from a path; empty if the path is not a file."""
     name = short_path(path).rpartition("/")[2]
     return "(compiled)" if COMPILED.fullmatch(name) else name
 
 
 def short_name(name: str) -> str:
-    """A function without its arguments, in C++ without what it returns; where it lies in memory is left out.
+    """Shorten a function name: no arguments or address, and no return type in C++.
 
     >>> short_name("at::Tensor at::_ops::mm::call(at::Tensor const&)"), short_name("forward")
     ('at::_ops::mm::call', 'forward')
@@ -118,7 +122,7 @@ def short_name(name: str) -> str:
 
 
 def short_path(path: str) -> str:
-    """The last parts of a path, as much as tells files apart; nothing for what is no file.
+    """Shorten a path to its last parts; empty if it is not a file.
 
     >>> short_path("/opt/venv/lib/python3.11/site-packages/verl/workers/actor/dp_actor.py"), short_path("??")
     ('workers/actor/dp_actor.py', '')
@@ -133,11 +137,11 @@ def short_path(path: str) -> str:
 def tree(
     stacks: pd.DataFrame, stack: Ints, weight: Ints, most: int, least: int
 ) -> tuple[pd.DataFrame, int]:
-    """(the frames of these stacks as a tree, outermost first, as far as it is shown; bytes not in it).
+    """Build the flame graph of these stacks, outermost frame first: (visible nodes, bytes not in it).
 
-    Columns: `depth`, `start_bytes`, `size_bytes`, `name`; nodes of less than `least` bytes and those
-    beyond `most` are left out with all above them. Frames of libraries in C++ are passed over where
-    a stack has Python ones, else those that are neither operators nor other code of PyTorch's tensors.
+    Columns: `depth`, `start_bytes`, `size_bytes`, `name`. Nodes of less than `least` bytes and those beyond
+    `most` are left out with everything above them. If a stack has Python frames, its C++ frames are skipped;
+    otherwise, frames that are neither operators nor other code of PyTorch's tensors are.
     """
     used = _told_frames(stacks[np.isin(stacks["stack"].to_numpy(), stack)])
     key = used["stack"].to_numpy()
@@ -148,7 +152,7 @@ def tree(
     sizes = pd.Series(weight).groupby(stack).sum()
     own_bytes = sizes.reindex(key[heads]).to_numpy(np.int64, na_value=0)  # bytes of each stack
     number = np.cumsum(begins) - 1
-    # The node that each stack has reached: all begin at one.
+    # The node that each stack has reached; all begin at node 0.
     node = np.zeros(len(heads), np.int64)
     rows: list[pd.DataFrame] = []
     count, parents = 0, np.zeros(1, np.int64)
@@ -166,7 +170,7 @@ def tree(
         is_kept = np.zeros(len(size), np.bool_)
         is_kept[np.argsort(-size, kind="stable")[: max(most - count, 0)]] = True
         is_kept &= size >= max(least, 1)
-        # The largest child first, each where the one before it ends.
+        # Siblings are adjacent, the largest first.
         before = np.cumsum(size[biggest]) - size[biggest]
         group = distinct[0][biggest]
         first = np.searchsorted(group, group)
@@ -186,7 +190,7 @@ def tree(
 
 
 def _told_frames(frames: pd.DataFrame) -> pd.DataFrame:
-    """The frames of stacks that are shown, outermost first: those in Python where a stack has any."""
+    """Select the frames to show, outermost first: Python frames if a stack has any."""
     is_python = is_named(frames["file"], lambda file: file.endswith(".py"))
     is_graded = grades(frames) < ANYTHING
     key = frames["stack"].to_numpy()
@@ -196,7 +200,7 @@ def _told_frames(frames: pd.DataFrame) -> pd.DataFrame:
 
 
 def _numbered_texts(frames: pd.DataFrame) -> tuple[npt.NDArray[np.object_], Ints]:
-    """(the different texts of these frames in order; the number of each frame's): one made for equal frames."""
+    """Code the texts of frames: (distinct texts in order, code of each frame); equal frames are formatted once."""
     number, first = of_keys(frames, _FRAME)
     texts, text_of = np.unique(frame_texts(frames, first), return_inverse=True)
     return texts, text_of[number]

@@ -1,4 +1,4 @@
-"""When a caching allocator asked the driver for memory, gave it back, and ran out of it."""
+"""Driver calls of a caching allocator: memory requested, memory returned, and OOM failures."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LAST = 20
-"""How many entries before a failed request are shown."""
+"""Entries listed before a failed request."""
 
 MAX_OOM = 50
-"""Most failed requests of one device that are looked at: the last ones."""
+"""Failed requests of one device that are examined at most: the last ones."""
 
 _GOT = ("segment_alloc", "segment_map")
 _BACK = ("segment_free", "segment_unmap")
 
 
 def steps_of(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """The rows of `allocator_steps` of one device, but for whose: one a step that its history tells of."""
+    """Compute the rows of `allocator_steps` of one device, without device columns: one per step of its history."""
     steps = snapshot_windows.steps(trace, replay)
     start = steps["ts_ns"].to_numpy()
     step_row = window_at(start, start + steps["dur_ns"].to_numpy(), replay.ts_ns)
@@ -62,14 +62,14 @@ def steps_of(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 
 def _per_step(at: Ints, value: Ints, count: int) -> Ints:
-    """The sum of the values in each step."""
+    """Sum the values of each step."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, at[at >= 0], value[at >= 0])
     return sums
 
 
 def retries(trace: Trace, replay: Replay) -> Ints:
-    """The segments got right after the cache was given back by the same request: one stack asked for both."""
+    """Find segments allocated right after a cache flush by the same request: one stack made both calls."""
     back = np.isin(replay.action, [CODE["segment_free"]])
     next_got = np.append(replay.action[1:] == CODE["segment_alloc"], False)[: len(back)]
     first_of_retry = (back & next_got).nonzero()[0]
@@ -79,14 +79,14 @@ def retries(trace: Trace, replay: Replay) -> Ints:
         column.iloc[replay.rows[first_of_retry + 1]],
     )
     has_stacks = before.notna().to_numpy() & after.notna().to_numpy()
-    # A stack without frames does not tell who asked.
+    # A stack without frames does not identify the caller.
     has_stacks &= np.isin(ints(before), trace.get("stacks")["stack"].to_numpy())
     retried: Ints = first_of_retry[has_stacks & (ints(before) == ints(after))] + 1
     return retried
 
 
 def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
-    """The positions of segments got for a request for which free pieces of its kind would have been enough together."""
+    """Find segments allocated although the free pieces of their kind were together large enough (fragmentation)."""
     got = replay.during("segment_alloc")
     allocs = replay.during("alloc")
     if not len(got) or not len(allocs):
@@ -106,14 +106,14 @@ def needless(trace: Trace, replay: Replay, of: Segments) -> Ints:
     order = np.argsort(key, kind="stable")
     key, sums = key[order], np.append(0, np.cumsum(delta[order]))
     low = np.searchsorted(key, request * wide, side="left")
-    high = np.searchsorted(key, request * wide + got, side="right")  # what was before the segment
+    high = np.searchsorted(key, request * wide + got, side="right")  # state before the segment
     free = sums[high] - sums[low]
     needless_: Ints = got[free >= rounded(replay.size[asked])]
     return needless_
 
 
 def _groups(trace: Trace, replay: Replay, of: Segments, asked: Ints) -> tuple[Ints, Ints, Ints]:
-    """The number of (pool, stream, kind) of each piece, each segment, and each of these requests."""
+    """Assign a number to the (pool, stream, kind) of each piece, each segment and each of these requests."""
     pieces = replay.pieces
     entries = trace.get("allocations")
     row = np.where(pieces.row >= 0, pieces.row, pieces.freed)
@@ -134,7 +134,7 @@ def _groups(trace: Trace, replay: Replay, of: Segments, asked: Ints) -> tuple[In
 
 
 def _keys(entries: pd.DataFrame, row: Ints, size: Ints) -> pd.DataFrame:
-    """`pool`, `stream` and `kind` as entries of the history tell them; nothing for row -1."""
+    """Look up `pool`, `stream` and `kind` in entries of the history; missing for row -1."""
     pools = np.array([*entries["pool"].cat.categories, None], object)
     codes = np.append(entries["pool"].cat.codes.to_numpy().astype(np.int64), -1)
     streams = np.append(ints(entries["stream"]), 0)
@@ -149,7 +149,10 @@ def _keys(entries: pd.DataFrame, row: Ints, size: Ints) -> pd.DataFrame:
 
 
 def failed(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
-    """The rows of `out_of_memory` of one device, but for whose and their cause; `step` and `stage` as recorded."""
+    """List the OOM failures of one device: rows of `out_of_memory` without device columns.
+
+    `step` and `stage` are as recorded.
+    """
     entries = replay.during("oom")[-MAX_OOM:]
     if not len(entries):
         return []
@@ -197,7 +200,7 @@ def failed(trace: Trace, replay: Replay) -> list[dict[str, Any]]:
 def _space_for(
     trace: Trace, replay: Replay, of: Segments | None, at: int, row: pd.Series[Any], asked: int
 ) -> dict[str, int | None]:
-    """What was free where the request could have been placed; None where it is not told."""
+    """Measure the free space where the request could have been placed; None if unknown."""
     if of is None:
         return {"free_bytes": None, "largest_free_bytes": None}
     space = free_at(trace, replay, of, at)
@@ -211,7 +214,7 @@ def _space_for(
 
 
 def cause(of: dict[str, int | None]) -> str:
-    """Why a request failed: `fragmentation`, `capacity`, or `unknown` where the numbers do not tell.
+    """Diagnose why a request failed: `fragmentation`, `capacity`, or `unknown` if the numbers do not tell.
 
     >>> told = {"asked_bytes": 30 << 20, "requested_bytes": 60 << 20, "reserved_bytes": 100 << 20,
     ...         "device_free_bytes": 0, "free_bytes": 40 << 20, "largest_free_bytes": 20 << 20}
@@ -231,12 +234,12 @@ def cause(of: dict[str, int | None]) -> str:
         return "capacity"
     if largest is None or largest >= asked:
         return "unknown"
-    # What is free in other pools, or too little in each of two places, would do if it lay together.
+    # Free memory in other pools, or split over two places, would suffice if it were contiguous.
     return "fragmentation" if reserved - in_use_bytes + left >= segment_for(asked) else "capacity"
 
 
 def _given_back(replay: Replay, at: int) -> int:
-    """What was given back to the driver right before this entry."""
+    """Sum the bytes returned to the driver right before this entry."""
     back = np.isin(replay.action[:at], list(map(CODE.__getitem__, _BACK)))
     forward = (~back).nonzero()[0]
     first = int(forward.max(initial=-1)) + 1
@@ -244,7 +247,7 @@ def _given_back(replay: Replay, at: int) -> int:
 
 
 def last_actions(trace: Trace, replay: Replay, at: int) -> pd.DataFrame:
-    """The rows of `last_actions` of one failed request, but for whose: the entry right before it first."""
+    """List the entries before one failed request, newest first: rows of `last_actions` without device columns."""
     before = np.arange(at - 1, max(at - 1 - LAST, -1), -1)
     return pd.DataFrame(
         {
@@ -258,13 +261,13 @@ def last_actions(trace: Trace, replay: Replay, at: int) -> pd.DataFrame:
 
 
 def entry_sites(trace: Trace, rows: Ints) -> Any:
-    """The site of the stack of these rows of `allocations`; None where there is none."""
+    """Look up the site of the stack of these rows of `allocations`; None without one."""
     stack = trace.get("allocations")["stack"].iloc[rows]
     return sites_of(trace, ints(stack), stack.isna().to_numpy())[0]
 
 
 def lifetimes(replay: Replay) -> pd.DataFrame:
-    """The rows of `lifetimes` of one device, but for whose: by powers of ten, what was not freed last."""
+    """Count blocks by lifetime in powers of ten, those never freed last: rows of `lifetimes` without device columns."""
     pieces = replay.pieces
     born_inside = (pieces.born >= 0).nonzero()[0]
     done = born_inside[pieces.died[born_inside] < NEVER]

@@ -1,4 +1,4 @@
-"""What all categories of a memory timeline hold together at each time, and each of them then."""
+"""Memory timeline by category: the total over all categories at each time, and each category at chosen times."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What was held after each time at which anything changed; first what was held before the recording.
+    """Totals after each time of a change; the first is the total before the recording.
 
-    `row` is the last row of `memory_categories` at that time, -1 where none is before it; `total` the sum
-    over categories. The first moment has the time of the second.
+    `row` is the last row of `memory_categories` at that time, -1 before all; `total` the sum over categories.
+    The first moment has the time of the second.
     """
 
     row: Ints
@@ -26,12 +26,12 @@ class Moments:
     total: Ints
 
     def peak(self) -> int:
-        """The first moment at which most was held; 0: before the recording."""
+        """Find the first moment with the highest total; 0 is before the recording."""
         return int(self.total.argmax())
 
 
 def moments(trace: Trace) -> Moments:
-    """The moments of a timeline that holds at least one change."""
+    """Compute the moments of a timeline with at least one change."""
     rows = trace["memory_categories"]
     ts = rows["ts_ns"].to_numpy(np.int64, na_value=-1)
     total = np.cumsum(rows["change_bytes"].to_numpy())
@@ -44,7 +44,7 @@ def moments(trace: Trace) -> Moments:
 
 
 def levels_at(rows: pd.DataFrame, at: Ints) -> Ints:
-    """What each category holds after each of these rows (-1: before all): an array of rows by categories."""
+    """Compute the level of each category after each of these rows (-1: before all): array of rows × categories."""
     code = rows["category"].cat.codes.to_numpy()
     level = rows["level_bytes"].to_numpy()
     by_category = np.zeros((len(at), len(CATEGORIES)), np.int64)
@@ -56,9 +56,9 @@ def levels_at(rows: pd.DataFrame, at: Ints) -> Ints:
 
 
 def highest(of: Moments, points: int) -> tuple[Ints, Ints, Ints]:
-    """(start of each of at most `points` equal stretches of time, their length, the moment with most in each).
+    """Find the peak of each of at most `points` equal bins of time: (start, length, moment of the peak).
 
-    What was held when a stretch began counts for it. Of a timeline without any time there are none.
+    The level at the start of a bin counts for it. A timeline without duration has no bins.
     """
     if len(of.row) < 2:
         none = np.empty(0, np.int64)
@@ -69,7 +69,7 @@ def highest(of: Moments, points: int) -> tuple[Ints, Ints, Ints]:
     number = (of.ts_ns[1:] - begin) // width
     order = np.lexsort((np.arange(len(number)), -of.total[1:], number))
     first = np.diff(number[order], prepend=-1).nonzero()[0]
-    # The moment before a stretch lasts until the first of its own.
+    # The moment before a bin lasts until the first moment of the bin.
     chosen = np.searchsorted(of.ts_ns[1:], start, side="left")
     own_row = order[first] + 1
     stretch = number[order[first]]

@@ -1,4 +1,4 @@
-"""How much memory each allocator held when, over time (M15): samples of `memory_ops`, and histories of snapshots."""
+"""Memory levels of each allocator over time (M15), from samples of `memory_ops` and histories of snapshots."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ CPU = 0
 """The `device_type` of host memory."""
 
 DRIVER = 101
-"""The `device_type` of memory as the CUDA driver gave it, segments of PyTorch's allocator among it."""
+"""The `device_type` of memory allocated by the CUDA driver, including segments of PyTorch's allocator."""
 
 SNAPSHOT = 102
-"""The `device_type` of memory as a snapshot of PyTorch's allocator tells it: bytes as they were requested."""
+"""The `device_type` of memory from a snapshot of PyTorch's allocator: requested bytes."""
 
 MAX_BYTES = 2**50
-"""No allocator holds a pebibyte: numbers beyond it are damage and are left out."""
+"""Largest plausible level (1 PiB); larger numbers are damage and are left out."""
 
 MAX_DEVICES = 64
-"""Most allocators of one source that are followed: those with the most samples."""
+"""Allocators of one source that are followed at most: those with the most samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What one allocator held after each of its samples, in order of time.
+    """Levels of one allocator after each of its samples, in order of time.
 
-    `reserved` is None where nothing was recorded, its unknown entries are -1. `rows` are the rows of
-    `memory_ops`. `relative`: levels count from the start of the recording, not from nothing. Those of a
-    snapshot come from its `replay`: what was held before its history stands first.
+    `reserved` is None if nothing was recorded; its unknown entries are -1. `rows` are the rows of
+    `memory_ops`. `relative`: levels count from the start of the recording, not from zero. Levels of a
+    snapshot come from its `replay`, and begin with the level before its history.
     """
 
     device_type: int | None
@@ -57,9 +57,9 @@ class Levels:
     replay: Replay | None = None
 
     def within(self, start: Ints, end: Ints) -> dict[str, Any]:
-        """For each window: `floor_bytes`, `peak_bytes`, `end_bytes` and `reserved_bytes` (peak).
+        """Compute `floor_bytes`, `peak_bytes`, `end_bytes` and `reserved_bytes` (peak) of each window.
 
-        What was held when a window began counts for it; missing for windows before the first sample.
+        The level at the start of a window counts for it. Missing for windows before the first sample.
         """
         low = np.maximum(np.searchsorted(self.ts_ns, start, "right") - 1, 0)
         high = np.searchsorted(self.ts_ns, end, "left")
@@ -73,7 +73,7 @@ class Levels:
         }
 
     def curve(self, points: int) -> dict[str, Any]:
-        """At most `points` bins of equal length: `ts_ns` of the first sample, highest levels."""
+        """Downsample to at most `points` bins of equal length: `ts_ns` of the first sample, highest levels."""
         span = int(self.ts_ns[-1] - self.ts_ns[0]) + 1
         width = -(-span // points)
         number = (self.ts_ns - self.ts_ns[0]) // width
@@ -88,12 +88,12 @@ class Levels:
 
 
 def levels(trace: Trace) -> tuple[Levels, ...]:
-    """The levels of every allocator of a trace: one of each (device_type, device), never merged."""
+    """Compute the levels of every allocator of a trace: one per (device_type, device), never merged."""
     return (*_sampled(trace), *map(_replayed, _of_devices(trace)))
 
 
 def windows_of(trace: Trace, level: Levels) -> tuple[Steps, Stages]:
-    """(the steps, the outermost ranges) in which a level is followed, in order of start."""
+    """Select the windows for a level: (steps, outermost ranges), in order of start."""
     if level.replay is None:
         return trace.derived(windows).step_rows, trace.derived(outer_ranges)
     steps = snapshot_windows.steps(trace, level.replay)
@@ -119,13 +119,13 @@ def windows_of(trace: Trace, level: Levels) -> tuple[Steps, Stages]:
 
 
 def _of_devices(trace: Trace) -> list[Replay]:
-    """The histories of GPU memory."""
+    """Select the histories of GPU memory."""
     all_replays = trace.derived(replays) if trace.has("allocations") else ()
     return [replay for replay in all_replays if replay.memory == "device" and len(replay.rows)]
 
 
 def _replayed(replay: Replay) -> Levels:
-    """The levels of a history, requested bytes, after those before it."""
+    """Convert a history to levels in requested bytes, beginning with the level before it."""
     reserved = replay.reserved
     return Levels(
         SNAPSHOT,
@@ -141,7 +141,7 @@ def _replayed(replay: Replay) -> Levels:
 
 
 def _sampled(trace: Trace) -> tuple[Levels, ...]:
-    """The levels that samples tell."""
+    """Compute the levels of every sampled allocator."""
     type_, device = (trace.nullable("memory_ops", name) for name in ("device_type", "device"))
     if not len(device):
         return ()
@@ -159,12 +159,12 @@ def _sampled(trace: Trace) -> tuple[Levels, ...]:
 
 
 def _number(numbers: Nullable, row: int) -> int | None:
-    """The number in this row, None where it has none."""
+    """Get the number in this row; None if missing."""
     return None if numbers.missing[row] else int(numbers.values[row])
 
 
 def _levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> Levels:
-    """The levels of one allocator: recorded totals, else the running sum of what was recorded."""
+    """Compute the levels of one allocator: recorded totals, else the running sum of recorded changes."""
     size, total, reserved_bytes = (
         at_rows(trace.nullable("memory_ops", name), rows)
         for name in ("size_bytes", "allocated_bytes", "reserved_bytes")
@@ -176,7 +176,7 @@ def _levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> 
     value, rows = amount.values[sound], rows[sound]
     if not totals:
         value = np.cumsum(value)
-    # A host allocator starts to count when the profiler starts.
+    # A host allocator starts counting when the profiler starts.
     first_size = np.where(size.missing, 0, size.values)[sound][:1]
     fresh = type_ == CPU and bool((value[:1] == first_size).any())
     reserved = reserved_bytes.values[sound]
@@ -195,7 +195,7 @@ def _levels(trace: Trace, rows: Ints, type_: int | None, device: int | None) -> 
 
 
 def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], list[str | None]]:
-    """(outermost stage, innermost op) around each of these samples, as recorded; None for neither."""
+    """Find the (outermost stage, innermost op) around each of these samples, as recorded; None if there is none."""
     if level.replay is not None:
         stages = windows_of(trace, level)[1]
         inside = stages.row_at(level.ts_ns[at])
@@ -212,7 +212,7 @@ def places(trace: Trace, level: Levels, at: Ints) -> tuple[list[str | None], lis
 
 
 def capacities(trace: Trace) -> dict[int, int]:
-    """The memory of each GPU in bytes by its ordinal, as `deviceProperties` tells."""
+    """Read the memory size of each GPU from `deviceProperties`: bytes by ordinal."""
     devices = trace.meta.get("deviceProperties")
     by_device: dict[int, int] = {}
     for entry in devices if isinstance(devices, list) else ():
@@ -225,7 +225,7 @@ def capacities(trace: Trace) -> dict[int, int]:
 
 
 def sizes_of(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The table `device_sizes`, where the trace tells of devices."""
+    """Build the table `device_sizes`; {} if the trace lists no devices."""
     by_device = capacities(trace)
     if not by_device:
         return {}
@@ -238,10 +238,10 @@ def sizes_of(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _reduced(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:
-    """`function` over values[low[i]:high[i]]; anything where that is empty."""
+    """Apply `function` to values[low[i]:high[i]]; arbitrary for an empty slice."""
     if not len(low):
         return np.empty(0, np.int64)
-    # An end at the very end of the values is no index of them: a copy of the last one makes it so.
+    # `reduceat` needs valid indices: pad with a copy of the last value.
     padded = np.append(values, values[-1])
     bounds = np.empty(2 * len(low), np.int64)
     bounds[0::2], bounds[1::2] = low, np.maximum(high, low)
@@ -250,7 +250,7 @@ def _reduced(function: np.ufunc, values: Ints, low: Ints, high: Ints) -> Ints:
 
 
 def _seen(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
-    """The highest reserved level of each slice, missing where none was recorded."""
+    """Compute the highest reserved level of each slice; missing if none was recorded."""
     if reserved is None:
         return _nullable(np.zeros(len(low), np.int64), np.zeros(len(low), np.bool_))
     peak = _reduced(np.maximum, reserved, low, high)
@@ -258,4 +258,5 @@ def _seen(reserved: Ints | None, low: Ints, high: Ints, known: npt.NDArray[np.bo
 
 
 def _nullable(values: Ints, known: npt.NDArray[np.bool_]) -> Nullable:
+    """Mask unknown values."""
     return Nullable(np.where(known, values, 0), ~known)

@@ -1,4 +1,4 @@
-"""What of a device's memory is in use at one time: who asked for it, what for, and how old it is."""
+"""Live memory of a device at one time: who allocated it, its purpose, and its age."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tracekit.process.memory.replay import Replay
 Ints = npt.NDArray[np.int64]
 
 MAX_SITES = 200
-"""Most places in the program that are told apart at one time: those with most bytes."""
+"""Sites listed at one time at most: those with most bytes."""
 
 _BY = ["origin", "kind", "site", "category", "basis"]
 _NOTHING = ("", "N/A")
-"""What stands for no text in a history."""
+"""Texts in a history that mean "none"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The pieces in use at one time: `frame` has a row for each with its origin, site, category and age."""
+    """Pieces in use at one time: `frame` has a row for each with its origin, site, category and age."""
 
     frame: pd.DataFrame
     total: int
 
 
 def live(trace: Trace, replay: Replay, at: int) -> Live:
-    """What is in use after an entry of the history (-1: before it)."""
+    """List the memory in use after an entry of the history (-1: before it)."""
     pieces = replay.pieces
     chosen = pieces.live(at)
     row, block, born = pieces.row[chosen], pieces.block[chosen], pieces.born[chosen]
@@ -45,7 +45,7 @@ def live(trace: Trace, replay: Replay, at: int) -> Live:
     place, _ = sites_of(trace, stack, no_stack, "place")
     category, basis = _category(trace, replay, row, block, born)
     origin = np.where(row >= 0, 0, np.where(block >= 0, 1, 2))
-    # Of what was freed in the history only the place of the free is known, which is not looked up.
+    # For memory freed in the history only the stack of the free is recorded, so it is not looked up.
     nobody = origin == 2
     now = replay.ts_ns[max(at, 0)] if len(replay.ts_ns) else 0
     since = replay.ts_ns[born] if len(replay.ts_ns) else np.zeros(len(born), np.int64)
@@ -73,7 +73,10 @@ def live(trace: Trace, replay: Replay, at: int) -> Live:
 
 
 def by_site(found: Live) -> pd.DataFrame:
-    """The rows of `live_sites` but for whose and when: largest first; the smallest are one row `rest`."""
+    """Sum live memory by site, largest first; the smallest share one row `rest`.
+
+    Rows of `live_sites` without key columns.
+    """
     frame = found.frame
     per_stack = (
         frame.groupby([*_BY, "stack"], dropna=False, observed=True, sort=False)
@@ -127,7 +130,7 @@ def by_site(found: Live) -> pd.DataFrame:
 def sites_of(
     trace: Trace, stack: Ints, missing: npt.NDArray[np.bool_], text: str = "site"
 ) -> tuple[Any, Ints]:
-    """(the text of the site (or `place`) of each stack, None for none; code of its kind in SITE_KINDS)."""
+    """Look up the sites of stacks: (text of the site or `place`, None if unknown; code of its kind in SITE_KINDS)."""
     table = trace.derived(site_table)
     place, is_there = place_of(table["stack"].to_numpy(), stack)
     empty, unknown = SITE_KINDS.index("empty"), SITE_KINDS.index("unknown")
@@ -141,7 +144,7 @@ def sites_of(
 
 
 def stacks_of(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """(the stack that asked for each piece, which have none recorded)."""
+    """Find the stacks that allocated pieces: (stack of each piece, mask of pieces without a recorded stack)."""
     stack = np.zeros(len(row), np.int64)
     missing = np.ones(len(row), np.bool_)
     for name, rows_there in (("blocks", block), ("allocations", row)):
@@ -158,7 +161,7 @@ def stacks_of(trace: Trace, row: Ints, block: Ints) -> tuple[Ints, npt.NDArray[n
 def _category(
     trace: Trace, replay: Replay, row: Ints, block: Ints, born: Ints
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
-    """(what each piece is for, None for not known; how that is known)."""
+    """Find the purpose of each piece: (category or None, basis of that knowledge)."""
     text = np.full(len(row), None, object)
     basis = np.full(len(row), BASES.index("none"), np.int64)
     for column, how in (
@@ -181,7 +184,7 @@ def _category(
 
 
 def _texts(column: pd.Series[Any], at: Ints) -> npt.NDArray[np.object_]:
-    """The text of each row, None for -1, for a missing one, and for what stands for none."""
+    """Look up the text of each row; None for -1, a missing text, and texts that mean "none"."""
     names = [None if str(c) in _NOTHING else str(c) for c in column.cat.categories]
     codes = np.append(column.cat.codes.to_numpy().astype(np.int64), -1)
     texts: npt.NDArray[np.object_] = np.array([*names, None], object)[codes[at]]

@@ -1,4 +1,4 @@
-"""What comparisons and gates see of a memory snapshot: its levels under the names of metrics, and the allocated peak."""
+"""Metrics of a memory snapshot for comparisons and gates: its levels, and the allocated peak."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracekit.model.trace import Trace
 from tracekit.process.memory.replay import MAX_BYTES, NEVER, Ints, Replay, has_segments
 
 ROUNDED_TO = 512
-"""PyTorch's CUDA allocator gives whole multiples of this (`kMinBlockSize` of c10/cuda/CUDACachingAllocator)."""
+"""Rounding of PyTorch's CUDA allocator, bytes (`kMinBlockSize` of c10/cuda/CUDACachingAllocator)."""
 
 LEVEL_METRICS = {
     "peak_allocated_bytes": "device_peak_allocated",
@@ -21,13 +21,13 @@ LEVEL_METRICS = {
     "end_reserved_bytes": "device_end_reserved",
     "stranded_bytes": "device_end_stranded",
 }
-"""Columns of levels, and the metrics that they become."""
+"""Metric by column of levels."""
 
 
 def level_metrics(trace: Trace, levels: Sequence[pd.DataFrame]) -> Mapping[str, Mapping[str, Any]]:
-    """The table `metrics` of one snapshot: the highest of each level (`LEVEL_METRICS`) over its GPUs; none where none is known.
+    """Build the table `metrics` of one snapshot: each level's maximum over its GPUs; {} if unknown.
 
-    The step is that of the file; pinned host memory is in none of them.
+    `LEVEL_METRICS` lists the levels. The step is that of the file. Pinned host memory is not included.
     """
     if not levels:
         return {}
@@ -49,10 +49,10 @@ def level_metrics(trace: Trace, levels: Sequence[pd.DataFrame]) -> Mapping[str, 
 
 
 def allocated_peak(trace: Trace, replay: Replay) -> int | None:
-    """The most that was allocated at one time of the history, at least: sizes as the allocator rounds them up, bytes.
+    """Compute a lower bound of the peak of allocated bytes in the history: sizes as the allocator rounds them up.
 
-    What was in use at the end has the size of its block; of what was freed before nothing tells whether its
-    block kept a rest that was too small to split off. None without a history or an allocator's segments.
+    Memory in use at the end has the size of its block. For memory freed earlier it is unknown whether its
+    block kept a remainder too small to split off. None without a history or an allocator's segments.
     """
     if not len(replay.rows) or not has_segments(trace):
         return None
@@ -67,7 +67,7 @@ def allocated_peak(trace: Trace, replay: Replay) -> int | None:
 
 
 def _allocated(trace: Trace, replay: Replay) -> Ints:
-    """The size of each piece as allocated: that of its block, else rounded up."""
+    """Compute the allocated size of each piece: that of its block, else the request rounded up."""
     pieces = replay.pieces
     rounded = np.maximum(-(-pieces.size // ROUNDED_TO), 1) * ROUNDED_TO
     blocks = trace.get("blocks")["size_bytes"].to_numpy(np.int64, na_value=0)

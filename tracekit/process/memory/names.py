@@ -1,4 +1,4 @@
-"""What a logged number of memory is of, and in which unit, by its name."""
+"""Classification of logged memory numbers by name: the quantity and its unit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _POWERS_OF_TWO = re.compile(r"(?:.*/)?perf/max_memory_")
 
 
 def quantity_of(name: str) -> tuple[str, int | None] | None:
-    """(what a logged number is of, bytes of its unit or None where the name tells none); None for other names.
+    """Parse a name into (quantity, bytes of its unit or None if the name has none); None for other names.
 
     >>> quantity_of("memory/allocated_mb"), quantity_of("max_memory_allocated")
     (('allocated', 1000000), ('peak allocated', None))
@@ -68,7 +68,7 @@ def quantity_of(name: str) -> tuple[str, int | None] | None:
 
 
 def _quantity(words: Sequence[str]) -> str | None:
-    """What the words of a name say that a number is of; None where that is no memory, or more than one thing."""
+    """Find the memory quantity that the words of a name describe; None if it is not memory, or ambiguous."""
     distinct = set(words)
     if distinct & _OTHER or words.count("allocated") > 1:
         return None
@@ -76,7 +76,7 @@ def _quantity(words: Sequence[str]) -> str | None:
     is_reserved = bool(distinct & _RESERVED)
     if is_reserved == (what is not None):
         return None
-    # A cache is not always one of memory: `cached` alone is, as are `max_cached` and what names memory.
+    # A cache is not always memory: accept `cached` alone, `max_cached`, and names that mention memory.
     names_memory = bool(distinct & _MEMORY) or distinct <= {"cached"} | _PEAK
     if "cached" in distinct and not names_memory:
         return None

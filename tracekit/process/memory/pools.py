@@ -1,9 +1,9 @@
-"""What each private pool of a snapshot is for, and whether its memory may be unmapped while the allocator still counts it.
+"""Private pools of a snapshot: their purpose, and whether their memory may be unmapped but still counted.
 
-vLLM's sleep mode and torch_memory_saver unmap pools behind PyTorch's back: the address range stays, the segments stay
-in the snapshot, and the device has the memory back. A pool id alone does not tell (`0,n`: a `MemPool` or a handle for
-graphs; `n,0`: a capture without a pool): the frames of what was allocated do. Same frames in the default pool are of an
-engine without sleep mode.
+vLLM's sleep mode and torch_memory_saver unmap pools behind PyTorch's back: the address range stays, the
+segments stay in the snapshot, and the device has the memory back. A pool id alone is not enough (`0,n`: a
+`MemPool` or a handle for graphs; `n,0`: a capture without a pool), but the frames of its allocations are. The
+same frames in the default pool belong to an engine without sleep mode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POOL_CLASSES = (
     *("default", "engine weights", "engine KV cache", "paused region"),
     *("graph", "communication", "unknown"),
 )
-"""What a pool is for. A `paused region` is of torch_memory_saver."""
+"""Purposes of a pool. A `paused region` belongs to torch_memory_saver."""
 
 PAUSABLE = ("engine weights", "engine KV cache", "paused region", "unknown")
 """Classes of pools whose memory may be unmapped: limits, waste and fragmentation ignore them."""
@@ -38,11 +38,11 @@ _REGIONS = {
     "load_model": re.compile(r"sglang.*model_runner"),
     "_create_buffers": re.compile("memory_pool"),
 }
-"""Functions of SGLang that allocate in regions of torch_memory_saver, and the files that they are in."""
+"""Functions of SGLang that allocate in regions of torch_memory_saver, with their files."""
 
 
 def class_of_frame(name: str, file: str) -> str | None:
-    """What a frame says its memory is for; None where it says nothing.
+    """Classify the purpose of memory by an allocating frame; None if the frame does not tell.
 
     >>> class_of_frame("load_model", "/opt/vllm/v1/worker/gpu_worker.py"), class_of_frame("load_model", "/job/train.py")
     ('engine weights', None)
@@ -65,9 +65,9 @@ def class_of_frame(name: str, file: str) -> str | None:
 
 
 def pools(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """One row a pool of one memory at the end, the largest first: pool, class, segment_count, and the bytes of it.
+    """List the pools of one memory at the end, the largest first: pool, class, segment_count and bytes.
 
-    `reserved_bytes` of its segments, `in_use_bytes` of its blocks as rounded up, `emptied_bytes` of segments
+    `reserved_bytes` of its segments, `in_use_bytes` of its blocks (rounded up), `emptied_bytes` of segments
     without a block in use.
     """
     segments = rows_of(trace, "memory_segments", replay)
@@ -92,6 +92,7 @@ def pools(trace: Trace, replay: Replay) -> pd.DataFrame:
     ]
 
     def total(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Sum the values of each pool."""
         sums = np.zeros(len(names), np.int64)
         np.add.at(sums, number, values)
         return sums
@@ -110,7 +111,7 @@ def pools(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 
 def _class(trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray[np.int64]) -> str:
-    """What a pool is for: the class of most of its bytes among the stacks that say one."""
+    """Classify a pool by the class of most of its bytes among stacks with a known class."""
     if pool == DEFAULT_POOL:
         return "default"
     by_stack = trace.derived(stack_classes)
@@ -121,12 +122,12 @@ def _class(trace: Trace, pool: str, stacks: pd.Series[Any], weights: npt.NDArray
             sums[told] = sums.get(told, 0) + max(weight, 1)
     if sums:
         return max(sums, key=lambda told: (sums[told], told))
-    # A capture that was given no pool made one of its own.
+    # A capture without a given pool made a pool of its own.
     return "graph" if pool.endswith(",0") else "unknown"
 
 
 def stack_classes(trace: Trace) -> dict[int, str]:
-    """What the memory of each stack is for, by its outermost frame that says so."""
+    """Classify each stack by its outermost frame with a known purpose; a frame of a graph capture wins."""
     if not trace.has("stacks"):
         return {}
     frames = trace["stacks"].sort_values(["stack", "depth"], kind="stable")
@@ -138,7 +139,7 @@ def stack_classes(trace: Trace) -> dict[int, str]:
         if key not in told:
             told[key] = class_of_frame(*key)
         of_frame = told[key]
-        # A graph is captured within a call that also loads or sizes: what is inside counts there.
+        # A graph may be captured inside a call that also loads or sizes memory: the inner purpose counts.
         if of_frame is not None and classes.get(int(stack)) != "graph":
             classes[int(stack)] = of_frame
     return classes

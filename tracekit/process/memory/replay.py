@@ -1,6 +1,6 @@
-"""The history of a caching allocator replayed: how much was held after every entry, and of what.
+"""Replay of a caching allocator's history: bytes in use after every entry, and the pieces in use.
 
-Sizes of a history are bytes as requested; the allocator rounds them up, which only blocks tell.
+Sizes of a history are requested bytes. The allocator rounds them up, which only blocks record.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 MAX_BYTES = 2**50
-"""No block is as large as a pebibyte: what is said to be is damage and is left out."""
+"""Largest plausible block (1 PiB); larger sizes are damage and are left out."""
 
 MAX_DEVICES = 64
-"""Most devices of one source that are replayed: those with the longest histories."""
+"""Devices of one source that are replayed at most: those with the longest histories."""
 
 NEVER = np.iinfo(np.int64).max
-"""When a piece dies that was in use at the end."""
+"""End of a piece that was in use at the end."""
 
 CODE = {action: code for code, action in enumerate(ACTIONS)}
-"""The code of each action in the category of `allocations`."""
+"""Code of each action in the category of `allocations`."""
 
 _SEGMENT_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Everything that was in use at some time of the history, one entry each.
+    """Every piece of memory that was in use at some time of the history.
 
-    In use after the entries `born` … `died` - 1 of the history: -1 is before it, `NEVER` after it.
-    `row` is that of the allocation in `allocations`, -1 if it was before the history; `freed` that of the
-    free, -1 for none; `block` that of `blocks`, -1 for what was free at the end.
+    In use after the entries `born` … `died` - 1 of the history: -1 is before it, `NEVER` after it. `row` is
+    its allocation in `allocations`, -1 if before the history; `freed` its free, -1 for none; `block` its row
+    of `blocks`, -1 if it was free at the end.
     """
 
     born: Ints
@@ -53,18 +53,19 @@ class Pieces:
     block: Ints
 
     def live(self, at: int) -> Ints:
-        """The pieces in use after this entry of the history."""
+        """Find the pieces in use after this entry of the history."""
         return ((self.born <= at) & (self.died > at)).nonzero()[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One device's history: what was held after each of its entries.
+    """History of one device: bytes in use after each of its entries.
 
-    `rows` are those of `allocations`, in order, and `ts_ns` their times, which never go back; without
-    recorded times (`timed`) the position of each. `requested` are bytes asked for and not freed,
-    `reserved` those got from the driver, None where no segments were recorded or they contradict the
-    history. `base` was in use and `reserved_before` reserved before the history, `unsound` entries had no size or an impossible one.
+    `rows` are those of `allocations`, in order. `ts_ns` are their times, which never decrease; without
+    recorded times (not `timed`) they are positions. `requested` are bytes allocated and not freed; `reserved`
+    those got from the driver, None if no segments were recorded or they contradict the history. `base` was in
+    use and `reserved_before` reserved before the history. `unsound` counts entries with an unknown or
+    impossible size.
     """
 
     memory: str
@@ -83,33 +84,33 @@ class Replay:
     unsound: int
 
     def during(self, *actions: str) -> Ints:
-        """The positions of the entries with one of these actions."""
+        """Find the positions of the entries with one of these actions."""
         wanted = np.zeros(len(ACTIONS), np.bool_)
         wanted[list(map(CODE.__getitem__, actions))] = True
         return wanted[self.action].nonzero()[0]
 
     def peak(self) -> int:
-        """The first entry after which most was requested; -1 if that was before the history."""
+        """Find the first entry after which most was requested; -1 if the peak was before the history."""
         if not len(self.requested) or int(self.requested.max()) < self.base:
             return -1
         return int(self.requested.argmax())
 
     def held(self, at: int) -> int:
-        """Requested bytes after an entry; -1 is before the history."""
+        """Look up the requested bytes after an entry; -1 is before the history."""
         return self.base if at < 0 else int(self.requested[at])
 
 
 def replays(trace: Trace) -> tuple[Replay, ...]:
-    """The replay of every device (and of pinned host memory) with a history or blocks."""
+    """Replay every device (and pinned host memory) with a history or blocks."""
     return tuple(
         replayed for device in _devices(trace) if (replayed := _replay(trace, *device)) is not None
     )
 
 
 def is_made_up(segments: pd.DataFrame | None) -> bool:
-    """Whether segments are no allocator's: `_profile_to_snapshot` makes one of all addresses of a device.
+    """Check whether segments are synthetic: `_profile_to_snapshot` makes one of all addresses of a device.
 
-    Every allocator tells how much of a segment is allocated, and for blocks of which size it is.
+    A real allocator records the allocated bytes of a segment, and the size of its blocks.
     """
     if segments is None or not len(segments):
         return False
@@ -117,12 +118,12 @@ def is_made_up(segments: pd.DataFrame | None) -> bool:
 
 
 def has_segments(trace: Trace) -> bool:
-    """Whether the segments of an allocator were recorded."""
+    """Check whether the segments of an allocator were recorded."""
     return trace.has("memory_segments") and not is_made_up(trace["memory_segments"])
 
 
 def _devices(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]:
-    """(memory, device, rows of allocations, of blocks, of memory_segments) of every device."""
+    """Yield (memory, device, rows of allocations, of blocks, of memory_segments) for every device."""
     frames = [trace.get(name) for name in ("allocations", "blocks", "memory_segments")]
     owners = [_owners(frame) for frame in frames]
     distinct_owners, number = numbered(np.concatenate(owners))
@@ -136,11 +137,11 @@ def _devices(trace: Trace) -> Iterator[tuple[str, int | None, Ints, Ints, Ints]]
 
 
 _NO_DEVICE = 2**32
-"""Stands for a device that was not recorded, behind all others."""
+"""Number of an unrecorded device; sorts last."""
 
 
 def _owners(frame: pd.DataFrame) -> Ints:
-    """A number for the memory and device of each row, in order of both."""
+    """Combine the memory and device of each row into one number, in order of both."""
     memory = frame["memory"].cat.codes.to_numpy().astype(np.int64)
     device = frame["device"].to_numpy(np.int64, na_value=_NO_DEVICE)
     owners: Ints = memory * (_NO_DEVICE + 1) + device
@@ -150,7 +151,7 @@ def _owners(frame: pd.DataFrame) -> Ints:
 def _replay(
     trace: Trace, memory: str, device: int | None, rows: Ints, blocks: Ints, segments: Ints
 ) -> Replay | None:
-    """The replay of one device; None where its sizes are beyond any memory."""
+    """Replay one device; None if its sizes exceed any memory."""
     history = trace.get("allocations").iloc[rows]
     action = history["action"].cat.codes.to_numpy().astype(np.int64)
     size, sized = _bounded(history["size_bytes"])
@@ -166,7 +167,7 @@ def _replay(
     is_alloc = action[usable] == CODE["alloc"]
     pieces = _pieces(trace, usable, is_alloc, address[usable], size[usable], active, rows)
     base = int(pieces.size[pieces.born < 0].sum())
-    # A free ends what was allocated, whatever size it names itself.
+    # A free ends the allocation at its address, even if it records another size.
     delta = np.zeros(len(rows), np.int64)
     later, gone = pieces.born >= 0, pieces.died < NEVER
     np.add.at(delta, pieces.born[later], pieces.size[later])
@@ -196,7 +197,7 @@ def _replay(
 
 
 def _active(trace: Trace, blocks: Ints) -> Ints:
-    """The rows of the blocks that were in use at the end, or waited to be free."""
+    """Find the blocks that were in use at the end, or waited to be freed."""
     frame = trace.get("blocks").iloc[blocks]
     in_use = frame["state"].isin(("active", "pending_free")) & frame["address"].notna()
     return blocks[in_use.to_numpy(np.bool_)]
@@ -211,7 +212,7 @@ def _pieces(
     active: Ints,
     rows: Ints,
 ) -> Pieces:
-    """Allocations with the free that ended each, frees of what was there before, and blocks that stayed."""
+    """Build the pieces: allocations paired with frees, frees of earlier memory, and blocks that stayed."""
     starts, ends, orphan, last = paired(address, is_alloc)
     blocks = trace.get("blocks")
     addresses = ints(blocks["address"].iloc[active])
@@ -237,9 +238,9 @@ def _pieces(
 
 
 def paired(address: Ints, begins: Mask) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of entries in order that begin or end something at an address: (begins, its end or -1, ends alone, last begins).
+    """Pair entries that begin or end at an address: (begins, their ends or -1, ends without begin, last begins).
 
-    What begins lasts until the end that comes next at its address; `last` are those that nothing follows.
+    An entry lasts until the next end at its address; `last` are begins without a later entry.
     """
     order = stable_order(address)
     where, opened = address[order], begins[order]
@@ -252,7 +253,7 @@ def paired(address: Ints, begins: Mask) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def _block_at(at: Ints, active: Ints, address: Ints, kept: Mask) -> Ints:
-    """For each address that was kept, the row of the block in use there; -1 for none."""
+    """Find the block in use at each kept address; -1 for none."""
     if not len(at):
         return np.full(len(address), -1, np.int64)
     order = np.argsort(at, kind="stable")
@@ -262,7 +263,7 @@ def _block_at(at: Ints, active: Ints, address: Ints, kept: Mask) -> Ints:
 
 
 def _reserved(trace: Trace, segments: Ints, got: Ints) -> Ints | None:
-    """What was reserved after each entry: that of the end less what came later."""
+    """Compute the reserved bytes after each entry, backward from the end."""
     if not has_segments(trace):
         return None
     size = _bounded(trace["memory_segments"]["size_bytes"].iloc[segments])[0]
@@ -273,7 +274,7 @@ def _reserved(trace: Trace, segments: Ints, got: Ints) -> Ints | None:
 
 
 def _times(column: pd.Series[Any]) -> tuple[Ints, bool]:
-    """(the time of each entry, never going back; whether all were recorded, else they are positions)."""
+    """Read the times of entries: (times that never decrease, whether all were recorded); else positions."""
     if not len(column) or column.isna().any():
         return np.arange(len(column), dtype=np.int64), False
     times: Ints = np.maximum.accumulate(column.to_numpy(np.int64))
@@ -281,13 +282,13 @@ def _times(column: pd.Series[Any]) -> tuple[Ints, bool]:
 
 
 def _bounded(column: pd.Series[Any]) -> tuple[Ints, Mask]:
-    """(bytes, 0 where unknown or impossible; which are known)."""
+    """Read sizes: (bytes, 0 where unknown or impossible; mask of known sizes)."""
     size = column.to_numpy(np.int64, na_value=-1)
     is_plausible = (size >= 0) & (size < MAX_BYTES)
     return np.where(is_plausible, size, 0), is_plausible
 
 
 def ints(column: pd.Series[Any]) -> Ints:
-    """The numbers of a column, 0 where unknown."""
+    """Convert a column to int64, 0 where missing."""
     whole_numbers: Ints = column.to_numpy(np.int64, na_value=0)
     return whole_numbers

@@ -1,4 +1,4 @@
-"""How well a frame of a stack tells who asked for memory: a program's own code best, what it calls through last."""
+"""Grades of stack frames by how well they identify an allocation site: user code is best, library plumbing worst."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tracekit.model.patterns import expression
 Ints = npt.NDArray[np.int64]
 
 PROGRAM, FRAMEWORK, MACHINERY, OPERATOR, NATIVE, ANYTHING = range(6)
-"""Own Python | that of an installed package | that of MACHINERY | an operator of PyTorch | other C++ of it | the rest."""
+"""Own Python; an installed package; MACHINERY_PACKAGES; a PyTorch operator; other C++ of PyTorch; the rest."""
 
 KINDS = ("user", "library", "native")
-"""Of what the frame is that names a stack: a program's Python, that of an installed package, no Python at all."""
+"""Kinds of naming frames: Python of the program, Python of an installed package, not Python."""
 
 KIND_OF = np.array([0, 1, 1, 2, 2, 2], np.int64)
-"""The place in KINDS of each grade."""
+"""Index in KINDS of each grade."""
 
 _CALLER = "asks for memory on behalf of whoever calls it"
 _STARTER = "starts programs and passes their calls on"
@@ -66,28 +66,28 @@ MACHINERY_PACKAGES: Mapping[str, str] = {
         _WRAPPER,
     ),
 }
-"""Installed packages whose frames say less than any other Python, and why. Others (verl, vllm, megatron …) name a stack."""
+"""Packages whose frames identify a site less than other Python, and why; verl, vllm, megatron … name a site."""
 
 COMPILED = expression(r"c[a-z2-7]{51}\.py")
-"""What Inductor calls a file that it writes: by the hash of its text, in base 32."""
+"""Names of files that Inductor writes: the hash of their text, in base 32."""
 
 PROFILED = expression(r"([^()]{1,4000}\.py)\(([0-9]{1,9})\): (.+)", re.DOTALL)
-"""A Python function as a profiler names it: `torch/optim/adam.py(347): step`."""
+"""Python function as a profiler names it: `torch/optim/adam.py(347): step`."""
 
 _PACKAGE = expression(r".*/(?:site|dist)-packages/([^/]+)", re.DOTALL)
 _STANDARD = expression(
     r"/lib(?:64)?/python[0-9][0-9.]*t?/|/python[0-9]+/lib/|/(?:mini|ana)conda[0-9]?/(?:envs/[^/]+/)?lib/|/miniforge[0-9]?/(?:envs/[^/]+/)?lib/",
     re.IGNORECASE,
 )
-"""Where Python's own modules lie: on Unix, on Windows, in conda's environments on Windows."""
+"""Folders of Python's own modules: on Unix, on Windows, in conda environments on Windows."""
 
 _OPERATORS = ("at::_ops::", "torch::autograd::generated::", "getNewWorkspace")
 _ALLOCATING = ("empty", "at::detail::", "at::TensorBase", "Allocator", "resize_")
-"""In the names of functions that allocate for whoever calls them."""
+"""Parts of the names of functions that allocate on behalf of their callers."""
 
 
 def grades(stacks: pd.DataFrame) -> Ints:
-    """The grade of each frame, the least tells most."""
+    """Grade each frame; lower is better."""
     files = map(file_grade, map(str, stacks["file"].cat.categories))
     names = map(name_grade, map(str, stacks["name"].cat.categories))
     by_file = np.array([*files, ANYTHING], np.int64)[stacks["file"].cat.codes.to_numpy()]
@@ -97,7 +97,7 @@ def grades(stacks: pd.DataFrame) -> Ints:
 
 
 def file_grade(file: str) -> int:
-    """The grade of Python by its file; ANYTHING for what is no Python.
+    """Grade a Python frame by its file; ANYTHING if it is not Python.
 
     >>> [file_grade(f) for f in ("/job/train.py", "/venv/lib/python3.11/site-packages/verl/fsdp.py")]
     [0, 1]
@@ -111,14 +111,14 @@ def file_grade(file: str) -> int:
     if package is not None:
         name = package[1].removesuffix(".py")
         return MACHINERY if name in MACHINERY_PACKAGES else FRAMEWORK
-    # Profilers cut paths off before the package; torch built from source lies in its checkout.
+    # Profilers cut paths off before the package; torch built from source is in its checkout.
     of_torch = path.startswith("/torch/") or "/pytorch/torch/" in path
     compiled = COMPILED.fullmatch(path.rpartition("/")[2]) is not None
     return MACHINERY if of_torch or compiled or _STANDARD.search(path) else PROGRAM
 
 
 def name_grade(name: str) -> int:
-    """The grade of what has no Python file, by its name; of a Python function that a profiler names, by its file."""
+    """Grade a frame without a Python file by its name; a Python function in profiler notation by its file."""
     profiled = PROFILED.fullmatch(name)
     if profiled is not None:
         return file_grade(profiled[1])

@@ -1,7 +1,7 @@
-"""What of a device's reserved memory is free, in which pieces: by addresses at any time, by blocks at the end.
+"""Free space in reserved memory, and its fragmentation: by addresses at any time, by blocks at the end.
 
 The allocator fits a request into one free piece of its pool, stream and kind of segment. By addresses,
-remainders of up to 1 MiB of large blocks that were freed later count as free, as they were not split off.
+remainders of up to 1 MiB of large blocks that were freed later count as free, since they were not split off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LEAST, SMALL = 512, 2**20
-"""Sizes are multiples of the first; requests up to the second lie in small segments."""
+"""Granularity of sizes; largest request placed in a small segment."""
 
 SMALL_SEGMENT, LARGE_SEGMENT, OWN_SEGMENT = 2 * 2**20, 20 * 2**20, 10 * 2**20
 
@@ -31,13 +31,13 @@ _GROUP = ["pool", "stream", "kind"]
 
 
 def rounded(size: Ints) -> Ints:
-    """What requests of these sizes occupy."""
+    """Round requests up to the bytes that they occupy."""
     sizes: Ints = np.maximum(-(-size // LEAST), 1) * LEAST
     return sizes
 
 
 def segment_for(size: int) -> int:
-    """How large a segment is got from the driver for a request.
+    """Compute the size of the segment that the allocator gets from the driver for a request.
 
     >>> [segment_for(n) // 2**20 for n in (1, 2**20 + 1, 10 * 2**20, 11 * 2**20 + 1)]
     [2, 20, 10, 12]
@@ -50,7 +50,7 @@ def segment_for(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Every segment that a device had at some time of its history; positions as in `Pieces`."""
+    """Every segment that a device had at some time of its history; positions as in `MemoryPieces`."""
 
     born: Ints
     died: Ints
@@ -61,7 +61,7 @@ class Segments:
 
 
 def segments(trace: Trace, replay: Replay) -> Segments | None:
-    """The segments of a device; None where they were not recorded, or grow in place."""
+    """List the segments of a device; None if they were not recorded, or grow in place."""
     rows = rows_of(trace, "memory_segments", replay)
     grows = len(replay.during("segment_map", "segment_unmap")) or (rows["expandable"] == 1).any()
     if not trace.has("memory_segments") or grows or rows["address"].isna().any():
@@ -102,12 +102,13 @@ def segments(trace: Trace, replay: Replay) -> Segments | None:
 
 
 def _text(column: pd.Series[Any]) -> npt.NDArray[np.object_]:
+    """Convert a column to objects."""
     texts: npt.NDArray[np.object_] = column.to_numpy(object)
     return texts
 
 
 def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame:
-    """The rows of `free_space` after an entry, by addresses, but for whose and when: one a pool, stream and kind."""
+    """Measure the free space after an entry, by addresses: rows of `free_space` per pool, stream and kind."""
     alive = ((of.born <= at) & (of.died > at)).nonzero()[0]
     alive = alive[np.argsort(of.address[alive], kind="stable")]
     start, size = of.address[alive], of.size[alive]
@@ -122,7 +123,7 @@ def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame
     )
     count = len(alive)
     used, asked, pieces = (np.zeros(count, np.int64) for _ in range(3))
-    # Blocks that overlap are damage: what two of them cover is in use once.
+    # Overlapping blocks are damage: memory that two of them cover counts once.
     end = np.minimum(address + occupied_bytes, (start + size)[inside])
     reached = np.maximum.accumulate(end)
     before = np.maximum(np.append(_LOWEST, reached[:-1])[: len(end)], start[inside])
@@ -153,7 +154,7 @@ def free_at(trace: Trace, replay: Replay, of: Segments, at: int) -> pd.DataFrame
 
 
 def occupied(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
-    """What each piece occupies: as its block tells, else the request rounded up."""
+    """Compute the bytes that each piece occupies: the size of its block, else the request rounded up."""
     occupied_bytes = rounded(replay.pieces.size[pieces])
     block = replay.pieces.block[pieces]
     has_block = block >= 0
@@ -165,7 +166,7 @@ def occupied(trace: Trace, replay: Replay, pieces: Ints) -> Ints:
 
 
 def free_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """The rows of `free_space` at the end, by blocks, but for whose and when: one a pool, stream and kind."""
+    """Measure the free space at the end, by blocks: rows of `free_space` per pool, stream and kind."""
     of_segments = rows_of(trace, "memory_segments", replay)
     rows = of_segments.index.to_numpy()
     place = np.full(len(trace.get("memory_segments")), -1, np.int64)
@@ -209,7 +210,7 @@ def free_at_end(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 
 def _grouped(parts: pd.DataFrame) -> pd.DataFrame:
-    """One row a pool, stream and kind, the largest first; what must add up is asserted."""
+    """Sum the segments of each pool, stream and kind, the largest first; asserts that the sums agree."""
     sums = [c for c in parts if c not in (*_GROUP, "largest_free_bytes")]
     grouped = parts.groupby(_GROUP, dropna=False, sort=False)
     sums_of = grouped[sums].sum()

@@ -1,4 +1,4 @@
-"""How much memory was held at the same point of every step, by what a snapshot or a log tells."""
+"""Memory levels at the same point of every step, from a snapshot or a log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tracekit.process.memory.names import quantity_of
 from tracekit.process.memory.survivors import history, step_ends, survivors
 
 MAX_LEVELS = 500_000
-"""Most levels of one source that are kept: the first ones."""
+"""Levels of one source at most: the first ones."""
 
 
 def step_levels(trace: Trace) -> pd.DataFrame:
-    """Columns device, step, position, at_ns, point, quantity, level_bytes; empty where nothing tells of levels."""
+    """Compute device, step, position, at_ns, point, quantity and level_bytes; empty without any source of levels."""
     if trace.has("blocks"):
         levels = _of_snapshot(trace)
     elif trace.has("memory_log"):
@@ -30,7 +30,7 @@ def step_levels(trace: Trace) -> pd.DataFrame:
 
 
 def _of_snapshot(trace: Trace) -> pd.DataFrame:
-    """What was in use, as requested, at the ends of the steps within a snapshot, or at its end alone."""
+    """Compute requested bytes in use at the ends of the steps within a snapshot, or only at its end."""
     windows = trace.derived(survivors).windows
     ends, numbers = step_ends(trace)
     rows = trace.derived(history)
@@ -70,7 +70,7 @@ def _of_snapshot(trace: Trace) -> pd.DataFrame:
 
 
 def _of_log(rows: pd.DataFrame) -> pd.DataFrame:
-    """The amounts of a log of memory as they are."""
+    """Copy the amounts of a memory log."""
     return pd.DataFrame(
         {
             "device": rows["device"].array,
@@ -85,7 +85,7 @@ def _of_log(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_driver(rows: pd.DataFrame) -> pd.DataFrame:
-    """What the log of an RL driver tells of memory beside its timers: amounts whose name tells the unit."""
+    """Select memory amounts from the log of an RL driver: values whose name gives a unit."""
     quantities = [quantity_of(str(name)) or ("", 0) for name in rows["name"].cat.categories]
     factor = np.array([*(float(unit or 0) for _, unit in quantities), 0.0])
     what = np.array([*map(itemgetter(0), quantities), ""], object)

@@ -1,4 +1,4 @@
-"""What of a memory snapshot is still in use, by the stack that asked for it, and when it was asked for."""
+"""Surviving memory of a snapshot: blocks in use at the end, by the stack that allocated them and when."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tracekit.process.memory.levels import MAX_BYTES
 Ints = npt.NDArray[np.int64]
 
 MAX_STACKS = 4_000
-"""Most stacks of one snapshot that are told of: those with most bytes."""
+"""Stacks of one snapshot listed at most: those with most bytes."""
 
 MAX_BLOCKS = 50_000
-"""Most blocks of one snapshot that are told of one by one: those of the stacks with most new bytes."""
+"""Blocks of one snapshot listed at most: those of the stacks with most new blocks."""
 
 MAX_MARKS, MAX_GROWING = 200, 300
-"""Most steps followed within one snapshot (the last ones), and most stacks that grow over them."""
+"""Steps followed within one snapshot at most (the last ones), and stacks that grow over them."""
 
 _BEFORE = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
@@ -31,12 +31,13 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """What a snapshot held at its end, in bytes as requested.
+    """Memory in use at the end of a snapshot, in requested bytes.
 
-    `windows`: a row a device: device, begin_ns, end_ns (of the history), entry_count, live_bytes, live_count,
-    omitted_stack_count, omitted_block_count. `stacks`: device, stack, live_ and born_ bytes and counts (born:
-    allocated within the history). `blocks`: device, stack, address, size_bytes, born, born_ns of the blocks of
-    stacks to which the history adds; of the others all blocks are as old as the history or older.
+    `windows`: one row per device: device, begin_ns, end_ns (of the history), entry_count, live_bytes,
+    live_count, omitted_stack_count, omitted_block_count. `stacks`: device, stack, live_ and born_ bytes and
+    counts (born: allocated within the history). `blocks`: device, stack, address, size_bytes, born, born_ns
+    of the blocks of stacks to which the history adds; blocks of other stacks are all as old as the history or
+    older.
     """
 
     windows: pd.DataFrame
@@ -45,7 +46,7 @@ class Survivors:
 
 
 def survivors(trace: Trace) -> Survivors:
-    """The blocks in use at the end of a snapshot's history, by device and stack."""
+    """List the blocks in use at the end of a snapshot's history, by device and stack."""
     live = trace.derived(in_use)
     active = live[(live["state"] == "active").to_numpy()]
     device, size = _plain(active["device"]), active["size_bytes"].to_numpy()
@@ -70,7 +71,7 @@ def survivors(trace: Trace) -> Survivors:
             "born_count": fresh[1][largest],
         }
     )
-    # Blocks one by one only of stacks that gained some, those that gained most first.
+    # List single blocks only for stacks that gained some, those that gained most first.
     chosen = np.zeros(count, np.bool_)
     chosen[largest] = fresh[1][largest] > 0
     rows = (chosen[code] & active["address"].notna().to_numpy()).nonzero()[0]
@@ -88,7 +89,7 @@ def survivors(trace: Trace) -> Survivors:
 
 
 def numbered(*columns: Ints) -> Ints:
-    """A number for each row, the same for rows that are equal in all columns."""
+    """Assign a number to each row; rows that are equal in all columns share one."""
     order = stable_order(columns[0])
     for column in columns[1:]:
         order = order[stable_order(column[order])]
@@ -102,7 +103,7 @@ def numbered(*columns: Ints) -> Ints:
 
 
 def _largest(device: Ints, weight: Ints, most: int) -> Ints:
-    """Of each device the places of so many with most weight, the heaviest first."""
+    """Find, per device, the `most` rows with the largest weight, the heaviest first."""
     order = np.lexsort((-weight, device))
     begin = np.searchsorted(device[order], device[order])
     chosen = order[np.arange(len(order)) - begin < most]
@@ -110,18 +111,18 @@ def _largest(device: Ints, weight: Ints, most: int) -> Ints:
 
 
 def _plain(column: pd.Series[Any]) -> Ints:
-    """The numbers, -1 for those that are not known."""
+    """Convert a column to int64, -1 where missing."""
     return column.to_numpy(np.int64, na_value=-1)
 
 
 def in_use(trace: Trace) -> pd.DataFrame:
-    """The blocks in use: device, address, size_bytes (requested), stack, state, born, born_ns."""
+    """List the blocks in use: device, address, size_bytes (requested), stack, state, born, born_ns."""
     blocks = trace.get("blocks")
     used = (blocks["memory"] == "device") & blocks["state"].isin(("active", "pending_free"))
     asked, rounded = _plain(blocks["requested_bytes"]), _plain(blocks["size_bytes"])
     size = np.where(asked >= 0, asked, rounded)
     sound = used.to_numpy() & (size >= 0) & (size < MAX_BYTES)
-    # Impossible totals are damage, and would not fit into 64 bits.
+    # Impossible totals are damage, and would overflow 64 bits.
     if float(size[sound].astype(np.float64).sum()) >= 2.0**62:
         sound[:] = False
     live = blocks.loc[sound, ["device", "address", "stack", "state"]].reset_index(drop=True)
@@ -143,7 +144,7 @@ def in_use(trace: Trace) -> pd.DataFrame:
 
 
 def history(trace: Trace) -> pd.DataFrame:
-    """Allocations and completed frees of devices in order: device, address, ts_ns, size_bytes, stack, is_alloc."""
+    """List allocations and completed frees of devices in order: device, address, ts_ns, size_bytes, stack, is_alloc."""
     rows = trace.get("allocations")
     size = _plain(rows["size_bytes"])
     is_alloc = (rows["action"] == "alloc").to_numpy()
@@ -155,7 +156,7 @@ def history(trace: Trace) -> pd.DataFrame:
 
 
 def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
-    """A row for every device that has a history or blocks."""
+    """Describe every device with a history or blocks."""
     rows = trace.get("allocations")
     rows = rows[(rows["memory"] == "device").to_numpy()]
     device, ts = _plain(rows["device"]), rows["ts_ns"]
@@ -180,10 +181,11 @@ def _windows(trace: Trace, live: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_marks(trace: Trace) -> pd.DataFrame:
-    """The stacks that hold more at the last end of a step than at the first, all within one snapshot.
+    """Find the stacks that have more bytes at the last step end than at the first, within one snapshot.
 
     Columns: device, stack, window (number of the step's end), step (as recorded), live_bytes, live_count,
-    cohort_count (of how many steps blocks are alive; at the last end only). Empty with fewer than 3 ends.
+    cohort_count (number of steps that surviving blocks come from; only at the last end). Empty with fewer
+    than 3 ends.
     """
     ends, number = step_ends(trace)
     rows = trace.derived(history)
@@ -204,14 +206,14 @@ def over_marks(trace: Trace) -> pd.DataFrame:
 
 
 def step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
-    """(when steps end, ascending; their numbers), by annotations of steps, else by those of an optimizer's step."""
+    """Find the (times when steps end, their numbers), from annotations of steps, else of an optimizer's step."""
     rows = trace.get("annotations")
     rows = rows[(rows["stage"] == "end") & rows["ts_ns"].notna() & rows["name"].notna()]
     rows = rows.drop_duplicates(["ts_ns", "name"]).sort_values("ts_ns", kind="stable")
     names = [str(name) for name in rows["name"].cat.categories]
     code = rows["name"].cat.codes.to_numpy()
     ts = rows["ts_ns"].to_numpy(np.int64)
-    # Where the file itself is a step, what a program numbers are pieces of it.
+    # If the file itself is a step, the ranges that a program numbers are parts of it.
     is_one_step = trace.source.step is not None
     for number_of in (profiler_step,) if is_one_step else (profiler_step, numbered_step):
         numbers = [number_of(name) for name in names]
@@ -221,13 +223,13 @@ def step_ends(trace: Trace) -> tuple[Ints, list[int | None]]:
     optimizer = np.array([name.startswith("Optimizer.step#") for name in names], np.bool_)[code]
     if is_one_step or not optimizer.any():
         return np.empty(0, np.int64), []
-    # Of several optimizers the one that steps most often.
+    # Of several optimizers, take the one that steps most often.
     in_thread = code == np.bincount(code[optimizer]).argmax()
     return ts[in_thread][-MAX_MARKS:], [None] * int(min(in_thread.sum(), MAX_MARKS))
 
 
 def _lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
-    """Every block whose stack is known by its allocation: device, stack, size_bytes, begin_ns, end_ns."""
+    """Compute the life of every block with a known stack: device, stack, size_bytes, begin_ns, end_ns."""
     code = numbered(_plain(rows["device"]), _plain(rows["address"]))
     order = stable_order(code)
     code, alloc = code[order], rows["is_alloc"].to_numpy()[order]
@@ -244,7 +246,7 @@ def _lives(rows: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
 
 
 def _growing(lives: pd.DataFrame, ends: Ints) -> pd.DataFrame:
-    """Of one device the stacks with more bytes at the last of these ends than at the first, at each of them."""
+    """Find the stacks of one device with more bytes at the last end than at the first; one row per stack and end."""
     code, stacks = pd.factorize(lives["stack"], use_na_sentinel=False)
     first = np.searchsorted(ends, lives["begin_ns"].to_numpy(), "left")
     stop = np.searchsorted(ends, lives["end_ns"].to_numpy(), "left")

@@ -1,4 +1,4 @@
-"""Rows of several devices put together as the columns of one measured table."""
+"""Concatenation of per-device rows into one measured table, and selection of a device's rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracekit.process.memory.replay import Replay
 
 
 def columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
-    """The columns of several frames, one after the other; none without frames."""
+    """Concatenate frames to columns; {} without rows."""
     present = [part for part in parts if len(part)]
     if not present:
         return {}
@@ -22,7 +22,7 @@ def columns(parts: Sequence[pd.DataFrame]) -> Mapping[str, Any]:
 
 
 def _array(column: pd.Series[Any]) -> Any:
-    """Text as objects, also where none is known; numbers as they are."""
+    """Convert text to objects, also if all is missing; numbers stay as they are."""
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype) or dtype.kind == "O" or str(dtype) == "str":
         return column.to_numpy(object)
@@ -30,12 +30,12 @@ def _array(column: pd.Series[Any]) -> Any:
 
 
 def whose(replay: Replay) -> dict[str, Any]:
-    """The columns that say which memory a row is about."""
+    """Make the key columns of a replay's memory and device."""
     return {"memory": replay.memory, "device": replay.device}
 
 
 def rows_of(trace: Trace, table: str, replay: Replay) -> pd.DataFrame:
-    """The rows of a table of the snapshot that are about the memory of a replay."""
+    """Select the rows of a snapshot table for the memory and device of a replay."""
     frame = trace.get(table)
     of_memory = (frame["memory"] == replay.memory).to_numpy()
     return frame[of_memory & equal(frame["device"], replay.device)]

@@ -1,4 +1,4 @@
-"""Steps and stages that a memory snapshot tells of: its annotations as ranges, else the file as one step."""
+"""Steps and stages of a memory snapshot: its annotations as ranges, else the file as one step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Ints = npt.NDArray[np.int64]
 
 
 def ranges(trace: Trace) -> pd.DataFrame:
-    """The annotated ranges in order of start: `name`, `ts_ns`, `dur_ns`; those of the device with most.
+    """List the annotated ranges in order of start: `name`, `ts_ns`, `dur_ns`; of the device with most annotations.
 
-    A start belongs to the end of its name that comes next at the same depth. A range whose start or
-    end was not recorded begins or ends with the history.
+    A start is paired with the next end of its name at the same depth. A range whose start or end was not
+    recorded begins or ends with the history.
     """
     frame = _marks(trace)
     if not len(frame):
@@ -43,7 +43,7 @@ def ranges(trace: Trace) -> pd.DataFrame:
     first, last = _bounds(trace, ts)
     after = np.append(ts[order][1:], last)
     starts, ends = ts[order][is_open], np.where(closed, after, last)[is_open]
-    # An end without a start closes what began before the history.
+    # An end without a start closes a range that began before the history.
     unmatched = ~is_open & ~np.append(False, closed[:-1])[: len(order)]
     begin = np.concatenate((starts, np.full(int(unmatched.sum()), first)))
     end = np.concatenate((ends, ts[order][unmatched]))
@@ -60,7 +60,7 @@ def ranges(trace: Trace) -> pd.DataFrame:
 
 
 def _marks(trace: Trace) -> pd.DataFrame:
-    """The starts and ends with a time and a name, in order; every device records the same ones."""
+    """Select the starts and ends with a time and a name, in order, of one device; all devices record the same."""
     frame = trace.get("annotations")
     frame = frame[frame["ts_ns"].notna() & frame["name"].notna() & (frame["stage"] != "other")]
     counts = frame["device"].value_counts(dropna=False)
@@ -72,27 +72,28 @@ def _marks(trace: Trace) -> pd.DataFrame:
 
 
 def _bounds(trace: Trace, ts: Ints) -> tuple[int, int]:
-    """When the history begins and ends."""
+    """Find when the history begins and ends."""
     times = trace.get("allocations")["ts_ns"].dropna().to_numpy(np.int64)
     times_all = np.concatenate((times, ts))
     return int(times_all.min()), int(times_all.max())
 
 
 def _no_names(frame: pd.DataFrame) -> pd.Categorical:
+    """Make an empty name column."""
     return pd.Categorical.from_codes([], categories=frame["name"].cat.categories)
 
 
 def steps(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """The steps of one device's history in order of start: `step`, `occurrence`, `ts_ns`, `dur_ns`.
+    """List the steps of one device's history in order of start: `step`, `occurrence`, `ts_ns`, `dur_ns`.
 
-    Ranges `ProfilerStep#n`, else those that a program numbers, else all of the history, with the
-    number of the file.
+    Ranges `ProfilerStep#n`, else ranges that a program numbers, else the whole history with the number of the
+    file.
     """
     all_ranges = trace.derived(ranges)
     names = [str(name) for name in all_ranges["name"].cat.categories]
     numbers: list[int | None] = []
     if replay.timed:
-        # Where the file itself is a step, what a program numbers are pieces of it.
+        # If the file itself is a step, the ranges that a program numbers are parts of it.
         for number_of in (profiler_step, numbered_step)[
             : 1 if trace.source.step is not None else 2
         ]:
@@ -116,7 +117,7 @@ def steps(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 
 def _file_step(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """The history as one step, with what was there before it; none without a history."""
+    """Make the history one step that includes earlier memory; empty without a history."""
     count = int(len(replay.ts_ns) > 0)
     first = replay.ts_ns[:1] - 1
     return pd.DataFrame(
@@ -130,15 +131,16 @@ def _file_step(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 
 def _may_be_stage(name: str) -> bool:
+    """Check whether a range of this name may be a stage: neither a step nor a collective."""
     return profiler_step(name) is None and numbered_step(name) is None and not is_collective(name)
 
 
 def stages(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
-    """The outermost ranges that are neither steps nor collectives: `step`, `stage`, `occurrence`, `ts_ns`, `dur_ns`."""
+    """List the outermost ranges that are not steps or collectives: `step`, `stage`, `occurrence`, `ts_ns`, `dur_ns`."""
     rows = trace.derived(ranges)
     rows = rows[is_named(rows["name"], _may_be_stage)]
     end = (rows["ts_ns"] + rows["dur_ns"]).to_numpy()
-    # In order of start, one that ends within an earlier one lies in it.
+    # Sorted by start, a range that ends within an earlier one is inside it.
     before = np.maximum.accumulate(end)
     outer = np.append(True, end[1:] > before[:-1])[: len(end)]
     rows = rows[outer]

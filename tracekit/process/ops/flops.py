@@ -1,7 +1,7 @@
-"""How many FLOPs an op does, from its recorded input shapes: matrix products and attention.
+"""FLOPs of ops from their recorded input shapes: matrix products (GEMM) and attention.
 
-A product of an M×K and a K×N matrix is 2·M·N·K FLOPs (Q22). Attention is its two products, of queries
-with keys and of weights with values, without regard to masks: an upper bound where a mask is causal.
+A product of an M×K and a K×N matrix is 2·M·N·K FLOPs (Q22). Attention is its two products, of queries with
+keys and of weights with values, ignoring masks: an upper bound if a mask is causal.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import NamedTuple
 Dims = tuple[int, ...]
 
 MAX_TEXT = 20_000
-"""Longer texts of shapes are lists of hundreds of tensors, which no matrix product has."""
+"""Longest text of shapes that is parsed; longer ones list hundreds of tensors, which no matrix product has."""
 
 MAX_FLOPS = 2**62
-"""More than that in one call is no recorded shape but damage."""
+"""Largest plausible FLOPs of one call; more is damage."""
 
 FACTORS = {
     "aten::mm": (0, 1),
@@ -32,7 +32,7 @@ FACTORS = {
     "aten::baddbmm": (1, 2),
     "aten::addbmm": (1, 2),
 }
-"""Ops that multiply two of their inputs, and which."""
+"""Ops that multiply two of their inputs, with the indices of these inputs."""
 
 WEIGHTED = ("aten::linear", "aten::mkldnn_linear", "mkldnn::_linear_pointwise")
 """Ops that multiply their first input with the transpose of their second."""
@@ -48,7 +48,7 @@ HEADS_FIRST = {
     "aten::_scaled_dot_product_cudnn_attention_backward": 1,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": 1,
 }
-"""Attention with inputs (batch, heads, length, size): which input the queries are."""
+"""Attention ops with inputs (batch, heads, length, size), with the index of the queries."""
 
 LENGTH_FIRST = {
     "aten::_flash_attention_forward": (0, 3),
@@ -59,17 +59,17 @@ LENGTH_FIRST = {
     "flash_attn::_flash_attn_backward": (1, None),
     "FlashAttnFunc": (0, None),
 }
-"""Attention with inputs (batch, length, heads, size), and where lengths of packed sequences would be.
+"""Attention ops with inputs (batch, length, heads, size): indices of the queries and of packed sequence lengths.
 
-What packed sequences cost depends on their lengths, which are not recorded: nothing is said of them.
+The cost of packed sequences depends on their lengths, which are not recorded: no FLOPs are computed.
 """
 
 OPS = frozenset((*FACTORS, *WEIGHTED, *HEADS_FIRST, *LENGTH_FIRST))
-"""Every op of which something is known."""
+"""Every op with known FLOPs."""
 
 
 class Product(NamedTuple):
-    """What one call multiplies: `batch` products of M×K and K×N; attention: queries × keys, size K."""
+    """Sizes of one call: `batch` products of M×K and K×N; for attention: queries × keys, size K."""
 
     kind: str
     type: str
@@ -81,7 +81,7 @@ class Product(NamedTuple):
 
 
 def shapes(text: object) -> tuple[Dims | None, ...]:
-    """The dims of each input; None for one that is no tensor (or a list of them); () if it is no shapes.
+    """Parse the dims of each input; None for an input that is not a tensor; () for texts that are not shapes.
 
     >>> shapes("[[2,3],[],[[4],[5]]]")
     ((2, 3), (), None)
@@ -93,7 +93,7 @@ def shapes(text: object) -> tuple[Dims | None, ...]:
 
 
 def types(text: object) -> tuple[str, ...]:
-    """The type of each input as recorded, without its C++ namespace.
+    """Parse the type of each input, without its C++ namespace.
 
     >>> types('["c10::BFloat16","float",""]')
     ('BFloat16', 'float', '')
@@ -105,6 +105,7 @@ def types(text: object) -> tuple[str, ...]:
 
 
 def _parsed(text: object) -> object:
+    """Parse a text as JSON; None if it is invalid or too long."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         return None
     try:
@@ -114,6 +115,7 @@ def _parsed(text: object) -> object:
 
 
 def _dims(entry: object) -> Dims | None:
+    """Convert a parsed entry to dims; None if it is not a list of sizes."""
     if not isinstance(entry, list):
         return None
     is_whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in entry)
@@ -122,7 +124,7 @@ def _dims(entry: object) -> Dims | None:
 
 @lru_cache(4096)
 def product(name: str, dims_text: object, types_text: object) -> Product | None:
-    """What a call of this op with these inputs multiplies; None where that is not known.
+    """Compute the product of a call of this op with these inputs; None if unknown.
 
     >>> product("aten::addmm", "[[5],[2,3],[3,5]]", '["float","float","float"]')
     Product(kind='gemm', type='float', batch=1, m=2, n=5, k=3, flops=60)
@@ -134,7 +136,7 @@ def product(name: str, dims_text: object, types_text: object) -> Product | None:
     first_kind = kinds[first] if first < len(kinds) else ""
     if first_kind.endswith(
         "_x2"
-    ):  # two numbers in one element: the recorded sizes are not those of the product
+    ):  # two numbers per element: the recorded sizes are not those of the product
         return None
     if name in FACTORS or name in WEIGHTED:
         sizes = _gemm(name, dims)
@@ -149,14 +151,14 @@ def product(name: str, dims_text: object, types_text: object) -> Product | None:
 
 
 def _first(name: str) -> int:
-    """Which input the first factor, or the queries, are."""
+    """Find the index of the first factor, or of the queries."""
     if name in FACTORS:
         return FACTORS[name][0]
     return HEADS_FIRST.get(name, LENGTH_FIRST[name][0] if name in LENGTH_FIRST else 0)
 
 
 def _gemm(name: str, dims: tuple[Dims | None, ...]) -> tuple[int, int, int, int] | None:
-    """(batch, M, N, K) of a matrix product."""
+    """Compute (batch, M, N, K) of a matrix product; None if the shapes do not fit."""
     first_factor, other = FACTORS.get(name, (0, 1))
     if len(dims) <= max(first_factor, other):
         return None
@@ -168,7 +170,7 @@ def _gemm(name: str, dims: tuple[Dims | None, ...]) -> tuple[int, int, int, int]
     if a[-1] != b[-2]:
         return None
     if "grouped" in name:
-        # With two and three axes, each row of the one meets one group of the other.
+        # With two and three axes, each row of the one input meets one group of the other.
         return (a[0] if len(a) == len(b) == 3 else 1), a[-2], b[-1], a[-1]
     if len(b) == 2:
         return 1, prod(a[:-1]), b[-1], a[-1]
@@ -177,7 +179,7 @@ def _gemm(name: str, dims: tuple[Dims | None, ...]) -> tuple[int, int, int, int]
 
 
 def _broadcast(a: Dims, b: Dims) -> Dims | None:
-    """The common shape of two, axes of length 1 being repeated; None if they have none."""
+    """Broadcast two shapes; None if they are incompatible."""
     longest = max(len(a), len(b))
     a, b = (1,) * (longest - len(a)) + a, (1,) * (longest - len(b)) + b
     if any(x not in (1, y) and y != 1 for x, y in zip(a, b, strict=True)):
@@ -188,10 +190,10 @@ def _broadcast(a: Dims, b: Dims) -> Dims | None:
 def _attention(
     name: str, dims: tuple[Dims | None, ...]
 ) -> tuple[tuple[int, int, int, int] | None, int]:
-    """((batch × heads, queries, keys, size), FLOPs) of attention.
+    """Compute ((batch × heads, queries, keys, size), FLOPs) of attention.
 
-    Forward is 2 products; backward 5, as the weights are computed again: three of the keys' size, two
-    of the values'.
+    Forward has 2 products. Backward has 5, since the weights are recomputed: three of the keys' size, two of
+    the values'.
     """
     tensors = _attention_tensors(name, dims)
     if len(tensors) < 3:
@@ -214,7 +216,7 @@ def _attention(
 
 
 def _attention_tensors(name: str, dims: tuple[Dims | None, ...]) -> list[Dims]:
-    """Sizes of queries, keys and values as (batch, heads, length, size); fewer where they are not all recorded."""
+    """Extract queries, keys and values as (batch, heads, length, size); fewer if they are not all recorded."""
     packed = None
     if name in HEADS_FIRST:
         first = HEADS_FIRST[name]

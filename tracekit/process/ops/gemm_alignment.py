@@ -1,8 +1,9 @@
-"""Whether matrix products load their factors in whole pieces of 16 bytes, or narrower: the sizes that matter.
+"""Alignment of matrix products: whether kernels load their factors in 16-byte pieces or narrower ones.
 
-Tensor cores are fed by loads of 16 bytes, which need rows that begin at multiples of them. The rows of a factor are
-as long as the sums (K) or as the result is wide (N), where they are stored by rows; M, the number of tokens, is the
-length of no row. A kernel's name that says how much it loads is asked first: it knows the strides.
+Tensor cores are fed by loads of 16 bytes, which need rows that begin at multiples of 16 bytes. If stored by
+rows, the rows of a factor are as long as the inner size (K) or the width of the result (N). M, the number of
+tokens, is not the length of any row. A kernel's name that gives its load width comes first, since the kernel
+was chosen by the strides.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tracekit.process.ops.shapes import Products
 Mask = npt.NDArray[np.bool_]
 
 LOADED_BYTES = 16
-"""What one load of the fast kernels takes."""
+"""Bytes of one load of the fast kernels."""
 
 ELEMENT_BYTES = {
     "double": 8,
@@ -39,15 +40,17 @@ ELEMENT_BYTES = {
     "Float8_e4m3fnuz": 1,
     "Float8_e5m2fnuz": 1,
 }
-"""Bytes of an element by its recorded type; others are taken for 2."""
+"""Bytes of an element by its recorded type; other types count as 2."""
 
 GRADIENT_OPS = ("aten::mm", "aten::bmm")
-"""Ops whose first factor may be stored by columns, as the gradient of a weight has it: there K is the number of
-tokens, and the length of no row."""
+"""Ops whose first factor may be stored by columns, as in the gradient of a weight.
+
+K is then the number of tokens, and not the length of a row.
+"""
 
 
 def multiple_of(kind: str) -> int:
-    """So many elements of a recorded type are loaded at once.
+    """Compute how many elements of a recorded type one load takes.
 
     >>> multiple_of("BFloat16"), multiple_of("float")
     (8, 4)
@@ -56,7 +59,7 @@ def multiple_of(kind: str) -> int:
 
 
 def leaves_fast_kernels(op: str, product: Product) -> bool:
-    """Whether a product has rows that do not begin at multiples of 16 bytes, as far as its sizes tell.
+    """Check whether a product has rows that do not begin at multiples of 16 bytes, judging by its sizes.
 
     >>> linear = Product("gemm", "BFloat16", 1, 577, 4096, 1024, 0)
     >>> leaves_fast_kernels("aten::addmm", linear)
@@ -73,7 +76,7 @@ def leaves_fast_kernels(op: str, product: Product) -> bool:
 
 
 def loads_narrow(kernel: str, op: str, product: Product | None) -> bool:
-    """Whether a kernel that was launched for this product, if for any, multiplies matrices by narrower loads.
+    """Check whether a kernel (launched for this product, if known) multiplies matrices with loads below 16 bytes.
 
     >>> loads_narrow("cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1", "aten::mm", None)
     True
@@ -90,7 +93,7 @@ def loads_narrow(kernel: str, op: str, product: Product | None) -> bool:
 
 
 def narrow_loads(trace: Trace, recorded: Products) -> Mask:
-    """Which device ops multiply matrices by loads of less than 16 bytes."""
+    """Mark device ops that multiply matrices with loads below 16 bytes."""
     names = trace.texts("device_ops", "name")
     number = np.full(len(names), -1, np.int64)
     if len(recorded.number):

@@ -1,7 +1,7 @@
-"""What a kernel's name tells of the unit it multiplies matrices on, and of how it loads them.
+"""Parsing of matrix kernel names: tensor cores or plain cores, and the width of loads.
 
-Names as cuBLAS, cuBLASLt, cuDNN, CUTLASS (its profiler documents them), Tensile, hipBLASLt and Composable
-Kernel make them. A name that says nothing, such as a generated one, is of unknown kind: rules leave it out.
+Names follow cuBLAS, cuBLASLt, cuDNN, CUTLASS (documented by its profiler), Tensile, hipBLASLt and Composable
+Kernel. A name without this information, such as a generated one, is of unknown kind: rules leave it out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GEMM = expression(
     r"|triton_(?:tem\w*_)?(?:add|b|baddb)?mm(?![a-z])",
     re.IGNORECASE,
 )
-"""Kernels that multiply matrices; `gemv` kernels multiply by one vector, where the unit matters little."""
+"""Kernels that multiply matrices. `gemv` kernels multiply by one vector, where the unit matters little."""
 
 TENSOR = expression(
     r"tensor_?op|nvjet|[hi]mma|w?gmma|wmma|umma|tcgen05|warpgroup"
@@ -28,36 +28,45 @@ TENSOR = expression(
     r"|_MI\d+x\d+x\d+|xdl|gtcx\d|mfma",
     re.IGNORECASE,
 )
-"""Tensor cores (matrix cores): a letter and the size of the instruction (`s884`, `h1688`, `s16816` …), the
-instruction's or the class' name, all of the `nvjet` family; `_MI16x16x1`, `xdl`, `gtcx` on AMD."""
+"""Names of tensor cores (matrix cores).
+
+A letter and the size of the instruction (`s884`, `h1688`, `s16816` …), the name of the instruction or class,
+and the whole `nvjet` family; `_MI16x16x1`, `xdl`, `gtcx` on AMD.
+"""
 
 PLAIN = expression(
     r"simt|ffma|(?<![a-z0-9])[sh]gemm(?![a-z])|sgemmEx|f32f32_f32f32|Cijk_\w*_MT\d+x\d+x\d+_\w",
     re.IGNORECASE,
 )
-"""Other cores: `sgemm` and `hgemm` without such a size, CUTLASS' `simt`, fused multiply-add (`ffma`), 32-bit
-inputs that are not rounded to tf32; a Tensile kernel that names its parameters behind the tile and no matrix
-instruction among them. A name that ends with the tile was shortened, and leaves it open."""
+"""Names of other cores.
+
+`sgemm` and `hgemm` without such a size, CUTLASS's `simt`, fused multiply-add (`ffma`), 32-bit inputs that are
+not rounded to tf32; a Tensile kernel that names its parameters after the tile without a matrix instruction. A
+name that ends with the tile was shortened, and leaves it open.
+"""
 
 PLAIN_CONVOLUTION = expression(
     r"(?<![a-z])scudnn|(?<!reduce_)(?:dgrad|wgrad)\w*<(?:int, )?float", re.IGNORECASE
 )
-"""Convolutions in 32 bits on other cores than the tensor cores: cuDNN's `scudnn` family, and its engines for
-gradients (`dgrad_engine<float`, `wgrad_alg0_engine<float`). Those that say `gemm` are told by the patterns above."""
+"""Names of 32-bit convolutions without tensor cores.
+
+cuDNN's `scudnn` family, and its engines for gradients (`dgrad_engine<float`, `wgrad_alg0_engine<float`).
+Names with `gemm` are matched by the patterns above.
+"""
 
 NARROW = expression(r"_(?:align[abc]?|ldg)(\d+)(?![0-9])", re.IGNORECASE)
-"""How many elements a kernel loads at once (`align8`, `aligna4_alignc4`, `ldg8`)."""
+"""Number of elements that a kernel loads at once (`align8`, `aligna4_alignc4`, `ldg8`)."""
 
 ALWAYS_WIDE = expression(r"nvjet|warpgroupsize", re.IGNORECASE)
-"""Kernels whose unit of copying takes nothing but rows that begin at multiples of 16 bytes."""
+"""Kernels whose copy unit only takes rows that begin at multiples of 16 bytes."""
 
 TWO_BYTES = expression(r"bf16|f16|fp16|(?<![a-z])h\d+gemm", re.IGNORECASE)
-"""Names that say that what is multiplied has 16 bits."""
+"""Names of kernels that multiply 16-bit numbers."""
 
 
 @remembered
 def unit(name: str) -> Kind | None:
-    """Whether a matrix kernel uses tensor cores by its name; None for other kernels and where it says nothing.
+    """Classify a matrix kernel by its name as `tensor` or `plain`; None for other kernels and unknown names.
 
     >>> unit("volta_sgemm_128x32_nt"), unit("volta_fp16_s884gemm_fp16_128x64_nn"), unit("nvjet_tst_128x256")
     ('plain', 'tensor', 'tensor')
@@ -73,7 +82,7 @@ def unit(name: str) -> Kind | None:
 
 @remembered
 def is_gemm(name: str) -> bool:
-    """Whether a kernel multiplies matrices by its name.
+    """Check whether a kernel multiplies matrices, by its name.
 
     >>> is_gemm("ampere_sgemm_32x128_tn"), is_gemm("splitKreduce_kernel"), is_gemm("gemv2T_kernel")
     (True, False, False)
@@ -83,7 +92,7 @@ def is_gemm(name: str) -> bool:
 
 @remembered
 def is_plain_convolution(name: str) -> bool:
-    """Whether a kernel convolves in 32 bits without tensor cores, by its name.
+    """Check whether a kernel convolves in 32 bits without tensor cores, by its name.
 
     >>> is_plain_convolution("cudnn_infer_volta_scudnn_128x64_relu_small_nn_v1")
     True
@@ -95,7 +104,7 @@ def is_plain_convolution(name: str) -> bool:
 
 @remembered
 def loaded_elements(name: str) -> int | None:
-    """How many elements a matrix kernel loads at once by its name, the fewest it names; None where it says nothing.
+    """Parse how many elements a matrix kernel loads at once, the smallest number in its name; None without one.
 
     >>> loaded_elements("cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_tn_align1")
     1
@@ -108,7 +117,7 @@ def loaded_elements(name: str) -> int | None:
 
 @remembered
 def is_always_wide(name: str) -> bool:
-    """Whether a matrix kernel is of a kind that no unaligned product can use.
+    """Check whether a matrix kernel is of a kind that unaligned products cannot use.
 
     >>> is_always_wide("nvjet_tst_128x256"), is_always_wide("ampere_sgemm_32x128_tn")
     (True, False)
@@ -118,7 +127,7 @@ def is_always_wide(name: str) -> bool:
 
 @remembered
 def named_bytes(name: str) -> int:
-    """The bytes of an element that a matrix kernel on tensor cores multiplies, by its name; 4 where it says nothing.
+    """Parse the bytes per element of a tensor-core matrix kernel from its name; 4 by default.
 
     >>> named_bytes("cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_tn_align1")
     2
@@ -129,7 +138,7 @@ def named_bytes(name: str) -> int:
 
 
 def is_reduction(name: str) -> bool:
-    """Whether a kernel only adds up what a split product left.
+    """Check whether a kernel only sums the parts of a split product.
 
     >>> is_reduction("void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasGemmParams)")
     True

@@ -1,4 +1,4 @@
-"""The modules of a model as a trace tells of them, and which module launched each device op."""
+"""Modules of a model as recorded in a trace, and the module that launched each device op."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WRAPPER = re.compile(
 
 @remembered
 def module_class(name: str) -> str | None:
-    """The class of module, or the kind of range, that a recorded name stands for; None for any other name.
+    """Parse the module class, or kind of wrapper range, from a recorded name; None for other names.
 
     >>> module_class("nn.Module: Linear_12"), module_class("FSDP::pre_forward (layers.3)")
     ('Linear', 'FSDP::pre_forward')
@@ -40,7 +40,7 @@ def module_class(name: str) -> str | None:
 
 
 def innermost_class(hierarchy: str) -> str | None:
-    """The class of the innermost module of a recorded hierarchy; None for an empty one.
+    """Parse the class of the innermost module of a recorded hierarchy; None for an empty one.
 
     >>> innermost_class("SELF(Net)::forward.fc(Linear)::forward"), innermost_class("")
     ('Linear', None)
@@ -55,11 +55,11 @@ def innermost_class(hierarchy: str) -> str | None:
 class Modules:
     """One way in which modules are recorded.
 
-    `origin` is python (rows of nn.Module), range (annotations) or hierarchy (an argument of ops). `calls` are the
-    rows of `host_ops` that are calls of modules (or ops that name one), `owner` the class of each, an index of
-    `classes`, `instance` its recorded name as a number, `self_ns` its time outside calls of modules within it.
-    `launcher` is per row of `device_ops` the class of the innermost module that launched it, -1 outside;
-    None where no thread that called modules recorded anything else, so that what it launched is not known.
+    `origin` is python (rows of nn.Module), range (annotations) or hierarchy (an argument of ops). `calls` are
+    the rows of `host_ops` that are calls of modules (or ops that name one). `owner` is the class of each, an
+    index of `classes`; `instance` its recorded name as a number; `self_ns` its time outside inner module
+    calls. `launcher` is, per row of `device_ops`, the class of the innermost module that launched it, -1
+    outside. It is None if no thread that called modules recorded anything else, which leaves launches unassigned.
     """
 
     origin: str
@@ -72,7 +72,7 @@ class Modules:
 
 
 def modules(trace: Trace) -> tuple[Modules, ...]:
-    """Every way in which this trace tells of modules; empty where it does not."""
+    """Find every way in which this trace records modules; empty if it does not."""
     tables = [
         _called(trace, "python", "python"),
         _called(trace, "range", "range"),
@@ -82,9 +82,9 @@ def modules(trace: Trace) -> tuple[Modules, ...]:
 
 
 def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
-    """Modules that are rows of a kind, which are a tree of their own.
+    """Find modules that are rows of one kind, in a call tree of their own.
 
-    A call belongs to the module that runs when it begins: ends jitter against those of ops within.
+    A call belongs to the module that runs when the call begins, since ends jitter against those of inner ops.
     """
     names = trace.texts("host_ops", "name")
     classes_of = list(map(module_class, names.texts))
@@ -121,14 +121,14 @@ def _called(trace: Trace, origin: str, kind: str) -> Modules | None:
 
 
 def _may_launch(trace: Trace, rows: Ints) -> bool:
-    """Whether a thread of these rows recorded ops or calls at all; some profilers place them elsewhere."""
+    """Check whether a thread of these rows recorded any ops or calls; some profilers put them on other threads."""
     thread = trace.numbers("host_ops", "thread")
     works = thread[of_kind(trace, "host_ops", "op", "runtime")]
     return not set(distinct(thread[rows]).tolist()).isdisjoint(distinct(works).tolist())
 
 
 def _by_hierarchy(trace: Trace) -> Modules | None:
-    """Modules that an argument of every op names."""
+    """Find modules that an argument of every op names."""
     column: SparseColumn | None = trace.sparse.get(HIERARCHY)
     if column is None or column.categories is None or not len(column.rows):
         return None

@@ -1,8 +1,8 @@
-"""Kernels that only pass over numbers: chains of single pointwise operators, and copies into another layout (R27, R37).
+"""Pointwise kernels: chains that a fused kernel could replace, and layout copies (R27, R37).
 
-A chain: kernels of one stream, one right after the other, each of a pointwise operator over equally many elements, all
-launched by one thread. A copy into another layout: `aten::copy_` of numbers of one type by a kernel of elements, as in
-`contiguous()`; where both sides lie alike, a copy is none of a kernel.
+Chain: consecutive kernels of one stream, each of a pointwise operator over equally many elements, all
+launched by one thread. Layout copy: an `aten::copy_` between tensors of one type by an elementwise kernel, as
+in `contiguous()`; if both sides have the same layout, a copy does not use a kernel.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MIN_CHAIN = 3
-"""Two pointwise kernels in a row stand in any model (a scale and a sum); a chain has more.
+"""Kernels of a chain at least; two pointwise kernels in a row occur in any model (a scale and a sum).
 
-Chains of 2, 3 and 4 and more take 4.4, 2.9 and 0.0 % of the GPU work of a real Qwen (its rotary embedding has three), 3.2, 1.7
-and 1.0 % of a recommender's; simulated jobs with unfused activations 5.2 % of each, clean ones nothing.
+Chains of 2, 3 and 4 and more take 4.4, 2.9 and 0.0 % of the GPU work of a real Qwen (its rotary embedding has
+three), 3.2, 1.7 and 1.0 % of a recommender's; simulated jobs with unfused activations 5.2 % of each, clean
+ones nothing.
 """
 
 MAX_NAMED = 6
-"""How many ops of a chain are named."""
+"""Ops of a chain that its text names at most."""
 
 COPY = "aten::copy_"
 COPIED_BY = ("aten::clone", "aten::contiguous", "aten::reshape", "aten::_to_copy", "aten::to")
-"""The ops in which a copy is one for its own sake, and no part of other work as of padding."""
+"""Ops in which a copy is the purpose, not part of other work such as padding."""
 
 _POINTWISE = re.compile(
     r"(?:^|[\s:])(?:vectorized_|unrolled_|vectorized_templated_)?elementwise_kernel"
@@ -51,10 +52,10 @@ _FILL = re.compile(r"FillFunctor")
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """What was found, as rows of `device_ops`.
+    """Chains and copies, as rows of `device_ops`.
 
-    `chained` are the kernels of all chains in their order, `chain` the number of the chain of each, `longest` whether it
-    is the longest of its chain (the first of equals); `copies` are copies into another layout.
+    `chained` are the kernels of all chains in order; `chain` is the number of the chain of each; `longest`
+    whether it is the longest of its chain (the first of equals); `copies` are layout copies.
     """
 
     chained: Ints
@@ -65,7 +66,7 @@ class Pointwise:
 
 @remembered
 def is_pointwise(name: str) -> bool:
-    """Whether a kernel of PyTorch passes over elements one by one, reading some of them.
+    """Check whether a PyTorch kernel processes elements one by one and reads some of them.
 
     >>> is_pointwise("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, int>(int)")
     True
@@ -76,7 +77,7 @@ def is_pointwise(name: str) -> bool:
 
 
 def pointwise(trace: Trace) -> Pointwise:
-    """The chains of pointwise kernels of a trace, and its copies into another layout, by recorded shapes."""
+    """Find the chains of pointwise kernels of a trace, and its layout copies, by recorded shapes."""
     is_kernel = of_kind(trace, "device_ops", "kernel")
     kernels = (is_kernel & is_named(trace.texts("device_ops", "name"), is_pointwise)).nonzero()[0]
     if len(kernels):
@@ -97,12 +98,12 @@ def pointwise(trace: Trace) -> Pointwise:
 
 
 def _is_in_place(name: str) -> bool:
-    """Whether an op writes into its input, as loops over tensors do."""
+    """Check whether an op writes into its input, as loops over tensors do."""
     return name.endswith("_")
 
 
 def _is_layout_copy(trace: Trace, recorded: Shapes, op: Ints, number: Ints) -> Bools:
-    """Which of some kernels copy numbers of one type for the copy's own sake."""
+    """Mark kernels that copy numbers of one type for the sake of the copy."""
     names = trace.texts("host_ops", "name")
     is_copy = np.append(is_named(names, COPY.__eq__), False)[op]
     copies = is_copy.nonzero()[0]
@@ -116,15 +117,16 @@ def _is_layout_copy(trace: Trace, recorded: Shapes, op: Ints, number: Ints) -> B
 
 
 def _keeps_type(text: str | None) -> bool:
-    """Whether what is written has the type of what is read."""
+    """Check whether input and output have the same type."""
     types = [kind for kind in flops.types(text)[:2] if kind]
     return bool(types) and len(set(types)) == 1
 
 
 def elements(recorded: Shapes, number: Ints) -> Ints:
-    """How many elements the largest input of each op has; 0 where that is not known."""
+    """Count the elements of the largest input of each op; 0 if unknown."""
 
     def largest(dims: str) -> int:
+        """Count the elements of the largest input."""
         sizes = [prod(size) for size in flops.shapes(dims) if size]
         return min(max(sizes, default=0), 2**62)
 
@@ -134,7 +136,7 @@ def elements(recorded: Shapes, number: Ints) -> Ints:
 
 
 def _chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Ints, Ints, Bools]:
-    """(the kernels of the chains, the number of the chain of each, whether it is the longest of its chain)."""
+    """Find the chains: (their kernels, number of the chain of each, whether it is the longest of its chain)."""
     stream = trace.nullable("device_ops", "stream")
     start = trace.numbers("device_ops", "ts_ns")
     queue = numbered(np.where(stream.missing, -1, stream.values))[1] * len(trace.derived(devices))
@@ -163,12 +165,12 @@ def _chains(trace: Trace, kernels: Ints, size: Ints) -> tuple[Ints, Ints, Bools]
 
 
 def chain_kinds(trace: Trace, found: Pointwise) -> tuple[Ints, Ints]:
-    """(for each chain the number of its kind, the chains of the same ops; for each kind the first of its chains)."""
+    """Group chains of the same ops: (kind of each chain, first chain of each kind)."""
     first = np.diff(found.chain, prepend=-1).nonzero()[0]
     links: Launches = trace.derived(launches)
     codes = trace.texts("host_ops", "name").codes[links.op[found.chained]].astype(np.uint64)
     step = (np.arange(len(codes)) - first[found.chain]).astype(np.uint64)
-    # A hash of the ops in their order: two kinds that share it would be told apart by nothing but their names.
+    # Hash the ops in their order. Kinds with equal hashes would be merged.
     weighted = (codes + np.uint64(1)) * np.power(np.uint64(_ODD), step)
     keys, kind = numbered(np.add.reduceat(weighted, first).view(np.int64))
     sample = np.full(len(keys), len(first), np.int64)
@@ -180,7 +182,7 @@ _ODD = 0x9E3779B97F4A7C15
 
 
 def chain_text(trace: Trace, found: Pointwise, chain: int) -> str:
-    """The ops of a chain, one after the other."""
+    """List the ops of a chain as text."""
     rows = found.chained[np.searchsorted(found.chain, chain) :][: MAX_NAMED + 1]
     rows = rows[found.chain[np.searchsorted(found.chain, chain) :][: MAX_NAMED + 1] == chain]
     links: Launches = trace.derived(launches)

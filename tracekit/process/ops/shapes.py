@@ -25,7 +25,7 @@ DIMS, TYPES = "Input Dims", "Input type"
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Per row of `host_ops` the number of its (dims, types), -1 where no shape is recorded.
+    """Number of the (dims, types) of each row of `host_ops`, -1 if no shape is recorded.
 
     `dims[number]` and `types[number]` are the texts as recorded.
     """
@@ -36,7 +36,7 @@ class Shapes:
 
 
 def shapes(trace: Trace) -> Shapes:
-    """The distinct input shapes and types of host ops."""
+    """Collect the distinct input shapes and types of host ops."""
     dims, dims_texts = _codes(trace, DIMS)
     if not dims_texts:
         return Shapes(_none(len(dims)), [], [])
@@ -55,12 +55,12 @@ def shapes(trace: Trace) -> Shapes:
 
 
 def _none(length: int) -> Ints:
-    """No number for so many rows, in the memory of one; not to be written to."""
+    """Broadcast -1 to `length` rows; read-only."""
     return all_alike(np.int64(-1), length)
 
 
 def _codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:
-    """(per host op the code of its text, -1 without one; the texts) of a recorded argument."""
+    """Look up a recorded argument: (code of the text of each host op, -1 without one; texts)."""
     column: SparseColumn | None = trace.sparse.get(key)
     ids = trace.numbers("host_ops", "id")
     if column is None or column.categories is None or not len(column.rows):
@@ -75,10 +75,10 @@ def _codes(trace: Trace, key: str) -> tuple[Ints, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The matrix products of a trace, each counted once, at the innermost op whose shapes tell of it.
+    """Matrix products of a trace, each counted once, at the innermost op whose shapes describe it.
 
-    Per row of `host_ops` the number of its product, -1 for all others; `products[number]` with the op's
-    name. `owner` is per row of `device_ops` the host row of the product it was launched for, -1 for none.
+    `number` is the product of each row of `host_ops`, -1 for none; `products[number]` has the op's name.
+    `owner` is, per row of `device_ops`, the host row of the product it was launched for, -1 for none.
     """
 
     number: Ints
@@ -87,7 +87,7 @@ class Products:
 
 
 def products(trace: Trace) -> Products:
-    """The matrix products of a trace by their recorded shapes."""
+    """Find the matrix products of a trace by their recorded shapes."""
     recorded: Shapes = trace.derived(shapes)
     names = trace.texts("host_ops", "name")
     is_op = of_kind(trace, "host_ops", "op") & is_named(names, OPS.__contains__)
@@ -114,14 +114,14 @@ def products(trace: Trace) -> Products:
 
 
 def owners(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Ints:
-    """Per device op the nearest chosen host op around its launch, or that op itself; -1 for none."""
+    """Find the nearest chosen host op around the launch of each device op, or the launching op itself; -1 for none."""
     links: Launches = trace.derived(launches)
     issued = np.where(links.op >= 0, links.op, links.call)
     return nearest_or_self(trace, chosen, issued)
 
 
 def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> Ints:
-    """For each host row the nearest chosen row that is or encloses it; -1 for none, and for row -1."""
+    """Map each host row to itself if chosen, else to its nearest chosen ancestor; -1 for none, and for row -1."""
     out = rows.copy()
     above = (rows >= 0).nonzero()[0]
     above = above[~chosen[rows[above]]]
@@ -130,7 +130,7 @@ def nearest_or_self(trace: Trace, chosen: npt.NDArray[np.bool_], rows: Ints) -> 
 
 
 def device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints]:
-    """(launches, Σ duration, busy) of each group of device ops; busy is a union per device, Σ over devices."""
+    """Sum each group of device ops: (launches, total duration, busy time as a union per device, summed)."""
     rows, of_trace = (group >= 0).nonzero()[0], trace.derived(devices)
     start = trace.numbers("device_ops", "ts_ns")[rows]
     dur = trace.numbers("device_ops", "dur_ns")[rows]
@@ -146,9 +146,9 @@ def device_work(trace: Trace, group: Ints, count: int) -> tuple[Ints, Ints, Ints
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The time of groups of host ops, on each thread: merged intervals, so that recursion counts once.
+    """Time of groups of host ops on each thread, as merged intervals, so recursion counts once.
 
-    Points on one axis, on which threads follow one another and groups too.
+    Intervals of one group and thread do not overlap.
     """
 
     count: int
@@ -160,7 +160,7 @@ class Calls:
 
 
 def calls(trace: Trace, rows: Ints, group: Rows, count: int) -> Calls:
-    """The merged intervals of these host rows by group and thread, and the wall time of each group."""
+    """Merge these host rows by group and thread, and measure the wall time of each group."""
     if sweeps.native is not None:
         in_order = trace.derived(nesting).order
         slot = np.full(len(trace.numbers("host_ops", "ts_ns")), -1, in_order.dtype)
@@ -187,22 +187,23 @@ def calls(trace: Trace, rows: Ints, group: Rows, count: int) -> Calls:
 
 
 def _calls_in_order(trace: Trace, in_order: Rows, slot: Rows, count: int) -> Calls:
-    """The same by one pass over rows in order of thread and start; `slot` is the group of every row."""
+    """Merge calls in one pass over rows in order of thread and start; `slot` is the group of every row."""
     thread, start, dur = (trace.numbers("host_ops", name) for name in ("thread", "ts_ns", "dur_ns"))
     totals, low, high, first = sweeps.united_calls(in_order, thread, start, dur, slot, count)
     return Calls(count, slot[first], thread[first], low, high, totals)
 
 
 def _placed(lanes: int, *times: Ints) -> tuple[list[Ints], Ints, int]:
-    """(the places of the times, as `_places` has them, of which these are the points; a length that none reaches)."""
+    """Map times to positions: (positions of the times among the points, points, a length that no position reaches)."""
     points, width = _points(lanes, *times)
     return [_places(points, ts) for ts in times], points, width
 
 
 def _points(lanes: int, *times: Ints) -> tuple[Ints, int]:
-    """(what times count from: their earliest; a length that none reaches).
+    """Choose the points: (the earliest time, a length greater than any difference).
 
-    Where so many lanes of that length would overflow, all the times there are: then they count by rank.
+    If `lanes` lanes of that length would overflow, the points are all distinct times, and positions are
+    ranks.
     """
     present = [ts for ts in times if len(ts)]
     low = min((int(ts.min()) for ts in present), default=0)
@@ -214,21 +215,21 @@ def _points(lanes: int, *times: Ints) -> tuple[Ints, int]:
 
 
 def _places(points: Ints, ts_ns: Ints) -> Ints:
-    """The times from the only point on, or their ranks among several."""
+    """Map times to offsets from the only point, or to their ranks among several."""
     return ts_ns - points[0] if len(points) == 1 else np.searchsorted(points, ts_ns)
 
 
 def _times(points: Ints, placed: Ints) -> Ints:
-    """The times that `_places` placed."""
+    """Map positions back to times."""
     return placed + points[0] if len(points) == 1 else points[placed]
 
 
 CALLS_AT_ONCE = 2**17
-"""Of so many intervals at a time it is looked for what lies in them: there are as many as calls."""
+"""Intervals processed at a time, to bound memory: there are as many as calls."""
 
 
 def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
-    """For each group the sums of `values` over the instants (thread, ts_ns) that lie in its calls; thread -1 is nowhere."""
+    """Sum `values` over the instants (thread, ts_ns) inside the calls of each group; thread -1 is outside all."""
     in_thread = (thread >= 0).nonzero()[0]
     lanes = max(int(thread.max(initial=0)), int(made.thread.max(initial=0))) + 1
     points, width = _points(lanes, ts_ns[in_thread], made.start, made.end)
@@ -253,7 +254,7 @@ def during(made: Calls, thread: Ints, ts_ns: Ints, *values: Ints) -> list[Ints]:
 
 
 def launch_threads(trace: Trace) -> Ints:
-    """Per device op the thread that launched it, -1 where the launch is unknown."""
+    """Find the thread that launched each device op; -1 if the launch is unknown."""
     links: Launches = trace.derived(launches)
     thread = trace.numbers("host_ops", "thread")
     issued = np.where(links.call >= 0, links.call, links.op)

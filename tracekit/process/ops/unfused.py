@@ -1,7 +1,7 @@
-"""Attention and losses that are made of single operators: what a fused kernel would not do (rule R27).
+"""Unfused attention and losses: sequences of single operators that a fused kernel replaces (rule R27).
 
-Attention: a product, a softmax of its last axis and a product with the result, one after the other on a
-thread, their shapes fitting. A loss: log-softmax over a vocabulary, and the 32-bit copies made for it.
+Attention: a matrix product, a softmax over the last axis and a product with the result, consecutive on one
+thread, with matching shapes. Loss: log-softmax over a vocabulary, and the 32-bit copies made for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracekit.process.ops.shapes import Shapes, launch_threads, owners, shapes
 Ints = npt.NDArray[np.int64]
 
 VOCABULARY = 8_192
-"""A last axis of at least so many entries is a vocabulary, not a class head or a row of a mask."""
+"""Smallest last axis that counts as a vocabulary, not a class head or a row of a mask."""
 
 PRODUCTS = ("aten::bmm", "aten::baddbmm")
 SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_masked_softmax")
@@ -34,10 +34,10 @@ HALF = ("BFloat16", "Half", "c10::BFloat16", "c10::Half")
 
 @dataclass(frozen=True, slots=True)
 class Unfused:
-    """What was found, as rows of `host_ops`.
+    """Unfused attention and losses, as rows of `host_ops`.
 
-    `first`, `softmax` and `last` are the three ops of each attention; `loss` the log-softmax calls over a
-    vocabulary and `copies` the 32-bit copies of 16-bit numbers of that width, with their `copy_bytes`.
+    `first`, `softmax` and `last` are the three ops of each attention. `loss` are the log-softmax calls over a
+    vocabulary; `copies` the 32-bit copies of 16-bit numbers of that width, with their `copy_bytes`.
     """
 
     first: Ints
@@ -49,12 +49,13 @@ class Unfused:
 
 
 def unfused(trace: Trace) -> Unfused:
-    """The attention and the losses of a trace that are made of single operators, by their recorded shapes."""
+    """Find the attention and losses of a trace that consist of single operators, by their recorded shapes."""
     recorded: Shapes = trace.derived(shapes)
     names = trace.texts("host_ops", "name")
     is_op = of_kind(trace, "host_ops", "op") & (recorded.number >= 0)
 
     def rows_of(wanted: tuple[str, ...]) -> Ints:
+        """Find the ops with these names and a recorded shape."""
         return (is_op & is_named(names, wanted.__contains__)).nonzero()[0]
 
     first, softmax, last = _attention(trace, recorded, rows_of(PRODUCTS), rows_of(SOFTMAX))
@@ -77,7 +78,7 @@ def unfused(trace: Trace) -> Unfused:
 def _attention(
     trace: Trace, recorded: Shapes, products: Ints, softmax: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """(first product, softmax, second product) of each attention."""
+    """Find unfused attention: (first products, softmaxes, second products)."""
     if not len(products) or not len(softmax):
         none = np.empty(0, np.int64)
         return none, none, none
@@ -115,7 +116,7 @@ def _attention(
 
 
 def _fits(recorded: Shapes, names: tuple[str, str], kind: list[int]) -> bool:
-    """Whether the softmax is of the first product's result, and the second product is with the softmax."""
+    """Check whether the softmax takes the first product's result, and the second product takes the softmax's."""
     first = flops.product(names[0], recorded.dims[kind[0]], recorded.types[kind[0]])
     last = flops.product(names[1], recorded.dims[kind[2]], recorded.types[kind[2]])
     scores = flops.shapes(recorded.dims[kind[1]])
@@ -129,12 +130,13 @@ def _fits(recorded: Shapes, names: tuple[str, str], kind: list[int]) -> bool:
 
 
 def _is_vocabulary(text: str) -> bool:
+    """Check whether the last axis of the first input is a vocabulary."""
     dims = flops.shapes(text)
     return bool(dims) and dims[0] is not None and len(dims[0]) > 1 and dims[0][-1] >= VOCABULARY
 
 
 def _copied(dims_text: str, types_text: str | None) -> int:
-    """Bytes of a 32-bit copy of 16-bit numbers of one shape; 0 for any other copy."""
+    """Compute the bytes of a 32-bit copy of 16-bit numbers of one shape; 0 for any other copy."""
     dims, types = flops.shapes(dims_text), flops.types(types_text)
     if len(dims) < 2 or len(types) < 2 or dims[0] != dims[1] or dims[0] is None:
         return 0
@@ -147,7 +149,7 @@ def _copied(dims_text: str, types_text: str | None) -> int:
 
 
 def product_work(trace: Trace, attention: Unfused) -> npt.NDArray[np.bool_]:
-    """Per device op, whether it was launched by one of the two products of an attention."""
+    """Mark device ops launched by one of the two products of an attention."""
     chosen = np.zeros(len(trace.numbers("host_ops", "ts_ns")), np.bool_)
     chosen[attention.first] = chosen[attention.last] = True
     launched: npt.NDArray[np.bool_] = owners(trace, chosen) >= 0
@@ -157,7 +159,7 @@ def product_work(trace: Trace, attention: Unfused) -> npt.NDArray[np.bool_]:
 def score_passes(
     trace: Trace, recorded_attention: Unfused, extra: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Per device op, whether it is the shortest between the products of its attention that passes over all scores."""
+    """Mark the shortest device op between the products of each attention that passes over all scores."""
     recorded: Shapes = trace.derived(shapes)
     rows = extra.nonzero()[0]
     softmax = recorded_attention.softmax[np.lexsort(_by_thread(trace, recorded_attention.first))]
@@ -176,12 +178,16 @@ def score_passes(
 
 
 def _by_thread(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """What host rows are ordered by, thread and start."""
+    """Build the sort keys of host rows for `np.lexsort`: start, then thread (primary)."""
     return trace.numbers("host_ops", "ts_ns")[rows], trace.numbers("host_ops", "thread")[rows]
 
 
 def _latest_product(trace: Trace, recorded_attention: Unfused) -> Ints:
-    """Per device op the attention, by the order of first products, whose first product its thread launched last; -1."""
+    """Find the attention whose first product each device op's thread launched last; -1 if none.
+
+    Attentions are numbered by thread and start of their first product. If the op's own thread has none, the
+    result may belong to an earlier thread.
+    """
     links: Launches = trace.derived(launches)
     start, thread = _by_thread(trace, recorded_attention.first)
     order = np.lexsort((start, thread))
@@ -190,7 +196,7 @@ def _latest_product(trace: Trace, recorded_attention: Unfused) -> Ints:
 
 
 def attention_extra(trace: Trace, recorded_attention: Unfused) -> npt.NDArray[np.bool_]:
-    """Per device op, whether it was launched within an attention, its two products left out."""
+    """Mark device ops launched within an attention, without its two products."""
     links: Launches = trace.derived(launches)
     count = len(links.ts_ns)
     if not len(recorded_attention.first) or not count:
@@ -212,7 +218,10 @@ def attention_extra(trace: Trace, recorded_attention: Unfused) -> npt.NDArray[np
 
 
 def _latest(thread: Ints, start: Ints, asked_thread: Ints, asked_ns: Ints) -> Ints:
-    """For each instant the last of the sorted (thread, start) not after it; -1 if there is none."""
+    """Find the last of the sorted (thread, start) at or before each instant; -1 for none.
+
+    The result may belong to an earlier thread: callers compare threads.
+    """
     times = np.concatenate((start, asked_ns))
     low = int(times.min(initial=0))
     width = int(times.max(initial=0)) - low + 2

@@ -1,6 +1,6 @@
 """Classes of work by the stage that launched them: rows of `work_classes` and `unfused_work`.
 
-On the device where one was recorded: unions per device. On the host otherwise: unions per thread.
+On the device if one was recorded: unions per device. Otherwise on the host: unions per thread.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ Bools = npt.NDArray[np.bool_]
 
 
 def work_stages(trace: Trace) -> Ints:
-    """Per device op the code of the outermost stage that it belongs to, by its launch if known; -1 outside."""
+    """Find the outermost stage (code) of each device op, by its launch if known; -1 outside all stages."""
     place: Placement = trace.derived(placement)
     return np.where(place.known, stage_at(trace, place.ts_ns), -1)
 
 
 def on_device(trace: Trace, classes: Mapping[str, Bools]) -> dict[str, Any]:
-    """Columns stage, class, device, count, busy_ns, top, capability; a device op may be of several classes."""
+    """Sum classes of device work: stage, class, device, count, busy_ns, top, capability.
+
+    An op may be in several classes.
+    """
     stage, of_trace = trace.derived(work_stages), trace.derived(devices)
     rows = [mask.nonzero()[0] for mask in classes.values()]
     ops = np.concatenate(rows) if rows else np.empty(0, np.int64)
@@ -63,7 +66,7 @@ class Spans(NamedTuple):
 
 
 def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
-    """The same columns for intervals on the host; `all` is the wall of each stage, of the steps without stages."""
+    """Sum classes of host work, same columns; `all` is the wall time of each stage, or of the steps without stages."""
     walls, wall_stage = _walls(trace)
     begin = walls.ts_ns
     none = np.zeros(len(begin), np.int64)
@@ -91,7 +94,7 @@ def on_host(trace: Trace, classes: Mapping[str, Spans]) -> dict[str, Any]:
 
 
 def _walls(trace: Trace) -> tuple[Stages | Steps, Ints]:
-    """(the outermost stages, else the steps; the code of the stage of each, -1 for a step)."""
+    """Select the outermost stages, else the steps: (windows, stage code of each, -1 for a step)."""
     stages = trace.derived(outer_stages)
     if len(stages):
         return stages, stages.stage.codes.astype(np.int64)
@@ -100,7 +103,7 @@ def _walls(trace: Trace) -> tuple[Stages | Steps, Ints]:
 
 
 def _who(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
-    """Class and stage of keys class × stages + stage + 1."""
+    """Decode keys class × stages + stage + 1 to class and stage."""
     names = [*stage_names(trace), None]
     stages = len(names)
     return {
@@ -110,7 +113,7 @@ def _who(trace: Trace, classes: list[str], key: Ints) -> dict[str, Any]:
 
 
 def top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names: Any) -> Any:
-    """The name with most Σ duration in each group; the first of equals, None for an empty group."""
+    """Find the name with most total duration in each group; the first of equals, None for an empty group."""
     width = len(names) + 1
     pairs, pair = numbered(group * width + codes + 1)
     sums = summed(pair, dur, len(pairs))
@@ -125,7 +128,7 @@ def top_names(group: Ints, codes: npt.NDArray[Any], dur: Ints, count: int, names
 
 
 def _capabilities(trace: Trace, device: Nullable) -> Nullable:
-    """Compute capability × 10 of each of these devices; missing where `deviceProperties` does not tell it."""
+    """Look up compute capability × 10 of each of these devices; missing if `deviceProperties` lacks it."""
     properties = trace.meta.get("deviceProperties")
     capabilities: dict[Any, int] = {}
     for entry in properties if isinstance(properties, list) else ():
@@ -137,13 +140,15 @@ def _capabilities(trace: Trace, device: Nullable) -> Nullable:
                 10 * major + minor
             )
     same = set(capabilities.values())
-    if len(same) == 1:  # ordinals may not fit (renumbered devices): one model is one answer
+    if (
+        len(same) == 1
+    ):  # Ordinals may not match (renumbered devices), but one model gives one answer.
         return Nullable(np.full(len(device), same.pop()), np.zeros(len(device), np.bool_))
     recorded = numbers_or_none(list(map(capabilities.get, device.values.tolist())))
     return Nullable(recorded.values, recorded.missing | device.missing)
 
 
 def _small(value: object) -> int | None:
-    """A whole number from 0 to 99; None for anything else."""
+    """Accept a whole number from 0 to 99; None for anything else."""
     is_small = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 100
     return value if is_small and isinstance(value, int) else None

@@ -1,4 +1,4 @@
-"""What a serving engine's name of one iteration says of the batch that it runs."""
+"""Parsing of batch sizes from the iteration names of serving engines (vLLM, SGLang, ATOM, diffusion)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tracekit.model.patterns import expression
 from tracekit.model.remembered import remembered
 
 MAX_COUNT = 10**9
-"""A batch of more requests or tokens than this is no number that an engine wrote."""
+"""Largest plausible count of requests or tokens."""
 
 
 MAX_PAIRS = 10**18
-"""The same of pairs of tokens."""
+"""Largest plausible count of token pairs."""
 
 
 class Batch(NamedTuple):
-    """What one iteration runs: requests whose prompt is processed, requests that generate, their tokens.
+    """Batch of one iteration: prefill requests, decode requests, and their tokens.
 
-    `context_tokens` is Σ over requests of the tokens that they attend to, `attention_pairs` Σ of queries × these.
-    Of a diffusion engine the images of the batch count as requests that generate, and no tokens.
+    `context_tokens` is the sum over requests of the tokens they attend to; `attention_pairs` the sum of
+    queries × these. The images of a diffusion engine count as decode requests without tokens.
     """
 
     prefill_requests: int
@@ -45,7 +45,7 @@ _DIFFUSION = expression(r"execute_diffusion_(\d+)_\d+x\d+\Z", re.ASCII)
 
 @remembered
 def batch(name: str) -> Batch | None:
-    """What a range of this name says of its iteration; None where it is none.
+    """Parse the batch from the name of an iteration; None for other names.
 
     >>> batch("execute_context_1(512)_generation_63(63)")[:4]
     (1, 512, 63, 63)
@@ -67,20 +67,20 @@ def batch(name: str) -> Batch | None:
 
 
 def _executed(name: str) -> Batch | None:
-    """The batch of vLLM's names, and of diffusion engines', which begin with `execute_`."""
+    """Parse names of vLLM and diffusion engines, which begin with `execute_`."""
     if match := _CONTEXT.match(name):
         requests = int(match[1]), _tokens(match[2]), int(match[3]), _tokens(match[4])
         return Batch(*requests, *_sums(match[2], match[4]))
     if match := _DIFFUSION.match(name):
         return Batch(0, 0, int(match[1]), 0)
     if match := _NEW.match(name):
-        # Requests of earlier iterations: nearly all generate, some may still be in their prompt.
+        # Cached requests come from earlier iterations: nearly all decode, some may still prefill.
         return Batch(int(match[1]), None, int(match[2]), None)
     return None
 
 
 def _listed(name: str) -> Batch | None:
-    """The batch of SGLang's and ATOM's names, which list what they run in brackets."""
+    """Parse names of SGLang and ATOM, which list the batch in brackets."""
     if match := _ATOM.match(name):
         return _atom(match[1], {key: int(value) for key, value in _PAIR.findall(match[2])})
     if match := _STEP.match(name):
@@ -90,13 +90,13 @@ def _listed(name: str) -> Batch | None:
 
 
 def _tokens(text: str) -> int | None:
-    """The tokens that are run, which come first in all spellings of the parentheses."""
+    """Parse the tokens to run, which come first in all spellings of the parentheses."""
     match = _FIRST.match(text)
     return int(match[1]) if match else None
 
 
 def _sums(*texts: str) -> tuple[int | None, int | None]:
-    """(Σ sk, Σ sqsk) of the parentheses of vLLM's names; None where they hold only the tokens."""
+    """Parse (Σ sk, Σ sqsk) from the parentheses of vLLM's names; None if they only have the tokens."""
     sums = [_SUMS.match(text) for text in texts]
     if any(match is None for match in sums):
         return None, None
@@ -105,7 +105,7 @@ def _sums(*texts: str) -> tuple[int | None, int | None]:
 
 
 def _told_sums(told: dict[str, int]) -> tuple[int | None, int | None]:
-    """The same of names that list `sk=` and `sqsk=`, alone or by kind of request (`c_sk=`, `g_sk=`)."""
+    """Sum `sk=` and `sqsk=` of listed values, alone or by kind of request (`c_sk=`, `g_sk=`)."""
     keys, pairs = (
         [told[name] for name in (kind, f"c_{kind}", f"g_{kind}") if name in told]
         for kind in ("sk", "sqsk")
@@ -114,9 +114,9 @@ def _told_sums(told: dict[str, int]) -> tuple[int | None, int | None]:
 
 
 def _atom(phase: str, told: dict[str, int]) -> Batch:
-    """ATOM's `prefill[bs=… tok=… …]` and `decode[bs=… tok=… p=… d=… spec=…]`: `p` of these are prompts.
+    """Build ATOM's batch: `prefill[bs=… tok=… …]` and `decode[bs=… tok=… p=… d=… spec=…]`, with `p` prompts.
 
-    With speculative tokens (`spec`) more is run than is generated.
+    With speculative tokens (`spec`) more tokens run than are generated.
     """
     size, tokens, sums = told.get("bs", 0), told.get("tok"), _told_sums(told)
     if phase == "prefill":
@@ -130,7 +130,7 @@ def _atom(phase: str, told: dict[str, int]) -> Batch:
 
 
 def _step(mode: str, told: dict[str, int]) -> Batch | None:
-    """SGLang's `step[MODE bs=… …]`; the steps of a draft model are part of an iteration, not one."""
+    """Build SGLang's batch: `step[MODE bs=… …]`; None for draft-model steps, which are part of an iteration."""
     size, sums = told.get("bs", 0), _told_sums(told)
     if mode == "IDLE":
         return Batch(0, 0, 0, 0, *sums)
@@ -153,7 +153,7 @@ _EXECUTE = expression(r"execute_\w", re.ASCII)
 
 @remembered
 def names_iteration(name: str) -> bool:
-    """Whether a range of this name is one iteration of an engine, whatever it says of its batch.
+    """Check whether a range of this name is one iteration of an engine, with or without batch details.
 
     >>> [names_iteration(n) for n in ("execute_model", "step[DECODE bs=8]", "step[DRAFT bs=8]", "executor")]
     [True, True, False, False]

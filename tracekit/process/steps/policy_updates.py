@@ -1,4 +1,4 @@
-"""Updates whose ranges do not say which model they train: verl's `train_batch`, in a `mini_batch<n>` or alone."""
+"""Model of update ranges whose names do not tell it: verl's `train_batch`, in a `mini_batch<n>` or alone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _MINI_BATCH = re.compile(r"mini_batch\d*\Z")
 
 
 def stage_codes(trace: Trace, rows: Ints, parent: Ints) -> tuple[Ints, tuple[str, ...]]:
-    """(the code of each host row's name, the names) as stages; `rows` are ranges, in the ranges `parent` or -1.
+    """Name ranges as stages: (name code of each host row, names); `rows` are ranges inside ranges `parent`, or -1.
 
-    A training batch that no update of the actor holds is the update of another model. It is as long as the
-    mini-batch around it, where nothing is around that; and it is the critic's where the process names the
-    updates of its actor.
+    A training batch outside any update of the actor updates another model: the critic, if the process names
+    the updates of its actor. The mini-batch around it gets the same name if nothing encloses the mini-batch.
     """
     names = trace.texts("host_ops", "name")
     codes, texts = names.codes.astype(np.int64), names.texts

@@ -1,7 +1,8 @@
-"""Where the work of a recording begins, when no mark divides it: after start-up, and after what it began in the middle of.
+"""Start of the work in a recording without marks: after start-up, and after waits in progress when it began.
 
-Three things can come first: calls of start-up; a call that waits for work launched before the recording; a collective that
-waits for a rank whose recording had not begun. None of them is a cost of the work that follows.
+Three things can come first: start-up calls; a call that waits for work launched before the recording; a
+collective that waits for a rank whose recording had not begun. None of them is a cost of the work that
+follows.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from tracekit.process.steps.start_up import StartUp, device_time, start_up
 Ints = npt.NDArray[np.int64]
 
 MIN_WAIT_NS = 1_000_000
-"""A shorter wait at the start of a recording is not worth a cut."""
+"""Shortest wait at the start of a recording that is cut off."""
 
 SOON = 0.1
 """A call that begins within this share of its own length from the start counts as in progress."""
 
 MOST_WORK_BEFORE = 0.1
-"""A device that did more of its work before had begun already; one that works more during a wait is what is waited for."""
+"""Largest share of device work before the start; a device with more was already at work, or is awaited."""
 
 LEAST_SHARE = 0.5
-"""From the first call of start-up to the last, they take at least this share of the time."""
+"""Share of time that start-up calls must take, from the first to the last."""
 
 SKEW_TIMES, LEAST_OTHERS = 100, 3
-"""A first collective that waits for a rank to begin recording takes so many times the median of so many others of its name."""
+"""A first collective is a recording skew if it takes this many times the median of at least this many others."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyWait:
-    """A call, or a collective, in progress when the recording began: its row (of `host_ops`, or of `device_ops`) and its time."""
+    """Call or collective in progress when the recording began: row of `host_ops` or `device_ops`, and its time."""
 
     row: int
     ts_ns: int
@@ -45,12 +46,12 @@ class EarlyWait:
 
     @property
     def end_ns(self) -> int:
-        """When it returned."""
+        """Time of its return."""
         return self.ts_ns + self.dur_ns
 
 
 def recording_begin(trace: Trace, begin_ns: int) -> int:
-    """When the work of a recording that begins at `begin_ns` does: itself where nothing comes before it."""
+    """Find when the work of a recording that begins at `begin_ns` starts; `begin_ns` if nothing precedes it."""
     begin = begin_ns
     wait = trace.derived(early_wait)
     if wait is not None:
@@ -59,7 +60,7 @@ def recording_begin(trace: Trace, begin_ns: int) -> int:
 
 
 def _start_up_end(trace: Trace, begin_ns: int) -> int:
-    """When the last call returns up to which start-up takes most of the time; `begin_ns` where it does not."""
+    """Find the end of the last call up to which start-up takes most of the time; `begin_ns` if there is none."""
     calls: StartUp = trace.derived(start_up)
     if not len(calls.ts_ns):
         return begin_ns
@@ -73,20 +74,20 @@ def _start_up_end(trace: Trace, begin_ns: int) -> int:
         return begin_ns
     taken = np.cumsum(time.end - time.start)
     is_most = taken >= LEAST_SHARE * (time.end - time.start[0])
-    # Something has to run afterwards.
+    # Some work has to follow.
     last_work = int(trace.numbers("device_ops", "ts_ns").max())
     places = (is_most & (time.end <= last_work) & (taken >= MIN_WAIT_NS)).nonzero()[0]
     return int(time.end[places[-1]]) if len(places) else begin_ns
 
 
 def _work_until(busy: Intervals, ts_ns: Ints) -> Ints:
-    """The part of some time before each instant."""
+    """Measure the busy time before each instant."""
     first = int(busy.start[0]) if len(busy.start) else 0
     return covered(busy, np.full(len(ts_ns), min(first, int(ts_ns.min(initial=first)))), ts_ns)
 
 
 def early_wait(trace: Trace) -> EarlyWait | None:
-    """The call that waits for work launched before the recording: it begins with it, and nothing recorded runs meanwhile."""
+    """Find the first call that waits for work launched before the recording, while no recorded work runs."""
     calls: SyncCalls = trace.derived(sync_calls)
     if not len(calls.row) or not len(trace.numbers("device_ops", "ts_ns")):
         return None
@@ -105,10 +106,10 @@ def early_wait(trace: Trace) -> EarlyWait | None:
 
 
 def early_collective(trace: Trace) -> EarlyWait | None:
-    """The first collective of its name that takes a hundred times as long as the others, before other work.
+    """Find a first collective that takes a hundred times as long as others of its name, before other work.
 
-    It waits for a rank whose recording begins later: where ranks begin to record one after the other, the first
-    collective of those that began early lasts until the last one has begun.
+    It waits for a rank whose recording begins later. If ranks begin to record one after another, the first
+    collective of the early ranks lasts until the last rank has begun.
     """
     is_collective = of_kind(trace, "device_ops", "collective")
     dur, start = trace.numbers("device_ops", "dur_ns"), trace.numbers("device_ops", "ts_ns")

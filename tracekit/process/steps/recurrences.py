@@ -1,7 +1,7 @@
-"""What recurs in a recording without step marks: kernels and annotated ranges, and how long until each comes again.
+"""Recurrences in a recording without step marks: repeating kernels and annotated ranges, and their intervals.
 
-A window that somebody cut out of a run is no step. What repeats in it is a unit of work that another such window
-can be held against.
+A window cut out of a run is not a step. Its repetitions are units of work to compare with other such
+windows.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from tracekit.process.steps.windows import Steps, windows
 Ints = npt.NDArray[np.int64]
 
 LEAST_TIMES = 6
-"""What comes less often has too few intervals to be a rhythm."""
+"""Occurrences needed for a rhythm."""
 
 MOST_NAMES, MOST_ROWS = 4, 200
-"""Most names of a device or thread, those with most time; and most rows of each: beyond it recurrences are put together."""
+"""Names per device or thread at most (those with most time); rows per name before recurrences are merged."""
 
 LEAST_SPAN = 0.8
-"""What recurs during less than this part of the recording does not pace it."""
+"""Share of the recording that a recurrence must span to pace it."""
 
 
 def is_unmarked(steps: Steps, part: str | None) -> bool:
-    """Whether no mark, file name or capture range of the program says which step a source is of."""
+    """Check whether the step is unknown: no mark, file name or capture range of the program gives it."""
     numbered_capture = part is not None and part.startswith("capture")
     unnumbered = steps.origin == "file" and bool(steps.step.missing.all())
     return bool(len(steps)) and unnumbered and not numbered_capture
 
 
 def recurrences(trace: Trace) -> pd.DataFrame | None:
-    """One row a recurrence in a source without step marks, in order; None where there is none, and of any other source.
+    """List the recurrences of a source without step marks, in order; None for other sources, or if nothing recurs.
 
-    kind: launch (a kernel on one device) or range (of one thread, numbers in its name as `#`). dur_ns: from the
-    start of the first of `count` recurrences to the start of what follows them.
+    kind: launch (a kernel on one device) or range (of one thread, numbers in its name as `#`). dur_ns: from
+    the start of the first of `count` recurrences to the start of the next one.
     """
     steps = trace.derived(windows).step_rows
     if not is_unmarked(steps, trace.source.part):
@@ -53,7 +53,7 @@ def recurrences(trace: Trace) -> pd.DataFrame | None:
 
 
 def _launches(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
-    """The kernels of every device that recur."""
+    """Yield the recurring kernels of every device."""
     device, names = trace.nullable("device_ops", "device"), trace.texts("device_ops", "name")
     rows = of_kind(trace, "device_ops", "kernel").nonzero()[0]
     number = np.where(device.missing[rows], -1, device.values[rows])
@@ -65,7 +65,7 @@ def _launches(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
 
 
 def _ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
-    """The annotated ranges of every thread that recur; not those of single collectives."""
+    """Yield the recurring annotated ranges of every thread, without ranges of single collectives."""
     names = trace.texts("host_ops", "name")
     patterns = [None if is_collective(name) else pattern(name) for name in names.texts]
     texts = sorted({text for text in patterns if text is not None})
@@ -82,7 +82,7 @@ def _ranges(trace: Trace, least_span: float) -> Iterator[pd.DataFrame]:
 def _recurring(
     trace: Trace, table: str, rows: Ints, where: Ints, name: Ints, least_span: float
 ) -> Iterator[tuple[tuple[int, int], Ints]]:
-    """((place, name), its starts in order) of those with most time in each place, if they come often enough."""
+    """Yield ((place, name), its starts) for the names with most time in each place that recur often enough."""
     order = np.argsort(trace.numbers(table, "ts_ns")[rows], kind="stable")
     rows, where, name = rows[order], where[order], name[order]
     start, dur = trace.numbers(table, "ts_ns")[rows], trace.numbers(table, "dur_ns")[rows]
@@ -102,7 +102,7 @@ def _recurring(
 
 
 def _rows(kind: str, name: str, device: int | None, starts: Ints) -> pd.DataFrame:
-    """The rows of one thing that recurs; the last ones that fill no row are left out."""
+    """Make the rows of one recurrence; a last partial row is left out."""
     count = -(-(len(starts) - 1) // MOST_ROWS)
     edges = starts[::count]
     return pd.DataFrame(

@@ -1,7 +1,7 @@
-"""What repeats in a recording that no mark divides into steps: iterations of an engine, ranges, launches of a graph.
+"""Steps from repetition in a recording without marks: engine iterations, ranges, graph launches, loops.
 
-Whatever it is, a window lasts from one begin to the next, so that windows hold what was done between ranges too;
-the last one lasts until its range and the work that was launched in it have ended.
+A window lasts from one begin to the next, so windows also contain the work between ranges. The last one lasts
+until its range and the work launched in it have ended.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LEAST_TIMES = 3
-"""A range that comes less often may be anything."""
+"""Repetitions needed; rarer ranges may be anything."""
 
 LEAST_WORK = 0.8
-"""Windows in which less than this part of the device work was launched do not divide the recording."""
+"""Share of the device work that must be launched in the windows."""
 
 LEAST_COVER = 0.5
-"""Ranges that cover less than this part of their time are pieces of what repeats, such as a single op in it."""
+"""Share of their time that ranges must cover; otherwise they are parts of what repeats, such as a single op."""
 
 MOST_WINDOWS = 20_000
-"""What comes more often are pieces."""
+"""Windows at most; ranges that repeat more often are parts of steps."""
 
 LEAST_GRAPH_OPS = 50
-"""Launches of smaller graphs are pieces of an iteration: piecewise graphs of a layer hold 10 to 20 kernels."""
+"""Kernels needed per period of graph launches; piecewise graphs of a layer have 10 to 20 kernels."""
 
 MIN_BACKLOG_NS = 1_000_000
-"""A device that begins sooner after a launch was not busy with what had been launched before the recording."""
+"""Shortest delay after a launch that shows that the device was busy with earlier launches."""
 
 _DIGITS = re.compile(r"\d+")
 _LOOP = re.compile(r"enumerate\(DataLoader\)#|Optimizer\.step#")
@@ -53,7 +53,7 @@ _PIECE = re.compile(r"layer|block|module|mini|micro|chunk|expert|head", re.IGNOR
 
 @remembered
 def pattern(name: str) -> str:
-    """A name with its numbers as `#`: ranges that count their calls are one.
+    """Replace the numbers in a name by `#`, to merge ranges that count their calls.
 
     >>> pattern("FlashAttnFunc, seq = 12, op_id = 345")
     'FlashAttnFunc, seq = #, op_id = #'
@@ -63,9 +63,9 @@ def pattern(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repetition:
-    """Windows in order of start, how they are known (the `origin` of steps), and what begins them.
+    """Windows in order of start, how they are known (the `origin` of steps), and the name of what begins them.
 
-    `rows` are the host ranges that are these windows themselves, and so no stages of them.
+    `rows` are the host ranges that are the windows themselves, and therefore not stages.
     """
 
     ts_ns: Ints
@@ -77,9 +77,9 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ranges:
-    """Annotated ranges of one thread, or of one stream, that lie in no other of them, in order of start.
+    """Outermost annotated ranges of one thread or stream, in order of start.
 
-    `rows` are those of `host_ops`, none for ranges of a stream.
+    `rows` are those of `host_ops`, empty for ranges of a stream.
     """
 
     names: Coded
@@ -88,23 +88,23 @@ class _Ranges:
     rows: Ints
 
     def at(self, places: Ints) -> _Ranges:
-        """Some of them."""
+        """Select rows."""
         rows = self.rows[places] if len(self.rows) else self.rows
         names = Coded(self.names.codes[places], self.names.texts)
         return _Ranges(names, self.ts_ns[places], self.end_ns[places], rows)
 
 
 def repetition(trace: Trace, stages: Ints) -> Repetition | None:
-    """What divides a recording that no mark divides; None where nothing repeats, and of one without device work.
+    """Find the repetition that divides a recording without marks; None without repetition or device work.
 
-    `stages` are the rows of ranges on the step thread that can be stages and lie in no other of these.
+    `stages` are the rows of outermost ranges on the step thread that can be stages.
     """
     if not len(trace.numbers("device_ops", "ts_ns")):
         return None
     ranges = _host_ranges(trace, stages) if len(stages) else _device_ranges(trace)
     present = [ranges.names.texts[code] for code in np.unique(ranges.names.codes).tolist()]
     if sum(map(is_known_stage, present)) > 1:
-        # The stages of a training loop divide it, not the iterations of the engine in one of them.
+        # Divide by the stages of a training loop, not by the engine iterations inside one of them.
         divided = _of_turns(trace, ranges)
         if divided is not None:
             return divided
@@ -112,7 +112,7 @@ def repetition(trace: Trace, stages: Ints) -> Repetition | None:
 
 
 def work_end(trace: Trace, start: int, end: int) -> int:
-    """When the last device op that was launched within a window ends; `start` where none was."""
+    """Find when the last device op launched within a window ends; `start` if there is none."""
     first, last = (
         trace.derived(launch_times),
         trace.numbers("device_ops", "ts_ns") + trace.numbers("device_ops", "dur_ns"),
@@ -122,10 +122,10 @@ def work_end(trace: Trace, start: int, end: int) -> int:
 
 
 def work_begin(trace: Trace, start: int) -> int:
-    """When what the host launches from `start` on begins to run, where most of the time until then it was launched already.
+    """Find when the work launched from `start` on begins to run, if it was queued for most of the time until then.
 
-    The device was then busy with what had been launched before the recording began: its time is none of this
-    work. `start` where the device waited for the host, or nothing was launched.
+    The device was then busy with work launched before the recording began, and that time is not part of this
+    work. Returns `start` if the device waited for the host, or nothing was launched.
     """
     links: Launches = trace.derived(launches)
     rows = links.linked.nonzero()[0]
@@ -141,9 +141,10 @@ def work_begin(trace: Trace, start: int) -> int:
 
 
 def launch_times(trace: Trace) -> Ints:
-    """When each device op was launched; when it began, where no launch is known; long ago, before the first launch.
+    """Find when each device op was launched; its begin if unknown; the least int64 if before all known launches.
 
-    A stream works in order: what began before the first op of a recorded launch, without one, was launched before.
+    A stream works in order: an unlinked op that began before the first op with a recorded launch was launched
+    earlier.
     """
     links: Launches = trace.derived(launches)
     start = trace.numbers("device_ops", "ts_ns")
@@ -156,7 +157,7 @@ def launch_times(trace: Trace) -> Ints:
 
 
 def _iterations(trace: Trace) -> Repetition | None:
-    """The iterations of an engine, of the thread that has most; of ranges within their like the outermost."""
+    """Find engine iterations on the thread with most of them; of nested ranges, the outermost."""
     names = trace.texts("host_ops", "name")
     is_iteration = of_kind(trace, "host_ops", "range") & is_named(names, names_iteration)
     rows = is_iteration.nonzero()[0]
@@ -172,7 +173,7 @@ def _iterations(trace: Trace) -> Repetition | None:
 
 
 def _launch_work(trace: Trace, ranges: _Ranges) -> bool:
-    """Whether enough of the device work with a known launch was launched in these ranges: else they are a part of what repeats."""
+    """Check whether these ranges launched enough of the device work; otherwise they are parts of what repeats."""
     links: Launches = trace.derived(launches)
     if not links.linked.any():
         return True
@@ -182,6 +183,7 @@ def _launch_work(trace: Trace, ranges: _Ranges) -> bool:
 
 
 def _host_ranges(trace: Trace, rows: Ints) -> _Ranges:
+    """Select host rows as ranges, in order of start."""
     start = trace.numbers("host_ops", "ts_ns")[rows]
     rows = rows[np.argsort(start, kind="stable")]
     start = trace.numbers("host_ops", "ts_ns")[rows]
@@ -194,7 +196,7 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 def _device_ranges(trace: Trace) -> _Ranges:
-    """The annotations that were projected to the stream on which they cover most time; those in no other of them."""
+    """Select the outermost projected annotations of the stream on which they cover most time."""
     start, dur = (trace.numbers("device_ranges", name) for name in ("ts_ns", "dur_ns"))
     names = trace.texts("device_ranges", "name")
     queue, _ = of_arrays([trace.nullable("device_ranges", name) for name in QUEUE])
@@ -212,15 +214,17 @@ def _device_ranges(trace: Trace) -> _Ranges:
 
 
 def _may_repeat(name: str) -> bool:
+    """Check whether a range of this name may be a repeating window."""
     return names_iteration(name) or may_be_stage(name)
 
 
 def _windows(
     trace: Trace, begins: _Ranges, origin: str, until: int = 0, least: float = LEAST_WORK
 ) -> Repetition | None:
-    """From each begin to the next; None for a single one, and where they do not hold the work of the recording.
+    """Make windows from each begin to the next; None for a single one, or if they lack work of the recording.
 
-    The last window lasts until its own range and, if given, `until` have ended, and the work launched by then.
+    The last window lasts until its own range and, if given, `until` have ended, and the work launched by
+    then.
     """
     if not 2 <= len(begins.ts_ns) <= MOST_WINDOWS:
         return None
@@ -238,14 +242,14 @@ def _windows(
 
 
 def _hold_work(trace: Trace, issued: Ints, start: int, end: int, least: float) -> bool:
-    """Whether this part of the device work was issued in this time."""
+    """Check whether this share of the device work was issued in this time."""
     dur = trace.numbers("device_ops", "dur_ns")
     inside = (issued >= start) & (issued < end)
     return int(dur[inside].sum()) >= least * int(dur.sum())
 
 
 def _of_ranges(trace: Trace, ranges: _Ranges) -> Repetition | None:
-    """Ranges that repeat: several that take turns, or one that covers most of its time."""
+    """Find repeating ranges: several that take turns, or one that covers most of its time."""
     if len(ranges.ts_ns) < LEAST_TIMES:
         return None
     divided = _of_turns(trace, ranges)
@@ -263,7 +267,7 @@ def _of_ranges(trace: Trace, ranges: _Ranges) -> Repetition | None:
 
 
 def _codes_of_patterns(ranges: _Ranges) -> tuple[Ints, list[str]]:
-    """The pattern of each range as a code, and the patterns."""
+    """Code the pattern of each range: (codes, patterns)."""
     patterns = sorted({pattern(name) for name in ranges.names.texts})
     code_of = {text: code for code, text in enumerate(patterns)}
     codes = np.array([code_of[pattern(name)] for name in ranges.names.texts], np.int64)
@@ -271,7 +275,7 @@ def _codes_of_patterns(ranges: _Ranges) -> tuple[Ints, list[str]]:
 
 
 def _of_turns(trace: Trace, ranges: _Ranges) -> Repetition | None:
-    """Windows of ranges that take turns: they are the stages of the windows, and none is a window itself."""
+    """Make windows of ranges that take turns; the ranges are the stages of the windows."""
     if len(ranges.ts_ns) < LEAST_TIMES:
         return None
     code, patterns = _codes_of_patterns(ranges)
@@ -284,9 +288,9 @@ def _of_turns(trace: Trace, ranges: _Ranges) -> Repetition | None:
 
 
 def _in_turns(ranges: _Ranges, code: Ints, patterns: int) -> int | None:
-    """The first of several ranges that take turns; None where they do not.
+    """Find the first of several ranges that take turns; None if they do not.
 
-    Ranges that come more or less often, as a validation every few steps, do not matter. At its ends a
+    Ranges that come more or less often, such as a validation every few steps, do not matter. At its ends a
     recording may lack a part of a turn: turns then begin with a range that it lacks.
     """
     counts = np.bincount(code, minlength=patterns)
@@ -307,16 +311,16 @@ def _in_turns(ranges: _Ranges, code: Ints, patterns: int) -> int | None:
 
 
 def _covers(ranges: _Ranges, chosen: Mask) -> bool:
-    """Whether ranges cover enough of the time from the first to the last of them."""
+    """Check whether ranges cover enough of the time from the first to the last of them."""
     start, end = ranges.ts_ns[chosen], ranges.end_ns[chosen]
     return union(start, end).total >= LEAST_COVER * float(end.max() - start.min())
 
 
 def _loop(trace: Trace) -> Repetition | None:
-    """Windows between the calls of a training loop that PyTorch marks by itself, of the data loader or the optimizer.
+    """Make windows between PyTorch's own marks of a training loop: data loader or optimizer calls.
 
-    The rarer of both divides the loop: gradients may be accumulated over several batches, and a batch may be
-    used for several updates.
+    The rarer of the two divides the loop: gradients may be accumulated over several batches, and a batch may
+    be used for several updates.
     """
     names = trace.texts("host_ops", "name")
     marks = (of_kind(trace, "host_ops", "range") & is_named(names, _marks_loop)).nonzero()[0]
@@ -331,7 +335,7 @@ def _loop(trace: Trace) -> Repetition | None:
     leading = int(frequent[counts[frequent].argmin()])
     begins = ranges.at((code == leading).nonzero()[0])
     ends = trace.numbers("host_ops", "ts_ns") + trace.numbers("host_ops", "dur_ns")
-    # What was recorded before the first update is no whole step.
+    # The part of the recording before the first update is not a whole step.
     divided = _windows(trace, begins, "repeat", int(ends.max()), LEAST_COVER)
     return None if divided is None else replace(divided, rows=_NO_ROWS)
 
@@ -340,7 +344,7 @@ _marks_loop: Callable[[str], bool] = lambda name: _LOOP.match(name) is not None 
 
 
 def _graphs(trace: Trace) -> Repetition | None:
-    """Launches of a graph that repeat: in every window as many, of graphs of the same sizes."""
+    """Find graph launches that repeat: every window has as many, of graphs of the same sizes."""
     names = trace.texts("host_ops", "name")
     is_graph = of_kind(trace, "host_ops", "runtime") & is_named(names, _launches_graph)
     calls = is_graph.nonzero()[0]
@@ -364,7 +368,7 @@ _launches_graph: Callable[[str], bool] = lambda name: "GraphLaunch" in name  # n
 
 
 def _period(sizes: Ints) -> int | None:
-    """After how many launches the same sizes come again, at least `LEAST_TIMES` in all; None where they do not.
+    """Find the number of launches after which sizes repeat, at least `LEAST_TIMES` times; None if they do not.
 
     >>> _period(np.array([300, 300, 300])), _period(np.array([9, 70, 9, 70, 9, 70])), _period(np.array([1, 2, 3]))
     (1, 2, None)

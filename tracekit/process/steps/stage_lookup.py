@@ -1,4 +1,4 @@
-"""The outermost stage at an instant, on whatever thread something happened."""
+"""Look-up of the outermost stage at an instant, for events on any thread."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Ints = npt.NDArray[np.int64]
 
 
 MAX_NAMES = 64
-"""More names of ranges that are no stages than this are numbered pieces, such as iterations of an engine."""
+"""Range names that are not stages, at most; more of them are numbered pieces, such as engine iterations."""
 
 
 def outer_ranges(trace: Trace) -> Stages:
-    """The annotated ranges of the step thread that lie in no other, in order of start."""
+    """Select the outermost annotated ranges of the step thread, in order of start."""
     ranges = trace.derived(windows).stage_rows
     return ranges.at((ranges.parent.codes < 0).nonzero()[0])
 
 
 def outer_stages(trace: Trace) -> Stages:
-    """The outermost ranges, but for those that are no stages where these have thousands of names.
+    """Select the outermost ranges, without non-stages if these have too many names (`MAX_NAMES`).
 
-    What happens in those is outside any range, and belongs to the stage that the file names, if it names one.
+    Time in the dropped ranges is outside any range, and belongs to the stage in the file name, if any.
     """
     ranges = trace.derived(outer_ranges)
     may_be = is_named(ranges.stage, may_be_stage)
@@ -40,42 +40,42 @@ def outer_stages(trace: Trace) -> Stages:
 
 
 def outermost_ranges(trace: Trace) -> pd.DataFrame:
-    """The frame of `outer_ranges`."""
+    """Convert `select_outer_ranges` to a frame."""
     ranges = trace.derived(outer_ranges)
     return Columns(len(ranges), ranges.arrays).frame()
 
 
 def outermost_stages(trace: Trace) -> pd.DataFrame:
-    """The frame of `outer_stages`."""
+    """Convert `select_outer_stages` to a frame."""
     stages = trace.derived(outer_stages)
     return Columns(len(stages), stages.arrays).frame()
 
 
 def stage_at(trace: Trace, ts_ns: Ints) -> Ints:
-    """For each instant, the code of the outermost stage then in the categories of `stage_names`; -1 outside."""
+    """Find the code of the outermost stage at each instant, an index of `list_outer_stage_names`; -1 outside."""
     stages = trace.derived(outer_stages)
     codes = np.append(stages.stage.codes.astype(np.int64), -1)
     return codes[stages.row_at(ts_ns)]
 
 
 def row_at(windows_: pd.DataFrame, ts_ns: Ints) -> Ints:
-    """The row of the window, of those in order of start, that each instant lies in; -1 outside."""
+    """Find the window (of those in order of start) that contains each instant; -1 outside."""
     start = windows_["ts_ns"].to_numpy()
     return window_at(start, start + windows_["dur_ns"].to_numpy(), ts_ns)
 
 
 def range_at(trace: Trace, ts_ns: Ints) -> npt.NDArray[np.object_]:
-    """The recorded name of the outermost range then, whatever it is, for each instant; None outside."""
+    """Find the recorded name of the outermost range at each instant, stage or not; None outside."""
     ranges = trace.derived(outer_ranges)
     return named(ranges.stage, ranges.row_at(ts_ns))
 
 
 def range_codes_at(trace: Trace, ts_ns: Ints) -> Coded:
-    """The same as codes of names."""
+    """Find the name of the outermost range at each instant, coded."""
     ranges = trace.derived(outer_ranges)
     return Coded(codes_at(ranges.stage, ranges.row_at(ts_ns)), ranges.stage.texts)
 
 
 def stage_names(trace: Trace) -> list[str]:
-    """The names that the codes of `stage_at` stand for."""
+    """List the stage names for the codes of `find_stage_codes_at`."""
     return list(trace.derived(outer_stages).stage.texts)

@@ -1,8 +1,9 @@
-"""Start-up of a process: what it does once, before its work runs at its usual pace.
+"""Start-up of a process: one-time work before it runs at its usual pace.
 
-The runtime creates its context, code is loaded or compiled, libraries create handles and search for algorithms, graphs are
-captured. Calls are recognized by name, or because they are the first of their kind and far longer than all others: a lone
-call counts. Before its first call of the device, a program that starts may record nothing at all.
+The runtime creates its context, code is loaded or compiled, libraries create handles and search for
+algorithms, graphs are captured. Calls are recognized by name, or as the first of their kind that is far
+longer than all others; a lone call counts. Before its first device call, a program that starts may record
+nothing at all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 KINDS = ("context", "code", "library", "compile", "graph", "memory", "other", "program")
-"""What a call of start-up does."""
+"""Kinds of start-up calls."""
 
 KIND_TITLES = {
     "context": "context creation",
@@ -40,27 +41,27 @@ KIND_TITLES = {
     "other": "other first calls",
     "program": "start of the program",
 }
-"""What people read for each kind."""
+"""Title of each kind."""
 
 CONTEXT, CODE, LIBRARY, COMPILE, GRAPH, MEMORY, OTHER, PROGRAM = range(len(KINDS))
 
 NO_CALLS = "no calls"
-"""The name of time in which a program that starts records nothing."""
+"""Name of time in which a starting program records nothing."""
 
 NAMED_NS = 100_000
-"""A shorter call is no start-up, whatever its name: handles and attributes are asked for in every step."""
+"""Shortest call that counts as start-up by its name: handles and attributes are also queried in every step."""
 
 FIRST_CALL_NS, FIRST_CALL_TIMES = 1_000_000, 20
-"""A call with an ordinary name takes at least so long, and so many times as long as the others of its name as a rule."""
+"""A call with an ordinary name must last this long, and this many times the median of others with its name."""
 
 JIT_NS = 10_000_000
-"""An op that compiles what it runs takes at least so long."""
+"""Shortest op that counts as compiling the code it runs."""
 
 LEAST_SILENCE = 0.5
-"""A program that starts records nothing for at least this share of the time before its first call of the device."""
+"""Share of the time before its first device call in which a starting program records nothing, at least."""
 
 MAX_FIRST_CALLS = 1_000
-"""Most long calls that are looked at one by one, in order of time."""
+"""Long calls examined one by one at most, in order of time."""
 
 COMPILING = re.compile(
     r".*(\(dynamo_timed\)|compile_fx|compile_inner|TorchInductor|async_compile|CachingAutotuner"
@@ -89,7 +90,7 @@ _LAUNCHES = re.compile(r"(cu|cuda|hip)\w*(Launch|Memset)")
 _DRIVER_LAUNCH = re.compile(r"cuLaunchKernel|hipModuleLaunchKernel|hipExtModuleLaunchKernel")
 _COPIES_OR_WAITS = re.compile(r"memcpy|synchronize|wait|query|peer|prefetch", re.IGNORECASE)
 _NO_JIT = re.compile(r"aten::|Torch-Compiled Region|CompiledF|## Call|triton_")
-"""Ops that run code which is made elsewhere, or bring it with them."""
+"""Ops that run prebuilt code, or code compiled elsewhere."""
 
 _JIT_OP = re.compile(r"fused_|fallback_function|TensorExpr|(Cuda|NvFuser)\w*Fusion|prim::|triton")
 _COMPILE_FRAME = re.compile(
@@ -104,7 +105,7 @@ _ALLOCATING_OP = re.compile(r"aten::(new_)?empty(_strided|_like|_permuted)?$")
 
 @remembered
 def _kind_by_name(name: str) -> int:
-    """The kind of start-up by name alone; -1 for other names."""
+    """Classify a start-up call by name alone; -1 for other names."""
     start = name[:300]
     patterns = (
         (_LOADS, CODE),
@@ -118,10 +119,10 @@ def _kind_by_name(name: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartUp:
-    """The calls of start-up in order of start, none inside another one.
+    """Start-up calls in order of start, none inside another.
 
-    `row` is that of `host_ops`, -1 for a Python function and for time without any row; `usual_ns` the median of other calls of the name, -1 where it is a
-    lone one or its name alone tells.
+    `row` is that of `host_ops`, -1 for a Python function and for time without any row. `usual_ns` is the
+    median of other calls with the name, -1 for a lone call or one recognized by its name.
     """
 
     row: Ints
@@ -134,17 +135,17 @@ class StartUp:
 
     @property
     def end_ns(self) -> Ints:
-        """When each of them returned."""
+        """End of each call."""
         return self.ts_ns + self.dur_ns
 
     @property
     def time(self) -> Intervals:
-        """When any of them ran."""
+        """Union of the calls."""
         return union(self.ts_ns, self.end_ns)
 
 
 def start_up(trace: Trace) -> StartUp:
-    """The calls of start-up of a process whose device work was recorded."""
+    """Find the start-up calls of a process with recorded device work."""
     size = len(trace.numbers("host_ops", "ts_ns"))
     kind, usual = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
     if len(trace.numbers("device_ops", "ts_ns")) and size:
@@ -163,7 +164,7 @@ def start_up(trace: Trace) -> StartUp:
 
 
 def _recognized(trace: Trace) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """(rows, kind of each, usual length of each, -1 where unknown), the surest first."""
+    """Yield (rows, kind of each, usual duration of each or -1), the most certain first."""
     names, dur = trace.texts("host_ops", "name"), trace.numbers("host_ops", "dur_ns")
     by_name = np.array([*map(_kind_by_name, names.texts), -1], np.int64)[names.codes]
     is_call = of_kind(trace, "host_ops", "runtime")
@@ -192,19 +193,19 @@ def _recognized(trace: Trace) -> Iterator[tuple[Ints, Ints, Ints]]:
 
 
 def _kind_of_plain(trace: Trace, rows: Ints, otherwise: int) -> Ints:
-    """What calls with ordinary names do: a launch loads its code; the others by where they were found."""
+    """Classify calls with ordinary names: launches load code, allocations are memory, others are `otherwise`."""
     names = at_rows(trace.texts("host_ops", "name"), rows)
     kinds = np.where(is_named(names, _ALLOCATES.match), MEMORY, otherwise)
     return np.where(is_named(names, _LAUNCHES.match), CODE, kinds)
 
 
 def _last_begin(trace: Trace) -> int:
-    """When the last device op begins: what a host does afterwards is no start-up."""
+    """Find when the last device op begins: later host work is not start-up."""
     return int(trace.numbers("device_ops", "ts_ns").max(initial=np.iinfo(np.int64).min))
 
 
 def _before_any_work(trace: Trace, plain: Mask) -> Ints:
-    """The long calls that began before any device work, and those of the system by which the driver starts meanwhile."""
+    """Find long calls that began before any device work, and the driver's system calls in that time."""
     start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
     links: Launches = trace.derived(launches)
     early = start < _first_launch(trace)
@@ -220,17 +221,18 @@ def _before_any_work(trace: Trace, plain: Mask) -> Ints:
 
 
 def _first_launch(trace: Trace) -> int:
-    """When the first device op was launched; when it began, where no launch is known."""
+    """Find when the first device op was launched; when it began, if no launch is known."""
     links: Launches = trace.derived(launches)
     known = links.ts_ns[links.linked]
     return int((known if len(known) else trace.numbers("device_ops", "ts_ns")).min())
 
 
 def _rare(trace: Trace, chosen: Mask) -> tuple[Ints, Ints]:
-    """(rows that are the first of their name, or to launch their kernel, and far longer than others of it; the usual length).
+    """Find first calls that are far longer than others of their name: (rows, usual length).
 
-    The usual length is the median of the others, -1 for a lone row. The launches by which a process begins, long one by
-    one, are not compared with each other.
+    A first call is the first of its name, or the first to launch its kernel. The usual length is the median
+    of the others, -1 for a lone row. The launches at the very start of a process, each long, are not compared
+    with each other.
     """
     start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
     names = trace.texts("host_ops", "name").codes
@@ -256,7 +258,7 @@ def _rare(trace: Trace, chosen: Mask) -> tuple[Ints, Ints]:
 
 
 def _first_launches(trace: Trace) -> Ints:
-    """The calls that were the first to launch a kernel of their name."""
+    """Find the calls that were the first to launch a kernel of their name."""
     links: Launches = trace.derived(launches)
     ops = (links.call >= 0).nonzero()[0]
     ops = ops[np.argsort(links.ts_ns[ops], kind="stable")]
@@ -266,7 +268,7 @@ def _first_launches(trace: Trace) -> Ints:
 
 
 def _opening_launches(trace: Trace) -> Ints:
-    """The launches up to the first short one, each of a new kernel that begins at once: behind a full queue it would not."""
+    """Find the launches up to the first short one, each of a new kernel that begins at once (no full queue)."""
     links: Launches = trace.derived(launches)
     start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
     ops = (links.call >= 0).nonzero()[0]
@@ -281,9 +283,9 @@ def _opening_launches(trace: Trace) -> Ints:
 
 
 def _allocate_first(trace: Trace, ops: Ints) -> Mask:
-    """Which of these ops ask for memory before the first launch, on a thread that launches, and take long by themselves.
+    """Mark ops that allocate memory before the first launch, on a launching thread, and are long by themselves.
 
-    Memory of the host is handed out at once: the first memory of a device waits for its context.
+    Host memory is handed out at once, while the first device memory waits for its context.
     """
     names = trace.texts("host_ops", "name")
     is_first = is_named(at_rows(names, ops), _ALLOCATING_OP.match)
@@ -298,20 +300,20 @@ def _allocate_first(trace: Trace, ops: Ints) -> Mask:
 
 
 def _idle_during(trace: Trace, rows: Ints) -> Mask:
-    """Which of these rows ran while no device worked for most of their time: others may wait for a full queue."""
+    """Mark rows during which no device worked for most of the time: other rows may wait for a full queue."""
     start, dur = (trace.numbers("host_ops", name)[rows] for name in ("ts_ns", "dur_ns"))
     is_idle: Mask = 2 * covered(device_time(trace), start, start + dur) <= dur
     return is_idle
 
 
 def device_time(trace: Trace) -> Intervals:
-    """When any device runs anything."""
+    """Find when any device runs anything."""
     start = trace.numbers("device_ops", "ts_ns")
     return union(start, start + trace.numbers("device_ops", "dur_ns"))
 
 
 def _within(trace: Trace, chosen: Mask, around: Ints) -> Ints:
-    """The chosen rows inside any of the rows `around`."""
+    """Find the chosen rows inside any of the rows `around`."""
     rows = chosen.nonzero()[0]
     if not len(rows) or not len(around):
         return np.empty(0, np.int64)
@@ -321,9 +323,9 @@ def _within(trace: Trace, chosen: Mask, around: Ints) -> Ints:
 
 
 def _compiles_inside(trace: Trace, ops: Ints) -> Mask:
-    """Which of these ops run compiled code, and most of their time is in no row inside them: that made the code.
+    """Mark ops that run compiled code and spend most of their time outside inner rows: they compiled it.
 
-    Such code is launched by the driver's own call, or by an op that says so by its name.
+    Compiled code is launched by a driver call, or by an op with a telling name.
     """
     names, dur = trace.texts("host_ops", "name"), trace.numbers("host_ops", "dur_ns")
     runs = of_kind(trace, "host_ops", "runtime") & is_named(names, _DRIVER_LAUNCH.match)
@@ -341,13 +343,13 @@ def _compiles_inside(trace: Trace, ops: Ints) -> Mask:
 
 
 def among(calls: StartUp, is_left: Mask) -> StartUp:
-    """The same calls for a trace with only some of the rows of `host_ops`: -1 is the row of one that is gone."""
+    """Renumber the calls for a trace with only some rows of `host_ops`; -1 for a dropped row."""
     place = np.append(np.where(is_left, np.cumsum(is_left) - 1, -1), -1)
     return replace(calls, row=place[calls.row])
 
 
 def _with_frames(trace: Trace, calls: StartUp) -> StartUp:
-    """The calls, and the Python functions that compile where these were recorded, each outside all others."""
+    """Add recorded Python functions that compile, and keep only outermost calls."""
     names = trace.texts("python_calls", "name")
     chosen = is_named(names, _COMPILE_FRAME.match)
     chosen &= trace.numbers("python_calls", "dur_ns") >= NAMED_NS
@@ -370,7 +372,7 @@ def _with_frames(trace: Trace, calls: StartUp) -> StartUp:
 
 
 def _with_silence(trace: Trace, calls: StartUp) -> StartUp:
-    """The calls, and the time without any row before them, where the process had not used a device yet.
+    """Add the silent time before the calls, if the process had not used a device yet.
 
     Only a process whose first calls are cold has just begun; another one may wait for data.
     """
@@ -396,7 +398,7 @@ def _with_silence(trace: Trace, calls: StartUp) -> StartUp:
 
 
 def _silences(trace: Trace, until: int) -> tuple[Ints, Ints, int]:
-    """(start, end) of the long gaps between the rows of the host before an instant, of all its threads; its first row."""
+    """Find the long gaps between host rows of all threads before an instant: (starts, ends, start of the first row)."""
     counted = ~of_kind(trace, "host_ops", "overhead", "python", "other")
     starts, ends = [], []
     for table, chosen in (("host_ops", counted), ("python_calls", slice(None))):
@@ -412,6 +414,7 @@ def _silences(trace: Trace, until: int) -> tuple[Ints, Ints, int]:
 
 
 def _joined(first: StartUp, second: StartUp) -> StartUp:
+    """Concatenate start-up calls."""
     columns = [
         np.concatenate((getattr(first, name), getattr(second, name)))
         for name in ("row", "kind", "thread", "ts_ns", "dur_ns", "usual_ns")
@@ -422,7 +425,7 @@ def _joined(first: StartUp, second: StartUp) -> StartUp:
 
 
 def _outermost(calls: StartUp) -> StartUp:
-    """The rows that no other row of their thread contains, in order of start."""
+    """Keep the calls that no other call of their thread contains, in order of start."""
     if len(calls.ts_ns) < 2:
         return calls
     order = np.lexsort((-calls.dur_ns, calls.ts_ns, calls.thread))
@@ -436,6 +439,7 @@ def _outermost(calls: StartUp) -> StartUp:
 
 
 def _at(calls: StartUp, rows: Ints) -> StartUp:
+    """Select rows."""
     return StartUp(
         calls.row[rows],
         calls.kind[rows],

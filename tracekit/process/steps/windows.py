@@ -45,10 +45,10 @@ Mask = npt.NDArray[np.bool_]
 _NEVER = np.iinfo(np.int64).max
 
 MAX_WHOLES = 8
-"""Most ranges around everything that are looked into."""
+"""Nested ranges around everything that are unwrapped at most."""
 
 MAX_STAGES = 20_000
-"""Most ranges of one source kept one by one; beyond it the outermost first, then the longest."""
+"""Ranges of one source at most; the outermost are kept first, then the longest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,29 +59,29 @@ class Spans:
     dur_ns: Ints
 
     def __len__(self) -> int:
-        """The number of windows."""
+        """Count the windows."""
         return len(self.ts_ns)
 
     @property
     def end_ns(self) -> Ints:
-        """When each of them ends."""
+        """End of each window."""
         return self.ts_ns + self.dur_ns
 
     def row_at(self, ts_ns: Ints) -> Ints:
-        """The window that each instant lies in, the last that began; -1 outside all."""
+        """Find the window that contains each instant, the last that began; -1 outside all."""
         return window_at(self.ts_ns, self.end_ns, ts_ns)
 
     def or_start_at(self, ts_ns: Ints) -> Ints:
-        """The same, where a window without length holds the instant of its start."""
+        """Find the window that contains each instant; a window of zero length contains its start."""
         return window_at(self.ts_ns, self.ts_ns + np.maximum(self.dur_ns, 1), ts_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps(Spans):
-    """Steps in order of start, the columns of the measured table `steps`; `origin` and `name` are those of all.
+    """Steps in order of start, with the columns of the measured table `steps`; `origin` and `name` apply to all.
 
-    Recorded before each, and no part of it, None where there is none: `start_up_ns` is the length of start-up, `skew_ns` that
-    of a wait for a rank whose recording had not begun.
+    Time recorded before each step that is not part of it, or None: `start_up_ns` is the length of start-up,
+    `skew_ns` the length of a wait for a rank whose recording had not begun.
     """
 
     step: Nullable
@@ -93,7 +93,7 @@ class Steps(Spans):
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """The columns by name."""
+        """Columns by name."""
         return {
             "step": self.step,
             "occurrence": self.occurrence,
@@ -104,7 +104,7 @@ class Steps(Spans):
 
     @property
     def before(self) -> dict[str, Ints]:
-        """What was recorded before each and is no part of it, as columns of `steps`."""
+        """Start-up and skew before each step, as columns of `steps`."""
         none = np.zeros(len(self), np.int64)
         return {
             "start_up_ns": none if self.start_up_ns is None else self.start_up_ns,
@@ -112,7 +112,7 @@ class Steps(Spans):
         }
 
     def at(self, rows: npt.NDArray[Any]) -> Steps:
-        """Those of some rows."""
+        """Select rows."""
         return Steps(
             self.ts_ns[rows],
             self.dur_ns[rows],
@@ -125,18 +125,18 @@ class Steps(Spans):
         )
 
     def numbers(self, rows: Ints) -> Nullable:
-        """The number of the step of each row; missing for -1, and where it has no number."""
+        """Look up the step number of each row; missing for -1, and for steps without a number."""
         values, missing = np.append(self.step.values, 0), np.append(self.step.missing, True)
         return Nullable(values[rows], missing[rows])
 
     def number_at(self, ts_ns: Ints) -> Nullable:
-        """The number of the step that each instant lies in; missing outside all, and where it has no number."""
+        """Look up the number of the step that contains each instant; missing outside all, and without a number."""
         return self.numbers(self.or_start_at(ts_ns))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages(Spans):
-    """Ranges in order of start, the columns of the measured table `stages`."""
+    """Ranges in order of start, with the columns of the measured table `stages`."""
 
     step: Nullable
     stage: Coded
@@ -145,7 +145,7 @@ class Stages(Spans):
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """The columns by name."""
+        """Columns by name."""
         return {
             "step": self.step,
             "stage": self.stage,
@@ -156,7 +156,7 @@ class Stages(Spans):
         }
 
     def at(self, rows: npt.NDArray[Any]) -> Stages:
-        """Those of some rows."""
+        """Select rows."""
         return Stages(
             self.ts_ns[rows],
             self.dur_ns[rows],
@@ -169,9 +169,9 @@ class Stages(Spans):
 
 @dataclass(frozen=True)
 class Windows:
-    """Steps and stages in order of start: `stages` are the annotated ranges of the step thread.
+    """Steps and stages in order of start; stages are the annotated ranges of the step thread.
 
-    `dropped` ranges were beyond the cap.
+    `dropped` counts the ranges beyond the cap.
     """
 
     step_rows: Steps
@@ -180,19 +180,19 @@ class Windows:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """The steps as a frame: step, occurrence, origin, ts_ns, dur_ns."""
+        """Steps as a frame: step, occurrence, origin, ts_ns, dur_ns."""
         steps = Columns(len(self.step_rows), self.step_rows.arrays).frame()
         return steps.astype({"origin": object})
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """The stages as a frame: step, stage, parent, occurrence, ts_ns, dur_ns."""
+        """Stages as a frame: step, stage, parent, occurrence, ts_ns, dur_ns."""
         return Columns(len(self.stage_rows), self.stage_rows.arrays).frame()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Host:
-    """What is looked at of every row of `host_ops`."""
+    """Columns of `host_ops` that the search for steps and stages needs."""
 
     names: Coded
     is_range: Mask
@@ -201,12 +201,12 @@ class _Host:
     dur_ns: Ints
 
     def ranges(self, wanted: Callable[[str], object]) -> Mask:
-        """Which rows are ranges of a wanted name."""
+        """Mark rows that are ranges with a wanted name."""
         return self.is_range & is_named(self.names, wanted)
 
 
 def windows(trace: Trace) -> Windows:
-    """The steps and stages that annotations, or failing them the file itself, tell of."""
+    """Find the steps and stages of a trace, from annotations, or else from the file itself."""
     host = _Host(
         trace.texts("host_ops", "name"),
         of_kind(trace, "host_ops", "range"),
@@ -238,7 +238,7 @@ def windows(trace: Trace) -> Windows:
     if not len(steps):
         steps = _begun(trace, _file_steps(trace, host, (plausible & on_thread).nonzero()[0]))
     if len(steps) and any(account.captures for account in trace.source.accounts):
-        # A process that was recorded all the time went through other steps too: nobody captured those.
+        # A process recorded all the time also went through steps that were not captured.
         is_stage &= steps.or_start_at(host.ts_ns) >= 0
     stages, dropped = _stages(trace, host, is_stage, steps)
     if steps.start_up_ns is not None:
@@ -248,9 +248,9 @@ def windows(trace: Trace) -> Windows:
 
 
 def _begun(trace: Trace, steps: Steps) -> Steps:
-    """The one step that a recording without marks is, from where its work begins: start-up comes before it.
+    """Begin the single step of a recording without marks where its work begins, after start-up.
 
-    What a collective waits for a rank whose recording had not begun is no part of the recording at all.
+    A collective's wait for a rank whose recording had not begun is not part of the recording either.
     """
     if len(steps) != 1 or not steps.step.missing.all() or not _is_unmarked(trace):
         return steps
@@ -270,34 +270,34 @@ def _begun(trace: Trace, steps: Steps) -> Steps:
 
 
 def _after_start_up(trace: Trace, steps: Steps) -> Steps:
-    """The windows of what repeats that begin once start-up is over, where enough are left."""
+    """Keep the repeated windows that begin after start-up, if enough are left."""
     rows = (steps.ts_ns >= recording_begin(trace, int(steps.ts_ns[0]))).nonzero()[0]
     return steps.at(rows) if LEAST_TIMES <= len(rows) < len(steps) else steps
 
 
 def _clipped(stages: Stages, begin_ns: int) -> Stages:
-    """The stages from this instant on, without those that are mostly before it."""
+    """Clip stages to begin at this instant, and drop those mostly before it."""
     stages = stages.at((stages.ts_ns + stages.dur_ns // 2 >= begin_ns).nonzero()[0])
     start = np.maximum(stages.ts_ns, begin_ns)
     return replace(stages, ts_ns=start, dur_ns=stages.end_ns - start)
 
 
 def _around_steps(host: _Host, steps: Steps, rows: Ints, jitter_ns: int) -> Mask:
-    """Which of these ranges hold a whole step, and more: none is a stage of a step, but those that are known as stages."""
+    """Mark ranges that contain more than a whole step, except known stages: they are not stages of a step."""
     long = (steps.dur_ns > 0).nonzero()[0]
     start = host.ts_ns[rows]
     end = start + host.dur_ns[rows]
     step = np.searchsorted(steps.ts_ns[long], start)
     step_start, step_end = (np.append(ns[long], _NEVER)[step] for ns in (steps.ts_ns, steps.end_ns))
-    # A range that a step is as long as may end after it by what times are rounded to.
+    # A range as long as a step may end after it by the rounding of times.
     holds = (step_end <= end) & ((start < step_start) | (step_end + jitter_ns < end))
     return holds & ~is_named(at_rows(host.names, rows), is_known_stage)
 
 
 def _is_unmarked(trace: Trace) -> bool:
-    """Whether device work was recorded, and neither file name nor process nor engine says of which step or stage.
+    """Check whether device work was recorded, and neither file, process nor engine gives the step or stage.
 
-    What was recorded of a host alone is one piece: nothing tells whether what repeats in it is the work.
+    A recording of the host alone is one piece: it is unknown whether its repetitions are the work.
     """
     source = trace.source
     is_capture = source.part is not None and source.part.startswith("capture")
@@ -308,7 +308,7 @@ def _is_unmarked(trace: Trace) -> bool:
 
 
 def _wholes(trace: Trace, plausible: Mask) -> Ints:
-    """The rows of ranges that stand alone around all others: they are the recording, and would hide what they hold."""
+    """Find ranges that alone enclose all others: they are the recording, and would hide their content."""
     wholes: list[int] = []
     inside = plausible.copy()
     while True:
@@ -325,13 +325,13 @@ def _wholes(trace: Trace, plausible: Mask) -> Ints:
 
 
 def _outermost(trace: Trace, chosen: Mask) -> Ints:
-    """Which of the chosen rows lie in no other of them."""
+    """Find the chosen rows that no other chosen row encloses."""
     rows = chosen.nonzero()[0]
     return rows[trace.derived(nesting).nearest(chosen, rows) < 0]
 
 
 def _repeated_steps(repeated: Repetition) -> Steps:
-    """One row a window of what repeats, numbered from 1."""
+    """Make steps of repeated windows, numbered from 1."""
     count = len(repeated.ts_ns)
     return Steps(
         repeated.ts_ns,
@@ -344,15 +344,17 @@ def _repeated_steps(repeated: Repetition) -> Steps:
 
 
 def _is_profiler_step(name: str) -> bool:
+    """Check whether a name is `ProfilerStep#n`."""
     return profiler_step(name) is not None
 
 
 def _is_numbered_step(name: str) -> bool:
+    """Check whether a name is that of a numbered step."""
     return numbered_step(name) is not None
 
 
 def _busiest_thread(host: _Host, mask: Mask) -> int | None:
-    """The thread on which the chosen rows cover most time; the lowest of equals, None without rows."""
+    """Find the thread on which the chosen rows cover most time; the lowest of equals, None without rows."""
     rows = mask.nonzero()[0]
     if not len(rows):
         return None
@@ -365,10 +367,10 @@ def _busiest_thread(host: _Host, mask: Mask) -> int | None:
 
 
 def _numbered_ranges(trace: Trace, host: _Host) -> Mask:
-    """Which rows are ranges `step n` that divide the recording: not those within a stage, or within their like.
+    """Mark ranges `step n` that divide the recording: not those inside a stage or another such range.
 
-    Where the file itself is a step or a stage, or its process says which steps it captured, such ranges are
-    pieces of that.
+    If the file itself is a step or a stage, or its process lists the captured steps, such ranges are parts of
+    that.
     """
     source = trace.source
     is_capture = source.step is not None or any(account.captures for account in source.accounts)
@@ -383,7 +385,7 @@ def _numbered_ranges(trace: Trace, host: _Host) -> Mask:
 
 
 def _unnumbered_steps(trace: Trace, host: _Host) -> Mask:
-    """Which rows are ranges `step` or the like around known stages: they would hide what they hold."""
+    """Mark ranges `step` or similar around known stages: they would hide their content."""
     around = host.ranges(is_whole_step)
     is_whole = np.zeros(len(around), np.bool_)
     if around.any():
@@ -400,8 +402,8 @@ def _annotated_steps(
     number_of: Callable[[str], int | None],
     origin: str,
 ) -> Steps:
-    """One row a `ProfilerStep#n` (or a range `step n`)."""
-    # Of steps with one start the longest comes last, whatever their order: `number_at` takes the last.
+    """Make steps of annotated ranges `ProfilerStep#n` (or `step n`)."""
+    # Of steps with one start the longest comes last in any input order, since `number_at` takes the last.
     ids = trace.numbers("host_ops", "id")
     rows = rows[np.lexsort((ids[rows], host.dur_ns[rows], host.ts_ns[rows]))]
     numbers = [number_of(host.names.texts[code]) for code in host.names.codes[rows].tolist()]
@@ -416,7 +418,7 @@ def _annotated_steps(
 
 
 def _occurrence(keys: Ints) -> npt.NDArray[np.int32]:
-    """How many equal keys stand before each.
+    """Count the equal keys before each.
 
     >>> _occurrence(np.array([7, 3, 7, 7])).tolist()
     [0, 0, 1, 2]
@@ -429,14 +431,13 @@ def _occurrence(keys: Ints) -> npt.NDArray[np.int32]:
 
 
 def _file_steps(trace: Trace, host: _Host, plausible: Ints) -> Steps:
-    """The source as one step, or as the steps that its process says it captured.
+    """Make the source one step, or the steps that its process says it captured.
 
-    A step lasts from the first to the last thing the host did, or until the device work that was launched
-    meanwhile has ended (of a device without a host: from its first to its last op). Where the device came to that
-    work late, being busy with what was launched before the recording, a capture begins with it. What is recorded
-    of Python functions does not count: whether they are is a choice of the profiler. A capture of several
-    steps in a row, named by the first, is told by stages that all come equally often: it is divided where the
-    first stage begins anew.
+    A step lasts from the first to the last host row, or until the device work launched meanwhile has ended
+    (without host rows: from the first to the last op). If the device was late, being busy with work launched
+    before the recording, a capture begins with its own device work. Python functions do not count, since
+    recording them is a choice of the profiler. A capture of several steps in a row, named by the first, has
+    stages that all come equally often: it is divided where the first stage begins again.
     """
     counted = ~of_kind(trace, "host_ops", "overhead", "python", "other")
     start, length = host.ts_ns, host.dur_ns
@@ -474,29 +475,29 @@ _INT64 = np.iinfo(np.int64)
 
 
 def _inside(start: Ints, counted: Mask, first: int, last: int) -> Mask:
-    """Which of those that count begin from `first` on and before `last`."""
+    """Mark counted rows that begin from `first` on and before `last`."""
     is_inside: Mask = counted & (start >= first) & (start < last)
     return is_inside
 
 
 def _extent(start: Ints, length: Ints, chosen: Mask) -> tuple[int, int]:
-    """(the first start, the last end) of the chosen ones, of which no column is copied."""
+    """Find the (first start, last end) of the chosen rows, without copying columns."""
     begun = start.min(where=chosen, initial=_INT64.max)
     return int(begun), int((start + length).max(where=chosen, initial=_INT64.min))
 
 
 def _begin_of(trace: Trace, step: int | None, host_begin_ns: int) -> int:
-    """When a capture begins: with the host, or with its device work; one that its process tells of, with the host."""
+    """Find when a capture begins: with the host, or with its device work if the process lists no captures."""
     if trace.source.accounts or step is not None or not trace.has("host_ops"):
         return host_begin_ns
     return work_begin(trace, host_begin_ns)
 
 
 def _captured(trace: Trace, start: Ints, counted: Mask) -> list[tuple[int | None, int, int]]:
-    """(step, from, until) of the captures in which something that counts began, in order.
+    """List (step, from, until) of the captures in which a counted row began, in order.
 
-    Where the process said nothing of captures, or of none in this file, that is all of it; but of a process that
-    ran beside those that did, only what it did meanwhile.
+    If the process listed no captures, or none in this file, the whole file is one. For a process that ran
+    beside those that did, only the captured time counts.
     """
     captures = [
         (
@@ -520,7 +521,7 @@ def _captured(trace: Trace, start: Ints, counted: Mask) -> list[tuple[int | None
 
 
 def _divisions(trace: Trace, host: _Host, plausible: Ints) -> list[int]:
-    """Where a capture of several steps begins its second, third … step; empty for one step."""
+    """Find where a capture of several steps begins its second, third … step; empty for one step."""
     if len(plausible) < 4 or scope_stage(trace.source.scope, trace.source.role) is not None:
         return []
     is_plausible = np.zeros(len(host.ts_ns), np.bool_)
@@ -534,7 +535,7 @@ def _divisions(trace: Trace, host: _Host, plausible: Ints) -> list[int]:
 
 
 def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[Stages, int]:
-    """(one row a range that is a stage, how many were beyond the cap); of ranges within their like, the outermost."""
+    """Make stages of ranges: (stages, number beyond the cap); of nested ranges with one name, the outermost."""
     rows = is_stage.nonzero()[0]
     parent = trace.derived(nesting).nearest(is_stage, rows)
     codes, texts = stage_codes(trace, rows, parent)
@@ -546,7 +547,7 @@ def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[St
         rows, parent = rows[chosen], parent[chosen]
     order = np.lexsort((rows, host.ts_ns[rows]))
     rows, parent = rows[order], parent[order]
-    # A step may end, as recorded, just after what follows it has begun.
+    # A recorded step may end just after its successor has begun.
     jitter_ns = np.minimum(trace.derived(resolution_ns), host.dur_ns[rows] // 2)
     step, stage = steps.number_at(host.ts_ns[rows] + jitter_ns), codes[rows]
     _, step_place = numbered(np.where(step.missing, -1, step.values))
@@ -562,7 +563,7 @@ def _stages(trace: Trace, host: _Host, is_stage: Mask, steps: Steps) -> tuple[St
 
 
 def step_of(steps: pd.DataFrame, ts_ns: Ints) -> Any:
-    """The number of the step that each instant lies in; NA outside all steps, and where it has no number."""
+    """Look up the number of the step that contains each instant; NA outside all steps, and without a number."""
     number = steps["step"].array
     if not len(number):
         return pd.array([pd.NA] * len(ts_ns), dtype="Int64")
@@ -572,9 +573,9 @@ def step_of(steps: pd.DataFrame, ts_ns: Ints) -> Any:
 
 
 def step_at(steps: pd.DataFrame, ts_ns: Ints) -> Ints:
-    """The row of the step, or other window in order of start, that each instant lies in; -1 outside all.
+    """Find the step (or other window in order of start) that contains each instant; -1 outside all.
 
-    One without length holds the instant of its start.
+    A window of zero length contains its start.
     """
     start = steps["ts_ns"].to_numpy()
     return window_at(start, start + np.maximum(steps["dur_ns"].to_numpy(), 1), ts_ns)
