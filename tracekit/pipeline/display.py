@@ -1,4 +1,4 @@
-"""Display of values: the functions that `model.display` hands to methods of lower layers."""
+"""Functions behind methods of lower layers, such as `Report.compare`; `model.display` imports them on first use."""
 
 from __future__ import annotations
 
