@@ -1,4 +1,4 @@
-"""The optional parts in C: which of them are in use here, and which could not be built or loaded."""
+"""Optional C extensions: which are in use, and which are missing and why."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PARTS: Mapping[str, str] = {
     "tracekit.readers.torch_memory._harmless": "memory snapshots",
     "tracekit.readers.torch_memory._records": "memory snapshots",
 }
-"""The compiled modules, and what each makes faster; without one Python does the same work."""
+"""The compiled modules and what each accelerates; without one, Python code does the same."""
 
 REMEDY = "install a C compiler and Python's headers, then install tracekit again"
 
 
 def missing_parts() -> dict[str, str]:
-    """The compiled modules that cannot be loaded, each with the reason."""
+    """Find the compiled modules that cannot be loaded, with reasons."""
     missing: dict[str, str] = {}
     for name in PARTS:
         try:
@@ -30,7 +30,7 @@ def missing_parts() -> dict[str, str]:
 
 
 def missing_phrase() -> str:
-    """The compiled parts that are missing and what they slow down, in one sentence; empty where all are in use."""
+    """Describe the missing compiled modules and their effect in one sentence; empty if all are in use."""
     missing = missing_parts()
     if not missing:
         return ""

@@ -199,7 +199,10 @@ def _whole_answer(
 def _arises(
     analysis: Analysis, measured: Measurements, thresholds: Thresholds, steps: counting.Steps
 ) -> bool:
-    """Check whether a question without a section lost it to a failure: its own table failed, or it raises without the others."""
+    """Check whether a question applies although a failure left it without a section.
+
+    It does if one of its own tables failed, or if judging the incomplete measurements raises or gives a section.
+    """
     if analysis.id in map(attrgetter("question"), measured.faults):
         return True
     try:
