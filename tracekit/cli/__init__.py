@@ -48,7 +48,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_t
 """Settings that keep numpy and pandas from starting threads they do not need, which lets workers fork."""
 
 NEW_OBJECTS = 300_000
-"""Threshold of Python's cyclic garbage collector; the default of 700 costs 5 % of a small analysis and frees nothing."""
+"""Threshold of the cyclic garbage collector: its default of 700 costs 5 % of a small analysis and frees nothing."""
 
 
 class Commands(click.Group):

@@ -61,7 +61,7 @@ def write_comparison(
     verbose: bool,
     quiet: bool,
 ) -> None:
-    """Write the comparison to every target, and tell GitHub its result."""
+    """Write the comparison to every target, and its results to the outputs and the summary of a GitHub job."""
     from tracekit.compare.report import report_comparison
 
     report = report_comparison(comparison)

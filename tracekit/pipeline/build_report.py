@@ -207,5 +207,5 @@ def _arises(
         return True
     try:
         return _answer(analysis, thresholds, steps, measured) is not None
-    except Exception:  # noqa: BLE001 - of measurements that are not whole
+    except Exception:  # noqa: BLE001 - judging incomplete measurements may raise anything
         return True

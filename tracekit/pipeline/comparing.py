@@ -191,7 +191,7 @@ def is_step_log(given: str | Path) -> bool:
 
 
 def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:
-    """Raise `TracekitError` if saved files are to be cut to ranks, steps or stages, or if `work` is given for a report."""
+    """Raise `TracekitError` if a selection is requested of a saved file, or `work` is given for a saved report."""
     for argument in paths:
         form, path = _form(argument), split_label(argument)[1]
         if form == "report" and options.work:

@@ -1,4 +1,4 @@
-"""Functions behind methods of lower layers, such as `Report.compare`; `model.display` imports them on first use."""
+"""Functions behind the methods of displayed values: `model.display` imports this module on first use."""
 
 from __future__ import annotations
 

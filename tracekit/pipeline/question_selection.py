@@ -143,7 +143,7 @@ def of_measurements(measured: Measurements, analyses: Sequence[Analysis]) -> tup
 
 
 def told(measured: Measurements) -> str:
-    """Describe the selection for the summary: `only asked: kernels, steps`, `not asked: host`, or empty if all were asked."""
+    """Describe the selection for the summary: `only asked: kernels, steps` or `not asked: host`; empty without one."""
     ids = asked_ids(measured)
     if ids is None:
         return ""

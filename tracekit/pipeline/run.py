@@ -227,7 +227,7 @@ def discover(
 
 
 MEASURING_SHARE = 0.8
-"""Share of the analysis that is done once all files are measured: 0.7 to 0.95 of the CPU seconds, less for few files."""
+"""Share of the analysis done once all files are measured: 0.7 to 0.95 of the CPU seconds, less for few files."""
 
 
 def measure(
@@ -375,7 +375,7 @@ def reduce(
     *,
     already_folded: bool = False,
 ) -> Measurements:
-    """Merge the measurements of all sources: tell runs apart, fold per process, concatenate, and add failures and notes.
+    """Merge the measurements of all sources: split runs, fold per process, concatenate, add failures and notes.
 
     Raises `TracekitError` if no source could be read.
     """

@@ -69,7 +69,7 @@ def _with_keys(table: Table) -> Table:
     before = {name: column for name, column in keys.items() if name not in table.columns}
     own = dict(table.columns)
     if table is ARGS:
-        del before["step"]  # that of the row it belongs to
+        del before["step"]  # an argument has no step of its own, only its row
     elif "id" in own:
         own["id"] = NUMBER
     return Table(table.name, table.row, {**before, **own})

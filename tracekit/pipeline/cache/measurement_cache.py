@@ -90,7 +90,7 @@ def outcomes(
     shelf: Shelf | None,
     run: Callable[..., Iterator[Measured]],
 ) -> Iterator[Measured]:
-    """Yield the outcome of each source in order: from the cache, or from `run(work, sources)`, which is then cached.
+    """Yield the outcome of each source in order, from the cache or from `run(work, sources)`, and cache new ones.
 
     `run` may merge neighboring outcomes, except with `combine=None`. Without a shelf nothing is cached.
     """
@@ -144,7 +144,7 @@ def _state(path: Path) -> Sign | None:
 
 
 def _is_same(path: Path, before: Sign | None, since_ns: int, content: str | None) -> bool:
-    """Check whether a file is unchanged since `before`; a file about as new as the clock resolution is digested again."""
+    """Check whether a file is unchanged since `before`; a file modified just before `since_ns` is compared by digest."""
     if before is None or before != _state(path):
         return False
     try:

@@ -43,7 +43,7 @@ class Original(Protocol):
         """Compute the hash of its content where the file is."""
 
     def is_still(self, digest: bytes) -> bool:
-        """Check whether the file is unchanged since it was opened and, where that is unknown, still has the hash `digest`."""
+        """Check whether the file is unchanged: by its stat if it is local, else by its hash `digest`."""
 
 
 def copy_verified(source: Path, target: Path) -> Copied:

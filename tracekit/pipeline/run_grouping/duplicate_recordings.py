@@ -28,7 +28,7 @@ SAME_RECORDING = "same-recording"
 
 _WINDOWS = ("steps", "stages")
 _FACTS = ("rank", "step", "replica", "scope", "part")
-"""Facts that cannot differ between two files of one recording. The role is not one: a copy's new name may suggest another."""
+"""Facts that cannot differ between files of one recording. The role can: a copy's new name may suggest another."""
 
 Sources = list[tuple[MeasuredSource, ...]]
 
@@ -44,7 +44,7 @@ class _Recording:
 
     @property
     def preference(self) -> tuple[int, int, int, int]:
-        """Sort key of the files of one recording, the one to use first: most events, then fewest notes, then smallest."""
+        """Sort key of the files of one recording, best first: most events, fewest notes, smallest file, shortest name."""
         source = self.part.source
         return -self.event_count, len(self.part.notes), source.size_bytes, len(source.name)
 
@@ -97,7 +97,7 @@ def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
 
 
 def _is_same(less: _Recording, more: _Recording) -> bool:
-    """Check whether two recordings have consistent facts, and begin together or share half of the smaller one's windows."""
+    """Check whether two recordings begin together or share half of the smaller one's windows, without other facts."""
     facts = attrgetter(*_FACTS)
     for pair in zip(facts(less.part.source), facts(more.part.source), strict=True):
         if None not in pair and pair[0] != pair[1]:

@@ -22,7 +22,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.stages import RL_STAGES, canonical, scope_stage
 
 LAUNCH_NS = 10**9
-"""Minimum time between the end of a process and the first capture of its successor: `import torch` alone takes 1.6 s of CPU."""
+"""Minimum time from the end of a process to its successor's first capture; `import torch` takes 1.6 s of CPU."""
 
 _OF_JOB = ("tool", "role", "replica", "rank")
 _CAPTURED = ("run", "host", "pid", *_OF_JOB, "scope", "part", "source", "ts_ns", "dur_ns")
@@ -100,7 +100,7 @@ def process_spans(
 
 
 def _added(laps: list[ProcessSpan], span: ProcessSpan, *, is_numbered: bool) -> int:
-    """Add a capture to the laps of its process, and return its lap. It starts a new lap if it repeats steps of the last one.
+    """Add a capture to the laps of its process, and return its lap; repeated steps start a new lap.
 
     `is_numbered`: the file name numbers the captures of a process, so all belong to one run.
     """
@@ -135,7 +135,7 @@ def _different(frame: pd.DataFrame, column: str) -> dict[tuple[str, int], set[An
 def relaunch(
     spans: Collection[ProcessSpan], other_spans: Collection[ProcessSpan]
 ) -> tuple[ProcessSpan, ProcessSpan] | None:
-    """Find a pair of processes, one from each side, that must belong to two launches, the earlier first; None without one."""
+    """Find two processes, one per side, that must belong to two launches, the earlier first; None without a pair."""
     for pair in product(spans, other_spans):
         earlier, later = sorted(pair, key=attrgetter("start_ns"))
         is_same = (earlier.host, earlier.pid, earlier.lap) == (later.host, later.pid, later.lap)

@@ -174,7 +174,7 @@ def _doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named: set
 
 
 def _runs_held_twice(parts: Iterable[MeasuredSource]) -> set[str]:
-    """Find the runs in which several processes have the same place in the job, or files that only differ as duplicates."""
+    """Find the runs in which several processes share a place in the job, or files are marked as duplicates."""
     runs: set[str] = set()
     first_pid: dict[Hashable, int] = {}
     for part in parts:
@@ -288,7 +288,7 @@ def _link(links: Links, source: str, other: str) -> None:
 def _run_names(
     run: str, groups: Sequence[Sequence[str]], named: set[str], used: Sequence[str]
 ) -> list[str]:
-    """Name each group after its first file; the first group with identified files keeps the run's name. Names are unique."""
+    """Name each group uniquely after its first file; the first group with identified files keeps the run's name."""
     names: list[str] = []
     keeps_name: int | None = None
     for place, group in enumerate(groups):

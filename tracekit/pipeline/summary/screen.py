@@ -57,7 +57,7 @@ MAX_PIECES = 12
 
 
 def identity(measured: Measurements, left_out: Sequence[Dropped] = ()) -> tuple[str, ...]:
-    """List the facts of the first line, as far as recorded: tool, ranks, steps, hardware. `left_out` steps do not count."""
+    """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
@@ -116,7 +116,7 @@ def _roles(measured: Measurements) -> str:
 
 
 def _steps(measured: Measurements, left_out: Sequence[Dropped]) -> str:
-    """List steps as `steps 2–6 of 1–6 (1: the first after the profiler began)`, or count the captures without steps."""
+    """List steps as `steps 2–6 of 1–6 (1: the first after the profiler began)`, or count captures without steps."""
     walls = job(measured).walls
     step_numbers = sorted(set(map(int, walls["step"].dropna())))
     gone = {(step.run, step.step) for step in left_out}
@@ -173,7 +173,7 @@ def _hardware(measured: Measurements) -> str:
 
 
 def _without_gpu(measured: Measurements) -> str:
-    """Explain why there is no GPU, if the kind of all recordings tells; else say that none was recorded."""
+    """Explain why there is no GPU, if the kind of all recordings shows it; else say that none was recorded."""
     kinds = set(measured["recordings"]["kind"].dropna())
     if kinds == {"unread-accelerator"}:
         return "accelerator rows not read"
@@ -198,7 +198,7 @@ def _checked(measured: Measurements) -> str:
 
 
 def headline(measured: Measurements) -> tuple[Metric, ...]:
-    """Make the metrics of the second line: step time, GPU shares, time outside stages; for memory snapshots the peaks."""
+    """Make the metrics of the second line: step time, GPU shares, time outside stages; for snapshots the peaks."""
     step = _of_whom(measured, _step_wall)
     if not step:
         return _of_whom(measured, _peaks)
@@ -511,7 +511,7 @@ def _cut_ends(notes: Sequence[Note]) -> Iterator[str]:
 
 
 def unseen(measured: Measurements) -> tuple[str, ...]:
-    """List data missing from the numbers: file counts, failed or damaged sources, samples and selections, ignored files."""
+    """List the data missing from the numbers: failed, damaged or ignored sources, samples and selections."""
     sources = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
     choices: list[str] = []
     # The recording kind already reports files that two processes wrote.
@@ -555,7 +555,7 @@ def _number_types(measured: Measurements) -> str:
 
 
 def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
-    """List the facts on which two reports must agree to be comparable: hardware, world size, roles, stages, versions, options."""
+    """List the facts that two comparable reports share: hardware, world size, roles, stages, versions, options."""
     pairs = ((name, _sound(measured, part, "")) for name, part in _FINGERPRINT.items())
     return tuple(filter(itemgetter(1), pairs))
 

@@ -71,7 +71,7 @@ _CELL = ["run", "role", "rank", "stage", "cause"]
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """Time of one kind that no finding covers: `cells` by run, role, rank, stage and cause, and the length of the steps.
+    """Time of one kind that no finding covers, by run, role, rank, stage and cause (`cells`), and the step length.
 
     `time_ns` of the cells and `window_ns` are sums over ranks, devices and steps.
     """
@@ -250,7 +250,7 @@ def _named(finding: Finding, name: str) -> frozenset[Any]:
 
 
 def _take(cells: pd.DataFrame, left: Floats, finding: Finding, amount: float) -> float:
-    """Deduct an amount from the cells of a finding, those of its places and causes first; returns the deducted amount."""
+    """Deduct an amount from the cells of a finding, best matches first; returns the deducted amount."""
     taken = 0.0
     for chosen in _tiers(cells, finding):
         there = float(left[chosen].sum())

@@ -174,7 +174,7 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
 
 
 def _write_part(part: Path, pieces: Iterable[bytes], target: Path) -> None:
-    """Write the pieces to a part; an `UnwritableError` names the user's target, and errors of reading pass unchanged."""
+    """Write the pieces to a part; an `UnwritableError` names the user's target, and read errors pass unchanged."""
     waits_elsewhere = part.parent.parent != _room(target)
     wanted = f"{target}, whose parts wait in {part.parent.parent}" if waits_elsewhere else target
     with unwritable(wanted):

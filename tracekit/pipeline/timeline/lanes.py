@@ -27,10 +27,7 @@ _LARGEST_PID = 2**31 - 1
 _EPOCH_NS = 10**17
 """Later times count from the Unix epoch; an earlier one in such a trace is an invalid row."""
 LEAD_NS = 1_000 * 10**9
-"""Time between zero and the first ops. Viewers drop events before zero, such as the profiler's own span.
-
-They do not display the lead.
-"""
+"""Time between zero and the first ops; viewers drop events before zero, such as the profiler's own span."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def _told_by_tables(trace: Trace) -> Mapping[str, SparseColumn]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Tracks of a trace: `thread[i]` is the JSON that places a row on thread i, `queues` that of every (device, stream).
+    """Tracks of a trace as JSON: `thread[i]` for rows on thread i, `queues` for every (device, stream).
 
     `own[i]`: the host has events on thread i. `drawn` names each (pid, tid).
     """

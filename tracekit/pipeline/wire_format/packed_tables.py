@@ -110,7 +110,7 @@ def _each(
 
 
 def _changes(now: Source, before: Source) -> dict[str, Any]:
-    """Encode the fields of a source that the reader completed. Raises `TypeError` for values that JSON cannot represent."""
+    """Encode the source fields that the reader completed. Raises `TypeError` for values that JSON cannot represent."""
     changes: dict[str, Any] = {}
     for name in _SOURCE_FIELDS:
         value = getattr(now, name)
