@@ -31,7 +31,7 @@ _stopped: list[str] = []
 
 
 def prepare() -> None:
-    """Make both streams replace characters that they cannot encode by `?`, and print problems of lower layers."""
+    """Make both streams replace characters that they cannot encode by `?`, and print problems of the cache."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:

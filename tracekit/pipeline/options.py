@@ -24,8 +24,8 @@ class Options:
     - `question_files`: Python files of the user, each with one more question.
     - `cache`: reuse and store the measurements of each file.
     - `within`: directories without links in their own paths. For a path inside one, nothing outside of them is read.
-    - `details`: if False, the report is for the terminal only. It may lack metrics, tables and charts of sections,
-      values for a later compare, and the digests of its files (`Source.content`), which take another read of each file.
+    - `details`: if False, the report is for the terminal only. It may lack metrics, tables and charts of sections, and
+      values for a later compare. It also lacks the digests of its files (`Source.content`), which take another read.
     """
 
     ranks: str | None = None

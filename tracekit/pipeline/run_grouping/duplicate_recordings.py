@@ -97,7 +97,7 @@ def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
 
 
 def _is_same(less: _Recording, more: _Recording) -> bool:
-    """Check whether two recordings begin together or share half of the smaller one's windows, without other facts."""
+    """Check whether two recordings have no conflicting facts, and begin together or share half of the smaller's windows."""
     facts = attrgetter(*_FACTS)
     for pair in zip(facts(less.part.source), facts(more.part.source), strict=True):
         if None not in pair and pair[0] != pair[1]:

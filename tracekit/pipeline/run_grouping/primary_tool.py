@@ -26,8 +26,8 @@ Place = tuple[object, object]
 def one_tool(measured: Measurements) -> Measurements:
     """Limit measurements to one tool per (run, rank, step); `check` holds those of the other tools.
 
-    The tool with more steps of a run is its primary tool. A source of another tool is set aside completely if the primary
-    tool recorded one of its steps: the same rank, and the same step number unless one of them has none.
+    The tool with more steps of a run is its primary tool. A source of another tool is set aside completely if one of its
+    steps may be a step of the primary tool: the same rank and step number, where an unknown one matches any.
     """
     checks = measured.derived(_set_aside)
     if not checks:
