@@ -1,7 +1,6 @@
-"""The command line: finds the command, and turns what it raises into a message and an exit status.
+"""Command-line entry point: imports the command, and turns errors into messages and exit statuses.
 
-Only click is imported here, and a command's module only when it is asked for: `tracekit --version` and
-shell completion must not wait for pandas.
+Imports only click, and a command's module on demand: `tracekit --version` and shell completion must not wait for pandas.
 """
 
 from __future__ import annotations
@@ -40,28 +39,28 @@ COMMANDS = (
     "cache",
     "completion",
 )
-"""Each is `command` in the module of its name."""
+"""Commands in help order; each is `command` in the module of its name."""
 
 PROGRAM = "tracekit"
 COMPLETE = "_TRACEKIT_COMPLETE"
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""What keeps numpy and pandas from starting threads that nothing here needs: workers can be forked then."""
+"""Settings that keep numpy and pandas from starting threads they do not need, which lets workers fork."""
 
 NEW_OBJECTS = 300_000
-"""The collector of cycles looks after so many new objects, more than a small analysis makes: with its 700 it takes a twentieth of the time to find nothing."""
+"""Threshold of the cyclic garbage collector: its default of 700 costs 5 % of a small analysis and frees nothing."""
 
 
 class Commands(click.Group):
-    """The group of all commands; `main` never returns, and every way out of it has its status."""
+    """The group of all commands; `main` never returns, and every exit path has its own status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, in the order in which a person needs them."""
+        """List the names of all commands in help order."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now; None if there is none."""
+        """Import the command of this name; None if it does not exist."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -71,30 +70,30 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """What click says of the command that `args` name; for none of ours the nearest is named."""
+        """Resolve the command in `args`; raises `TracekitError` with the closest name for an unknown one."""
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         from tracekit.model.errors import TracekitError
         from tracekit.model.labels import did_you_mean
 
-        is_path = os.path.exists(name)  # noqa: PTH110 - false, not an error, for what is no path
+        is_path = os.path.exists(name)  # noqa: PTH110 - os.path returns False for invalid paths, where Path raises
         hint = f"{PROGRAM} analyze {name}" if is_path else f"{PROGRAM} --help"
         raise TracekitError(f"no command {name!r}{did_you_mean(name, COMMANDS)}", hint)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
-        """Run the command that `args` (by default the process's own) name, and leave with its status."""
+        """Run the command in `args` (default: those of the process), and exit with its status."""
         status = self.status(list(sys.argv[1:] if args is None else args))
         if args is None and status in (leaving.INTERRUPTED, leaving.TERMINATED):
-            # The process is this command's own: a program that passes `args` goes on after it.
+            # Exit at once only if tracekit owns the process: a program that passes `args` continues.
             from tracekit.model.lifetime import leave_at_once
 
             leave_at_once(status)
-        gc.freeze()  # or Python would look through all that is left for cycles once more, to free it an instant earlier
+        gc.freeze()  # skips the final garbage collection at exit
         sys.exit(status)
 
     def status(self, args: list[str]) -> int:
-        """The exit status of running `args`, after any message."""
+        """Run `args`, print any error message, and return the exit status."""
         instruction = os.environ.get(COMPLETE)
         if instruction:
             from click.shell_completion import shell_complete
@@ -113,7 +112,7 @@ class Commands(click.Group):
             require_alone()
             with leaving.terminable(), self.make_context(PROGRAM, args) as context:
                 status = self.invoke(context)
-            terminal.say("")  # what is still buffered must fail here, where it can be reported
+            terminal.say("")  # flush here, where an error can still be reported
             return status
 
         try:
@@ -123,7 +122,7 @@ class Commands(click.Group):
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    """Nothing; prints the version and leaves when that is wanted."""
+    """Print the version and exit, if requested."""
     if wanted and not ctx.resilient_parsing:
         terminal.say(f"{PROGRAM} {VERSION}\n")
         if terminal.is_verbose(ctx):
@@ -136,7 +135,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
         ctx.exit()
 
 
-# Without a command click would print the help itself: to other streams and with another status in each version.
+# Print the help ourselves: click's stream and exit status differ between its versions.
 @click.group(
     cls=Commands,
     invoke_without_command=True,

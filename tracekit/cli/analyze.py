@@ -1,4 +1,4 @@
-"""`tracekit analyze`: read profiles, print the answer, write the reports."""
+"""`tracekit analyze`: measure profiles, print the summary, write reports."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     result = report_cache.analyze(paths, options)
     elapsed_s = time.monotonic() - started
 
-    if save:  # first: it is what cannot be had again without reading everything
+    if save:  # save first: recomputing it takes another full read
         from tracekit.pipeline.cache import saved_measurements
 
         saved_measurements.save(result.measurements, save)
@@ -100,20 +100,20 @@ def command(  # noqa: PLR0913 - what is given, one by one
 
 
 def _all_read(report: Report) -> bool:
-    """Whether no file that may be a profile was refused or could not be read."""
+    """Check whether no file that may be a profile was refused or unreadable."""
     return not {"refused", "unreadable"} & dict(report.files).keys()
 
 
 def _needs_details(targets: list[Target], *others: object) -> bool:
-    """Whether any output shows more than the screen does, or any of the `others` is asked for.
+    """Check whether any output shows more than the terminal does, or any of the `others` is set.
 
-    They are what is saved or drawn, every section, and the exit status of who is strict: also of what breaks below the screen.
+    The others are saved files, plots, -v, and --strict, which also reports errors in details.
     """
     return any(others) or any(target.format != "text" for target in targets)
 
 
 def _tell_work(read: Read, elapsed_s: float) -> None:
-    """Nothing; says how much was read."""
+    """Print how much was read."""
     from tracekit.model.units import show
 
     size, duration = show(read.size_bytes, "bytes"), show(round(elapsed_s * 1e9), "ns")
@@ -121,7 +121,7 @@ def _tell_work(read: Read, elapsed_s: float) -> None:
 
 
 def _tell_targets(targets: list[Target], save: str | None) -> None:
-    """Nothing; says which files were written, the saved measurements last."""
+    """Print which files were written, the saved measurements last."""
     files = [target.path for target in targets if not target.printed]
     for path in filter(None, [*files, save]):
         terminal.tell(f"wrote {path}")

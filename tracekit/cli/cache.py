@@ -1,4 +1,4 @@
-"""`tracekit cache`: what is kept on disk for the next run."""
+"""`tracekit cache`: show or clear the cache."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def command(*, clear: bool, as_json: bool, verbose: bool) -> int:
 
 
 def _counted(kind: str, *, clear: bool) -> tuple[int, int]:
-    """(files, bytes) of one kind; to `clear`, of those that were removed now."""
+    """Count (files, bytes) of one kind of cache entries; with `clear`, remove them and count the removed ones."""
     sizes = [size for _, size, path in cache.entries(kind) if not clear or cache.removed(path)]
     return len(sizes), sum(sizes)

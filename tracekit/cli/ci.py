@@ -1,4 +1,4 @@
-"""What a comparison writes beside a report: for CI systems, and for programs that read it."""
+"""Outputs of comparisons and gates for CI: JUnit, GitHub annotations, step outputs and job summary."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 JUNIT, GITHUB = "junit", "github"
 SUMMARY = 900 * 1024
-"""Bytes of a job's summary: GitHub drops one of more than a mebibyte as a whole."""
+"""Size limit of a job summary: GitHub drops a summary of more than 1 MiB."""
 
 _STANDARD_ERROR = "standard error"
 
 
 def file_target(path: str) -> out.Target:
-    """The target of `-o FILE`, of which .xml is JUnit."""
+    """Parse `-o FILE`; .xml means JUnit."""
     if path.lower().endswith(".xml"):
         refuse_unwritable(path)
         return out.Target(JUNIT, path)
@@ -34,7 +34,7 @@ def file_target(path: str) -> out.Target:
 
 
 def export_target(text: str) -> out.Target:
-    """The target of `--export KIND=PATH`; annotations for `-` go to standard error."""
+    """Parse `--export KIND=PATH`; annotations to `-` go to standard error."""
     name, _, path = text.partition("=")
     if name not in (JUNIT, GITHUB) or not path:
         return out.export_target(text)
@@ -46,7 +46,7 @@ def export_target(text: str) -> out.Target:
 
 
 def targets(outputs: Sequence[str], exports: Sequence[str], *, quiet: bool) -> list[out.Target]:
-    """Everything that is asked for, and the text on standard output where nothing else is printed."""
+    """List all requested outputs, plus the text on standard output if nothing else is printed."""
     wanted = [*map(file_target, outputs), *map(export_target, exports)]
     if terminal.in_github() and not any(target.format == GITHUB for target in wanted):
         wanted.append(out.Target(GITHUB, _STANDARD_ERROR))
@@ -61,7 +61,7 @@ def write_comparison(
     verbose: bool,
     quiet: bool,
 ) -> None:
-    """Nothing; afterwards every target holds its form of the comparison, and GitHub's job knows of it."""
+    """Write the comparison to every target, and its results to the outputs and the summary of a GitHub job."""
     from tracekit.compare.report import report_comparison
 
     report = report_comparison(comparison)
@@ -89,9 +89,9 @@ def write(
     quiet: bool = False,
     rules: Rules | None = None,
 ) -> None:
-    """Nothing; afterwards every target holds its form of the report, the gate or the comparison.
+    """Write the report, gate or comparison to every target.
 
-    `rules` (else the comparison) say what an undecided gate is.
+    `rules` (else the comparison) decide how an undecided gate counts.
     """
     from tracekit.render.options import Options
 
@@ -116,7 +116,7 @@ def write(
 def _gate_text(
     report: Report, gates: Sequence[Gate], name: str, rules: Rules | Comparison | None
 ) -> str | None:
-    """The gate as JUnit or as annotations, which `rules` say the undecided ones of; None for other formats."""
+    """Render the gate as JUnit or annotations, by `rules` on undecided gates; None for other formats."""
     from tracekit.render.github import gate_annotations
     from tracekit.render.junit import gate_junit
 
@@ -135,14 +135,14 @@ def _gate_text(
 
 
 def _untested_passes(rules: Rules | Comparison | None) -> bool:
-    """Whether a rule that tested nothing passes."""
+    """Check whether a rule that tested nothing passes."""
     return rules is not None and rules.untested_passes
 
 
 def _comparison_text(
     report: Report, comparison: Comparison, name: str, options: Options
 ) -> str | None:
-    """The comparison in the formats that say it otherwise than its report does; None for the others."""
+    """Render the comparison in formats that differ from its report; None for the others."""
     from tracekit.render.comment import pull_request_comment
     from tracekit.render.json import plain_json
 
@@ -156,9 +156,9 @@ def _comparison_text(
 def tell_github(
     values: Mapping[str, str | float | None], wanted: Sequence[out.Target] = ()
 ) -> None:
-    """Nothing; appends the outputs of this step to `$GITHUB_OUTPUT`, if this is a job of GitHub's.
+    """Append the outputs of this step to `$GITHUB_OUTPUT`, in a GitHub job only.
 
-    `report` is the first page that was written. That it cannot be written changes no result.
+    `report` is the first page written. A write error changes no result.
     """
     from tracekit.render.github import step_outputs
 
@@ -168,9 +168,9 @@ def tell_github(
 
 
 def comparison_outputs(comparison: Comparison) -> dict[str, str | float | None]:
-    """The outputs of a comparison: its word, the change in words, the speedup with its interval, the gate's word.
+    """Make the step outputs of a comparison: verdict, change, speedup with its interval, and gate result.
 
-    The speedup is before over after, as everywhere: above 1 the second side is faster.
+    The speedup is before over after: above 1, the second side is faster.
     """
     from tracekit.compare.amdahl import factor
     from tracekit.compare.gate import overall
@@ -188,7 +188,7 @@ def comparison_outputs(comparison: Comparison) -> dict[str, str | float | None]:
 
 
 def summarize(report: Report, sides: tuple[str, str]) -> None:
-    """Nothing; appends the whole comparison to the job's summary, as far as there is room for it."""
+    """Append the comparison to the job summary, as far as it fits."""
     from tracekit.render.comment import pull_request_comment
     from tracekit.render.options import Options
 
@@ -204,12 +204,12 @@ def summarize(report: Report, sides: tuple[str, str]) -> None:
         if len(text.encode()) <= room:
             _append("GITHUB_STEP_SUMMARY", text)
             return
-        limit //= 2  # a character takes up to four bytes
+        limit //= 2  # UTF-8 takes up to four bytes per character
     terminal.tell_problem("the job's summary is full", "")
 
 
 def _append(variable: str, text: str) -> None:
-    """Append to the file that GitHub names."""
+    """Append to the file in an environment variable of GitHub."""
     path = os.environ.get(variable)
     if not (terminal.in_github() and path):
         return
@@ -221,7 +221,7 @@ def _append(variable: str, text: str) -> None:
 
 
 def annotate(gates: Sequence[Gate], *, untested_passes: bool) -> None:
-    """Write annotations to standard error, each on a line of its own."""
+    """Print annotations to standard error, one per line."""
     from tracekit.render.github import gate_annotations
 
     for line in gate_annotations(gates, untested_passes=untested_passes):

@@ -1,4 +1,4 @@
-"""`tracekit collect`: the reports that Ray left on a host, copied to where they stay."""
+"""`tracekit collect`: copy Nsight Systems reports out of Ray sessions, before Ray removes them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 _OUTCOMES = ("copied", "already there", "failed")
-_RAY = "/tmp/ray"  # noqa: S108 - where Ray keeps its sessions, only named
+_RAY = "/tmp/ray"  # noqa: S108 - Ray's session directory, shown to the user
 
 
 @dataclass(frozen=True, slots=True)
 class _Manner:
-    """What to do, and how much to say of it."""
+    """How to run, and how much to print."""
 
     dry_run: bool
     quiet: bool
@@ -97,7 +97,7 @@ def _from_nodes(
     patterns: Sequence[str],
     manner: _Manner,
 ) -> int:
-    """The exit status of copying what lies on the nodes of a cluster."""
+    """Copy reports from the nodes of a cluster, and return the exit status."""
     from tracekit.engine.ray_cluster import connected
     from tracekit.model.errors import TracekitError
     from tracekit.pipeline.collecting import nodes as node_collecting
@@ -121,7 +121,7 @@ def _carried_out(
     roots: Sequence[str],
     manner: _Manner,
 ) -> int:
-    """The exit status of copying what is planned; says what became of it."""
+    """Run the plan, print the result, and return the exit status."""
     from tracekit.model.errors import TracekitError
 
     if not plan.wanted:
@@ -145,7 +145,7 @@ def _carried_out(
 def _copied(
     wanted: Sequence[Wanted], copy: Callable[[Wanted], Copied], *, quiet: bool
 ) -> list[Kept]:
-    """What became of every file, one session after the other; says what is copied and what failed."""
+    """Copy the files session by session, with progress and errors on standard error."""
     from tracekit.pipeline.collecting import ray_sessions as collecting
 
     outcomes: list[Kept] = []
@@ -160,7 +160,7 @@ def _copied(
 
 
 def _by_session(wanted: Sequence[Wanted]) -> dict[Session, list[Wanted]]:
-    """The files of every session, in their order."""
+    """Group the files by session, and keep their order."""
     sessions: dict[Session, list[Wanted]] = {}
     for file in wanted:
         sessions.setdefault(file.session, []).append(file)
@@ -170,7 +170,7 @@ def _by_session(wanted: Sequence[Wanted]) -> dict[Session, list[Wanted]]:
 def _table(
     wanted: Sequence[Wanted], kept: Sequence[Kept] | None, suspects: Sequence[LeftOut]
 ) -> str:
-    """A row a session and host: how many files, and what became of them; `kept` None if nothing was done."""
+    """Format one row per session and host: number of files, and their outcomes; `kept` is None for a dry run."""
     from tracekit.model.units import show
 
     rows: list[dict[str, Any]] = []
@@ -194,7 +194,7 @@ def _table(
 
 
 def _outcomes(session: Session, kept: Sequence[Kept] | None) -> dict[str, int | None]:
-    """How many files of a session fared how: None where nothing was done, and where none failed."""
+    """Count the files of a session by outcome; all None for a dry run, and `failed` None if none did."""
     if kept is None:
         return dict.fromkeys(_OUTCOMES)
     counts: dict[str, int | None] = {
@@ -206,37 +206,37 @@ def _outcomes(session: Session, kept: Sequence[Kept] | None) -> dict[str, int | 
 
 
 def _place(wanted: Sequence[Wanted]) -> Path:
-    """The directory that all these files go to."""
+    """Find the directory into which all these files are copied."""
     first = wanted[0]
     return first.target.parents[len(first.path.relative_to(first.session.folder).parts) - 1]
 
 
 def _left_out(left_out: Sequence[LeftOut], *, verbose: bool) -> str:
-    """What is not copied, and why."""
+    """Format the files that are not copied, with reasons."""
     return _listed(f"Left out: {len(left_out):,}", left_out, verbose=verbose)
 
 
 def _suspect(suspects: Sequence[LeftOut], *, verbose: bool) -> str:
-    """What is copied and of little use, and why."""
+    """Format the copied files that are probably useless, with reasons."""
     title = f"Suspect, and copied all the same: {len(suspects):,} (tracekit doctor looks closer)"
     return _listed(title, suspects, verbose=verbose)
 
 
 def _listed(title: str, files: Sequence[LeftOut], *, verbose: bool) -> str:
-    """Files and the reason of each, the first of many."""
+    """Format files and their reasons, limited unless `verbose`."""
     rows = [{"file": _where(file), "reason": file.reason} for file in files]
     return "\n".join(listed(title, rows, _SHOWN, verbose=verbose))
 
 
 def _where(file: LeftOut) -> str:
-    """The path of a file, and the node that it lies on."""
+    """Format the path of a file with its node."""
     if file.node is None:
         return str(file.path)
     return file.node if file.path == Path() else f"{file.node}:{file.path}"
 
 
 def _files(wanted: Sequence[Wanted]) -> str:
-    """How many files, and how large."""
+    """Format the number and total size of files."""
     from tracekit.model.units import show
 
     count, size = len(wanted), show(sum(file.size_bytes for file in wanted), "bytes")
@@ -244,7 +244,7 @@ def _files(wanted: Sequence[Wanted]) -> str:
 
 
 def _named(session: Session) -> str:
-    """A session in words."""
+    """Format the name and host of a session."""
     from tracekit.render.escape import printable
 
     return printable(" on ".join(filter(None, (session.name, session.host))))

@@ -1,4 +1,4 @@
-"""`tracekit compare`: two sides, what became faster or slower, and how surely."""
+"""`tracekit compare`: compare two sides and test which differences are significant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What both sides are read from: profiles, and logs of step times."""
+    """The inputs of both sides: profiles, and logs of step times."""
 
     base: tuple[str, ...]
     opt: tuple[str, ...]
@@ -33,7 +33,7 @@ class _Sides:
 
 
 def _sides(given: Mapping[str, Any]) -> _Sides:
-    """Both sides as they were named."""
+    """Parse the inputs of both sides."""
     base, after = _profiles(given["paths"], given["bases"], given["opts"])
     base_logs, opt_logs = _step_logs(given["logs"])
     base_steps = (*given["base_steps"], *base_logs)
@@ -43,7 +43,7 @@ def _sides(given: Mapping[str, Any]) -> _Sides:
 def _profiles(
     paths: tuple[str, ...], bases: tuple[str, ...], opts: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(base, opt): two arguments, or both options."""
+    """Parse (base, opt) from two arguments, or from both options."""
     if len(paths) == 2 and not (bases or opts):
         return (paths[0],), (paths[1],)
     if bases and opts and not paths:
@@ -56,7 +56,7 @@ def _profiles(
 
 
 def _step_logs(texts: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """(logs of base, logs of opt): by the side that each names, or two that name none."""
+    """Parse (logs of base, logs of opt) by their labels, or two logs without labels in this order."""
     from tracekit.discover.arguments import split_label
 
     logs: dict[str | None, list[str]] = {"base": [], "opt": [], None: []}
@@ -205,7 +205,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
 
 
 def _with_files(choices: Choices, gate_file: GateFile, noise: str | None) -> Choices:
-    """The choices with what the gate's file says where the command line does not, and the noise of a file."""
+    """Complete the choices with those of the gate file that the command line leaves open, and with the noise file."""
     from tracekit.compare import noise as noise_file
 
     if gate_file.min_effect is not None and gating.is_default("min_effect"):
@@ -217,7 +217,7 @@ def _with_files(choices: Choices, gate_file: GateFile, noise: str | None) -> Cho
 
 
 def _status(compared: Compared, rules: Rules) -> int:
-    """The exit status: of the gate where there is one, else whether the sides could be compared."""
+    """Get the exit status: of the gate if there is one, else whether the sides are comparable."""
     from tracekit.compare.differences import forbids
 
     comparison = compared.comparison

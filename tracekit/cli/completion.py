@@ -1,4 +1,4 @@
-"""`tracekit completion`: the script that makes a shell complete commands and options."""
+"""`tracekit completion`: print the shell completion script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that tracekit writes as JSON: its version, and the dataclass that its schema is made of."""
+"""JSON contracts: the version and the dataclass behind the schema of each kind of JSON output."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class NoiseOfRuns:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One kind of JSON: its name, its version, what it is made of, and the commands that write it."""
+    """One kind of JSON output: its name, version and dataclass, and the commands that write it."""
 
     name: str
     version: str

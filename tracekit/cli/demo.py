@@ -1,4 +1,4 @@
-"""`tracekit demo`: the answer for the example that comes with tracekit, and what to type next."""
+"""`tracekit demo`: analyze the example that comes with tracekit, and suggest next commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracekit.model.installed import install_command
 
 PACKAGE = Path(__file__).parents[1]
 PLACES = PACKAGE / "example", PACKAGE.parent / "examples/simulated_gpu/outputs/profile"
-"""Where the example lies: in the installed package, or in a checkout."""
+"""Places of the example: in the installed package, or in a checkout."""
 
 NEXT = """
 That was an example: two simulated ranks of GRPO. With it, or with a profile of your own:

@@ -1,4 +1,4 @@
-"""`tracekit doctor`: what went wrong in a capture, where that comes from, and what to do."""
+"""`tracekit doctor`: diagnose a capture, with causes and remedies."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def command(
 
 
 def _as_json(examination: Examination) -> str:
-    """The examination as JSON."""
+    """Encode the examination as JSON."""
     from tracekit.cli.contracts import DOCTOR
     from tracekit.pipeline.doctor import held
 
@@ -92,7 +92,7 @@ def _as_json(examination: Examination) -> str:
 
 
 def _as_text(examination: Examination, *, verbose: bool, color: bool) -> Iterator[str]:
-    """The lines for a person: the gravest first, then what is there."""
+    """Format the examination as lines of text: diagnoses, most severe first, then the contents."""
     from tracekit.pipeline.doctor import held
     from tracekit.render.escape import printable
 
@@ -113,7 +113,7 @@ def _as_text(examination: Examination, *, verbose: bool, color: bool) -> Iterato
 
 
 def _lines(diagnosis: Diagnosis, *, verbose: bool, color: bool) -> Iterator[str]:
-    """One diagnosis: what and where, why, what to do."""
+    """Format one diagnosis: problem, files, cause, remedy."""
     from tracekit.render.escape import printable
 
     mark, style = _MARKS[diagnosis.severity]

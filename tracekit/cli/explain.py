@@ -1,4 +1,4 @@
-"""`tracekit explain`: what a rule measures, and what to do about it."""
+"""`tracekit explain`: print the page of a rule: what it measures, and what to do."""
 
 from __future__ import annotations
 

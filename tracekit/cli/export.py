@@ -1,4 +1,4 @@
-"""`tracekit export`: the traces of all ranks as one timeline."""
+"""`tracekit export`: merge the traces of all ranks into one timeline."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def command(
 
 
 def _tell(exported: Exported, target: str, *, verbose: bool) -> None:
-    """Nothing; says what the timeline holds and what was done to its clocks."""
+    """Print the contents of the timeline and its clock corrections."""
     rows = sum(exported.rows.values())
     processes = len({lane.number for lane in exported.lanes})
     annotations = exported.annotations
@@ -97,7 +97,7 @@ def _tell(exported: Exported, target: str, *, verbose: bool) -> None:
 
 
 def _tell_clocks(exported: Exported, *, verbose: bool) -> None:
-    """Nothing; says by how much which clocks were corrected."""
+    """Print the clock corrections."""
     from tracekit.model.units import show
     from tracekit.render.escape import printable
 

@@ -1,4 +1,4 @@
-"""`tracekit gate`: budgets of one profile without a baseline, and whether a gate can fail at all."""
+"""`tracekit gate`: check a profile against budgets without a baseline, or test whether a gate can fail."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
     choices: Choices,
     strict: bool,
     quiet: bool,
-    verbose: bool,  # noqa: ARG001 - the stack of an error
+    verbose: bool,  # noqa: ARG001 - read by `terminal.set_verbose`
 ) -> int:
     """Hold one profile to its budgets (`max` and `min` in the gate's file), without a baseline.
 
@@ -86,7 +86,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
 
 
 def _refuse_untestable(rules: Rules, *, self_test: bool) -> None:
-    """Nothing; raises `TracekitError` where no rule can be held to one profile."""
+    """Raise `TracekitError` if no rule applies to a single profile."""
     if not rules:
         raise TracekitError("no rule is set", "--fail-on 'step_time>3%', or a tracekit.toml")
     if not (self_test or any(rule.test == "budget" for rule in rules.rules)):
@@ -99,7 +99,7 @@ def _refuse_untestable(rules: Rules, *, self_test: bool) -> None:
 def _self_test(
     rules: Rules, side: Side, choices: Choices, targets: Sequence[Target], *, quiet: bool
 ) -> int:
-    """The exit status of holding a side against itself made slower; writes what came of it."""
+    """Compare a side with a slowed copy of itself, write the result, and return the exit status."""
     from tracekit.compare.slowed import self_test
 
     tested = self_test(rules, side, choices)
@@ -116,7 +116,7 @@ def _self_test(
 def _hold(
     rules: Rules, side: Side, choices: Choices, targets: Sequence[Target], *, quiet: bool
 ) -> tuple[Gate, ...]:
-    """The outcome of every budget; writes it, and says what did not pass."""
+    """Check every budget, write the outcomes, and print those that did not pass."""
     from tracekit.compare.gate import gates, overall
 
     budgets = tuple(rule for rule in rules.rules if rule.test == "budget")
@@ -130,7 +130,7 @@ def _hold(
 
 
 def _name(paths: tuple[str, ...]) -> str:
-    """What the side is called."""
+    """Name the side after its label or path."""
     from tracekit.discover.arguments import split_label
 
     label, path = split_label(paths[0])
@@ -138,7 +138,7 @@ def _name(paths: tuple[str, ...]) -> str:
 
 
 def _held(side: Side, outcomes: tuple[Gate, ...], changes: int) -> Report:
-    """The outcome of budgets as a report, which says how many rules are about changes."""
+    """Report the outcomes of budgets, with the number of rules that need a baseline."""
     from tracekit.compare.gate_sheet import gate_section, gate_word
 
     section = gate_section(outcomes)
@@ -151,7 +151,7 @@ def _held(side: Side, outcomes: tuple[Gate, ...], changes: int) -> Report:
 
 
 def _report(side: Side, remarks: tuple[str, ...], answer: str, section: Section) -> Report:
-    """A report of one section on one side."""
+    """Make a report of one section on one side."""
     from tracekit.model.report import Report
     from tracekit.model.version import VERSION
 
@@ -159,7 +159,7 @@ def _report(side: Side, remarks: tuple[str, ...], answer: str, section: Section)
 
 
 def _tested(side: Side, tested: SelfTest) -> Report:
-    """What the test of the gate itself showed, as a report."""
+    """Report the self-test of the gate."""
     from tracekit.compare.gate_sheet import outcome_text
     from tracekit.model.report import Heading, Section, Sheet
 
@@ -187,7 +187,7 @@ def _tested(side: Side, tested: SelfTest) -> Report:
 
 
 def _try(tested: SelfTest) -> str:
-    """What would make the gate notice."""
+    """Suggest a change that makes the gate fail."""
     from tracekit.model.stats.verdict import CAPS
 
     caveats = {caveat for gate in tested.gates for caveat in gate.caveats}

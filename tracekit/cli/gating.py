@@ -1,4 +1,4 @@
-"""What gates the command line: where the rules come from, and which exit status their outcome is."""
+"""Gate options: parse the gate rules of a command, and map their outcomes to exit statuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class GateChoice:
-    """What the command line says of the gate."""
+    """The gate options of the command line."""
 
     fail_on: tuple[str, ...]
     config: str | None
@@ -40,7 +40,7 @@ _FIELDS = tuple(field.name for field in fields(GateChoice))
 
 
 def _choice(given: Mapping[str, Any]) -> GateChoice:
-    """What was given for the options of the gate."""
+    """Parse the gate options of a command."""
     return GateChoice(**{name: given[name] for name in _FIELDS})
 
 
@@ -71,13 +71,13 @@ options = opt.together(
         help="Let a gate pass with rules that nothing was recorded for, or with none: a warning, not status 3.",
     ),
 )
-"""What says what the gate of a command is; the command gets it as `gate`."""
+"""Decorator with all gate options; the command receives them as `gate`."""
 
 
 def gate_file(choice: GateChoice, least_effect: float | None = None) -> GateFile:
-    """The gate of the command line and of a file; raises for whatever either does not mean.
+    """Combine the gate of the command line with that of a file; raises if either is invalid.
 
-    `least_effect` is the share from which on a change is a regression, where the command line says so.
+    `least_effect` is the share from which a change counts as a regression, if given on the command line.
     """
     from tracekit.compare import gate_file as files
 
@@ -95,12 +95,12 @@ def gate_file(choice: GateChoice, least_effect: float | None = None) -> GateFile
 
 
 def today() -> date:
-    """The day by which exceptions are judged; only asked for where there are any."""
+    """Get the date by which exceptions expire; called only if there are any."""
     return datetime.now(UTC).date()
 
 
 def is_default(name: str) -> bool:
-    """Whether an option of the running command was not given, so that a file may say it."""
+    """Check whether an option was not given on the command line, which lets a file set it."""
     from click.core import ParameterSource
 
     source = click.get_current_context().get_parameter_source(name)
@@ -108,7 +108,7 @@ def is_default(name: str) -> bool:
 
 
 def status(rules: Rules, gates: Sequence[Gate]) -> int:
-    """The exit status of a gate: 1 for a breach and nothing else."""
+    """Get the exit status of a gate: 1 only for a breach."""
     outcomes = {gate.outcome for gate in gates if gate.severity == "error"}
     if "fail" in outcomes:
         return BREACHED
@@ -123,7 +123,7 @@ def status(rules: Rules, gates: Sequence[Gate]) -> int:
 
 
 def of_empty(rules: Rules) -> int:
-    """The exit status of a gate without a rule, which standard error tells: nothing was tested."""
+    """Print that a gate without rules tested nothing, and return its exit status."""
     terminal.tell_problem(
         f"{', '.join(rules.sources)}: the gate holds no rule: nothing was tested",
         'add fail-on = ["regression"], or a rule; or say --allow-untested',
@@ -132,7 +132,7 @@ def of_empty(rules: Rules) -> int:
 
 
 def tell(rules: Rules, gates: Sequence[Gate]) -> None:
-    """Nothing; writes every rule that did not pass to standard error, also with --quiet."""
+    """Print every rule that did not pass to standard error, even with --quiet."""
     from tracekit.render.escape import printable
 
     failing = [gate for gate in gates if gate.outcome != "pass"]
@@ -153,7 +153,7 @@ def tell(rules: Rules, gates: Sequence[Gate]) -> None:
 
 
 def missing(paths: Sequence[str | Path]) -> str | None:
-    """The first path of a baseline where nothing is; None where there is something at each."""
+    """Find the first baseline path without any file; None if all have some."""
     from tracekit.discover.arguments import split_label
 
     for argument in paths:
@@ -164,9 +164,9 @@ def missing(paths: Sequence[str | Path]) -> str | None:
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether nothing exists at the path or matches it, or it is a directory with nothing in it."""
+    """Check whether no file exists at or matches the path, or it is an empty directory."""
     if path.is_dir():
         return not any(path.iterdir())
     pattern = str(path)
-    matches = iglob(pattern, recursive=True) if has_magic(pattern) else ()  # noqa: PTH207 - may be absolute
+    matches = iglob(pattern, recursive=True) if has_magic(pattern) else ()  # noqa: PTH207 - Path.glob refuses absolute patterns
     return not path.exists() and next(iter(matches), None) is None

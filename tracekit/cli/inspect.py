@@ -1,4 +1,4 @@
-"""`tracekit inspect`: which files are read, as what, and which are not."""
+"""`tracekit inspect`: list the files that are read, with their format, and those that are ignored."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def command(
 
 
 def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
-    """Everything that was found, as JSON."""
+    """Encode the discovery as JSON."""
     from tracekit.cli.contracts import INSPECT
 
     value = {
@@ -84,13 +84,13 @@ def _as_json(discovery: Discovery, rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def _as_typed(path: Path) -> str:
-    """The path as a person would type it in this directory."""
+    """Shorten a path to be relative to the working directory, if it is below."""
     folder = Path.cwd()
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
 def _as_text(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verbose: bool) -> str:
-    """A table of the files, then what was ignored and what is odd; what no file has is left out."""
+    """Format the files as a table without empty columns, then the ignored files and the notes."""
     lines = [f"{discovery.title}: {len(rows):,} {plural(len(rows), 'file')} to read"]
     if rows:
         table = [_line(row) for row in rows]
@@ -107,7 +107,7 @@ def _as_text(discovery: Discovery, rows: Sequence[Mapping[str, object]], *, verb
 
 
 def _line(row: Mapping[str, object]) -> dict[str, Any]:
-    """A file as it stands in the table: its rank beside the world's size, its own size in words."""
+    """Format a file's row: rank with world size, and its size with a unit."""
     from tracekit.model.units import show
 
     line = dict(row)
@@ -118,7 +118,7 @@ def _line(row: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _ignored(discovery: Discovery, *, verbose: bool) -> list[str]:
-    """The lines on what is not read, the first of many."""
+    """Format the files that are not read, limited unless `verbose`."""
     table = []
     for entry in discovery.ignored:
         table.append({"file": _as_typed(entry.path), "reason": entry.reason.text})

@@ -1,4 +1,4 @@
-"""Rows of text in columns, for the commands that list things."""
+"""Text tables for commands that list things."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracekit.render.escape import printable
 
 
 def columns(rows: Sequence[Mapping[str, object]], right: Collection[str] = ()) -> str:
-    """The rows under their keys; columns that no row fills are left out, those in `right` are flush right."""
+    """Format rows as columns with headers; drops empty columns, and right-aligns those in `right`."""
     blocks = []
     for name in rows[0]:
         if all(row[name] in (None, "") for row in rows):
@@ -24,12 +24,12 @@ def columns(rows: Sequence[Mapping[str, object]], right: Collection[str] = ()) -
 def listed(
     title: str, rows: Sequence[Mapping[str, object]], most: int, *, verbose: bool
 ) -> list[str]:
-    """The lines of a table under its title: of its first rows, or of all with `verbose`."""
+    """Format a table below its title: the first `most` rows, or all with `verbose`."""
     if verbose or len(rows) <= most:
         return [title, columns(rows)]
     return [title, columns(rows[:most]), f"… and {len(rows) - most:,} more (-v)"]
 
 
 def _cell(value: object) -> str:
-    """One value as it is shown; unknown is a dash."""
+    """Format one value; unknown is a dash."""
     return UNKNOWN if value in (None, "") else printable(str(value))

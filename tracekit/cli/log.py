@@ -1,4 +1,4 @@
-"""`tracekit log`: a report sent to where a team follows its runs."""
+"""`tracekit log`: send a report to an experiment tracker."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(
 
 
 def _target(text: str) -> tuple[str, str]:
-    """The system and the target of `SYSTEM=TARGET`."""
+    """Parse `SYSTEM=TARGET`; raises `TracekitError` for anything else."""
     system, _, target = text.partition("=")
     if not system or not target:
         raise TracekitError(f"--to {text!r} is no SYSTEM=TARGET", "--to mlflow=sqlite:///runs.db")

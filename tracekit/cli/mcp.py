@@ -1,4 +1,4 @@
-"""`tracekit mcp`: answers programs that talk, by the Model Context Protocol."""
+"""`tracekit mcp`: the MCP server."""
 
 from __future__ import annotations
 

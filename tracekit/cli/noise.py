@@ -1,4 +1,4 @@
-"""`tracekit noise`: how much runs of one and the same setting differ, for `tracekit compare --noise`."""
+"""`tracekit noise`: measure run-to-run noise of one setting, for `tracekit compare --noise`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The options that several commands have, each declared once, and what they come to together.
+"""Options shared by several commands, each declared once.
 
-A command names its options in the order of its help. `reading` and `statistics` give it what they mean as one
-value, `options` and `choices`, in place of a parameter for each.
+A command lists its options in help order. `reading` and `statistics` pass it one value each, `options` and `choices`,
+instead of a parameter per option.
 """
 
 from __future__ import annotations
@@ -80,18 +80,18 @@ verbose = click.option(
 
 
 def paths(metavar: str = "PATH...", *, required: bool = True) -> Decorator:
-    """The arguments of a command that reads profiles."""
+    """Add the arguments of a command that reads profiles."""
     return click.argument("paths", nargs=-1, required=required, type=click.Path(), metavar=metavar)
 
 
 def need_paths(paths: Sequence[str], on_every_node: Sequence[str], name: str) -> None:
-    """Nothing; raises click's own error where neither a path nor a pattern was given."""
+    """Raise click's usage error if neither a path nor a pattern was given."""
     if not paths and not on_every_node:
         raise click.UsageError(f"Missing argument '{name}...'.")
 
 
 def outputs(thing: str, suffixes: str) -> Decorator:
-    """`-o FILE`: where the `thing` goes beside the terminal; its format is one of those suffixes."""
+    """Add `-o FILE`, which also writes the `thing` to a file in one of the formats `suffixes`."""
     return click.option(
         "-o",
         "--output",
@@ -104,7 +104,7 @@ def outputs(thing: str, suffixes: str) -> Decorator:
 
 
 def exports(thing: str, kinds: str) -> Decorator:
-    """`--export KIND=PATH`: the `thing` in a form for programs, of those kinds."""
+    """Add `--export KIND=PATH`, which writes the `thing` for other programs, as one of `kinds`."""
     return click.option(
         "--export",
         "exports",
@@ -115,12 +115,12 @@ def exports(thing: str, kinds: str) -> Decorator:
 
 
 def strict(case: str = "any file could not be read") -> Decorator:
-    """`--strict`: exit status 2 also in this case."""
+    """Add `--strict`: exit status 2 in this case."""
     return click.option("--strict", is_flag=True, help=f"Exit with 2 if {case}.")
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """One decorator of several, in the order in which they would stand above a command."""
+    """Combine several decorators, in the order in which they would be written above a command."""
 
     def decorated(command: Command) -> Command:
         for decorator in reversed(decorators):
@@ -133,7 +133,7 @@ def together(*decorators: Decorator) -> Decorator:
 def collected(
     name: str, value_of: Callable[[Mapping[str, Any]], Any], fields: Sequence[str]
 ) -> Decorator:
-    """The decorator that hands a command one value, made of all that was given, in place of the `fields`."""
+    """Make a decorator that passes the command one value, `value_of` all parameters, instead of the `fields`."""
 
     def decorated(command: Command) -> Command:
         @wraps(command)
@@ -208,11 +208,11 @@ work = together(
         for name, text in _WORK.items()
     )
 )
-"""How much work every step of a profile holds."""
+"""The amount of work per step of a profile."""
 
 
 def _both_work(given: Mapping[str, Any]) -> dict[str, str | None]:
-    """The counts of both sides as they were typed, by name."""
+    """Get the work of both sides by name, as typed."""
     return {name: given[f"both_{name}"] for name in _WORK}
 
 
@@ -228,7 +228,7 @@ work_of_two = together(
         for name, text in _WORK.items()
     ),
 )
-"""The same of two sides, as texts: one number, or before and after."""
+"""The amount of work per step of two sides, as texts: one number, or before and after."""
 
 _READING = (
     "ranks",
@@ -250,11 +250,11 @@ _STATISTICS = ("drop_first", "min_effect", "level", "paired", "assume_independen
 
 
 def _options(given: Mapping[str, Any]) -> Options:
-    """What to read, and how; progress is shown by a command that can be quiet and is not."""
+    """Make the options of reading; progress is shown by commands that have --quiet, unless it is given."""
     from tracekit.pipeline.options import options_of
 
     counts = {name: given[name] for name in _WORK if given.get(name) is not None}
-    # What was not given at all is None, also of what can be given several times.
+    # Treat repeatable options that were not given like the others: None.
     stated = {name: given.get(name) for name in _READING if given.get(name) != ()}
     shows_progress = not given.get("quiet", True)
     if shows_progress:
@@ -265,7 +265,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
 
 def _choices(given: Mapping[str, Any]) -> Choices:
-    """How to compare; percents of the command line are shares."""
+    """Make the choices of a comparison; percentages become fractions."""
     from tracekit.compare.changes import Choices
 
     stated = {name: given[name] for name in _STATISTICS if name in given}

@@ -1,4 +1,4 @@
-"""Where a report goes: what the user asked for, checked before the work, written after it."""
+"""Report outputs: targets are parsed and checked before the analysis, and written after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Target:
 
 
 def file_target(path: str) -> Target:
-    """The target of `-o FILE`, its format told by the suffix; raises when nothing can be written there."""
+    """Parse `-o FILE`, with the format of its suffix; raises if the file cannot be written."""
     if path == STANDARD_OUTPUT:
         raise TracekitError("-o -: no format is named", "--export json=- prints JSON")
     name = format_of(path)
@@ -45,7 +45,7 @@ def file_target(path: str) -> Target:
 
 
 def export_target(text: str) -> Target:
-    """The target of `--export KIND=PATH`; raises when nothing can be written there."""
+    """Parse `--export KIND=PATH`; raises if the path cannot be written."""
     name, equals, path = text.partition("=")
     if not (equals and path):
         raise TracekitError(f"--export {text}: not KIND=PATH", "--export csv=tables/")
@@ -61,7 +61,7 @@ def export_target(text: str) -> Target:
 
 
 def json_paths(exports: Sequence[str], *, as_json: bool) -> list[str]:
-    """Where JSON goes, by `--export json=PATH` and `--json`, of a command that writes no other kind."""
+    """Parse `--export json=PATH` and `--json` into paths, for a command that only exports JSON."""
     paths = [STANDARD_OUTPUT] * as_json
     for text in exports:
         name, _, path = text.partition("=")
@@ -74,7 +74,7 @@ def json_paths(exports: Sequence[str], *, as_json: bool) -> list[str]:
 
 
 def write_json(text: str, paths: Sequence[str], *, quiet: bool = False) -> None:
-    """Nothing; afterwards the text is in all these files, or printed."""
+    """Write the text to all these files, or print it for `-`."""
     for path in paths:
         if path == STANDARD_OUTPUT:
             terminal.say(text.encode("utf-8"))
@@ -85,9 +85,9 @@ def write_json(text: str, paths: Sequence[str], *, quiet: bool = False) -> None:
 
 
 def with_answer(targets: Sequence[Target], *, quiet: bool) -> list[Target]:
-    """The targets, and before them the text on standard output where nothing else is printed and quiet not asked for.
+    """Add the text on standard output in front, unless another target is printed or `quiet` is set.
 
-    Raises when standard output would get several outputs.
+    Raises `TracekitError` if several targets go to standard output.
     """
     printed = [target.format for target in targets if target.printed]
     if len(printed) > 1:
@@ -100,7 +100,7 @@ def with_answer(targets: Sequence[Target], *, quiet: bool) -> list[Target]:
 
 
 def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:
-    """Nothing; afterwards the report is where `target` says."""
+    """Write the report to the target."""
     width, color = terminal.page() if target.printed else (None, False)
     output = render(report, target.format, top=top, verbose=verbose, width=width, color=color)
     if isinstance(output, dict):
@@ -117,7 +117,7 @@ def write(report: Report, target: Target, *, top: int, verbose: bool) -> None:
 
 
 def refuse_plots(folder: str) -> None:
-    """Nothing; raises when images could not be drawn, or not be written into `folder`."""
+    """Raise `TracekitError` if charts cannot be drawn, or not be written to `folder`."""
     from tracekit.render.charts import images as plots
 
     _refuse_folder(Path(folder))
@@ -125,7 +125,7 @@ def refuse_plots(folder: str) -> None:
 
 
 def write_plots(report: Report, folder: str) -> int:
-    """How many images of the report's charts `folder` holds afterwards; what else is there stays."""
+    """Write the report's charts to `folder` and return their number; other files there stay."""
     from tracekit.render.charts import images as plots
 
     _make_folder(Path(folder))
@@ -137,14 +137,14 @@ def write_plots(report: Report, folder: str) -> int:
 
 
 def _refuse_folder(folder: Path) -> None:
-    """Raise if `folder` can be neither used nor made."""
+    """Raise `TracekitError` if `folder` can be neither used nor created."""
     if folder.exists() and not folder.is_dir():
         raise TracekitError(f"{folder}: is a file, and a directory is wanted", "name another")
     refuse_unwritable(folder / "any" if folder.exists() else folder)
 
 
 def _make_folder(folder: Path) -> None:
-    """Make `folder` unless it exists."""
+    """Create `folder` unless it exists."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:

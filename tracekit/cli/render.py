@@ -1,4 +1,4 @@
-"""`tracekit render`: a saved report, comparison or measurements in another form."""
+"""`tracekit render`: convert a saved report, comparison or measurements to another format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(*, path: str, wanted: str | None, output: str | None, top: int, verb
 
 
 def _target(wanted: str | None, output: str | None, *, compared: bool) -> Target:
-    """Where it goes and in which format, of which a comparison has some more."""
+    """Parse the target and its format; comparisons support more formats."""
     from tracekit.cli import ci
     from tracekit.cli import outputs as out
 
@@ -58,7 +58,7 @@ def _target(wanted: str | None, output: str | None, *, compared: bool) -> Target
 
 
 def _read(path: Path) -> tuple[Report, Comparison | None]:
-    """The report that a file of any saved form tells, and the comparison if it holds one."""
+    """Load the report of any saved file, and the comparison if the file contains one."""
     from tracekit.discover.arguments import refuse_special
     from tracekit.pipeline import run as pipeline
     from tracekit.pipeline.cache import saved_measurements
@@ -82,7 +82,7 @@ def _read(path: Path) -> tuple[Report, Comparison | None]:
 
 
 def _from_json(text: str) -> tuple[Report, Comparison | None]:
-    """The same of a JSON text; raises `TracekitError` for a comparison that nothing can be told of."""
+    """Decode a report or comparison from JSON; raises `TracekitError` for a comparison with impossible numbers."""
     from tracekit.compare import comparison
     from tracekit.model.report import SCHEMA, Report
     from tracekit.render.json import read_json

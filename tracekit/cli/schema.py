@@ -1,4 +1,4 @@
-"""`tracekit schema`: the JSON Schema of what tracekit writes as JSON."""
+"""`tracekit schema`: print the JSON Schema of a kind of JSON output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tracekit sql`: ask the tables of profiles a question in SQL."""
+"""`tracekit sql`: query the tables of profiles in SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "csv", "json", "parquet")
 SHOWN_ROWS = 100
-"""Rows of a text where no limit is given."""
+"""Rows of text output without a limit."""
 
 _OPTION = re.compile(r"--[\w-]+=")
 _SUFFIXES = {".txt": "text", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
@@ -32,7 +32,7 @@ _SUFFIXES = {".txt": "text", ".csv": "csv", ".json": "json", ".parquet": "parque
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How rows are given: in which format, how many at most (None: all, of a text the first ones), and where."""
+    """How to output rows: format, limit (None: all, but only the first as text), and file."""
 
     format: str
     limit: int | None
@@ -40,15 +40,15 @@ class Form:
 
 
 class _Asked(click.Command):
-    """A command whose last argument may be a statement that begins with a comment: that is no option."""
+    """A command whose last argument may be a statement that begins with a comment, not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """What is left of the arguments once they are read."""
+        """Parse the arguments, and return the remaining ones."""
         return super().parse_args(ctx, [_as_statement(text) for text in args])
 
 
 def _as_statement(text: str) -> str:
-    r"""The argument, so that a comment with a statement below it is taken for no option.
+    r"""Prefix an argument with a newline if it is a comment with a statement below it, which click takes for an option.
 
     >>> _as_statement("--limit"), _as_statement("-- all\nSELECT 1")
     ('--limit', '\n-- all\nSELECT 1')
@@ -155,7 +155,7 @@ def command(  # noqa: PLR0913 - what is given, one by one
 
 
 class _Answers:
-    """A session over the tables of some paths, and how what it gives is shown."""
+    """A session over the tables of some paths, and the output of its results."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Answers:
         self.has_failed = self.has_failed or bool(rows.failures or rows.faults)
         terminal.tell_failures(rows.failures)
         for fault in rows.faults:
-            # What failed is not what was not recorded: of that nothing is said.
+            # A failed table is not "not recorded": suppress that message.
             self._told.update(fault.tables)
             problem = f"{fault.source}: {fault.question} could not be {fault.action}: {fault.error}"
             terminal.tell_problem(problem, "the tables of other questions are whole")
@@ -230,7 +230,7 @@ def _run(answers: _Answers, text: str) -> None:
 
 
 def _is_statement(text: str) -> bool:
-    """Whether an argument is a statement: it has words, and is no path."""
+    """Check whether an argument is a statement: several words, and not an existing path."""
     from tracekit.discover.arguments import split_label
 
     if len(text.split()) < 2:
@@ -240,7 +240,7 @@ def _is_statement(text: str) -> bool:
 
 
 def _form(format_: str | None, limit: int | None, output: str | None) -> Form:
-    """How rows are given; raises where that cannot be."""
+    """Parse how to output rows; raises if that is not possible."""
     from tracekit.model.files import refuse_unwritable
     from tracekit.render import refuse_without_library
 
@@ -261,7 +261,7 @@ def _form(format_: str | None, limit: int | None, output: str | None) -> Form:
 
 
 def _give(result: Result, form: Form) -> None:
-    """Nothing; prints the rows, or writes them."""
+    """Print the rows, or write them."""
     from tracekit.model.files import write_atomically
 
     if form.output is None:
@@ -276,7 +276,7 @@ def _give(result: Result, form: Form) -> None:
 
 
 def _rendered(result: Result, form: Form, width: int | None) -> tuple[bytes, bool]:
-    """(the rows in their format, whether there are more)."""
+    """Render (the rows in their format, whether there are more)."""
     from tracekit.render import rows as render
     from tracekit.sql.values import cell, plain_value
 
@@ -296,7 +296,7 @@ def _rendered(result: Result, form: Form, width: int | None) -> tuple[bytes, boo
 
 
 def _first(result: Result, limit: int | None) -> Iterator[tuple[object, ...]]:
-    """The rows, at most one more than `limit`."""
+    """Iterate over the rows, at most one more than `limit`."""
     if limit is not None:
         yield from result.rows(limit + 1)
         return
@@ -305,7 +305,7 @@ def _first(result: Result, limit: int | None) -> Iterator[tuple[object, ...]]:
 
 
 def _listed() -> str:
-    """The recipes and what they answer."""
+    """Format the recipes and what they answer."""
     from tracekit.cli.layout import columns
     from tracekit.sql import recipes
 

@@ -1,4 +1,4 @@
-"""The shell of `tracekit sql`: statements as they are typed, each up to its semicolon."""
+"""The interactive shell of `tracekit sql`; a statement ends with a semicolon."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _HELP = """a statement ends with ;    SHOW TABLES;  DESCRIBE kernels;  SELECT â€
 def run(
     session: Session,
     show: Callable[[str], None],
-    running: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - it may be entered again
+    running: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - nullcontext is reentrant
 ) -> None:
-    """Read statements from the terminal until it ends, and show what each gives; `running` is entered meanwhile."""
+    """Read statements from the terminal until it ends, and show their results; `running` is entered for each one."""
     from tracekit.sql import statements
 
     _complete(session)
@@ -108,7 +108,7 @@ def _interrupt_on_signal(session: Session, prompt: _Prompt) -> None:
 def _answered(
     running: AbstractContextManager[None], function: Callable[..., None], *arguments: object
 ) -> None:
-    """Call a function within `running`, and tell what it raises: the shell goes on."""
+    """Call a function within `running`, and print its errors: the shell continues."""
     try:
         with running:
             function(*arguments)
@@ -119,13 +119,13 @@ def _answered(
 
 
 def _statements(text: str, show: Callable[[str], None], session: Session) -> None:
-    """Nothing; shows what each statement of a text gives."""
+    """Show the result of each statement of a text."""
     for statement in session.statements(text):
         show(statement)
 
 
 def _command(line: str, show: Callable[[str], None]) -> None:
-    """Nothing; obeys a line that begins with a dot."""
+    """Run a line that begins with a dot."""
     from tracekit.cli.layout import columns
     from tracekit.sql import recipes
 
@@ -142,7 +142,7 @@ def _command(line: str, show: Callable[[str], None]) -> None:
 
 
 def _complete(session: Session) -> None:
-    """Nothing; lets the Tab key complete names of tables and columns, where the terminal can."""
+    """Complete names of tables and columns with Tab, if readline is available."""
     try:
         import readline
     except ImportError:

@@ -46,7 +46,7 @@ def command(*, name: str | None, markdown: bool, verbose: bool) -> int:
 
 
 def _everything(*, markdown: bool) -> str:
-    """All tables; the key columns, which every measured row begins with, only once."""
+    """Format all tables; the key columns of measured tables are listed only once."""
     from tracekit.analyses import measured_tables
     from tracekit.model.tables import ARGS, KEYS, RAW
 
@@ -61,7 +61,7 @@ def _everything(*, markdown: bool) -> str:
 
 
 def _tables(tables: Iterable[Table], without: Iterable[str], *, markdown: bool) -> list[str]:
-    """Each table with its columns, except those named in `without`."""
+    """Format each table with its columns, except those in `without`."""
     left_out = set(without)
     parts = []
     for table in tables:
@@ -71,7 +71,7 @@ def _tables(tables: Iterable[Table], without: Iterable[str], *, markdown: bool) 
 
 
 def _table(table: Table, described: Mapping[str, Column], *, markdown: bool) -> str:
-    """One table: its name, what a row is, and its columns."""
+    """Format one table: name, meaning of a row, and columns."""
     text = _columns(described, markdown=markdown)
     if markdown:
         return f"### `{table.name}`\nOne row: {table.row}.\n\n{text}"
@@ -79,7 +79,7 @@ def _table(table: Table, described: Mapping[str, Column], *, markdown: bool) -> 
 
 
 def _columns(described: Mapping[str, Column], *, markdown: bool) -> str:
-    """The columns in lines or as a Markdown table."""
+    """Format the columns as lines or as a Markdown table."""
     if not markdown:
         rows = [
             {"column": name, "type": column.dtype, "meaning": column.doc}

@@ -1,4 +1,4 @@
-"""What a command prints: results to standard output, everything else to standard error."""
+"""Terminal output: results to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _HINT_AT = "          try: "
 _VERBOSE = "tracekit.verbose"
 _SHOWN_FAILURES = 10
 _stopped: list[str] = []
-"""The token by which commands of GitHub's log are resumed, while they are stopped."""
+"""The token that resumes GitHub's workflow commands, while they are stopped."""
 
 
 def prepare() -> None:
-    """Nothing; lets both streams show characters that their encoding does not have as `?`."""
+    """Make both streams replace characters that they cannot encode by `?`, and print problems of the cache."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
@@ -40,10 +40,10 @@ def prepare() -> None:
 
 
 def say(text: str | bytes) -> None:
-    """Nothing; writes to standard output: text for people without anything that acts on their screen, bytes as they are.
+    """Write to standard output: text with control characters made visible, bytes unchanged.
 
-    A reader that has gone (`| head`) is no error: the rest is dropped, and the command goes on to write
-    its files and to find its status. A full disk is one.
+    A closed pipe (`| head`) is not an error: the rest is dropped, and the command still writes its files and gets its
+    status. A full disk raises `TracekitError`.
     """
     if sys.stdout is None:
         return
@@ -67,7 +67,7 @@ def say(text: str | bytes) -> None:
 
 
 def fetching(text: str, number: int, total: int) -> None:
-    """Nothing; counts the files that are fetched from an address, on a line of a terminal that is written over."""
+    """Show the progress of files fetched from an address, on one line of the terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         return
     end = "\r\x1b[K" if number == total else ""
@@ -77,21 +77,21 @@ def fetching(text: str, number: int, total: int) -> None:
 
 
 def tell(line: str) -> None:
-    """Nothing; writes a line (or a few) to standard error, if anybody listens there."""
+    """Print a line (or several) to standard error, if it is open."""
     stop_commands()
     _write_error(visible_lines(line))
 
 
 def tell_command(line: Lines) -> None:
-    """Write a command that GitHub is to run to standard error; `render.github` makes them."""
+    """Print a GitHub workflow command to standard error; see `render.github`."""
     resume_commands()
     _write_error(line)
 
 
 def stop_commands() -> None:
-    """Let GitHub run no commands until `resume_commands`: names of a profile follow. Elsewhere do nothing.
+    """Stop GitHub's workflow commands until `resume_commands`, because profile names follow. Does nothing elsewhere.
 
-    The token is on standard error, where commands of ours are too: one stream keeps its order.
+    The token goes to standard error, like our own commands: a single stream keeps its order.
     """
     if in_github() and not _stopped:
         _stopped.append(secrets.token_hex(16))
@@ -99,7 +99,7 @@ def stop_commands() -> None:
 
 
 def resume_commands() -> None:
-    """Let GitHub run commands again."""
+    """Resume GitHub's workflow commands."""
     if _stopped:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
@@ -107,19 +107,19 @@ def resume_commands() -> None:
 
 
 def in_github() -> bool:
-    """Whether this runs in a job of GitHub Actions."""
+    """Check whether this runs in a GitHub Actions job."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def _write_error(lines: Lines) -> None:
-    """Write lines to standard error."""
+    """Write lines to standard error; ignores a closed stream."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{lines}\n")
         sys.stderr.flush()
 
 
 def mute(stream: TextIO) -> None:
-    """Nothing; sends what is still written to `stream` nowhere, so that leaving does not fail on it."""
+    """Discard further output of `stream`, which keeps the exit from failing on it."""
     with contextlib.suppress(OSError, ValueError):
         descriptor = os.open(os.devnull, os.O_WRONLY)
         try:
@@ -129,7 +129,7 @@ def mute(stream: TextIO) -> None:
 
 
 def tell_error(error: Exception, *, stack: bool = False) -> None:
-    """Nothing; writes what is wrong and what to try, in two lines, and the stack if that is wanted."""
+    """Print an error and its hint on two lines, plus the stack trace if requested."""
     problem, hint = described(error)
     tell_problem(problem, hint)
     if stack and not isinstance(error, click.ClickException):
@@ -137,7 +137,7 @@ def tell_error(error: Exception, *, stack: bool = False) -> None:
 
 
 def tell_problem(problem: str, hint: str) -> None:
-    """Nothing; writes one problem and its hint in the form of all errors."""
+    """Print a problem and its hint in the form of all errors."""
     from tracekit.render.escape import printable
 
     tell(f"tracekit: {printable(problem)}")
@@ -146,7 +146,7 @@ def tell_problem(problem: str, hint: str) -> None:
 
 
 def tell_failures(failures: Sequence[Failure], *, where_all: str = "") -> None:
-    """Nothing; names the first files that could not be read, and `where_all` of them are named."""
+    """Print the first unreadable files; `where_all` says where all of them are listed."""
     for failure in failures[:_SHOWN_FAILURES]:
         tell_problem(f"{failure.source}: {failure.problem}", failure.hint)
     more = len(failures) - _SHOWN_FAILURES
@@ -155,7 +155,7 @@ def tell_failures(failures: Sequence[Failure], *, where_all: str = "") -> None:
 
 
 def described(error: Exception) -> tuple[str, str]:
-    """The problem and the hint of anything that a command may raise."""
+    """Describe any error of a command as (problem, hint)."""
     if isinstance(error, TracekitError):
         return str(error), error.hint
     if isinstance(error, click.ClickException):
@@ -175,7 +175,7 @@ def described(error: Exception) -> tuple[str, str]:
 
 
 def _misused(error: click.ClickException) -> str:
-    """What click found wrong, in one line and in the same words whatever its version."""
+    """Describe click's usage error on one line, independent of click's version."""
     if isinstance(error, click.NoSuchOption):
         from tracekit.model.labels import did_you_mean
 
@@ -185,7 +185,7 @@ def _misused(error: click.ClickException) -> str:
 
 
 def _issues() -> str:
-    """Where to report faults, as the installed package says; empty if it does not."""
+    """Find the URL for bug reports in the package metadata; empty if there is none."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
@@ -200,9 +200,9 @@ def _issues() -> str:
 
 
 def page() -> tuple[int | None, bool]:
-    """The width of the terminal on standard output, and whether to use colour.
+    """Get the width of the terminal on standard output, and whether to use color.
 
-    Where it is none the width is that of `COLUMNS`, or None.
+    Without a terminal, the width is that of `COLUMNS`, or None.
     """
     if sys.stdout is None or not sys.stdout.isatty():
         columns = os.environ.get("COLUMNS", "")
@@ -213,7 +213,7 @@ def page() -> tuple[int | None, bool]:
 
 
 def set_verbose(ctx: click.Context, _parameter: click.Parameter, verbose: bool) -> bool:
-    """The flag as given; remembered where the last resort for errors finds it, and the log is shown."""
+    """Store the -v flag for error handling, and enable the log."""
     if verbose and not ctx.resilient_parsing:
         import logging
 
@@ -226,5 +226,5 @@ def set_verbose(ctx: click.Context, _parameter: click.Parameter, verbose: bool) 
 
 
 def is_verbose(ctx: click.Context) -> bool:
-    """Whether -v was given to any command of `ctx`."""
+    """Check whether -v was given to any command of `ctx`."""
     return bool(ctx.meta.get(_VERBOSE))

@@ -1,4 +1,4 @@
-"""The functions of the Python interface that judge: `analyze` a profile, `compare` two sides."""
+"""The Python API that produces reports: `analyze` one profile, `compare` two sides."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ def analyze(  # noqa: PLR0913 - one per option
     question_files: str | Sequence[str] = (),
     cache: bool = True,
 ) -> Report:
-    """The report on a profile directory, a file, a glob, or several of them.
+    """Analyze a profile directory, a file, a glob, or several of them.
 
-    `ranks` and `steps` are like "0-3,7", `stages` and `exclude` one pattern or several; `work` tells what every step
-    holds: {"tokens": 4096}, or samples or images; `device_memory` how much each GPU has: bytes, or "80GiB";
-    `sample` reads so many ranks, spread over all; `questions` asks these alone (ids of sections: "kernels"), and
-    only what they need is read and measured; `skip` leaves some out; `question_files` are
-    Python files that end with a question of your own (`examples/own_question.py`), which is asked as well.
-    The engine "ray" reads every file on the node of a Ray cluster where it lies: at `ray_address`, else
-    RAY_ADDRESS, else one that is started here; each node looks at the patterns `on_every_node` itself.
-    What is measured of a file is kept for the next time, and used if the file did not change: `cache` False does neither.
-    Raises `TracekitError` when nothing was found or could be read.
+    `ranks` and `steps` are ranges such as "0-3,7"; `stages` and `exclude` are one pattern or several.
+    `work` is the amount of work per step: {"tokens": 4096}, or samples or images. `device_memory` is the memory of
+    each GPU: bytes, or "80GiB". `sample` reads this many ranks, spread over all of them.
+    `questions` limits the report to these section ids (such as "kernels"), and reads and measures only their inputs;
+    `skip` leaves some out. `question_files` are Python files that define extra questions
+    (`examples/own_question.py`); the report includes them.
+
+    The engine "ray" reads each file on the Ray node that has it. It connects to `ray_address`, else to RAY_ADDRESS,
+    else to a cluster that it starts here; each node expands the patterns `on_every_node` itself.
+    With `cache`, measurements of each file are cached and reused while the file is unchanged; False neither reads nor
+    writes the cache. Raises `TracekitError` if it finds nothing or cannot read any source.
     """
     chosen = {
         "ranks": ranks,
@@ -86,13 +88,13 @@ def compare(  # noqa: PLR0913 - one per option
     sample: int | None = None,
     cache: bool = True,
 ) -> Comparison:
-    """What changed from `base` to `opt`, each one or several profiles, saved measurements or reports.
+    """Compare `base` with `opt`, each one or several profiles, saved measurements or reports.
 
-    `min_effect` (the least share that matters) and `level` are fractions; `work` tells what a step holds
-    before and after: ({"tokens": 4096}, {"tokens": 8192}). The rest is as the options of `tracekit compare`.
-    Memory snapshots of both sides are compared in `Comparison.memory`, also without any step.
-    `tracekit.render(comparison)` shows it. Raises `TracekitError` where a side cannot be read, or holds no
-    step that counts and not both have memory snapshots.
+    `min_effect` (the smallest relative change that matters) and `level` are fractions. `work` is the amount of work
+    per step on each side: ({"tokens": 4096}, {"tokens": 8192}). The other arguments match the options of
+    `tracekit compare`. `Comparison.memory` compares the memory snapshots of both sides, even without any step.
+    `tracekit.render(comparison)` renders the result. Raises `TracekitError` if a side cannot be read, or if a side
+    has no steady step and not both sides have memory snapshots.
     """
     from tracekit.compare.changes import Choices
     from tracekit.pipeline import comparing

@@ -1,4 +1,4 @@
-"""What is made of judged measurements: the section of one question, and the report with its first screen."""
+"""Reports from measurements: the section of each question, and the report with its summary."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def with_first_screen(
     *,
     details: bool = True,
 ) -> Report:
-    """Make the report of these sections, with values for a later compare if `details`; `errors` get what breaks of it."""
+    """Build the report of these sections, with values for a later compare if `details`.
+
+    A summary part that raises is left out, and its error is appended to `errors`.
+    """
     of_steps = counting.counted(measured, steps)
 
     def first_screen(
@@ -102,7 +105,7 @@ def with_first_screen(
 def _made(
     part: Callable[[Measurements], T], otherwise: T, measured: Measurements, errors: list[Remark]
 ) -> T:
-    """A part of the first screen; one that breaks is left out and said to be."""
+    """Make one part of the summary; if it raises, append a remark to `errors` and return `otherwise`."""
     if not (measured.has("captures") or measured.faults):
         return otherwise
     try:
@@ -115,7 +118,7 @@ def _made(
 
 
 def _recordings(measured: Measurements) -> tuple[Recording, ...]:
-    """Summarize the kinds of recordings over the processes in which they were measured."""
+    """Summarize the kinds of recordings over the processes whose recording kind was measured."""
     nothing: tuple[Recording, ...] = ()
     of_sound = faults.judged(
         measured, lambda whom: faults.asked(whom, summarize_recordings, nothing)
@@ -124,7 +127,7 @@ def _recordings(measured: Measurements) -> tuple[Recording, ...]:
 
 
 def _values(measured: Measurements) -> Sheet | None:
-    """The values for a later compare; None where too few questions were asked to know them."""
+    """Make the table of values for a later compare; None if the questions asked do not measure them."""
     return faults.asked(measured, appendix.values, None)
 
 
@@ -137,10 +140,11 @@ def section_of(
     *,
     details: bool = True,
 ) -> Section | None:
-    """One question judged, None where it does not arise; one that breaks is a failed section and hides nothing else.
+    """Judge one question; None if it does not apply. If it raises, its section has the status "failed".
 
-    `steps` do not count. What breaks is added to `errors`. Without `details` what the screen does not show is made
-    later, by whoever looks at it, unless something has failed that they may rest on.
+    `steps` are the steps to leave out. Errors are appended to `errors`. Without `details`, tables and charts that the
+    terminal does not show are made lazily. After a failed measurement they are made at once, because they may depend
+    on the failed tables.
     """
     is_whole = details or analysis.id in FIRST_SHEETS or faults.has_faults(measured)
     judge = partial(_whole_answer if is_whole else _answer, analysis, thresholds, steps)
@@ -163,7 +167,7 @@ def section_of(
 
 
 def rate_findings(section: Section, analysis: Analysis) -> Section:
-    """Give each finding the confidence that the basis of its rule allows; a finding may claim less itself."""
+    """Cap the confidence of each finding at the level that its rule's basis allows; a finding may claim less itself."""
     rated: list[Finding] = []
     for finding in section.findings:
         most = CONFIDENCE[analysis.bases.get(finding.rule, "measured")]
@@ -175,7 +179,7 @@ def rate_findings(section: Section, analysis: Analysis) -> Section:
 def _answer(
     analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
 ) -> Section | None:
-    """What a question says, of the steps that count or, where it asks for them, of all; `steps` are those that do not."""
+    """Judge a question on the steady steps, or on all steps if it asks for them; `steps` are those to leave out."""
     if analysis.every_step:
         return analysis.judge(measured, thresholds)
     return analysis.judge(counting.counted(measured, steps), thresholds)
@@ -184,7 +188,7 @@ def _answer(
 def _whole_answer(
     analysis: Analysis, thresholds: Thresholds, steps: counting.Steps, measured: Measurements
 ) -> Section | None:
-    """The same with all that is made later."""
+    """Judge a question and make its lazy parts now."""
     section = _answer(analysis, thresholds, steps, measured)
     if section is None:
         return None
@@ -195,10 +199,13 @@ def _whole_answer(
 def _arises(
     analysis: Analysis, measured: Measurements, thresholds: Thresholds, steps: counting.Steps
 ) -> bool:
-    """Whether a question arises that says nothing without what failed: its own tables did, or it asks for others' in vain."""
+    """Check whether a question applies although a failure left it without a section.
+
+    It does if one of its own tables failed, or if judging the incomplete measurements raises or gives a section.
+    """
     if analysis.id in map(attrgetter("question"), measured.faults):
         return True
     try:
         return _answer(analysis, thresholds, steps, measured) is not None
-    except Exception:  # noqa: BLE001 - of measurements that are not whole
+    except Exception:  # noqa: BLE001 - judging incomplete measurements may raise anything
         return True

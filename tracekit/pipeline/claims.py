@@ -1,4 +1,4 @@
-"""Each nanosecond of a step is recoverable by one finding: what a specific cause counts, its symptoms do not count again."""
+"""Attribute recoverable time to one finding: symptoms exclude the time that their causes count."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ COUNTED_BY: tuple[tuple[str, str], ...] = (
     ("step-variance", "graph-capture"),
     ("step-variance", "drift"),
 )
-"""(symptom, cause): where both are of the same ranks, or of the same stage, the time of the symptom is that of the cause.
+"""(symptom, cause) pairs of rules: on the same ranks or the same stage, the cause counts the time.
 
-A rank is late by all that it does longer, so that a late rank is the symptom of its tail and of its loader; what one rank
-does costs what the others wait, so that its pauses are the symptom of its lateness; a stage is the sum of its parts. Steps differ by what only some of them hold.
+A rank is late by all its extra work, so a straggler is a symptom of its long tail and its data loader. A pause on
+one rank costs the wait of the others, so the pause is a symptom of the straggler. A stage is the sum of its parts.
+Steps vary because of events that only some of them contain.
 """
 
 OF_ALL = frozenset(("step-variance", "rank-imbalance", "drift"))
-"""Rules that count over all ranks and stages of a run: whatever their places are, a cause anywhere is one of theirs."""
+"""Rules that count over all ranks and stages of a run; a cause anywhere in the run explains them."""
 
 
 OF_PAUSES = (
@@ -60,18 +61,18 @@ PARTS_COUNTED_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     for symptom in ("step-variance", "drift")
     for part, causes in (("pause_ns", OF_PAUSES), ("late_ns", OF_LATE_RANKS))
 }
-"""(symptom, evidence) to causes: no more than that evidence of the symptom is the time of these causes.
+"""(symptom, evidence) to rules: the evidence's value limits how much of the symptom these causes explain.
 
-Steps differ by pauses and by late ranks, which rules of their own find; what else they differ by stays theirs.
+Pauses and late ranks make steps vary, and have rules of their own; the symptom keeps the rest of the variation.
 """
 
 
 NEARLY_ALL = 0.9
-"""From this share of start-up on, the other findings of a capture cover next to nothing."""
+"""Start-up share of a capture from which the other findings cover almost none of it."""
 
 
 def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
-    """The sections, with what findings count less what findings of their causes count."""
+    """Deduct from each finding the time that findings on its causes count."""
     findings = [finding for section in sections for finding in section.findings]
     counted = []
     for section in sections:
@@ -81,7 +82,7 @@ def counted_once(sections: Sequence[Section], thresholds: Thresholds) -> list[Se
 
 
 def priced_once(sections: Sequence[Section]) -> list[Section]:
-    """The sections, with no price on abstentions whose time a finding or an abstention on its cause counts."""
+    """Drop the estimate of each abstention whose time a finding, or an abstention on its cause, already counts."""
     fired = {finding.rule for section in sections for finding in section.findings}
     priced = {v.rule for section in sections for v in section.verdicts if v.price_ns and v.claim}
     counted = {symptom for symptom, cause in COUNTED_BY if cause in fired | priced}
@@ -91,9 +92,9 @@ def priced_once(sections: Sequence[Section]) -> list[Section]:
 def rate_by_capture(
     measured: Measurements, sections: Sequence[Section], thresholds: Thresholds
 ) -> list[Section]:
-    """Rate what follows start-up by the whole capture where start-up is nearly all of it.
+    """Rescale the findings after start-up to the whole capture, where start-up is nearly all of it.
 
-    A share of the little that is left would rank as high as one of a step.
+    Otherwise a share of the short remainder would rank as high as a share of a step.
     """
     unscaled: dict[str | None, float] = {}
     scales = faults.sound(measured, _shares_after_start_up, unscaled)
@@ -103,7 +104,7 @@ def rate_by_capture(
 
 
 def _shares_after_start_up(measured: Measurements) -> dict[str | None, float]:
-    """By run, the share of the capture that follows start-up where this is nearly all of it; 1 elsewhere."""
+    """Map each run to the share of its capture after start-up, or to 1 if start-up does not dominate."""
     of_runs = [prefix for prefix in prefixes(measured) if prefix.ratio >= NEARLY_ALL]
     if not of_runs:
         return {}
@@ -139,7 +140,7 @@ def _rated_by_capture(
 
 
 def _without_prices(section: Section, rules: set[str]) -> Section:
-    """The section with no price on what these rules abstain from."""
+    """Drop the estimates of the abstentions of these rules."""
     verdicts = tuple(
         replace(verdict, claim="", needs="") if verdict.rule in rules else verdict
         for verdict in section.verdicts
@@ -148,7 +149,7 @@ def _without_prices(section: Section, rules: set[str]) -> Section:
 
 
 def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds) -> Finding:
-    """A finding less what its causes count; itself where there are none."""
+    """Deduct from a finding the time that its causes count, and add a caveat; unchanged without causes."""
     if not symptom.recoverable_ns:
         return symptom
     whole = [
@@ -179,7 +180,7 @@ def _less(symptom: Finding, findings: Sequence[Finding], thresholds: Thresholds)
 
 
 def _causes(symptom: Finding, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings with time to give back that are of the place of a symptom."""
+    """Find the findings with recoverable time at the places of a symptom."""
     return [
         cause
         for cause in findings
@@ -190,7 +191,7 @@ def _causes(symptom: Finding, findings: Sequence[Finding]) -> list[Finding]:
 def _parts_of_causes(
     symptom: Finding, findings: Sequence[Finding]
 ) -> Iterator[tuple[int, list[Finding]]]:
-    """(a part of a symptom, the findings that count it) of each part that its evidence names."""
+    """For each evidence of a symptom with known causes: (its value, the findings that count it)."""
     for metric in symptom.evidence:
         rules = PARTS_COUNTED_BY.get((symptom.rule, metric.name), ())
         of_part = [cause for cause in _causes(symptom, findings) if cause.rule in rules]
@@ -199,7 +200,7 @@ def _parts_of_causes(
 
 
 def _are_of_one_place(symptom: Finding, cause: Finding) -> bool:
-    """Whether a symptom is only of ranks that the cause names; where the cause names none, of stages that it names."""
+    """Check whether the cause covers the symptom's ranks or, if it names no rank, the symptom's stages."""
     runs, cause_runs = _named(symptom, "run"), _named(cause, "run")
     if not symptom.places or (runs and cause_runs and runs != cause_runs):
         return False
@@ -216,5 +217,5 @@ def _are_of_one_place(symptom: Finding, cause: Finding) -> bool:
 
 
 def _named(finding: Finding, name: str) -> set[object]:
-    """The runs, roles, ranks or stages that the places of a finding name."""
+    """List the distinct runs, roles, ranks or stages that the places of a finding name."""
     return {getattr(place, name) for place in finding.places} - {None}

@@ -1,4 +1,4 @@
-"""Paths to a comparison: each side read as any profile is, or taken from what was saved."""
+"""Comparison from paths: reads each side as a profile, or loads its saved measurements or reports."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ COMPARED = (
     "snapshot_windows",
     "survivors",
 )
-"""The measured tables that a comparison reads: no question is judged for it, and no other table measured."""
+"""The measured tables that a comparison reads; it judges no question and measures no other table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A comparison, and of how much of it something failed: sources that could not be read, errors of tracekit."""
+    """A comparison, and its number of failures: sources that could not be read, and errors of tracekit."""
 
     comparison: Comparison
     failures: int
@@ -69,12 +69,11 @@ def compare_paths(
     opt_steps: Sequence[str | Path] = (),
     work: Sequence[Mapping[str, float]] = ({}, {}),
 ) -> Compared:
-    """The comparison of two sides, each given as profiles, saved measurements or saved reports.
+    """Compare two sides, each given as profiles, saved measurements or saved reports.
 
-    `base_steps` and `opt_steps` are logs of runs without a profiler: then the answer is of their steps. A side
-    of such logs alone needs no profile.
-    `work` is how many tokens, samples or images a step holds, before and after.
-    Raises `TracekitError` where a side cannot be read, or holds no step that counts and not both have memory
+    `base_steps` and `opt_steps` are logs of runs without a profiler; with them, the comparison uses their steps.
+    A side with such logs needs no profile. `work` is the number of tokens, samples or images per step on each side.
+    Raises `TracekitError` if a side cannot be read, or if a side has no steady step and not both sides have memory
     snapshots.
     """
     refuse_missing([*base, *opt, *base_steps, *opt_steps])
@@ -106,9 +105,9 @@ def read_side(
     options: pipeline.Options = pipeline.Options(),
     choices: Choices = Choices(),
 ) -> Side:
-    """One side: reports as they were saved, everything else read and judged now; their order does not matter.
+    """Read one side: loads saved reports, and measures everything else. The order of `paths` does not matter.
 
-    Without a path it holds nothing yet: its steps may be of logs alone.
+    Without a path the side is empty; its steps may come from logs alone.
     """
     if not paths:
         return Side(name, {}, (), {}, (), simulated=False)
@@ -138,7 +137,7 @@ def read_runs(
     choices: Choices = Choices(),
     logs: Sequence[str | Path] = (),
 ) -> Side:
-    """One side as `read_side` gives it, or of logs of step times alone, with what further logs tell."""
+    """Read one side of profiles, reports or step logs, and add the steps of `logs`."""
     refuse_missing([*paths, *logs])
     if all(map(is_step_log, paths)):
         paths, logs = (), (*paths, *logs)
@@ -153,9 +152,9 @@ def noise_of(
     drop_first: int | None = None,
     logs: Sequence[str | Path] = (),
 ) -> tuple[Side, NoiseFile]:
-    """(the runs that all these paths and logs are, how much they differ).
+    """Measure the noise between runs: (the side of all paths and logs, its calibrated noise).
 
-    Raises `TracekitError` where they are fewer than two.
+    Raises `TracekitError` for fewer than two runs.
     """
     if not paths and not logs:
         raise TracekitError("no run is named", "tracekit noise RUN RUN RUN RUN -o noise.json")
@@ -166,7 +165,7 @@ def noise_of(
 def read_logs(
     paths: Sequence[str | Path], options: pipeline.Options = pipeline.Options()
 ) -> tuple[StepLog, ...]:
-    """Logs of step times, each file (or directory of one) a run: of a driver, or tables of step and seconds."""
+    """Read logs of step times, one run per file or directory: driver logs, or tables of step and seconds."""
     step_logs: list[StepLog] = []
     for argument in paths:
         label, path = split_label(argument)
@@ -182,7 +181,7 @@ def read_logs(
 
 
 def is_step_log(given: str | Path) -> bool:
-    """Whether a path is a list of step times and no profile: a driver's log, or a table called so."""
+    """Check whether a path is a list of step times: a driver log, or a .csv or .jsonl file that no reader claims."""
     path = split_label(given)[1]
     if not path.is_file():
         return False
@@ -192,7 +191,7 @@ def is_step_log(given: str | Path) -> bool:
 
 
 def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None:
-    """Raises `TracekitError` where a part is asked for of what was saved as a whole, or work is told of it."""
+    """Raise `TracekitError` if a selection is requested of a saved file, or `work` is given for a saved report."""
     for argument in paths:
         form, path = _form(argument), split_label(argument)[1]
         if form == "report" and options.work:
@@ -208,12 +207,12 @@ def _check_whole(paths: Sequence[str | Path], options: pipeline.Options) -> None
 
 
 def _form(argument: str | Path) -> saved_measurements.SavedForm | None:
-    """What was saved in the file of an argument; None where it is a profile."""
+    """Sniff whether an argument is a saved report or saved measurements; None for a profile."""
     return saved_measurements.saved_form(split_label(argument)[1])
 
 
 def _all_values(report: Report, measured: Measurements) -> pd.DataFrame | None:
-    """Every value there is: a report holds a limited number of them."""
+    """Load every value if the report holds only some of them; None if it holds all."""
     return measured.derived(value_rows) if report.values and report.values.omitted else None
 
 
@@ -228,7 +227,7 @@ def _report(path: Path) -> Report:
 
 
 def _names(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, str]:
-    """What the sides are called: their own name where each is one path and the names differ."""
+    """Name the two sides: after their paths, if each is one path and the names differ, else "base" and "opt"."""
     if len(base) == len(opt) == 1:
         base_name, opt_name = _name(base[0]), _name(opt[0])
         if base_name != opt_name:
@@ -237,6 +236,6 @@ def _names(base: Sequence[str | Path], opt: Sequence[str | Path]) -> tuple[str, 
 
 
 def _name(argument: str | Path) -> str:
-    """The label of a path, else what its last part is called."""
+    """Name a path by its label, else by its last component."""
     label, path = split_label(argument)
     return label or path.name or str(path)

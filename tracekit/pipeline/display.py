@@ -1,4 +1,4 @@
-"""Display of values: the functions that `model.display` hands to methods of lower layers."""
+"""Functions behind the methods of displayed values: `model.display` imports this module on first use."""
 
 from __future__ import annotations
 

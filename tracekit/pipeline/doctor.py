@@ -1,4 +1,4 @@
-"""What went wrong in the captures of a directory: every file looked at lightly, then diagnosed."""
+"""Capture diagnosis: reads each file of a directory lightly, and finds out which captures failed and why."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from tracekit.process.steps.windows import Windows, windows
 from tracekit.readers.loading import sniff
 
 WANT = Want(frozenset(recording_kind.READS), args=(), modules=False)
-"""As little as tells when something happened, how much, and in which step."""
+"""The smallest set of tables that gives the time range, the amount of work and the steps of a capture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One process of a source as it travels from the worker that read it."""
+    """One process of a source, as the worker that read it returns it."""
 
     capture: Capture
     notes: tuple[Note, ...]
@@ -49,9 +49,9 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was looked at, and what is wrong with it; `read_count` sources of `source_count` could be read.
+    """The examined captures and their diagnoses; `read_count` of `source_count` sources were readable.
 
-    `file_counts` are how many files were `read`, `refused`, `unreadable` and `duplicate`.
+    `file_counts` counts the files that were `read`, `refused`, `unreadable` and `duplicate`.
     """
 
     title: str
@@ -62,13 +62,13 @@ class Examination:
     diagnoses: tuple[Diagnosis, ...]
     file_counts: FileCounts = ()
     recordings: tuple[Recording, ...] = ()
-    """What kinds of recordings the files are, as `analyze` says it."""
+    """Kinds of recordings among the files, as in the report of `analyze`."""
     profilers: tuple[str, ...] = ()
     """Who profiled, where processes left a manifest, each with how many did: `capture instead of verl 0.9.1`."""
 
 
 def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examination:
-    """The examination of files, directories or globs. Raises `TracekitError` where a path does not exist."""
+    """Diagnose the captures among files, directories or globs. Raises `TracekitError` if a path does not exist."""
     discovery = find(paths, exclude=options.exclude, sniff=sniff, may_be_empty=True)
     sources = discovery.sources
     with progress_line(sys.stderr, enabled=options.progress) as on_progress:
@@ -109,7 +109,7 @@ def examine(paths: Sequence[str | Path], options: pipeline.Options) -> Examinati
 
 
 def _profilers(manifests: Sequence[Manifest]) -> Iterator[str]:
-    """Who profiled the processes that left a manifest, and how many they are."""
+    """Count the processes with a manifest, by the profiler that `capture` replaced."""
     processes = {}
     for manifest in manifests:
         process = manifest.name if manifest.pid is None else manifest.pid
@@ -120,13 +120,13 @@ def _profilers(manifests: Sequence[Manifest]) -> Iterator[str]:
 
 
 def look(source: Source, advance: Advance) -> tuple[Looked, ...]:
-    """The processes of one source, each as a few numbers; raises what its reader raises."""
+    """Summarize the processes of one source in a few numbers; raises the errors of its reader."""
     traces = pipeline.read_source(source, advance, WANT)
     return tuple(Looked(capture_of(t), (*t.source.notes, *t.notes)) for t in traces)
 
 
 def capture_of(trace: Trace) -> Capture:
-    """When something happened in one process, and how much."""
+    """Summarize one process: time range, op counts, steps and recording kind."""
     host, device = trace.get("host_ops"), trace.get("device_ops")
     start = np.concatenate([host["ts_ns"].to_numpy(), device["ts_ns"].to_numpy()])
     dur = np.concatenate([host["dur_ns"].to_numpy(), device["dur_ns"].to_numpy()])
@@ -154,18 +154,18 @@ def capture_of(trace: Trace) -> Capture:
 
 
 def _given(paths: Sequence[str | Path]) -> list[Path]:
-    """The directories that were named outright."""
+    """List the absolute paths of the directories among the arguments."""
     return [Path(os.path.abspath(p)) for p in paths if os.path.isdir(p)]  # noqa: PTH100, PTH112 - a link keeps its name
 
 
 def _above_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The directory from which files that were named one by one are named: the nearest that holds them all."""
+    """Find the deepest directory that contains all files given one by one; empty if none were."""
     folders = [os.path.dirname(os.path.abspath(p)) for p in filter(os.path.isfile, paths)]  # noqa: PTH100, PTH120
     return [Path(os.path.commonpath(folders))] if folders else []
 
 
 def _reports(discovery: Discovery) -> list[Path]:
-    """The files that nsys wrote, read or passed over."""
+    """List the nsys reports among the sources and the ignored files."""
     reports = [source.path for source in discovery.sources if source.tool == "nsys"]
     for entry in discovery.ignored:
         if entry.path.name.endswith(REPORT_SUFFIXES):
@@ -174,7 +174,7 @@ def _reports(discovery: Discovery) -> list[Path]:
 
 
 def _ignored(ignored: Sequence[Ignored], paths: Sequence[str | Path]) -> Iterator[Note]:
-    """What was passed over as notes, named from the directory that was given."""
+    """Make a note for each ignored file, with its path relative to the given directory."""
     bases = [*_given(paths), *_above_files(paths)]
     for entry in ignored:
         path = entry.path
@@ -186,7 +186,7 @@ def _ignored(ignored: Sequence[Ignored], paths: Sequence[str | Path]) -> Iterato
 
 
 def held(examination: Examination) -> tuple[str, ...]:
-    """What could be read, in a few words each: files, ranks, roles, steps, GPU work."""
+    """Summarize the readable captures in short phrases: files, ranks, roles, steps, GPU work."""
     captures = [
         capture
         for capture in examination.captures
@@ -197,7 +197,7 @@ def held(examination: Examination) -> tuple[str, ...]:
 
 
 def _files_read(examination: Examination) -> str:
-    """How many files there are, and how many of them could be read."""
+    """Summarize how many files there are and how many were readable."""
     if len(examination.file_counts) > 1:
         return accounted(examination.file_counts)
     count = examination.source_count
@@ -205,7 +205,7 @@ def _files_read(examination: Examination) -> str:
 
 
 def _held_of(captures: Sequence[Capture]) -> Iterator[str]:
-    """What the captures hold: runs, ranks, roles, steps, GPU work; empty where one of these is not known."""
+    """Summarize runs, ranks, roles, steps and GPU work of the captures; an unknown one gives an empty text."""
     sources = list(map(attrgetter("source"), captures))
     runs = set(map(attrgetter("run"), sources))
     if len(runs) > 1:
@@ -223,7 +223,7 @@ def _held_of(captures: Sequence[Capture]) -> Iterator[str]:
 
 
 def _numbered(name: str, ids: Iterable[int | None]) -> str:
-    """Ranks or steps as `ranks 0–7`; nothing where none is known."""
+    """Format ranks or steps as `ranks 0–7`; empty if none is known."""
     known_ids = {id_ for id_ in ids if id_ is not None}
     if not known_ids:
         return ""

@@ -1,4 +1,4 @@
-"""The function of the Python interface that measures and does not judge."""
+"""The Python API that measures a profile without judging it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def measure(  # noqa: PLR0913 - one per option
     question_files: str | Sequence[str] = (),
     cache: bool = True,
 ) -> Measurements:
-    """What was measured of a profile, from which `analyze` judges: `measure(path).tables["kernels"]` is a pandas frame.
+    """Measure a profile and return the tables that `analyze` judges: `measure(path).tables["kernels"]` is a DataFrame.
 
-    Its rows are those of every process, step and stage; `tracekit tables NAME` tells the columns, whose units are their
-    suffixes and stand in `attrs["units"]`. The options are those of `analyze`; `path` may be saved measurements (`.tkm`).
-    Raises `TracekitError` when nothing was found or could be read.
+    Its rows cover every process, step and stage. `tracekit tables NAME` describes the columns; a column's suffix is its
+    unit, which `attrs["units"]` repeats. The options are those of `analyze`; `path` may be saved measurements (`.tkm`).
+    Raises `TracekitError` if it finds nothing or cannot read any source.
     """
     chosen = {
         "ranks": ranks,

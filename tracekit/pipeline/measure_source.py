@@ -1,6 +1,6 @@
-"""One source read and measured, and what several files of one process say put together: before anything is joined.
+"""Measuring one source, and merging the files of one process. Runs on every core and every Ray node.
 
-What runs on every core and every node; nothing here knows a format or a question.
+Independent of formats and questions.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tracekit.process.slice_trace import after_start_up, cut, stages_of, steps_o
 from tracekit.readers import reader_named
 
 RECORDING = ("record_shapes", "with_stack", "with_modules", "with_flops", "profile_memory")
-"""Options of a profiler that a trace names."""
+"""Profiler options that a trace records."""
 
 log = logging.getLogger(__name__)
 
 Process = tuple[str, str | None, int | None]
-"""Run, host and pid: what several files may belong to."""
+"""(run, host, pid): identifies the process that several files may share."""
 
 
 def read_source(
@@ -52,7 +52,7 @@ def read_source(
     steps: frozenset[int] | None = None,
     stages: tuple[str, ...] = (),
 ) -> Iterator[Trace]:
-    """The traces of one source, cut to what was asked for; none where it holds nothing of that."""
+    """Read the traces of one source, cut to the selection; skips processes outside the selection."""
     parts = read_parts(source, advance, want, ranks=ranks, steps=steps, stages=stages)
     for _, part, _ in parts:
         if part is not None:
@@ -68,18 +68,18 @@ def read_parts(
     steps: frozenset[int] | None = None,
     stages: tuple[str, ...] = (),
 ) -> Iterator[tuple[Trace, Trace | None, int]]:
-    """Each trace of one source, what of it was asked for (None where it holds nothing of that), how many follow."""
+    """Read each trace of one source: (trace, its selected part or None, number of traces that follow)."""
     for trace, following in reader_named(source.reader).each(source, want, _increments(advance)):
         rank, part = trace.source.rank, None
         if ranks is None or rank is None or rank in ranks:
             part = cut(trace, steps, stage_filter(stages) if stages else None)
         yield trace, part, following
-        # They are let go of before the next is made.
+        # Free this trace before the reader makes the next one.
         del trace, part
 
 
 def holding(trace: Trace, stages: tuple[str, ...], *, is_kept: bool) -> Holding:
-    """What a trace holds of all that may be asked for."""
+    """Describe the ranks, steps and stages of a trace, for notes on an empty selection."""
     role, is_log = trace.source.role, trace.source.tool == "log"
     names = _logged_stages(trace) if is_log else stages_of(trace)
     is_wanted = stage_filter(stages)
@@ -94,7 +94,7 @@ def holding(trace: Trace, stages: tuple[str, ...], *, is_kept: bool) -> Holding:
 
 
 def _logged_stages(trace: Trace) -> frozenset[str]:
-    """The stages that a driver's log has times of."""
+    """List the stages whose times a driver log records."""
     if not trace.has("log_values"):
         return frozenset()
     stages = map(timed_stage, map(str, trace["log_values"]["name"].unique()))
@@ -102,7 +102,7 @@ def _logged_stages(trace: Trace) -> frozenset[str]:
 
 
 def with_content(source: Source) -> Source:
-    """`source` with the digest of what its file holds; as it is where that cannot be read: its reader tells why."""
+    """Add the content digest to `source`; unchanged if the file is unreadable, because its reader reports that."""
     if source.content is not None:
         return source
     with contextlib.suppress(OSError):
@@ -112,9 +112,9 @@ def with_content(source: Source) -> Source:
 
 @contextlib.contextmanager
 def content_beside(source: Source) -> Iterator[Callable[[], Source]]:
-    """Within it work on the file is done; what it gives tells then of the source with the digest of its content.
+    """Compute the content digest of a source while the caller works on its file.
 
-    Where the file is large and a core is free, a thread makes the digest meanwhile.
+    Yields a function that returns the source with its digest. For a large file, a thread computes it if a core is free.
     """
     if source.size_bytes < LARGE_FILE_BYTES or own_core_count() == 1:
         completed_source = with_content(source)
@@ -125,7 +125,7 @@ def content_beside(source: Source) -> Iterator[Callable[[], Source]]:
 
 
 def with_content_of(parts: Sequence[MeasuredSource], source: Source) -> tuple[MeasuredSource, ...]:
-    """What was measured of a source, each part with the digest of its content."""
+    """Copy the content digest of `source` to each of its measured parts."""
     return tuple(
         part
         if part.source.content == source.content
@@ -135,7 +135,7 @@ def with_content_of(parts: Sequence[MeasuredSource], source: Source) -> tuple[Me
 
 
 def _increments(advance: Advance) -> Callable[[int], None]:
-    """Totals so far, as readers tell them, turned into increments."""
+    """Convert the running totals that readers report into increments for `advance`."""
     seen = 0
 
     def on_bytes(total: int) -> None:
@@ -147,14 +147,14 @@ def _increments(advance: Advance) -> Callable[[int], None]:
 
 
 READING_SHARE = 0.2
-"""The part of the work on a file that is done when it is read, of which the questions are the rest.
+"""Share of the work on a file that reading takes; measuring takes the rest.
 
-0.16 to 0.24 of the CPU seconds for traces and snapshots of 2 to 4 MB of gzip or pickle.
+0.16 to 0.24 of the CPU seconds for gzip traces and pickled snapshots of 2 to 4 MB.
 """
 
 
 def by_parts(advance: Advance, share: float) -> Callable[[float], None]:
-    """A function that tells of this share of the bytes that it is told of, in whole bytes; what is left over it keeps."""
+    """Make a progress callback that reports `share` of its counts in whole bytes, and carries over the remainder."""
     left_over = 0.0
 
     def tell(count: float) -> None:
@@ -170,9 +170,9 @@ def by_parts(advance: Advance, share: float) -> Callable[[float], None]:
 def measured(
     trace: Trace, analyses: Sequence[Analysis], on_question: Callable[[], None] = lambda: None
 ) -> MeasuredSource:
-    """These questions measured on one trace; a question that breaks loses only itself.
+    """Measure one trace for these questions; a question that raises loses only its own tables.
 
-    `on_question` is called after each of them.
+    Calls `on_question` after each question.
     """
     tables: dict[str, Tables] = {}
     faults: list[Fault] = []
@@ -205,7 +205,7 @@ def measured(
 def _fault(
     analysis: Analysis, action: Literal["measured", "folded"], source: Source, error: str
 ) -> Fault:
-    """What an error leaves unsaid of one process in one source."""
+    """Make the fault of a question that raised on one process of a source."""
     return Fault(
         analysis.id,
         action,
@@ -225,7 +225,7 @@ def measured_part(
     stages: tuple[str, ...],
     on_question: Callable[[], None] = lambda: None,
 ) -> MeasuredSource:
-    """What of a trace was asked for, measured; for nothing of it only what the trace holds."""
+    """Measure the selected part of a trace; without one, return only a description of the trace."""
     of_trace = holding(trace, stages, is_kept=part is not None)
     if part is None:
         return MeasuredSource(trace.source, {}, (), {}, simulated=False, holding=of_trace)
@@ -233,12 +233,12 @@ def measured_part(
 
 
 def _recording(meta: Mapping[str, Any]) -> dict[str, str]:
-    """What the profiler was told to record besides, `on` or `off`, as far as the trace says: it slows a run."""
+    """List the extra profiler options as `on` or `off`, where the trace records them; these options slow a run down."""
     return {name: "on" if meta[name] else "off" for name in RECORDING if meta.get(name) in (0, 1)}
 
 
 def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Versions of what the run used, as far as the trace names them."""
+    """List the versions of CUDA, HIP and NCCL that the trace records."""
     versions: dict[str, str] = {}
     for label, key in (("CUDA", "cuda_runtime_version"), ("HIP", "hip_runtime_version")):
         number = meta.get(key)
@@ -251,7 +251,7 @@ def _versions(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def processes(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> frozenset[Process]:
-    """The processes of which a source says something that is to be folded with what others say."""
+    """List the processes whose measurements in this source must be folded with those of other sources."""
     ids = folding(analyses)
     shared: set[Process] = set()
     for part in parts:
@@ -262,17 +262,17 @@ def processes(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> 
 
 
 def folding(analyses: Sequence[Analysis]) -> frozenset[str]:
-    """The ids of the questions that fold what they measured of one process."""
+    """List the ids of the questions that fold the measurements of one process."""
     return frozenset(analysis.id for analysis in analyses if analysis.fold is not None)
 
 
 def folded(
     sources: Sequence[Sequence[MeasuredSource]], analyses: Sequence[Analysis]
 ) -> list[tuple[MeasuredSource, ...]]:
-    """The same sources, the tables of each process merged into its first part by the analyses that fold.
+    """Fold the tables of each process into its first part, for every analysis that folds.
 
-    Every part of a process has to be among them, in the order of the sources. Where a part could not be
-    measured, or folding breaks, what the question says of the whole process is failed.
+    `sources` must contain every part of a process, in source order. If a part failed or folding raises, the question
+    fails for the whole process.
     """
     parts = list(chain.from_iterable(sources))
     of_process: dict[Process, list[int]] = {}
@@ -295,7 +295,7 @@ def _process(part: MeasuredSource) -> Process:
 
 
 def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[MeasuredSource]:
-    """The parts of one process, what this question measured of them merged into the first."""
+    """Fold one question's tables of the parts of a process into the first part."""
     assert analysis.fold is not None, "only what folds is folded"
     for fault in all_of(parts, "faults"):
         if fault.question == analysis.id:
@@ -313,7 +313,7 @@ def _fold(analysis: Analysis, parts: Sequence[MeasuredSource]) -> Sequence[Measu
 
 
 def _unfolded(analysis: Analysis, part: MeasuredSource, error: str) -> MeasuredSource:
-    """The part without what cannot be folded, which is failed unless it was before."""
+    """Drop the question's tables from the part and mark the question as failed, unless it failed before."""
     faults = part.faults
     if analysis.id not in map(attrgetter("question"), faults):
         faults = (*faults, _fault(analysis, "folded", part.source, error))
@@ -325,7 +325,7 @@ def _without(part: MeasuredSource, question: str) -> MeasuredSource:
 
 
 def in_order(parts: Sequence[MeasuredSource], analyses: Sequence[Analysis]) -> list[Tables]:
-    """The tables of every source, those that were folded last and by analysis."""
+    """Order the tables of all sources: those of folding questions last, grouped by question."""
     last: dict[str, list[Tables]] = {a.id: [] for a in analyses if a.fold is not None}
     tables: list[Tables] = []
     for part in parts:

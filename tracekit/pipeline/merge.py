@@ -1,4 +1,4 @@
-"""Several sets of measurements as one, in which every run and every source has a name of its own."""
+"""Merging of several sets of measurements into one with unique run and source names."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ V = TypeVar("V")
 def merge(
     parts: Sequence[Measurements], labels: Sequence[str | None] = (), *, one_run: bool = False
 ) -> Measurements:
-    """The measurements of several sets of sources as one, as if all had been measured together.
+    """Merge several sets of measurements into one, as if measured together.
 
-    Runs of different parts are different runs: where they share a name, they are called by the label
-    of their part; sources that share a name get that of their run before it. With `one_run` runs of
-    one name are one: what several nodes measured of it.
+    Runs of different parts are different runs: those with the same name are renamed to the label of their part.
+    Sources with the same name are prefixed with their run. With `one_run`, runs of the same name are one run that
+    several nodes measured.
     """
     if len(parts) == 1:
         return parts[0]
@@ -51,7 +51,7 @@ def merge(
 
 
 def _left_out(parts: Sequence[Facts]) -> Iterator[Note]:
-    """A note where not all parts hold the same stages."""
+    """Make a note if the parts were measured for different stages."""
     if len(set(map(attrgetter("stages"), parts))) > 1:
         stages = ", ".join(dict.fromkeys(all_of(parts, "stages")))
         message = f"some of these measurements hold only the stages {stages}, not all"
@@ -59,7 +59,7 @@ def _left_out(parts: Sequence[Facts]) -> Iterator[Note]:
 
 
 def _together(parts: Sequence[Facts]) -> Facts:
-    """The facts of several measurements as one."""
+    """Merge the facts of several sets of measurements."""
     file_counts: Counter[str] = Counter()
     own_questions = set(parts[0].own_questions)
     for facts in parts:
@@ -81,18 +81,18 @@ def _together(parts: Sequence[Facts]) -> Facts:
 
 
 def _same(values: Iterable[V]) -> V | None:
-    """What all of these are; None where they differ."""
+    """Get the value that all items share; None if they differ."""
     first, *others = values
     return first if others.count(first) == len(others) else None
 
 
 def labelled(part: Measurements, label: str) -> Measurements:
-    """The measurements with their run called `label`, or `label/run` where they hold several."""
+    """Rename the run to `label`, or to `label/run` if there are several."""
     return _renamed(part, _run_labels(part, label), {})
 
 
 def agreed(versions: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The versions that no source contradicts."""
+    """Keep the versions (or options) on which all sources agree."""
     agreeing: dict[str, str] = {}
     contradicted: set[str] = set()
     for version in versions:
@@ -105,7 +105,7 @@ def agreed(versions: Iterable[Mapping[str, str]]) -> dict[str, str]:
 def _apart(
     parts: Sequence[Measurements], labels: Sequence[str | None], *, one_run: bool
 ) -> list[Measurements]:
-    """The parts with other names for runs (unless they are one) and sources whose names another part uses too."""
+    """Rename the runs (unless they are one) and the sources whose names another part uses as well."""
     runs = list(map(_run_labels, parts, labels))
     if one_run:
         new_runs = [dict(zip(labelled_runs, labelled_runs, strict=True)) for labelled_runs in runs]
@@ -120,7 +120,7 @@ def _apart(
 
 
 def _run_labels(part: Measurements, label: str | None) -> dict[str, str]:
-    """What each run of a part is called where another part has a run of its name."""
+    """Map each run to its name if another part has a run of the same name."""
     runs = list(dict.fromkeys(map(attrgetter("run"), part.sources)))
     if label and len(runs) > 1:
         return {run: f"{label}/{run}" for run in runs}
@@ -128,7 +128,7 @@ def _run_labels(part: Measurements, label: str | None) -> dict[str, str]:
 
 
 def _distinct(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """A new name for each name of each part, the one beside it where another part has the name too; each once."""
+    """Give each name of each part a unique name: its replacement if another part has the name as well."""
     counts = Counter(chain.from_iterable(parts))
     wanted: list[str] = []
     for names in parts:
@@ -141,7 +141,7 @@ def _distinct(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 def _renamed(
     part: Measurements, runs: Mapping[str, str], sources: Mapping[str, str]
 ) -> Measurements:
-    """The same measurements with other names for runs and sources."""
+    """Rename runs and sources in the tables, sources, failures, notes and faults."""
     tables: dict[str, Columns] = {}
     for name, columns in part.arrays.items():
         tables[name] = columns.renamed("run", runs).renamed("source", sources)
@@ -161,5 +161,5 @@ def _renamed(
 
 
 def _with_sources(items: tuple[T, ...], sources: Mapping[str, str]) -> tuple[T, ...]:
-    """Notes, failures or faults with other names for their sources."""
+    """Rename the sources of notes, failures or faults."""
     return tuple(replace(item, source=sources.get(item.source, item.source)) for item in items)

@@ -1,4 +1,4 @@
-"""What a person chooses of an analysis: what to leave out, how to run."""
+"""Options of an analysis: which data to leave out, and how to run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ EngineName = Literal["local", "ray"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to leave out and how to run; the defaults read everything on all cores.
+    """Which data to leave out and how to run; the defaults read everything on all cores.
 
-    `work` is how many tokens, samples or images every step holds, `device_memory` how many bytes each
-    GPU has, where a person tells; `sample` how many ranks are to be read. With the engine "ray" sources are read on the nodes of the cluster at
-    `ray_address` (None: one started here), and `on_every_node` are patterns that each node looks at itself.
-    Of the `questions` (ids; None: all) those in `skip` are left out; of what no question asks only `tables` are measured.
-    `question_files` are Python files of the user, each with a question that is asked as well. With `cache` what is
-    measured of a file is kept, and what was kept of it is used. Where there are directories `within`, without links in
-    their own paths, nothing outside of them is read for a path inside. Without `details` the report is for the screen
-    alone: it need not hold figures, tables and charts of sections, values for a later compare, and the digests of its
-    files (`Source.content`), for which all of each is read once more.
+    - `work`: tokens, samples or images per step; `device_memory`: bytes per GPU, if the user gives them.
+    - `sample`: number of ranks to read.
+    - `engine` "ray" reads sources on the nodes of the cluster at `ray_address` (None: one started here); each node
+      expands the patterns `on_every_node` itself.
+    - `questions` (ids; None: all) minus those in `skip`; `tables` are measured even if no question needs them.
+    - `question_files`: Python files of the user, each with one more question.
+    - `cache`: reuse and store the measurements of each file.
+    - `within`: directories without links in their own paths. For a path inside one, nothing outside of them is read.
+    - `details`: if False, the report is for the terminal only. It may lack metrics, tables and charts of sections, and
+      values for a later compare. It also lacks the digests of its files (`Source.content`), which take another read.
     """
 
     ranks: str | None = None
@@ -49,14 +50,14 @@ class Options:
 
     @property
     def cuts(self) -> bool:
-        """Whether less is asked for than the profile holds."""
+        """Whether the options select only a part of the profile."""
         return bool(self.ranks or self.steps or self.stages or self.sample)
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    """The options that were given by name, as a person says them: one pattern or several, a size as `80GiB`.
+    """Make options from keyword values as users give them: one pattern or several, a size such as `80GiB`.
 
-    What is None was not said.
+    None means not given.
     """
     stated = {name: value for name, value in given.items() if value is not None}
     for name in ("stages", "exclude", "on_every_node", "questions", "skip", "question_files"):
@@ -72,5 +73,5 @@ def options_of(given: Mapping[str, Any]) -> Options:
 
 
 def numbers_of(spec: str | None) -> frozenset[int] | None:
-    """The numbers of a text such as `0-3,7`; None for none, which means all."""
+    """Parse a range such as `0-3,7`; None, which means all, stays None."""
     return None if spec is None else parse_numbers(spec)

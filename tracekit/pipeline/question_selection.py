@@ -1,6 +1,6 @@
-"""Which questions are asked of a profile, and what has to be measured so that these alone can be judged.
+"""Selection of questions, and of the measurements needed to judge only these.
 
-What was not asked is absent: neither clear nor failed, and nothing is said that would rest on it.
+A question that was not asked is absent: neither clear nor failed, and no statement depends on it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tracekit.model.trace import Measurements
 from tracekit.pipeline.wire_format.worker_tables import all_of
 
 ALWAYS = frozenset({"captures", "stages", "steps"})
-"""Tables that nearly every judgement and the first screen look at: who fills them is always measured."""
+"""Tables that nearly every question and the summary read; the questions that fill them are always measured."""
 
 SHARED = frozenset({"metrics", "quality"})
-"""Tables that many questions fill, each with rows of its own."""
+"""Tables that several questions fill, each with its own rows."""
 
 
 def chosen(
     only: Collection[str] | None, skip: Collection[str], analyses: Sequence[Analysis]
 ) -> tuple[str, ...] | None:
-    """The ids of the questions that are asked, in the order of a report; None where all are.
+    """Select the ids of the questions to ask, in report order; None if all are.
 
-    Raises `TracekitError` for an id that no question has, and where none is left.
+    Raises `TracekitError` for an unknown id, and if no question is left.
     """
     all_ids = list(map(attrgetter("id"), analyses))
     for name in (*(only or ()), *skip):
@@ -46,7 +46,7 @@ def chosen(
 def to_measure(
     ids: Collection[str] | None, tables: Iterable[str], analyses: Sequence[Analysis]
 ) -> tuple[Analysis, ...]:
-    """The questions to measure so that those of `ids` (None: all) can be judged and `tables` be read."""
+    """Select the questions to measure to judge `ids` (None: all) and to fill `tables`."""
     if ids is None:
         return tuple(analyses)
     wanted = ALWAYS.union(tables, *(a.rests_on for a in analyses if a.id in ids))
@@ -59,7 +59,7 @@ def limits(
     tables: Iterable[str],
     analyses: Sequence[Analysis],
 ) -> Mapping[str, Any]:
-    """The facts of measurements that were made for some questions alone; none where all were asked."""
+    """Make the facts that record a selection of questions; only `own_questions` if all were asked."""
     ids = chosen(only, skip, analyses)
     of_files = {"own_questions": tuple(analysis.id for analysis in analyses if analysis.file)}
     if ids is None:
@@ -76,9 +76,9 @@ def as_saved(
     saved: Mapping[str, Measurements],
     analyses: Sequence[Analysis],
 ) -> tuple[str, ...] | None:
-    """The questions to ask of saved measurements, by name of file: where these hold few, those that all of them hold.
+    """Select the questions to ask of saved measurements, by file name; by default those that all files contain.
 
-    Raises `TracekitError` where one lacks what is asked for, or they have no question in common.
+    Raises `TracekitError` if a file lacks a requested question or table, or if the files share no question.
     """
     for name, part in saved.items():
         if lacking := [*_lacking(part, ids, analyses), *_unasked(part, tables)]:
@@ -99,7 +99,7 @@ def as_saved(
 
 
 def _hint(ids: Sequence[str] | None) -> str:
-    """What to do about saved measurements that lack what is asked for."""
+    """Suggest how to save measurements that contain the requested question."""
     if ids is None:
         return "save it with the same --question"
     return f"it holds {', '.join(ids)}; save it without --only and --skip"
@@ -108,7 +108,7 @@ def _hint(ids: Sequence[str] | None) -> str:
 def _lacking(
     part: Measurements, ids: tuple[str, ...] | None, analyses: Iterable[Analysis]
 ) -> Iterator[str]:
-    """The questions that are asked (None: all) and were not when these measurements were saved."""
+    """List the requested questions (None: all) that saved measurements do not contain."""
     unasked = unasked_tables(part)
     for analysis in analyses:
         is_asked = ids is None or analysis.id in ids
@@ -121,29 +121,29 @@ def _lacking(
 
 
 def _unasked(part: Measurements, tables: Iterable[str]) -> Iterator[str]:
-    """Which of these tables were measured by nobody."""
+    """List those of these tables that were not measured."""
     return filter(unasked_tables(part).__contains__, tables)
 
 
 def facts(ids: Collection[str], parts: Iterable[Measurements]) -> Mapping[str, Any]:
-    """The facts of what these parts hold together, of which these questions are asked."""
+    """Merge the selection facts of several parts, limited to the questions `ids`."""
     unasked = frozenset[str]().union(*map(unasked_tables, parts))
     return {"questions": tuple(ids), "unasked": tuple(sorted(unasked))}
 
 
 def asked_ids(measured: Measurements) -> tuple[str, ...] | None:
-    """The ids of the questions that measurements were made for, None where for all."""
+    """Get the ids of the questions that were measured; None for all."""
     return measured.facts.questions
 
 
 def of_measurements(measured: Measurements, analyses: Sequence[Analysis]) -> tuple[Analysis, ...]:
-    """The questions that these measurements are to be asked: all, unless they were made for some."""
+    """Select the questions to judge: all, unless the measurements were made for some only."""
     ids = asked_ids(measured)
     return tuple(analysis for analysis in analyses if ids is None or analysis.id in ids)
 
 
 def told(measured: Measurements) -> str:
-    """What the first screen says of it: `only asked: kernels, steps`, `not asked: host`; nothing where all were."""
+    """Describe the selection for the summary: `only asked: kernels, steps` or `not asked: host`; empty without one."""
     ids = asked_ids(measured)
     if ids is None:
         return ""

@@ -1,4 +1,4 @@
-"""The arguments that were recorded with rows, as rows of the table `args`."""
+"""Arguments recorded with rows, as rows of the table `args`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracekit.model.trace import SparseColumn
 
 
 def arguments(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
-    """The columns of `args`: a row for every value of every key, of which there is at least one."""
+    """List the columns of `args`: one row per value of each key. Needs at least one key."""
     keys = sorted(by_key)
     columns = [by_key[key] for key in keys]
     counts = [len(column.rows) for column in columns]
@@ -43,7 +43,7 @@ def arguments(by_key: Mapping[str, SparseColumn]) -> dict[str, Array]:
 
 
 def _text(value: object) -> str:
-    """A value as JSON writes it; texts as they are.
+    """Format a value as JSON; texts stay as they are.
 
     >>> _text(True), _text(None), _text("a")
     ('true', 'null', 'a')

@@ -1,9 +1,9 @@
-"""The second look: the report on files that did not change is taken as it was judged before.
+"""Report cache: reuses the report of files that did not change.
 
-A report is kept with what it rests on. Where it lies is told by what was asked and where, the code of tracekit, and
-the libraries; that it is still true, by what discovery finds now, the bytes of every source, and the state of what
-else its reader reads. A report on anything that failed is not kept, nor one with questions of the user's own, nor
-what Ray read. Nothing here needs pandas, so that who looks again does not wait for it.
+The key of an entry is the options, paths and working directory, tracekit's code and the libraries. An entry is valid
+while discovery gives the same result, and the bytes of every source and the other inputs of its reader are the same.
+Reports with failures, with questions of the user, or read by Ray are not cached. This module does not import pandas,
+which keeps a cached report fast.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 _KIND = "reports"
 _SUFFIX = cache.KINDS[_KIND]
 _HOW_TO_RUN = frozenset({"jobs", "progress", "cache", "details"})
-"""The options that make no difference to what a report says; one that was kept says whether it has all details."""
+"""Options left out of the cache key: they do not change the report. An entry records whether it has all details."""
 
 MANY_SOURCES = 200
-"""Of so many files a report is kept with all details: to judge it again for another output would take seconds."""
+"""From this many sources on, cache reports with all details: judging again for another output would take seconds."""
 
 _LIBRARIES = ("numpy", "pandas", "scipy", "isal", "apsw")
 
 
 @dataclass(frozen=True)
 class KeptResult:
-    """A report as it was judged before, of which nothing failed; the measurements behind it are taken when they are asked for."""
+    """A cached report without failures; its measurements are loaded on first access."""
 
     report: Report
     read: Read
@@ -59,12 +59,12 @@ class KeptResult:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """None: what failed is not kept."""
+        """No failures: reports with failures are not cached."""
         return ()
 
     @property
     def failed(self) -> bool:
-        """Whether anything failed: it did not."""
+        """Always False: reports with failures are not cached."""
         return False
 
     @cached_property
@@ -76,9 +76,9 @@ class KeptResult:
 def analyze(
     paths: str | Path | Sequence[str | Path], options: Options = Options()
 ) -> Result | KeptResult:
-    """The report on files, directories or globs, and the measurements behind it, as they were kept or made now.
+    """Analyze files, directories or globs, and return the report from the cache if its inputs did not change.
 
-    Raises `TracekitError` when nothing was found, or when no source could be read.
+    Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     look = _look(paths, options)
@@ -96,7 +96,7 @@ def analyze(
 
 
 def _measured(paths: Sequence[str | Path], options: Options) -> Measurements:
-    """All that was measured of these paths."""
+    """Measure these paths, or load their cached measurements."""
     from tracekit.pipeline import run
 
     return run.measured_all(paths, options)
@@ -104,10 +104,10 @@ def _measured(paths: Sequence[str | Path], options: Options) -> Measurements:
 
 @dataclass(slots=True)
 class _Look:
-    """What a report rests on, as one look finds it.
+    """Inputs of a report, as one cache lookup finds them.
 
-    `saved` are the labels, names and digests of the arguments that are saved measurements, `discovery` is what is found
-    in the others, `beside` the states of what their readers read besides.
+    `saved` lists (label, path, digest) of the saved measurements among the arguments. `discovery` is the result for the
+    other arguments. `beside` is the state of the other inputs of each source's reader.
     """
 
     entry: Path
@@ -119,17 +119,17 @@ class _Look:
 
     @property
     def source_count(self) -> int:
-        """How many files are to be read."""
+        """The number of files to read."""
         return 0 if self.discovery is None else len(self.discovery.sources)
 
     @property
     def read_before(self) -> Read:
-        """How much was read for the report that was kept."""
+        """The number and size of the files read for the cached report."""
         assert self.before is not None, "asked where a report was kept"
         return self.before.read
 
     def kept_report(self, *, details: bool) -> Report | None:
-        """The report as it was kept, if it rests on the same; None where it does not, is damaged, or lacks the details."""
+        """Load the cached report; None if its inputs changed, it is damaged, or it lacks the details."""
         if self.before is None or (details and not self.before.details):
             return None
         try:
@@ -142,7 +142,7 @@ class _Look:
         return report
 
     def keep(self, result: Result, *, details: bool) -> None:
-        """Nothing; afterwards the report is kept, unless something failed, or changed since the look."""
+        """Store the report, unless something failed or changed since the lookup."""
         measured = result.measurements
         if result.failed or measured.faults or not measured.sources:
             return
@@ -163,16 +163,19 @@ class _Look:
         cache.forget_oldest(cache.limit_bytes())
 
     def _is_unchanged(self, contents: dict[Path, str]) -> bool:
-        """Whether every file is as it was at the look, and holds what `contents` tell; raises `OSError` where one cannot be read."""
+        """Check whether every file is unchanged since the lookup and matches its digest in `contents`.
+
+        Raises `OSError` if a file cannot be read.
+        """
         for _, path, content in self.saved:
             if content_digest(Path(path)) != content:
                 return False
         return self.files.are_unchanged(contents) and self.beside == _beside(self.discovery)
 
     def _basis(self, contents: dict[Path, str]) -> str:
-        """The digest of all that the report rests on besides what was asked; raises `OSError` where a file cannot be read.
+        """Digest the report's inputs other than the options; raises `OSError` if a file cannot be read.
 
-        `contents` are digests of files that are known already.
+        `contents` are the digests already known, by path.
         """
         discovery: tuple[Any, ...] = ()
         of_sources: list[str] = []
@@ -185,7 +188,7 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """A report that was kept, and what it rested on; without `details` it has what the screen shows."""
+    """A cached report and its inputs; without `details` it has only the parts that the terminal shows."""
 
     basis: str
     read: Read
@@ -195,14 +198,17 @@ class _Before:
 
 
 def _for_the_screen(report: Report) -> Report:
-    """The report without what it does not show, whether it was made or not."""
+    """Drop the lazy parts of a report that the terminal does not show, made or not."""
     nothing: Any = dict.fromkeys(MADE_LATER, ())
     sections = [replace(section, **nothing) for section in report.sections]
     return replace(report, sections=tuple(sections))
 
 
 def _look(paths: Sequence[str | Path], options: Options) -> _Look | None:
-    """What a report on these paths rests on; None where it is not kept, or there will be none, which is told when it is made."""
+    """Look up the cache entry of a report on these paths; None if it is not cacheable or discovery fails.
+
+    Errors of discovery are suppressed: the analysis itself raises them again.
+    """
     is_local = options.engine == "local" and not (options.on_every_node or options.ray_address)
     if not options.cache or cache.is_off() or options.question_files or not is_local:
         return None
@@ -232,7 +238,7 @@ def _look(paths: Sequence[str | Path], options: Options) -> _Look | None:
 
 
 def _before(entry: Path) -> _Before | None:
-    """The report that was kept there; None where there is none, or it is damaged."""
+    """Load a cache entry; None if it is missing or damaged."""
     try:
         (basis, (count, size_bytes), records, details), report = unpacked(entry.read_bytes())
         by_path = {path: Record.of_json(record) for path, record in records.items()}
@@ -242,7 +248,7 @@ def _before(entry: Path) -> _Before | None:
 
 
 def _beside(discovery: Discovery | None) -> tuple[tuple[str, ...], ...] | None:
-    """The state of what else is read for each source, in their order; None where any may change at any time."""
+    """List the state of the other inputs of each source's reader; None if one of them may change at any time."""
     states: list[tuple[str, ...]] = []
     for source in () if discovery is None else discovery.sources:
         state = reader_named(source.reader).beside(source.path)
@@ -253,7 +259,7 @@ def _beside(discovery: Discovery | None) -> tuple[tuple[str, ...], ...] | None:
 
 
 def _plain(discovery: Discovery) -> tuple[Any, ...]:
-    """All of what was found that a report may rest on, in an order that is always the same."""
+    """List the parts of a discovery that a report depends on, in a stable order."""
     return (
         discovery.title,
         discovery.sources,
@@ -266,7 +272,7 @@ def _plain(discovery: Discovery) -> tuple[Any, ...]:
 
 
 def _asked(paths: Sequence[str | Path], options: Options) -> str:
-    """The digest of what is asked, where, by which code and which libraries."""
+    """Digest the paths, the working directory, the options, tracekit's code and the libraries."""
     chosen: list[tuple[str, Any]] = []
     for field in fields(options):
         value = getattr(options, field.name)
@@ -277,10 +283,9 @@ def _asked(paths: Sequence[str | Path], options: Options) -> str:
 
 @once
 def _installed() -> str:
-    """The digest of what is installed: every file of tracekit, and the libraries it computes with.
+    """Digest the installed code: every file of tracekit, and the libraries that it computes with.
 
-    Files are told by size, time of change and time of their inode's change. Python itself goes by less when it runs
-    what it compiled of them before.
+    Uses size, mtime and ctime of each file, which is stricter than Python's own check of its bytecode.
     """
     package = Path(__file__).parents[1]
     states = sorted(_states(str(package)))
@@ -292,7 +297,7 @@ def _installed() -> str:
 
 
 def _states(folder: str) -> Iterator[tuple[str, int, int, int]]:
-    """The state of every file in a directory of code, those below it too."""
+    """List the state of every file in a code directory, recursively."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -303,10 +308,10 @@ def _states(folder: str) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _state(path: str, status: os.stat_result) -> tuple[str, int, int, int]:
-    """By what a change of a file is seen."""
+    """Get the values that reveal a change of a file."""
     return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _digest(*values: object) -> str:
-    """The digest of what these values are shown as."""
+    """Digest the `repr` of these values."""
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()

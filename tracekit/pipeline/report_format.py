@@ -1,10 +1,9 @@
-"""A report as bytes, and back, with a head that can be read without it.
+"""Binary format of a cached report, with a header that can be read separately.
 
-    magic, SHA-256 of all that follows, length of the head (8 bytes), head as JSON, the report as JSON, compressed
+    magic, SHA-256 of the rest, length of the header (8 bytes), header as JSON, report as compressed JSON
 
-A dataclass is an object of one key, its name, with the values of its fields in their order. The bytes are our own and
-lie in a directory of ours; that they are whole and of this form is checked all the same, and whatever is wrong with
-them is a `ValueError`.
+A dataclass is an object with one key, its name, and the list of its field values. Although only tracekit writes these
+files, reading checks that they are complete and well formed, and raises `ValueError` if not.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _KINDS: dict[str, type[Any]] = {
     )
 }
 _ROWS = {"Sheet": "rows", "Chart": "marks"}
-"""The fields of many rows that hold plain values alone."""
+"""The fields with many rows of plain values."""
 
 
 def packed(report: Report, head: Any) -> bytes:
-    """The report and its head as bytes. Raises `TypeError` or `ValueError` for what JSON cannot hold."""
+    """Serialize the report and its header. Raises `TypeError` or `ValueError` for values that JSON cannot represent."""
     head_bytes = json.dumps(head).encode("ascii")
     text = json.dumps(report, default=_as_object, separators=(",", ":"), check_circular=False)
     body = zlib.compress(text.encode("ascii"), _FASTEST)
@@ -54,7 +53,7 @@ def packed(report: Report, head: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[Any, Callable[[], Report]]:
-    """(the head, the function that gives the report); both raise `ValueError` for what `packed` did not write."""
+    """Parse (the header, a function that parses the report); both raise `ValueError` for malformed data."""
     start = len(_MAGIC) + _DIGEST_BYTES
     content = data[start:]
     if data[:start] != _MAGIC + hashlib.sha256(content).digest():
@@ -65,7 +64,7 @@ def unpacked(data: bytes) -> tuple[Any, Callable[[], Report]]:
 
 
 def _as_object(value: Any) -> dict[str, list[Any]]:
-    """A dataclass as JSON has it. Raises `TypeError` for what is none of a report."""
+    """Encode a dataclass of a report as a JSON object. Raises `TypeError` for any other value."""
     kind = type(value)
     if not is_dataclass(kind) or kind.__name__ not in _KINDS:
         raise TypeError(f"{kind.__name__} is nothing of a report")
@@ -73,9 +72,9 @@ def _as_object(value: Any) -> dict[str, list[Any]]:
 
 
 def _report(body: bytes) -> Report:
-    """The report of a compressed JSON text."""
+    """Decode the report from compressed JSON."""
     was_enabled = gc.isenabled()
-    gc.disable()  # a hundred thousand rows, none of which is garbage
+    gc.disable()  # up to 100,000 rows, and none is garbage
     try:
         report = json.loads(zlib.decompress(body), object_hook=_of_object)
     except (zlib.error, LookupError, TypeError, AttributeError) as error:
@@ -89,7 +88,7 @@ def _report(body: bytes) -> Report:
 
 
 def _of_object(value: dict[str, Any]) -> Any:
-    """The dataclass of an object."""
+    """Decode a JSON object into its dataclass."""
     ((name, values),) = value.items()
     kind = _KINDS[name]
     parts = dict(zip([field.name for field in fields(kind)], values, strict=True))
@@ -103,5 +102,5 @@ def _of_object(value: dict[str, Any]) -> Any:
 
 
 def _as_tuple(values: list[Any]) -> tuple[Any, ...]:
-    """The list as the tuple that it was, at any depth."""
+    """Convert nested lists back to tuples."""
     return tuple(_as_tuple(value) if type(value) is list else value for value in values)

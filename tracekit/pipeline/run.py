@@ -1,6 +1,6 @@
-"""From files to a report: discover, read and measure each source, fold, concatenate, judge.
+"""The analysis pipeline: discover, read and measure each source, fold, concatenate, judge.
 
-What the command line and the Python functions call; nothing here knows a format or a question.
+Shared by the command line and the Python API; independent of formats and questions.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A report, and the measurements it was judged from."""
+    """A report, and the measurements it is based on."""
 
     report: Report
     measurements: Measurements
 
     @property
     def failed(self) -> bool:
-        """Whether a source could not be read, or tracekit made an error with what was read."""
+        """Whether a source could not be read, or tracekit itself raised an error."""
         return bool(self.measurements.failures) or any(map(faults.is_of, self.report.remarks))
 
     @property
@@ -119,7 +119,7 @@ class Result:
 
     @property
     def read(self) -> Read:
-        """How many files were read, and their bytes."""
+        """The number and total size of the files read."""
         sizes = {source.name: source.size_bytes for source in self.measurements.sources}
         return Read(len(sizes), sum(sizes.values()))
 
@@ -129,10 +129,10 @@ def analyze(
     options: Options = Options(),
     discovery: Discovery | None = None,
 ) -> Result:
-    """The report on files, directories or globs, and the measurements behind it, made now; see `again.analyze`.
+    """Analyze files, directories or globs without the report cache; see `report_cache.analyze`.
 
-    `discovery` is what was found already among those paths that are not saved measurements.
-    Raises `TracekitError` when nothing was found, or when no source could be read.
+    `discovery` is the known discovery result for the paths that are not saved measurements.
+    Raises `TracekitError` if it finds nothing, or cannot read any source.
     """
     measured = measured_all(paths, options, discovery)
     report = judge(
@@ -149,7 +149,7 @@ def measured_all(
     options: Options = Options(),
     discovery: Discovery | None = None,
 ) -> Measurements:
-    """All that was measured of files, directories or globs, or saved before; for the rest see `analyze`."""
+    """Measure files, directories or globs, and load saved measurements; see `analyze` for the arguments."""
     questions = every_question(options.question_files)
     ids = question_selection.chosen(options.questions, options.skip, questions)
     if isinstance(paths, str | Path):
@@ -170,7 +170,7 @@ def measured_all(
                 "give the profile itself, or choose them when it is saved",
             )
         part = saved_parts[str(path)] = saved_measurements.load(path)
-        # Saved files under one label are what several nodes measured of one run.
+        # Saved files with the same label are measurements of one run by several nodes.
         if label is not None:
             part = merging.labelled(part, label)
         of_run.setdefault(label or len(of_run), (label or path.stem, []))[1].append(part)
@@ -182,7 +182,7 @@ def measured_all(
         parts.append(_read(profiles, replace(options, questions=ids, skip=()), discovery))
     measured = merging.merge(parts, labels)
     if ids is not None:
-        # What several nodes saved of one run is one part by now, which no longer says what was asked.
+        # Merging the nodes' files of one run drops the record of the questions asked: restore it.
         all_parts = [*saved_parts.values(), *parts]
         measured = replace(
             measured, facts=replace(measured.facts, **question_selection.facts(ids, all_parts))
@@ -198,7 +198,7 @@ def measured_all(
 def _read(
     profiles: Sequence[str | Path], options: Options, discovery: Discovery | None
 ) -> Measurements:
-    """The measurements of what was given and is not measured yet, by the engine that was chosen."""
+    """Discover and measure the profiles with the selected engine."""
     if options.engine == "ray":
         from tracekit.engine import ray_cluster, ray_discover
 
@@ -219,23 +219,23 @@ def discover(
     options: Options = Options(),
     elsewhere: Sequence[Survey] = (),
 ) -> Discovery:
-    """The sources among these files, directories and globs, and how each was recognised.
+    """Find the sources among files, directories and globs, with how each was recognized.
 
-    `elsewhere` is what nodes of a cluster have seen.
+    `elsewhere` are the surveys of cluster nodes.
     """
     return discovered(paths, options, sniff, elsewhere)
 
 
 MEASURING_SHARE = 0.8
-"""The part of an analysis that is done once all files are measured: 0.7 to 0.95 of the CPU seconds, less of few files."""
+"""Share of the analysis done once all files are measured: 0.7 to 0.95 of the CPU seconds, less for few files."""
 
 
 def measure(
     found: Discovery, options: Options = Options(), cluster: Cluster | None = None
 ) -> Measurements:
-    """Every source read and measured in parallel, then folded and concatenated in a fixed order.
+    """Measure every source in parallel, then fold and concatenate in a fixed order.
 
-    Here, or on the nodes of a cluster: they fold what they have measured before it travels.
+    With a `cluster`, its nodes read and measure the sources, and fold their measurements before sending them.
     """
     files = tuple(str(Path(file).resolve()) for file in options.question_files)
     questions = every_question(files)
@@ -261,11 +261,11 @@ def measure(
                 on_progress=on_progress,
                 combine=partial(joined, folding=apart),
             )
-            # What a file of the user's asks may rest on anything: it is not kept.
+            # A question of the user may depend on any input: do not cache it.
             shelf = (
                 measurement_cache.shelf_for(work.keywords) if options.cache and not files else None
             )
-            # What is kept has the digest of its file already.
+            # The cache computes content digests itself.
             work = partial(work, contents=options.details and shelf is None)
             results = measurement_cache.outcomes(work, found.sources, shelf, run)
             return reduce(together(results, apart), found, options)
@@ -288,7 +288,7 @@ def measure(
 
 
 def every_question(files: tuple[str, ...]) -> tuple[Analysis, ...]:
-    """All questions, and those of the user's files."""
+    """Load all questions, including those of the user's files."""
     return loaded_with(ANALYSES, files)
 
 
@@ -311,9 +311,9 @@ def measure_source(
     contents: bool = True,
     **chosen: Any,
 ) -> tuple[MeasuredSource, ...]:
-    """One source read and measured for these questions (ids; None: all); `chosen` ranks, steps and stages are as for `read_source`.
+    """Read one source and measure it for these questions (ids; None: all).
 
-    Without `contents` what the file holds is told only where it is known already.
+    `chosen` holds ranks, steps and stages, as for `read_source`. Without `contents`, the file's digest is not computed.
     """
     analyses = every_question(question_files)
     if questions is not None:
@@ -328,7 +328,7 @@ def measure_source(
 def _measured_parts(
     source: Source, advance: Advance, analyses: Sequence[Analysis], chosen: Mapping[str, Any]
 ) -> tuple[MeasuredSource, ...]:
-    """What is measured of each process of a source."""
+    """Measure each process of a source."""
     if source.size_bytes >= LARGE_FILE_BYTES:
         keep_memory()
     with light_text():
@@ -350,16 +350,16 @@ def _measured_parts(
                 sources.append(measured_part(trace, part, analyses, stages, on_question))
             elif part is not None:
                 sources.append(measured(part, analyses, on_question))
-            # A trace and all that was derived of it are let go of before the next is made.
+            # Free the trace and its derived values before the reader makes the next one.
             del trace, part
         return tuple(sources)
 
 
 def wanted(analyses: Sequence[Analysis] | None = None) -> Want:
-    """What these questions, or all, together read of a source."""
+    """List the tables, args and columns that these questions, or all of them, read."""
     if analyses is None:
         analyses = ANALYSES
-    # What a file of the user's asks may rest on any column.
+    # A question of the user may read any column.
     is_ours = not any(map(attrgetter("file"), analyses))
     return Want(
         tables=frozenset({"threads", *all_of(analyses, "reads")}),
@@ -375,9 +375,9 @@ def reduce(
     *,
     already_folded: bool = False,
 ) -> Measurements:
-    """The measurements of all sources: folded per process, concatenated, with what failed beside them.
+    """Merge the measurements of all sources: split runs, fold per process, concatenate, add failures and notes.
 
-    Raises `TracekitError` where no source could be read.
+    Raises `TracekitError` if no source could be read.
     """
     failures: list[Failure] = []
     values: list[tuple[MeasuredSource, ...]] = []
@@ -389,7 +389,7 @@ def reduce(
     new_runs, run_notes = split_runs.told_apart(found, list(chain.from_iterable(values)))
     in_its_run = partial(split_runs.in_run, new_runs=new_runs)
     values = [tuple(map(in_its_run, value)) for value in values]
-    # What the nodes have folded may lie beside copies that none of them could tell.
+    # A node cannot detect copies of its recordings on other nodes: find them here.
     fold = (
         duplicate_recordings.counted_once
         if already_folded
@@ -415,7 +415,7 @@ def _with_sources(
     found: Discovery,
     options: Options,
 ) -> Measurements:
-    """These tables with their sources, and what was noted of them; copies of others are only noted."""
+    """Make measurements of these tables, with their sources and notes; copies contribute only notes."""
     copies: list[MeasuredSource] = []
     parts: list[MeasuredSource] = []
     for part in light_parts:
@@ -433,7 +433,7 @@ def _with_sources(
 
 
 def unreadable(failures: Sequence[Failure]) -> TracekitError:
-    """The error of a profile of which no source could be read: it tells of the first."""
+    """Make the error of a profile without a readable source; it quotes the first failure."""
     first = failures[0]
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     problem = f"no source could be read: {first.source}: {first.problem}{more}"
@@ -441,7 +441,7 @@ def unreadable(failures: Sequence[Failure]) -> TracekitError:
 
 
 def _left_out(parts: Sequence[MeasuredSource], found: Discovery, options: Options) -> list[Note]:
-    """The notes on what holds nothing of the ranks, steps and stages that were asked for."""
+    """Make the notes on sources without the selected ranks, steps or stages."""
     originals = filterfalse(attrgetter("original"), parts)
     holdings = list(filter(None, map(attrgetter("holding"), originals)))
     cuts = numbers_of(options.ranks), numbers_of(options.steps), options.stages
@@ -451,7 +451,7 @@ def _left_out(parts: Sequence[MeasuredSource], found: Discovery, options: Option
 def _concatenated(
     tables_of_sources: Sequence[dict[str, Columns]], new_runs: Mapping[str, str]
 ) -> dict[str, Columns]:
-    """Every table with the rows of all sources, which give them up: a thousand sources are not held twice."""
+    """Concatenate each table over all sources, and free the parts on the way to save memory."""
     tables = {}
     with light_text():
         for table in measured_tables():
@@ -465,7 +465,7 @@ def _concatenated(
 def _facts(
     parts: Sequence[MeasuredSource], copy_count: int, found: Discovery, options: Options
 ) -> Facts:
-    """What is known of these sources as a whole."""
+    """Make the facts of all sources together."""
     questions = every_question(options.question_files)
     return Facts(
         title=found.title,
@@ -482,7 +482,7 @@ def _facts(
 
 
 def _ignored(found: Discovery) -> list[str]:
-    """Files that no reader claimed, by reason."""
+    """Count the files that no reader claimed, by reason."""
     counts = sorted(found.ignored_counts().items())
     return [f"{count:,} {plural(count, 'file')}: {reason}" for reason, count in counts]
 
@@ -495,10 +495,10 @@ def judge(
     question_files: tuple[str, ...] = (),
     details: bool = True,
 ) -> Report:
-    """The report on measurements, freshly read or loaded again; the same measurements give the same report.
+    """Judge measurements, fresh or loaded, and build the report; the same measurements give the same report.
 
-    With `progress` a line on the terminal counts the questions. Without `details` the report is for the screen: its
-    tables and charts are made when somebody looks at them, and it has no values for a later compare.
+    With `progress`, a line on the terminal counts the questions. Without `details`, the report is for the terminal: tables
+    and charts are made on first access, and it has no values for a later compare.
     """
     questions = every_question(question_files)
     analyses = question_selection.of_measurements(measured, questions)
@@ -533,6 +533,6 @@ def _judge(
         limits = limits.only({"severity"}.union(*rules.values()))
     if any(rules.values()):
         sections.append(checked.section(sections, rules, limits))
-    # What could not be asked of these sources is not what a reader came for: it comes last.
+    # Skipped questions are least interesting to readers: list them last.
     sections.sort(key=lambda section: section.status == "skipped")
     return with_first_screen(measured, steps, sections, errors, details=details)

@@ -1,4 +1,4 @@
-"""A session of SQL over all tables that can be asked for, within the memory and the cores that are free."""
+"""SQL session over all queryable tables, within the free memory and cores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def opened(
     limit_s: float | None = None,
     most_bytes: int | None = None,
 ) -> Session:
-    """A session whose rows `load` gives; a statement takes half of the free memory where `memory` says nothing, and `limit_s` at most.
+    """Open a session whose rows `load` provides; `limit_s` limits the time of a statement.
 
-    `most_bytes` bounds that half.
+    A statement may use `memory`, by default half of the free memory and at most `most_bytes`.
     """
     free = available_memory_bytes()
     bounds = [

@@ -1,6 +1,6 @@
-"""The tables that a person may ask by name, and their rows: raw ones read of every source, measured ones as `analyze` has them.
+"""Tables queryable by name, and their rows: raw tables read from every source, and measured tables as in `analyze`.
 
-A raw table has the keys of its process before its own columns, and the step that each row belongs to.
+A raw table starts with the keys of its process, and has the step of each row.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from tracekit.process.steps.windows import Windows, windows
 PROCESS = Column(
     "category", "Process in its file: rows of raw tables are of one process where this is equal."
 )
-"""What joins raw tables: ids such as `correlation` are of one process alone."""
+"""Joins raw tables: ids such as `correlation` are unique only within a process."""
 
 NUMBER = Column("int32", "Number of the row among those that were read of its file.")
-"""What `id` is where tables are read by name: in another look at the file it may be another one."""
+"""The column `id` of tables read by name; another read of the file may number the rows differently."""
 
 RAW_NAMES = frozenset(map(attrgetter("name"), (*RAW, ARGS)))
 
 _TELL_STEPS = frozenset({"host_ops", "device_ops", "device_ranges", "threads"})
-"""The raw tables that tell which step something belongs to."""
+"""The raw tables that determine the step of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of tables by name, those without any source left out; and what could not be read or measured."""
+    """Rows of tables by name, without empty tables; also the failures to read or measure."""
 
     tables: Mapping[str, Columns]
     failures: tuple[Failure, ...] = ()
@@ -59,17 +59,17 @@ class Rows:
 
 @cache
 def tables() -> tuple[Table, ...]:
-    """All tables that can be asked for: the raw ones with their keys and steps, then the measured ones."""
+    """List all queryable tables: the raw ones with their keys and steps, then the measured ones."""
     return (*map(_with_keys, RAW), _with_keys(ARGS), *measured_tables())
 
 
 def _with_keys(table: Table) -> Table:
-    """A raw table with the keys of its process, and the step, where it has no columns of these names."""
+    """Add the keys of the process and the step to a raw table, where it has no columns of these names."""
     keys = {**KEYS, "process": PROCESS, "step": STEP}
     before = {name: column for name, column in keys.items() if name not in table.columns}
     own = dict(table.columns)
     if table is ARGS:
-        del before["step"]  # that of the row it belongs to
+        del before["step"]  # an argument has no step of its own, only its row
     elif "id" in own:
         own["id"] = NUMBER
     return Table(table.name, table.row, {**before, **own})
@@ -78,9 +78,9 @@ def _with_keys(table: Table) -> Table:
 def rows_of(
     names: Collection[str], paths: Sequence[str], options: Options, *, with_step: bool = True
 ) -> Rows:
-    """The rows of these tables among files, directories or globs, or among measurements that were saved.
+    """Read the rows of these tables from files, directories or globs, or from saved measurements.
 
-    Only what they need is read and measured. Raises `TracekitError` for a raw table of saved measurements.
+    Reads and measures only their inputs. Raises `TracekitError` for a raw table of saved measurements.
     """
     raw = [name for name in names if name in RAW_NAMES]
     measured = tuple(name for name in names if name not in RAW_NAMES)
@@ -99,7 +99,7 @@ def rows_of(
 def _raw_rows(
     names: Sequence[str], paths: Sequence[str], options: Options, *, with_step: bool
 ) -> Rows:
-    """The rows of raw tables."""
+    """Read the rows of raw tables."""
     _refuse_saved(names[0], paths)
     sources, runs, failures_before = _counted(paths, options)
     work = partial(
@@ -113,7 +113,7 @@ def _raw_rows(
     parts: dict[str, list[Columns]] = {}
     failures: list[Failure] = []
     with progress_line(sys.stderr, "reading", enabled=options.progress) as on_progress:
-        # What a worker reads of one large file would be copied on its way here.
+        # Read one file in this process, which avoids copying its rows from a worker.
         where: local.Where | None = "here" if len(sources) == 1 else None
         for outcome in local.run(
             work, sources, jobs=options.jobs, on_progress=on_progress, where=where
@@ -131,7 +131,7 @@ def _raw_rows(
 
 
 def _refuse_saved(name: str, paths: Sequence[str]) -> None:
-    """Nothing; raises where one of the paths is of saved measurements, which hold no raw table."""
+    """Raise `TracekitError` if a path is saved measurements, which contain no raw tables."""
     for path in paths:
         if saved_measurements.saved_form(split_label(path)[1]) == "measurements":
             raise TracekitError(
@@ -143,9 +143,9 @@ def _refuse_saved(name: str, paths: Sequence[str]) -> None:
 def _counted(
     paths: Sequence[str], options: Options
 ) -> tuple[tuple[Source, ...], Mapping[str, str], tuple[Failure, ...]]:
-    """(the sources that count, the run of each by its name, what could not be read).
+    """Find (the sources that count, the run of each by source name, the failures).
 
-    Of several files that is known when all are measured: what is measured is kept for the next look.
+    With several files this requires measuring all of them; the cache keeps the result.
     """
     sources = run.discover(list(paths), options).sources
     if len(sources) < 2:
@@ -157,13 +157,13 @@ def _counted(
 
 
 def _concat(table: Table, parts: Sequence[Columns]) -> Columns:
-    """The rows of all parts, which may lack the column `step`."""
+    """Concatenate the parts of a table, which may lack the column `step`."""
     present = {n: c for n, c in table.columns.items() if n in parts[0].arrays}
     return concat(Table(table.name, table.row, present), parts)
 
 
 def _in_run(columns: Columns, name: str | None) -> Columns:
-    """The same rows in the run of that name."""
+    """Set the run name of all rows."""
     if name is None or not len(columns):
         return columns
     return Columns(len(columns), {**columns.arrays, "run": repeated_text(name, len(columns))})
@@ -179,7 +179,7 @@ def read_tables(
     steps: frozenset[int] | None,
     stages: tuple[str, ...],
 ) -> list[tuple[str, Columns]]:
-    """The rows of these raw tables in one source, a pair for each process that recorded one."""
+    """Read these raw tables from one source: a (name, rows) pair per table and process that recorded it."""
     wanted = frozenset(names)
     if not {"threads", ARGS.name}.isdisjoint(names):
         wanted |= RAW_NAMES - ON_REQUEST
@@ -207,7 +207,7 @@ def read_tables(
 
 
 def _process(source: Source, number: int | None) -> str:
-    """What a process is called: by its run and file, and by its id or place where a file holds several."""
+    """Name a process by run and file, plus its pid or number if the file has several."""
     file = f"{source.run}/{source.name}"
     if number is None:
         return file
@@ -215,7 +215,7 @@ def _process(source: Source, number: int | None) -> str:
 
 
 def _own_columns(trace: Trace, name: str, *, with_step: bool) -> dict[str, Array]:
-    """The columns of one raw table, with the steps of its rows."""
+    """Get the columns of one raw table, with the step of each row."""
     if name == ARGS.name:
         return arguments(trace.sparse)
     own: dict[str, Array] = {n: trace.array(name, n) for n in TABLES[name].columns}
@@ -225,7 +225,7 @@ def _own_columns(trace: Trace, name: str, *, with_step: bool) -> dict[str, Array
 
 
 def _keyed(source: Source, own: Mapping[str, Array], process: str) -> Columns:
-    """The rows of one raw table, with the keys of their process."""
+    """Prepend the keys of the process to the columns of a raw table."""
     length = len(next(iter(own.values())))
     before: dict[str, Array] = {}
     for key, column in KEYS.items():
@@ -237,7 +237,7 @@ def _keyed(source: Source, own: Mapping[str, Array], process: str) -> Columns:
 
 
 def _step(trace: Trace, name: str, length: int) -> Array:
-    """The number of the step that each row belongs to: device work to that in which it was launched."""
+    """Assign a step to each row: device work belongs to the step that launched it."""
     if "ts_ns" not in TABLES[name].columns or trace.source.tool not in ("torch", "nsys"):
         return repeated_number(trace.source.step, length)
     recorded: Windows = trace.derived(windows)

@@ -1,13 +1,13 @@
-"""Files as discovery meets them: what each of them is and holds, as far as an earlier look is still true of it.
+"""File index: the reader and the digest of each discovered file, reused while the file is unchanged.
 
-What a file is, is told by its content alone, so that what was told of a content is true of it wherever it lies. A
-file of up to `WHOLE_BYTES` is read for its digest at every look. Of a larger one the digest of before holds while
-device, inode, size, time of change and time of its inode's change are the same, to the nanosecond, and so are both
-ends: no program can set the last of these times, where there is one (not on Windows). A file that was touched
-moments before the look at it is read as a whole at the next one: times are not as fine as they are written.
+The verdict on a file depends only on its content, so it holds for the same content anywhere. A file of up to
+`WHOLE_BYTES` is read completely for its digest each time. The digest of a larger file is reused while its device,
+inode, size, mtime, ctime (all to the nanosecond) and both ends are the same: no program can set the ctime, where the
+platform has one (not Windows). Timestamps are coarse, so a file that changed just before a lookup is read completely
+at the next one.
 
-One kind of change is not seen: a program that writes through a memory map (`mmap`) changes a file's times only when
-the kernel writes the pages back. While a file is mapped for writing, read it with `--no-cache`.
+One kind of change goes unnoticed: a write through a memory map (`mmap`) changes the timestamps only when the kernel
+writes the pages back. While a file is mapped for writing, read it with `--no-cache`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tracekit.model.records import dataclass
 from tracekit.pipeline.options import Options, numbers_of
 
 WHOLE_BYTES = 1 << 20
-"""Files up to this size are known by all their bytes."""
+"""Files up to this size are identified by all their bytes."""
 
 _SIZE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What an earlier look told of a file: the digest of what it held, what that is, and how its digest may be known again.
+    """An earlier result for a file: its digest, its verdict, and how to recognize it without a full read.
 
-    What it is, is None where that is not told by its content alone.
+    The verdict is None if it depends on more than the content of the file.
     """
 
     content: str
@@ -46,27 +46,27 @@ class Record:
     ends: str = ""
 
     def as_json(self) -> list[Any]:
-        """The record as a list."""
+        """Convert the record to a list for JSON."""
         verdict = None if self.verdict is None else _verdict_json(self.verdict)
         return [self.content, verdict, self.sign, self.ends]
 
     @classmethod
     def of_json(cls, value: list[Any]) -> Record:
-        """The record of such a list; raises `ValueError` or `TypeError` for another."""
+        """Parse a record from such a list; raises `ValueError` or `TypeError` for anything else."""
         content, verdict_json, sign, ends = value
         verdict = None if verdict_json is None else _verdict(verdict_json)
         return cls(content, verdict, None if sign is None else tuple(sign), ends)
 
 
 def _verdict_json(verdict: Sniffed) -> list[Any]:
-    """What a file is, as a list."""
+    """Encode the verdict on a file as a list."""
     reason = verdict.reason
     reason_json = None if reason is None else [reason.code, reason.text, dict(reason.data)]
     return [verdict.reader, verdict.tool, reason_json, verdict.certain]
 
 
 def _verdict(value: list[Any]) -> Sniffed:
-    """What a file is, as such a list says it."""
+    """Decode the verdict on a file."""
     reader, tool, reason_json, certain = value
     reason = None
     if reason_json is not None:
@@ -76,7 +76,7 @@ def _verdict(value: list[Any]) -> Sniffed:
 
 
 def _data(record: Mapping[str, Any]) -> Data:
-    """The data of a reason; lists in it were tuples."""
+    """Decode the data of a reason; its lists were tuples."""
     values: dict[str, Any] = {}
     for name, value in record.items():
         values[name] = tuple(value) if isinstance(value, list) else value
@@ -84,7 +84,7 @@ def _data(record: Mapping[str, Any]) -> Data:
 
 
 class SeenFiles:
-    """The files that one discovery meets, beside the records of an earlier one, by path."""
+    """The files that one discovery meets, with the records of an earlier one, by path."""
 
     def __init__(self, records: Mapping[str, Record]) -> None:
         self._records = records
@@ -94,16 +94,16 @@ class SeenFiles:
         self._start_ns = time.time_ns()
 
     def sniff(self, path: Path) -> Sniffed:
-        """What a file is, as `readers.loading.sniff` tells: of a content that was looked at before, as it was told."""
+        """Sniff the reader of a file, or reuse the verdict on the same content; see `readers.loading.sniff`."""
         self._signs[path] = _sign(path)
         verdict = self._as_before(path) or _sniffed(path)
-        # What no reader takes, nobody else will read; what a database is, its journal tells too.
+        # Skip large files that no reader claims: nothing else reads them. An nsys verdict also depends on the journal.
         if verdict.reader is not None or self._is_small(path):
             self._verdicts[path] = verdict if verdict.tool != "nsys" else None
         return verdict
 
     def _as_before(self, path: Path) -> Sniffed | None:
-        """What an earlier look told of what a file holds; None where that was another, or it cannot be read."""
+        """Look up the verdict of an earlier run; None if the content changed or cannot be read."""
         record = self._records.get(str(path))
         if record is None:
             return None
@@ -112,7 +112,7 @@ class SeenFiles:
         return None
 
     def content(self, path: Path) -> str:
-        """The digest of what a file holds; raises `OSError` where it cannot be read."""
+        """Digest the content of a file, or reuse a valid digest; raises `OSError` if the file cannot be read."""
         if path not in self._contents:
             record = self._records.get(str(path))
             is_same = record is not None and self._is_same(path, record)
@@ -120,11 +120,11 @@ class SeenFiles:
         return self._contents[path]
 
     def are_unchanged(self, contents: Mapping[Path, str]) -> bool:
-        """Whether every file is as it was when it was met; `contents` are digests that others made of them."""
+        """Check whether no file changed since it was sniffed; `contents` are digests computed elsewhere."""
         return all(self._is_unchanged(path, contents.get(path)) for path in self._signs)
 
     def records(self, contents: Mapping[Path, str]) -> dict[str, list[Any]]:
-        """What the next look is to know of these files, by path; `contents` are the digests that others made of them."""
+        """List the records to store for the next run, by path; `contents` are digests computed elsewhere."""
         records: dict[str, list[Any]] = {}
         for path, verdict in self._verdicts.items():
             content = contents.get(path) or self.content(path)
@@ -139,13 +139,13 @@ class SeenFiles:
         return self._signs[path][_SIZE] <= WHOLE_BYTES
 
     def _is_same(self, path: Path, record: Record) -> bool:
-        """Whether a file holds what it did at the earlier look, as far as that can be known without reading it as a whole."""
+        """Check whether a file is the same as in its record, without reading it completely."""
         if record.sign is None or record.sign != self._signs.get(path):
             return False
         return ends_digest(path).hex() == record.ends
 
     def _is_unchanged(self, path: Path, content: str | None) -> bool:
-        """Whether a file is as it was; one that changed moments before the look is compared by its content."""
+        """Check whether a file is unchanged; a file modified just before the lookup is compared by content."""
         try:
             if _sign(path) != self._signs[path]:
                 return False
@@ -157,12 +157,12 @@ class SeenFiles:
 
 
 def _sign(path: Path) -> Sign:
-    """By what a change of a file is seen."""
-    return sign_of(os.stat(path))  # noqa: PTH116 - a thousand files, and half the time
+    """Get the stat values that reveal a change of a file."""
+    return sign_of(os.stat(path))  # noqa: PTH116 - half the time of Path.stat, for a thousand files
 
 
 def _sniffed(path: Path) -> Sniffed:
-    """What a file is, by a look into it."""
+    """Sniff the reader of a file from its content."""
     from tracekit.readers.loading import sniff
 
     return sniff(path)
@@ -174,7 +174,7 @@ def discovered(
     sniff: Sniff,
     elsewhere: Sequence[Survey] = (),
 ) -> Discovery:
-    """The sources among these files, directories and globs, as `discover` tells them by these options."""
+    """Discover the sources among files, directories and globs, with these options."""
     return discover(
         paths,
         exclude=options.exclude,

@@ -1,8 +1,8 @@
-"""What was measured of each file, kept for the next look: a file that did not change is read and measured once.
+"""Measurement cache: reads and measures each unchanged file only once.
 
-An entry is found by everything that its tables rest on: what discovery knows of the file, the questions and what was
-chosen, the code of tracekit and the libraries it computes with; and the bytes of the file and of what its reader reads
-beside it. What failed, and what questions of the user's own measured, is not kept.
+The key of an entry covers all inputs of its tables: the facts that discovery has of the file, the questions and the
+selection, tracekit's code and the libraries; and the bytes of the file and the other inputs of its reader. Failures
+and questions of the user are not cached.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _BETWEEN = "-"
 _SUFFIX = cache.KINDS[_KIND]
 _APART: Mapping[str, Any] = {"combine": None}
 _MEASURING = ("analyses", "discover", "model", "pipeline", "process", "readers")
-"""The packages whose code decides what is measured."""
+"""The packages whose code determines the measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where the entries of one run lie, how much may lie there, and what all their tables rest on besides their files."""
+    """The cache folder of one run, its size limit, and the part of the key that all sources share."""
 
     folder: Path
     limit_bytes: int
@@ -51,9 +51,9 @@ class Shelf:
 
 
 def shelf_for(chosen: Mapping[str, Any]) -> Shelf | None:
-    """The shelf for what was `chosen`, all that measuring is told besides the source; None where nothing may be kept.
+    """Open the cache for the arguments `chosen` of the measuring function; None if caching is off.
 
-    Raises `TracekitError` where the limit that the environment sets is no size.
+    Raises `TracekitError` if the size limit in the environment is invalid.
     """
     if cache.is_off() or (folder := cache.folder(_KIND)) is None:
         return None
@@ -63,17 +63,17 @@ def shelf_for(chosen: Mapping[str, Any]) -> Shelf | None:
 
 
 def _in_order(value: Any) -> Any:
-    """The value, a set in an order that is always the same."""
+    """Sort a set for a stable order; other values stay as they are."""
     return sorted(value) if isinstance(value, frozenset) else value
 
 
 @once
 def _code() -> str:
-    """The digest of the code that measures."""
+    """Digest the code that measures."""
     package = str(Path(__file__).parents[1])
     digest = hashlib.sha256()
     for name in _MEASURING:
-        for folder, folders, files in os.walk(os.path.join(package, name)):  # noqa: PTH118 - every start waits for it
+        for folder, folders, files in os.walk(os.path.join(package, name)):  # noqa: PTH118 - startup time: pathlib is slower
             folders.sort()
             for file in sorted(files):
                 if file.endswith((".py", ".so", ".pyd", ".toml")):
@@ -90,9 +90,9 @@ def outcomes(
     shelf: Shelf | None,
     run: Callable[..., Iterator[Measured]],
 ) -> Iterator[Measured]:
-    """What became of each source, in their order: as it was kept, or as `run` makes it of `work`, which is then kept.
+    """Yield the outcome of each source in order, from the cache or from `run(work, sources)`, and cache new ones.
 
-    `run(work, sources)` may put neighbours together, but not with `combine=None`. Without a shelf nothing is kept.
+    `run` may merge neighboring outcomes, except with `combine=None`. Without a shelf nothing is cached.
     """
     if shelf is None:
         yield from run(work, sources)
@@ -100,13 +100,13 @@ def outcomes(
     names = {path.name.partition(_BETWEEN)[0] for path in shelf.folder.iterdir()}
     entries: list[Path | None] = []
     for source in sources:
-        # A file of which nothing was kept is not read for its digest alone.
+        # Without any entry for the source, do not read the file only to digest it.
         entry = _entry(with_content(source), shelf) if _who(source, shelf) in names else None
         entries.append(entry if entry is not None and entry.exists() else None)
     keeping = partial(_measured_and_kept, work, shelf)
     looked = list(zip(sources, entries, strict=True))
     unmeasured = [source for source, entry in looked if entry is None]
-    # Where some are kept, neighbours among the others are none in the order of all: they stay apart.
+    # If some sources come from the cache, the others are not neighbors: do not combine them.
     made = run(keeping, unmeasured, **({} if len(unmeasured) == len(sources) else _APART))
     for source, entry in looked:
         if entry is None:
@@ -122,7 +122,7 @@ def outcomes(
 def _measured_and_kept(
     work: Work[tuple[MeasuredSource, ...]], shelf: Shelf, found: Source, advance: Advance
 ) -> tuple[MeasuredSource, ...]:
-    """What the work makes of a source, which is kept if nothing changed meanwhile and no question failed."""
+    """Measure a source, and cache the result if the file did not change meanwhile and no question failed."""
     state, beside, start_ns = _state(found.path), _beside(found), time.time_ns()
     with content_beside(found) as completed:
         parts = work(found, advance)
@@ -136,7 +136,7 @@ def _measured_and_kept(
 
 
 def _state(path: Path) -> Sign | None:
-    """The values by which a change of a file is seen; None where that cannot be told."""
+    """Get the stat values that reveal a change of a file; None if stat fails."""
     try:
         return sign_of(path.stat())
     except OSError:
@@ -144,7 +144,7 @@ def _state(path: Path) -> Sign | None:
 
 
 def _is_same(path: Path, before: Sign | None, since_ns: int, content: str | None) -> bool:
-    """Whether a file did not change since its state `before`; one as young as the clock is coarse is read again."""
+    """Check whether a file is unchanged since `before`; a file modified just before `since_ns` is compared by digest."""
     if before is None or before != _state(path):
         return False
     try:
@@ -154,13 +154,13 @@ def _is_same(path: Path, before: Sign | None, since_ns: int, content: str | None
 
 
 def _who(source: Source, shelf: Shelf) -> str:
-    """The digest of all that its tables rest on besides bytes on disk."""
+    """Digest the cache key of a source, except for file contents."""
     anywhere = replace(source, path=Path(), node=None, content=None)
     return _digest(shelf.basis, anywhere)
 
 
 def _entry(source: Source, shelf: Shelf) -> Path | None:
-    """Where what is measured of a source is kept; None where it changes, or cannot be read."""
+    """Locate the cache entry of a source; None if its inputs are not stable or cannot be read."""
     beside = _beside(source)
     if beside is None or source.content is None:
         return None
@@ -169,7 +169,7 @@ def _entry(source: Source, shelf: Shelf) -> Path | None:
 
 
 def _beside(source: Source) -> Any:
-    """What its reader reads beside the file; None where that changes, or cannot be read."""
+    """Get the state of the other inputs of a source's reader; None if they change or cannot be read."""
     try:
         return reader_named(source.reader).beside(source.path)
     except OSError:
@@ -177,12 +177,12 @@ def _beside(source: Source) -> Any:
 
 
 def _digest(*values: object) -> str:
-    """The digest of what these values are shown as."""
+    """Digest the `repr` of these values."""
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _taken(entry: Path, source: Source) -> tuple[MeasuredSource, ...] | None:
-    """What was kept; None where it is gone or damaged."""
+    """Load a cache entry; None if it is missing or damaged."""
     try:
         parts = unpacked(entry.read_bytes(), source)
         os.utime(entry)
@@ -192,6 +192,6 @@ def _taken(entry: Path, source: Source) -> tuple[MeasuredSource, ...] | None:
 
 
 def _put(entry: Path, parts: Sequence[MeasuredSource], source: Source) -> None:
-    """Nothing; afterwards the entry is kept, whole, unless it cannot be."""
+    """Store a cache entry atomically, unless its values cannot be serialized."""
     with contextlib.suppress(TypeError):
         cache.put(entry, packed(parts, source))

@@ -1,4 +1,4 @@
-"""What a file holds that tracekit saved, as its first bytes tell."""
+"""Sniffing of files that tracekit saved."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 SavedForm = Literal["measurements", "report"]
-"""What `--save` and `-o x.json` write."""
+"""The file kinds that `--save` and `-o x.json` write."""
 
 SCHEMA = "tracekit.measurements/1"
-"""Version of the form of measurements: additions keep it, a change of meaning raises it."""
+"""Format version of saved measurements: additions keep it, incompatible changes raise it."""
 
 MANIFEST = "manifest.json"
 _FAMILY = SCHEMA.rpartition("/")[0]
@@ -19,9 +19,9 @@ HEAD_BYTES = 30 + len(MANIFEST) + len(_HEAD)
 
 
 def saved_form(path: Path) -> SavedForm | None:
-    """What a file holds that tracekit saved, by its first bytes; None for any other, and where none can be read."""
+    """Sniff the kind of a saved file from its first bytes; None for any other file, and for unreadable ones."""
     try:
-        if not path.is_file():  # a pipe would wait
+        if not path.is_file():  # reading from a pipe would block
             return None
         with path.open("rb") as file:
             head = file.read(_SNIFFED_BYTES)
@@ -35,7 +35,7 @@ def saved_form(path: Path) -> SavedForm | None:
 
 
 def is_saved(head: bytes) -> bool:
-    """Whether a file that begins with `head` (`HEAD_BYTES` of it) holds saved measurements of any version."""
+    """Check whether a file that begins with `head` (`HEAD_BYTES` long) contains saved measurements of any version."""
     name = MANIFEST.encode()
     return (
         head.startswith(b"PK\x03\x04")

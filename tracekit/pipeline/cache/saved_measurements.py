@@ -1,14 +1,14 @@
-"""The saved form of Measurements: one zip file that says itself what it holds.
+"""File format of saved measurements: a self-describing zip file.
 
-    manifest.json                  not compressed, first: the head of the file tells what it is
-    TABLE/COLUMN.data              raw little-endian values (int32, int64, float64, one byte for bool)
-    TABLE/COLUMN.mask              one byte a row, 1 where the value is missing (Int64, Float64)
-    TABLE/COLUMN.codes             int32 rows of the list of categories, -1 where missing
-    TABLE/COLUMN.categories        that list, as JSON
+    manifest.json                  uncompressed and first: the head of the file identifies it
+    TABLE/COLUMN.data              raw little-endian values (int32, int64, float64, one byte per bool)
+    TABLE/COLUMN.mask              one byte per row, 1 if the value is missing (Int64, Float64)
+    TABLE/COLUMN.codes             int32 indices into the list of categories, -1 if missing
+    TABLE/COLUMN.categories        list of categories, as JSON
 
-The same measurements give the same bytes. Additions to the manifest keep the version, and are ignored by
-older readers; a change of meaning raises it. Loading trusts nothing: every size is checked before memory
-is taken, every value before it is used, and whatever is wrong is a `TraceFormatError`.
+The same measurements give the same bytes. Additions to the manifest keep the version, and older readers ignore them;
+incompatible changes raise it. Loading trusts no input: it checks every size before allocating and every value before
+use, and raises `TraceFormatError` for any defect.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ __all__ = [
 T = TypeVar("T")
 
 MAX_BYTES = 8 << 30
-"""What the tables of one file may take in memory."""
+"""Memory limit for the tables of one file."""
 _MAX_GROWTH, _MAX_GROWTH_BASE = 200, 256 << 20
-"""A file may unpack to this many times its size; measured frames reach about 50."""
+"""Limits of the unpacked size: a factor of the file's size, plus a base; measured tables reach about 50."""
 _JSON_GROWTH = 24
-"""The objects made of JSON take up to this many times its size."""
+"""Upper bound of the memory of parsed JSON, relative to its size."""
 
 _MADE = (1980, 1, 1, 0, 0, 0)
 _HINT = "save it again with --save, from the profiles"
@@ -76,7 +76,7 @@ _SOURCE_MAYBE_NUMBERS = ("step", "rank", "world_size", "replica", "pid")
 
 
 def save(measurements: Measurements, path: Path | str) -> None:
-    """Nothing; afterwards `path` holds `measurements`, of each source only the name that was shown."""
+    """Save `measurements` to `path`; of each source's path only the displayed name."""
     tables = _in_order(measurements.arrays)
     size = sum(len(rows) * _row_bytes(TABLES[name]) for name, rows in tables.items())
     if size > MAX_BYTES:
@@ -104,17 +104,17 @@ def save(measurements: Measurements, path: Path | str) -> None:
 
 
 def _in_order(tables: Mapping[str, Columns]) -> dict[str, Columns]:
-    """The same tables, in the order in which `tracekit tables` shows them."""
+    """Order tables as `tracekit tables` lists them."""
     return {name: tables[name] for name in _names() if name in tables}
 
 
 def _names() -> list[str]:
-    """The names of all tables; from now on those of all questions are known."""
+    """List the names of all tables; loads the tables of every question."""
     return list(map(attrgetter("name"), (*RAW, *measured_tables())))
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
-    """Add one entry that says nothing of when and where it was made."""
+    """Add one entry without its creation time and platform, which keeps the bytes reproducible."""
     entry = zipfile.ZipInfo(name, date_time=_MADE)
     entry.compress_type = compression
     entry.create_system = 3
@@ -123,25 +123,25 @@ def _put(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> 
 
 
 def _row_bytes(table: Table) -> int:
-    """The bytes that one row takes, categories not counted."""
+    """Get the size of one row in bytes, without categories."""
     return sum(_WIDTHS[column.dtype] for column in table.columns.values())
 
 
 def _described(table: Table, rows: int) -> dict[str, Any]:
-    """A table as the manifest describes it."""
+    """Describe a table for the manifest."""
     columns = [{"name": name, "dtype": column.dtype} for name, column in table.columns.items()]
     return {"rows": rows, "columns": columns}
 
 
 def _source_json(source: Source) -> dict[str, Any]:
-    """A source without its path and node, which only mean something where it was read."""
+    """Encode a source without path and node, which are meaningless on other machines."""
     names = (*_SOURCE_TEXTS, *_SOURCE_MAYBE_TEXTS, *_SOURCE_MAYBE_NUMBERS, "size_bytes")
     values = {name: getattr(source, name) for name in names}
     return {**values, "notes": list(map(_coded_json, source.notes))}
 
 
 def _coded_json(coded: Note | Failure) -> dict[str, Any]:
-    """A note or a failure with its code, and with its data where it has any."""
+    """Encode a note or failure with its code, and with its data if any."""
     values = {field.name: getattr(coded, field.name) for field in fields(coded)}
     data = dict(values.pop("data"))
     if data:
@@ -150,7 +150,7 @@ def _coded_json(coded: Note | Failure) -> dict[str, Any]:
 
 
 def _json_bytes(value: Any) -> bytes:
-    """The value as JSON in ASCII, so that text of any kind survives."""
+    """Encode a value as ASCII JSON, which preserves any text."""
     try:
         return json.dumps(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
@@ -160,7 +160,7 @@ def _json_bytes(value: Any) -> bytes:
 
 
 def _blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
-    """The blocks of a table in order: column, kind, bytes."""
+    """List the blocks of a table in order: (column, kind, bytes)."""
     for name, column in table.columns.items():
         array = rows[name]
         if isinstance(array, Coded):
@@ -178,7 +178,7 @@ def _blocks(table: Table, rows: Columns) -> Iterator[tuple[str, str, bytes]]:
 
 
 def load(path: Path | str, *, max_bytes: int = MAX_BYTES) -> Measurements:
-    """The measurements saved in `path`; raises `TraceFormatError`, and nothing else, for any other file."""
+    """Load the measurements saved in `path`; raises only `TraceFormatError`, for any other file."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -198,7 +198,7 @@ def load(path: Path | str, *, max_bytes: int = MAX_BYTES) -> Measurements:
 
 
 def _loaded(file: BinaryIO, max_bytes: int) -> Measurements:
-    """The measurements in an open file."""
+    """Load the measurements from an open file."""
     if not is_saved(file.read(HEAD_BYTES)):
         raise _Bad("it does not begin like saved measurements", "give a file made with --save")
     size = file.seek(0, io.SEEK_END)
@@ -212,7 +212,7 @@ _UNKNOWN_TABLE = (
 
 
 class _Bad(Exception):  # noqa: N818 - never leaves this module
-    """What is wrong with the file, before its name is added."""
+    """A defect of the file, before its path is added."""
 
     def __init__(self, problem: str, hint: str = _HINT) -> None:
         super().__init__(problem)
@@ -221,7 +221,7 @@ class _Bad(Exception):  # noqa: N818 - never leaves this module
 
 
 class _Archive:
-    """The entries of the zip file, read only as far as their declared and expected sizes allow."""
+    """Entries of the zip file, read only within their declared and expected sizes."""
 
     def __init__(self, archive: zipfile.ZipFile, file_bytes: int, max_bytes: int) -> None:
         self._archive = archive
@@ -235,13 +235,13 @@ class _Archive:
             self._entries[entry.filename] = entry
 
     def reserve(self, size: int, what: str) -> None:
-        """Count memory that is about to be taken; too much is refused."""
+        """Reserve memory before allocating it; raises if the file exceeds its limit."""
         self._left -= size
         if self._left < 0:
             raise _Bad(f"{what} would take more memory than a file of this size may")
 
     def read(self, name: str, expected: int | None = None) -> bytes:
-        """The bytes of one entry, which are `expected` many; None takes JSON of the size it declares."""
+        """Read one entry of exactly `expected` bytes; None accepts JSON of its declared size."""
         entry = self._entries.pop(name, None)
         if entry is None:
             raise _Bad(f"{name!r} is missing")
@@ -257,17 +257,17 @@ class _Archive:
         return data
 
     def json(self, name: str) -> Any:
-        """The JSON value of one entry; an object that repeats a key is refused."""
+        """Parse one entry as JSON; raises if an object repeats a key."""
         return json.loads(self.read(name), object_pairs_hook=_unique)
 
     def finish(self) -> None:
-        """Refuse entries that nothing has asked for."""
+        """Raise if the archive contains entries that were not read."""
         if self._entries:
             raise _Bad(f"unknown entry {min(self._entries)!r}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs, if no key is repeated."""
+    """Make an object from key-value pairs; raises if a key is repeated."""
     record = dict(pairs)
     if len(record) != len(pairs):
         raise _Bad("a key of its manifest is repeated")
@@ -275,7 +275,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _measurements(archive: _Archive) -> Measurements:
-    """The measurements in an archive."""
+    """Decode the measurements of an archive."""
     manifest = _as_object(archive.json(MANIFEST), "the manifest")
     version = _as_text(manifest.get("schema"), "schema")
     if version != SCHEMA:
@@ -301,7 +301,7 @@ def _measurements(archive: _Archive) -> Measurements:
 
 
 def _columns(table: Table, described: Any, archive: _Archive) -> Columns:
-    """One table; columns that it may lack, because they came later, are all missing values."""
+    """Decode one table; nullable columns that the file lacks are filled with missing values."""
     described = _as_object(described, table.name)
     rows = _as_number(described.get("rows"), f"rows of {table.name}", low=0)
     dtypes: dict[str, str] = {}
@@ -325,7 +325,7 @@ def _columns(table: Table, described: Any, archive: _Archive) -> Columns:
 
 
 def _array(table: Table, name: str, rows: int, archive: _Archive) -> Any:
-    """One column as the array that its frame holds."""
+    """Decode one column into the array type of its table."""
     column = table.columns[name]
     entry = f"{table.name}/{name}"
     if column.dtype == "category":
@@ -344,14 +344,14 @@ def _array(table: Table, name: str, rows: int, archive: _Archive) -> Any:
 def _flags(
     values: np.ndarray[Any, np.dtype[np.uint8]], entry: str
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Bytes that are 0 or 1 as truth values."""
+    """Decode bytes of 0 or 1 as booleans."""
     if (values > 1).any():
         raise _Bad(f"{entry!r} holds a truth value that is neither 0 nor 1")
     return values.astype(np.bool_)
 
 
 def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
-    """Texts of the saved list, or of the closed set of the column, which must hold what is used."""
+    """Decode a column of texts; a column with a closed set of values must contain only those."""
     codes = np.frombuffer(archive.read(f"{entry}.codes", rows * 4), "<i4").astype(np.int32)
     texts = _texts(archive.json(f"{entry}.categories"), entry)
     if any("\ud800" <= letter <= "\udfff" for letter in set("".join(texts))):
@@ -362,7 +362,7 @@ def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
         raise _Bad(f"{entry!r} holds a code that stands for nothing")
     if column.values:
         code_of = dict(zip(column.values, count(), strict=False))
-        # The last one is for code -1, which no closed column may hold.
+        # The last entry maps code -1, which is invalid in a column with a closed set of values.
         codes = np.array([*(code_of.get(text, -1) for text in texts), -1], np.int32)[codes]
         if (codes < 0).any():
             raise _Bad(f"{entry!r} holds a value that is not one of {', '.join(column.values)}")
@@ -372,7 +372,7 @@ def _coded(column: Column, entry: str, rows: int, archive: _Archive) -> Coded:
 
 
 def _source(item: Any) -> Source:
-    """A source as saved: where its file lay is not known any more."""
+    """Decode a source; its path is only its name."""
     record = _as_object(item, "a source")
     values: dict[str, Any] = dict(
         zip(_SOURCE_TEXTS, _texts_of(record, *_SOURCE_TEXTS), strict=True)
@@ -391,7 +391,7 @@ def _source(item: Any) -> Source:
 
 
 def _failure(item: Any) -> Failure:
-    """A failure as saved."""
+    """Decode a failure."""
     record = _as_object(item, "a failure")
     source, problem, hint = _texts_of(record, "source", "problem", "hint")
     code = _as_text(record.get("code", UNKNOWN), "code")
@@ -399,7 +399,7 @@ def _failure(item: Any) -> Failure:
 
 
 def _data(record: Mapping[str, Any]) -> Data:
-    """The data beside a code; none where an older tracekit saved it."""
+    """Decode the data of a note or failure; empty if an older tracekit saved it."""
     values: dict[str, Datum] = {}
     for name, value in _as_object(record.get("data", {}), "data").items():
         if isinstance(value, list):
@@ -412,7 +412,7 @@ def _data(record: Mapping[str, Any]) -> Data:
 
 
 def _fault(item: Any) -> Fault:
-    """An error of tracekit as saved."""
+    """Decode an error of tracekit."""
     record = _as_object(item, "a fault")
     question, error, source = _texts_of(record, "question", "error", "source")
     action: Any = _as_text(record.get("action"), "action")
@@ -426,7 +426,7 @@ def _fault(item: Any) -> Fault:
 
 
 def _note(item: Any) -> Note:
-    """A note as saved."""
+    """Decode a note."""
     record = _as_object(item, "a note")
     severity: Any = _as_text(record.get("severity"), "severity")
     if severity not in get_args(NoteSeverity):
@@ -438,42 +438,42 @@ def _note(item: Any) -> Note:
 
 
 def _texts_of(record: Mapping[str, Any], *names: str) -> list[str]:
-    """The texts of these names in a record, if they are texts."""
+    """Get these fields of a record; raises if one is not text."""
     return [_as_text(record.get(name), name) for name in names]
 
 
 def _texts(value: Any, what: str) -> tuple[str, ...]:
-    """The value, if it is a list of texts."""
+    """Check that a value is a list of texts."""
     return tuple(_as_text(text, what) for text in _as_list(value, what))
 
 
 def _maybe(check: Callable[[Any, str], T], value: Any, what: str) -> T | None:
-    """The checked value, or None where it is unknown."""
+    """Check a value with `check`, unless it is None."""
     return None if value is None else check(value, what)
 
 
 def _as_text(value: Any, what: str) -> str:
-    """The value, if it is text."""
+    """Check that a value is text."""
     return value if isinstance(value, str) else _wrong(value, what, "text")
 
 
 def _as_number(value: Any, what: str, low: int = -(2**63)) -> int:
-    """The value, if it is a whole number of 64 bits."""
+    """Check that a value is a 64-bit integer of at least `low`."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value < 2**63:
         return value
     return _wrong(value, what, "a whole number")
 
 
 def _as_list(value: Any, what: str) -> list[Any]:
-    """The value, if it is a list."""
+    """Check that a value is a list."""
     return value if isinstance(value, list) else _wrong(value, what, "a list")
 
 
 def _as_object(value: Any, what: str) -> dict[str, Any]:
-    """The value, if it is an object."""
+    """Check that a value is an object."""
     return value if isinstance(value, dict) else _wrong(value, what, "an object")
 
 
 def _wrong(value: Any, what: str, wanted: str) -> NoReturn:
-    """Raise: a value is not of its kind."""
+    """Raise the error of a value of the wrong kind."""
     raise _Bad(f"{what}: {str(value)[:40]!r} is not {wanted}")

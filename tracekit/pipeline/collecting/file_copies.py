@@ -1,4 +1,4 @@
-"""Copies of files that are proven to be the same: by size and hash, read again from where they were written."""
+"""Verified file copies: size and hash of the written file are checked against the original."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 class Original(Protocol):
-    """A file to copy, here or elsewhere, opened: what is read is of this very file."""
+    """An open file to copy, local or remote; all reads are of this same file."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -37,19 +37,19 @@ class Original(Protocol):
     def mode(self) -> int: ...  # noqa: D102
 
     def blocks(self) -> Iterator[bytes]:
-        """Its bytes, from the start."""
+        """Read its bytes from the start."""
 
     def digest(self) -> bytes:
-        """The hash of what it holds, read where it lies."""
+        """Compute the hash of its content where the file is."""
 
     def is_still(self, digest: bytes) -> bool:
-        """Whether it has not changed since it was opened, as far as is known there, and `digest` is its hash."""
+        """Check whether the file is unchanged: by its stat if it is local, else by its hash `digest`."""
 
 
 def copy_verified(source: Path, target: Path) -> Copied:
-    """What was done so that `target` holds what `source` does; see `put_verified`.
+    """Copy the file `source` to `target`, with verification; see `put_verified`.
 
-    Raises `TracekitError` also where `source` is a link, or cannot be read.
+    Also raises `TracekitError` if `source` is a link or cannot be read.
     """
     try:
         with _Opened.at(source) as original:
@@ -59,11 +59,10 @@ def copy_verified(source: Path, target: Path) -> Copied:
 
 
 def put_verified(original: Original, target: Path) -> Copied:
-    """What was done so that `target` holds what `original` does; the directory of `target` is made.
+    """Copy an open file to `target` with verification; creates the directory of `target`.
 
-    Nothing that exists is overwritten, the original is only read, and a copy appears under its name when it
-    is whole. Raises `TracekitError` where a different file is there already, where the original changed
-    meanwhile, and where the copy differs or cannot be written.
+    Never overwrites a file and never writes to the original; a copy gets its name only once complete. Raises
+    `TracekitError` if `target` exists with other content, the original changes meanwhile, or the copy differs or fails.
     """
     try:
         return _put_original(original, target)
@@ -72,7 +71,7 @@ def put_verified(original: Original, target: Path) -> Copied:
 
 
 def not_copied(name: str, error: OSError, path: str) -> TracekitError:
-    """The error for what the system would not do."""
+    """Make the error of a copy that the operating system refused."""
     reason = error.strerror or type(error).__name__
     place = shown(str(error.filename or path))
     return TracekitError(
@@ -83,7 +82,7 @@ def not_copied(name: str, error: OSError, path: str) -> TracekitError:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A file of this machine."""
+    """An open file of this machine."""
 
     name: str
     descriptor: int
@@ -95,7 +94,7 @@ class _Opened:
     @classmethod
     @contextlib.contextmanager
     def at(cls, path: Path) -> Iterator[_Opened]:
-        """The file at `path`, which is no link, open meanwhile."""
+        """Open the file at `path`, which must not be a link, and close it afterwards."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK)
         try:
             status = os.fstat(descriptor)
@@ -114,13 +113,13 @@ class _Opened:
         return _digest(self.descriptor)
 
     def is_still(self, digest: bytes) -> bool:
-        del digest  # made of the very bytes that were read
+        del digest  # `digest` is of the bytes read here, and proves nothing
         after = os.fstat(self.descriptor)
         return (after.st_size, after.st_mtime_ns) == (self.size_bytes, self.mtime_ns)
 
 
 def _put_original(original: Original, target: Path) -> Copied:
-    """What was done; see `put_verified`."""
+    """Copy an open file; see `put_verified`."""
     if os.path.lexists(target):
         return _same(original, target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +143,7 @@ def _put_original(original: Original, target: Path) -> Copied:
 
 
 def _same(original: Original, target: Path) -> Copied:
-    """That the target is there already; raises where it holds something else."""
+    """Confirm that the existing target has the same content; raises if it differs."""
     if target.is_symlink() or not target.is_file():
         raise _different(original, target)
     if target.stat().st_size != original.size_bytes:
@@ -155,7 +154,7 @@ def _same(original: Original, target: Path) -> Copied:
 
 
 def _different(original: Original, target: Path) -> TracekitError:
-    """The error for a target that must not be overwritten."""
+    """Make the error of a target with other content, which must not be overwritten."""
     return TracekitError(
         f"{shown(original.name)}: not copied: {shown(str(target))} is there, and is different",
         "move that away, or collect into another directory (several hosts: --host NAME)",
@@ -163,7 +162,7 @@ def _different(original: Original, target: Path) -> TracekitError:
 
 
 def _write(blocks: Iterator[bytes], out: int, mode: int) -> bytes:
-    """The hash of these blocks, written to the new file that `out` describes."""
+    """Write these blocks to the file descriptor `out`, and return their hash."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(block)
@@ -174,7 +173,7 @@ def _write(blocks: Iterator[bytes], out: int, mode: int) -> bytes:
 
 
 def digest_of(path: Path) -> bytes:
-    """The hash of a file, read from the disk where the system allows to ask for that."""
+    """Hash a file, read from disk instead of the page cache where the system allows that."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if hasattr(os, "posix_fadvise"):
@@ -186,7 +185,7 @@ def digest_of(path: Path) -> bytes:
 
 
 def _digest(descriptor: int) -> bytes:
-    """The hash of what is read from `descriptor`."""
+    """Hash the content of an open file from its current position."""
     digest = hashlib.sha256()
     while block := os.read(descriptor, _BLOCK_BYTES):
         digest.update(block)
@@ -194,12 +193,12 @@ def _digest(descriptor: int) -> bytes:
 
 
 def _put(temporary: Path, target: Path) -> bool:
-    """Whether the file got its name; not where somebody else was faster."""
+    """Give the temporary file its final name; False if another process created that name first."""
     try:
         os.link(temporary, target)
     except FileExistsError:
         return False
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no hard links
         if os.path.lexists(target):
             return False
         temporary.rename(target)

@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems that lie on the nodes of a cluster: what is there, and copies of it, proven here."""
+"""Nsight Systems reports on the nodes of a Ray cluster: listing them, and copying them here with verification."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tracekit.pipeline.collecting.file_copies import Copied, not_copied, put_ver
 from tracekit.pipeline.collecting.ray_sessions import LeftOut, Plan, Wanted, plan, suspects
 
 CHUNK_BYTES = 8 << 20
-"""So much of a file is in memory, on its node and here, at a time."""
+"""Most bytes of a file held in memory at a time, on its node and here."""
 _BLOCK_BYTES = 1 << 20
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 Stamp = tuple[int, int, int]
-"""Inode, size and time of change."""
+"""(inode, size, mtime)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one node has to give: what is copied and what not, and what of it is of little use."""
+    """The files that a node offers: the plan of copies, and the files that are probably useless."""
 
     plan: Plan
     suspects: tuple[LeftOut, ...]
 
 
 def offers(cluster: Cluster, patterns: Sequence[str], target: Path) -> Offer:
-    """What all nodes have to give, each into a directory `host=<host>` of the session; nodes in order.
+    """Collect the offers of all nodes in order, each for a directory `host=<host>` of the session.
 
-    A node that could not be asked, or that has no such directory, is among what is left out.
+    A node that cannot be reached, or that has no such directory, is listed in `left_out`.
     """
     wanted: list[Wanted] = []
     left_out: list[LeftOut] = []
@@ -64,7 +64,7 @@ def offers(cluster: Cluster, patterns: Sequence[str], target: Path) -> Offer:
 
 
 def copier(cluster: Cluster) -> Callable[[Wanted], Copied]:
-    """A function that copies one file of a node to its place here, for `collecting.carry_out`."""
+    """Make a function that copies one file of a node here, for `ray_sessions.carry_out`."""
     ids = {node.host: node.id for node in cluster.nodes}
 
     def copy(one: Wanted) -> Copied:
@@ -76,7 +76,7 @@ def copier(cluster: Cluster) -> Callable[[Wanted], Copied]:
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """A file of a node; read in chunks, each by a task there that finds it unchanged."""
+    """A file of a node, read in chunks; each read checks on the node that the file is unchanged."""
 
     name: str
     cluster: Cluster
@@ -90,7 +90,7 @@ class _Remote:
 
     @classmethod
     def at(cls, cluster: Cluster, node: str, path: Path) -> _Remote:
-        """The file as it is now."""
+        """Get the file as it is now."""
         stamp, atime_ns, mode = _asked(cluster, node, path.name, _status, str(path))
         _, size, mtime_ns = stamp
         return cls(path.name, cluster, node, str(path), stamp, size, mtime_ns, atime_ns, mode)
@@ -113,7 +113,7 @@ class _Remote:
 def _asked(
     cluster: Cluster, node: str, name: str, function: Callable[..., Any], *args: object
 ) -> Any:
-    """What a node answers; raises `TracekitError` where it cannot."""
+    """Run a function on a node and return its result; raises `TracekitError` if it fails."""
     answer = everywhere(cluster, function, *args, nodes=[node])[node]
     if answer.problem:
         raise TracekitError(
@@ -124,7 +124,7 @@ def _asked(
 
 
 def _offer(patterns: Sequence[str], target: str, host: str) -> Offer | str:
-    """What this node has to give; runs there."""
+    """List the files that this node offers. Runs on the node."""
     roots: list[str] = []
     for pattern in patterns:
         text = expanded(pattern)
@@ -140,21 +140,21 @@ def _offer(patterns: Sequence[str], target: str, host: str) -> Offer | str:
 
 
 def _status(path: str) -> tuple[Stamp, int, int]:
-    """(stamp, time of access, permissions) of a file of this node; runs there."""
+    """Get (stamp, atime, permissions) of a file. Runs on the node."""
     with _opened(path) as descriptor:
         status = os.fstat(descriptor)
     return _stamp(status), status.st_atime_ns, status.st_mode & 0o777
 
 
 def _chunk(path: str, stamp: Stamp, offset: int) -> bytes:
-    """The bytes of one chunk; runs there. Raises `TracekitError` where the file is not the one of the stamp."""
+    """Read one chunk of a file. Runs on the node; raises `TracekitError` if the file changed since its stamp."""
     with _opened(path) as descriptor:
         _check(path, descriptor, stamp)
         return os.pread(descriptor, CHUNK_BYTES, offset)
 
 
 def _digest(path: str, stamp: Stamp) -> bytes:
-    """The hash of the whole file; runs there. Raises as `_chunk` does, also if it changed meanwhile."""
+    """Hash a whole file. Runs on the node; raises `TracekitError` if the file changed since its stamp."""
     digest = hashlib.sha256()
     with _opened(path) as descriptor:
         while block := os.read(descriptor, _BLOCK_BYTES):
@@ -165,7 +165,7 @@ def _digest(path: str, stamp: Stamp) -> bytes:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """A descriptor of a file that is no link; an error in words where it cannot be had."""
+    """Open a file that is not a link, and close it afterwards; raises `TracekitError` if that fails."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK)
     except OSError as error:
@@ -177,7 +177,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _check(path: str, descriptor: int, stamp: Stamp) -> None:
-    """Nothing; raises where a file is another than when it was looked at first."""
+    """Raise `TracekitError` if a file changed since its stamp."""
     if _stamp(os.fstat(descriptor)) != tuple(stamp):
         raise TracekitError(
             f"{shown(Path(path).name)}: not copied: it changed meanwhile",

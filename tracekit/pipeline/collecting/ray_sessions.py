@@ -1,6 +1,6 @@
-"""Where Ray leaves reports of Nsight Systems, and which of its files are worth keeping.
+"""Nsight Systems reports in Ray sessions: where Ray writes them, and which are worth copying.
 
-Every host keeps its own: `/tmp/ray/session_<date>_<pid>/logs/nsight`, with a link `session_latest` to the newest.
+Every host has its own: `/tmp/ray/session_<date>_<pid>/logs/nsight`; the link `session_latest` points to the newest.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tracekit.readers.nsys.files import REPORT_MAGIC, export_problem, is_empty_c
 
 _SESSION = "session_"
 _DEEPEST = 6
-"""So many directories below a root a session is looked for."""
+"""Depth below a root to which sessions are searched."""
 EMPTY_CAPTURE = "no NVTX range, CUDA call or GPU work in it: a worker that died while it started leaves such a report"
 _BESIDE_STREAM = (*nsys_pairs.REPORT_SUFFIXES, nsys_pairs.STREAM_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One directory of reports: the Ray session it belongs to, and a label for its host where one is needed."""
+    """A directory of reports: its Ray session, and a label for its host if several hosts have the session."""
 
     name: str
     host: str | None
@@ -41,19 +41,19 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One file to copy, and where to."""
+    """A file to copy, and its target."""
 
     session: Session
     path: Path
     target: Path
     size_bytes: int
     node: str | None = None
-    """The label of the node that it lies on; None: here."""
+    """Label of the file's node; None for this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file or directory that is not copied, or is of little use, and why."""
+    """A file or directory that is not copied, or is probably useless, and the reason."""
 
     path: Path
     reason: str
@@ -62,7 +62,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be copied and what is not, in natural order of the paths."""
+    """The files to copy and the files to skip, in natural order of their paths."""
 
     wanted: tuple[Wanted, ...]
     left_out: tuple[LeftOut, ...]
@@ -70,7 +70,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How one file fared: `copied`, `already there`, or `failed` with the error."""
+    """The outcome of one file: `copied`, `already there`, or `failed` with the error."""
 
     wanted: Wanted
     outcome: str
@@ -78,10 +78,10 @@ class Kept:
 
 
 def plan(roots: Sequence[str | Path], target: Path, host: str | None = None) -> Plan:
-    """The reports below `roots`, and where in `target` each belongs: `<session>/[host=<host>/]<file>`.
+    """Plan the copies of the reports below `roots` to `target`/`<session>/[host=<host>/]<file>`.
 
-    A root is a directory of Ray, of a session, or of reports. Raises `TracekitError` where it does not exist,
-    and for a `host` that no directory can be called by.
+    A root is a directory of Ray, of a session, or of reports. Raises `TracekitError` if it does not exist, and if `host`
+    is not valid in a directory name.
     """
     if host is not None and not re.fullmatch(HOST_NAME, host):
         raise TracekitError(
@@ -104,14 +104,14 @@ def plan(roots: Sequence[str | Path], target: Path, host: str | None = None) -> 
 
 
 def copy_here(file: Wanted) -> Copied:
-    """What was done to copy a file of this machine."""
+    """Copy a file of this machine."""
     return copy_verified(file.path, file.target)
 
 
 def carry_out(
     wanted: Sequence[Wanted], copy: Callable[[Wanted], Copied] = copy_here
 ) -> Iterator[Kept]:
-    """How each file fared, one after the other; one that fails does not end the others."""
+    """Copy the files one by one, and yield each outcome; a failure does not stop the others."""
     for file in wanted:
         try:
             yield Kept(file, copy(file))
@@ -120,9 +120,9 @@ def carry_out(
 
 
 def suspects(wanted: Sequence[Wanted]) -> tuple[LeftOut, ...]:
-    """The files that are copied and of little use as they are, and why: what doctor would say of them too.
+    """Find the files to copy that are probably useless, with the reasons that `doctor` would give.
 
-    Told by heads and lists of tables: what a report holds is known only where its export lies beside it.
+    Reads only headers and lists of tables. The content of a report is known only if its export is in the same place.
     """
     paths = set(map(attrgetter("path"), wanted))
     suspicions = (LeftOut(file.path, _suspicion(file.path, paths)) for file in wanted)
@@ -130,7 +130,7 @@ def suspects(wanted: Sequence[Wanted]) -> tuple[LeftOut, ...]:
 
 
 def _suspicion(path: Path, paths: set[Path]) -> str:
-    """Why a file is of little use; empty where nothing tells so."""
+    """Explain why a file is probably useless; empty if nothing suggests that."""
     suffix = path.suffix.lower()
     if suffix == nsys_pairs.EXPORT_SUFFIX:
         problem = export_problem(path)
@@ -152,7 +152,7 @@ def _suspicion(path: Path, paths: set[Path]) -> str:
 
 
 def _is_report(path: Path) -> bool:
-    """Whether a file begins as reports do; True where that cannot be seen, for the copy to tell."""
+    """Check whether a file starts like an nsys report; True if it cannot be read, because the copy reports that."""
     try:
         with path.open("rb") as stream:
             return stream.read(len(REPORT_MAGIC)) == REPORT_MAGIC
@@ -163,7 +163,7 @@ def _is_report(path: Path) -> bool:
 def _sessions(
     roots: Sequence[str | Path], avoided: str, left_out: list[LeftOut]
 ) -> Iterator[Session]:
-    """Every directory of reports below the roots, once, with the session that it belongs to."""
+    """Find each directory of reports below the roots once, with its session."""
     seen: set[str] = set()
     for root in roots:
         if not os.path.isdir(root):  # noqa: PTH112 - false, not an error, where access is denied
@@ -181,7 +181,7 @@ def _sessions(
 
 
 def _nsight_folders(root: Path, avoided: str, left_out: list[LeftOut]) -> Iterator[Path]:
-    """The directories `logs/nsight` at or below `root`; links are not followed, so that none comes twice."""
+    """Find the directories `logs/nsight` at or below `root`; skips links to avoid duplicates."""
     pending = [(root, 0)]
     while pending:
         folder, depth = pending.pop()
@@ -196,7 +196,7 @@ def _nsight_folders(root: Path, avoided: str, left_out: list[LeftOut]) -> Iterat
 
 
 def _folders_in(folder: Path, left_out: list[LeftOut]) -> list[str]:
-    """The names of the directories to look into; one that cannot be read is left out, and said to be."""
+    """List the subdirectories to search; an unreadable directory is added to `left_out`."""
     try:
         with os.scandir(folder) as scan:
             names = [entry.name for entry in scan if entry.is_dir(follow_symlinks=False)]
@@ -204,7 +204,7 @@ def _folders_in(folder: Path, left_out: list[LeftOut]) -> list[str]:
         reason = f"cannot be read: {error.strerror or type(error).__name__}"
         left_out.append(LeftOut(folder, reason))
         return []
-    # A session holds sockets, packages and working directories by the thousand.
+    # Search only the logs: a session contains thousands of sockets, packages and working directories.
     if folder.name.startswith(_SESSION) and "logs" in names:
         return ["logs"]
     if folder.name == "logs" and "nsight" in names:
@@ -213,7 +213,7 @@ def _folders_in(folder: Path, left_out: list[LeftOut]) -> list[str]:
 
 
 def _holds_reports(folder: Path) -> bool:
-    """Whether reports lie in the directory itself."""
+    """Check whether a directory itself contains reports."""
     try:
         return any(name.lower().endswith(_BESIDE_STREAM) for name in os.listdir(folder))  # noqa: PTH208
     except OSError:
@@ -221,7 +221,7 @@ def _holds_reports(folder: Path) -> bool:
 
 
 def _session_name(folder: Path) -> str:
-    """What to call the session of a directory of reports."""
+    """Name the session of a directory of reports."""
     for path in (folder, *folder.parents):
         if path.name.startswith(_SESSION):
             return path.name
@@ -231,7 +231,7 @@ def _session_name(folder: Path) -> str:
 
 
 def _labelled(sessions: Sequence[Session], host: str | None) -> list[Session]:
-    """The sessions with `host`; where directories of one session came from several hosts, by what tells these apart."""
+    """Label the sessions with `host`; without it, label directories of the same session by where their paths differ."""
     if host is not None:
         return [replace(session, host=host) for session in sessions]
     counts = Counter(map(attrgetter("name"), sessions))
@@ -247,7 +247,7 @@ def _labelled(sessions: Sequence[Session], host: str | None) -> list[Session]:
 
 
 def _above_session(session: Session) -> Path:
-    """The directory that holds the one called by the session."""
+    """Find the directory that contains the session directory."""
     for folder in session.folder.parents:
         if folder.name == session.name:
             return folder.parent
@@ -255,7 +255,7 @@ def _above_session(session: Session) -> Path:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str, int]]:
-    """Every file at or below a directory of reports: its path, why it is left out or "", its size."""
+    """List every file at or below a directory of reports: (path, reason to skip it or "", size)."""
     sizes: dict[Path, int | None] = {}
     reports: set[Path] = set()
     for parent, folders, names in os.walk(folder):
@@ -273,7 +273,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, str, int]]:
 
 
 def _size_of(path: Path) -> int | None:
-    """How large a file is, a link by itself; None where the system does not say."""
+    """Get the size of a file, without following links; None if unknown."""
     try:
         return path.lstat().st_size
     except OSError:
@@ -281,7 +281,7 @@ def _size_of(path: Path) -> int | None:
 
 
 def _why_not(path: Path, size: int, reports: set[Path]) -> str:
-    """Why a file is left out; empty where it is copied."""
+    """Explain why to skip a file; empty if it is to be copied."""
     suffix = path.suffix.lower()
     if nsys_pairs.is_ray_check(path.name):
         return nsys_pairs.RAY_CHECK.text

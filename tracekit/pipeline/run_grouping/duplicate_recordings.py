@@ -1,7 +1,7 @@
-"""Which files hold one recording of a process again: a copy that was cut off, or that something was appended to.
+"""Detection of partial duplicates: files that repeat a recording, truncated or with something appended.
 
-Copies of the same bytes are told before anything is read (`copies`). A profiler records a process once at a time:
-two recordings of one process that begin at one nanosecond, or whose windows do, are the same one.
+Byte-identical copies are found before reading (`discover.copies`). A profiler makes one recording of a process at a
+time, so recordings of one process that begin, or whose windows begin, at the same nanosecond are the same one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tracekit.model.trace import Note
 from tracekit.pipeline.wire_format.worker_tables import MeasuredSource
 
 SAME_RECORDING = "same-recording"
-"""The code of notes on files that hold less of a recording than another file."""
+"""Code of the notes on files that contain less of a recording than another file."""
 
 _WINDOWS = ("steps", "stages")
 _FACTS = ("rank", "step", "replica", "scope", "part")
-"""What two files of one recording do not say differently; a copy's new name may seem to tell another role."""
+"""Facts that cannot differ between files of one recording. The role can: a copy's new name may suggest another."""
 
 Sources = list[tuple[MeasuredSource, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """One process of a source: when it begins, when its windows do, and how many events were read of it."""
+    """One process of a source: its start, the starts of its windows, and its number of events."""
 
     part: MeasuredSource
     start_ns: int
@@ -44,15 +44,15 @@ class _Recording:
 
     @property
     def preference(self) -> tuple[int, int, int, int]:
-        """What orders files of one recording, the one that counts first: of most events, and with least else in it."""
+        """Sort key of the files of one recording, best first: most events, fewest notes, smallest file, shortest name."""
         source = self.part.source
         return -self.event_count, len(self.part.notes), source.size_bytes, len(source.name)
 
 
 def counted_once(sources: Sequence[tuple[MeasuredSource, ...]]) -> Sources:
-    """The same sources; those that hold less of a recording than another one are emptied, and say of which.
+    """Empty the sources that repeat part of another's recording, and note which one counts.
 
-    Frames may be those of several sources put together: the rows of what does not count are taken out of all.
+    A table may contain rows of several sources: rows of duplicates are removed from all tables.
     """
     originals = _originals(list(chain.from_iterable(sources)))
     if not originals:
@@ -62,7 +62,7 @@ def counted_once(sources: Sequence[tuple[MeasuredSource, ...]]) -> Sources:
 
 
 def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
-    """The source that counts for each that does not."""
+    """Map each duplicate source to the source that counts."""
     of_process: dict[tuple[object, ...], list[MeasuredSource]] = {}
     name_of = attrgetter("source.name")
     processes = Counter(map(name_of, parts))
@@ -84,7 +84,7 @@ def _originals(parts: Sequence[MeasuredSource]) -> dict[str, str]:
 
 
 def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
-    """As `_originals`, of the recordings of one process: the most complete one counts."""
+    """Map each duplicate among the recordings of one process to the most complete one."""
     counting: list[_Recording] = []
     originals: dict[str, str] = {}
     for recording in sorted(recordings, key=lambda r: r.preference):
@@ -97,7 +97,7 @@ def _originals_of_process(recordings: Iterable[_Recording]) -> dict[str, str]:
 
 
 def _is_same(less: _Recording, more: _Recording) -> bool:
-    """Whether the one with fewer events begins when the other does, or half of its windows do."""
+    """Check whether two recordings have no conflicting facts, and begin together or share half of the smaller's windows."""
     facts = attrgetter(*_FACTS)
     for pair in zip(facts(less.part.source), facts(more.part.source), strict=True):
         if None not in pair and pair[0] != pair[1]:
@@ -107,7 +107,7 @@ def _is_same(less: _Recording, more: _Recording) -> bool:
 
 
 def _recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _Recording]:
-    """The recordings of these sources whose clock counts from the Unix epoch, by name."""
+    """Summarize the recordings of these sources with an absolute clock, by source name."""
     tables: dict[str, list[Columns]] = {"captures": [], "steps": [], "stages": []}
     of_name: dict[str, MeasuredSource] = {}
     for part in parts:
@@ -136,7 +136,7 @@ def _recordings(parts: Iterable[MeasuredSource], names: set[str]) -> dict[str, _
 def _without_copies(
     part: MeasuredSource, originals: Mapping[str, str], counting: set[str]
 ) -> MeasuredSource:
-    """A part without rows of sources that do not count; without anything else, where it is of such a source."""
+    """Drop rows of duplicate sources from a part; for a duplicate itself also drop its notes and faults."""
     tables: dict[str, Tables] = {}
     for question, frames in part.tables.items():
         tables[question] = {name: _rows_but(rows, originals) for name, rows in frames.items()}
@@ -147,14 +147,14 @@ def _without_copies(
         notes = (Note("warning", SAME_RECORDING, message, name, data=Data(original=original)),)
         return replace(part, tables=tables, notes=notes, faults=(), original=original)
     if name in counting:
-        # That both are kept was said when neither was read.
+        # The note "duplicate" said that both files are kept, before either was read.
         other_notes = tuple(note for note in part.notes if note.code != "duplicate")
         return replace(part, tables=tables, notes=other_notes)
     return replace(part, tables=tables)
 
 
 def _rows_but(rows: Columns, names: Mapping[str, str]) -> Columns:
-    """The rows that are of none of these sources."""
+    """Drop the rows of these sources."""
     source = rows["source"]
     assert isinstance(source, Coded), "names of sources are texts"
     is_kept = np.array([*(text not in names for text in source.texts), True])[source.codes]

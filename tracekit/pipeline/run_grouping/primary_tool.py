@@ -1,6 +1,6 @@
-"""Which tool answers where several recorded the same steps: one does, the other is kept as a check.
+"""Choice of the primary tool where several recorded the same steps; the others serve as a cross-check.
 
-Nothing is added up over tools: two profilers that saw the same step saw the same time.
+Times are never added over tools: two profilers that recorded the same step recorded the same time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tracekit.model.tables.arrays import Coded, Columns
 from tracekit.model.trace import Measurements
 
 TIMING = ("torch", "nsys")
-"""The tools that time steps; of equals the first answers, as it tells ops and shapes too."""
+"""The tools that time steps; the first wins ties, because it also records ops and shapes."""
 
 Place = tuple[object, object]
-"""(rank, step), None where unknown."""
+"""(rank, step); None where unknown."""
 
 
 def one_tool(measured: Measurements) -> Measurements:
-    """These measurements with every (run, rank, step) told by one tool; `check` holds what another told.
+    """Limit measurements to one tool per (run, rank, step); `check` holds those of the other tools.
 
-    The tool that saw more of a run answers for it. A source of another is set aside as a whole if any of
-    its steps was seen by the first: of the same rank, and of the same number unless one of them has none.
+    The tool with more steps of a run is its primary tool. A source of another tool is set aside completely if one of its
+    steps may be a step of the primary tool: the same rank and step number, where an unknown one matches any.
     """
     checks = measured.derived(_set_aside)
     if not checks:
@@ -36,7 +36,7 @@ def one_tool(measured: Measurements) -> Measurements:
 
 
 def _set_aside(measured: Measurements) -> frozenset[str]:
-    """The names of the sources that are kept as a check."""
+    """Find the names of the sources that serve only as a check."""
     if not set(map(attrgetter("tool"), measured.sources)).issuperset(TIMING):
         return frozenset()
     steps = measured["steps"]
@@ -55,7 +55,7 @@ def _set_aside(measured: Measurements) -> frozenset[str]:
 
 
 def _places(steps: pd.DataFrame) -> dict[str, set[Place]]:
-    """The places of every source."""
+    """List the (rank, step) pairs of every source."""
     places: dict[str, set[Place]] = {}
     keys = steps[["source", "rank", "step"]].drop_duplicates()
     for source, rank, step in keys.itertuples(index=False, name=None):
@@ -65,12 +65,12 @@ def _places(steps: pd.DataFrame) -> dict[str, set[Place]]:
 
 
 def _may_be(place: Place, other: Place) -> bool:
-    """Whether two places are one, as far as both are known."""
+    """Check whether two (rank, step) pairs can be the same, as far as both are known."""
     return all(a == b or a is None or b is None for a, b in zip(place, other, strict=True))
 
 
 def _is_of(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
-    """Which rows are of these sources."""
+    """Select the rows of these sources."""
     sources = columns["source"]
     assert isinstance(sources, Coded), "sources are texts"
     is_named = np.array([*(text in names for text in sources.texts), False], np.bool_)
@@ -78,7 +78,7 @@ def _is_of(columns: Columns, names: frozenset[str]) -> npt.NDArray[np.bool_]:
 
 
 def _part(measured: Measurements, names: frozenset[str], *, kept: bool) -> Measurements:
-    """The measurements of these sources, or of all others."""
+    """Get the measurements of these sources if `kept`, else of all others."""
     tables: dict[str, Columns] = {}
     for name, columns in measured.arrays.items():
         rows = columns.where(_is_of(columns, names) == kept)

@@ -1,9 +1,9 @@
-"""Whether two processes can only be of two launches of one program: before and after a change, or killed and begun anew.
+"""Restart detection: whether two processes must belong to two launches of one program.
 
-One place in the job is then held by one process after the other, or by one pid that passes the same steps again (in
-containers pids begin anew, and so do the steps of a profiler that a program makes anew). The roles of reinforcement learning do that too,
-as several processes of one rank take turns on a GPU; they do other stages. A job that goes on from a checkpoint
-does other steps. Neither is taken for another run.
+After a restart, one place in the job is held by two processes one after the other, or by one pid that repeats its
+steps. (In containers pids start over, and a recreated profiler restarts its step count.) RL roles look similar, because
+several processes of one rank take turns on a GPU, but they run other stages. A job resumed from a checkpoint runs other
+steps. Neither counts as another run.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from tracekit.model.records import dataclass
 from tracekit.model.stages import RL_STAGES, canonical, scope_stage
 
 LAUNCH_NS = 10**9
-"""A process that begins after another has ended captures nothing sooner: `import torch` alone takes 1.6 s of CPU here."""
+"""Minimum time from the end of a process to its successor's first capture; `import torch` takes 1.6 s of CPU."""
 
 _OF_JOB = ("tool", "role", "replica", "rank")
 _CAPTURED = ("run", "host", "pid", *_OF_JOB, "scope", "part", "source", "ts_ns", "dur_ns")
 
 Process = tuple[str, str | None, int]
-"""Run, host and pid."""
+"""(run, host, pid)."""
 Place = tuple[str, str | None, int | None, int | None]
-"""What a process is of the job: tool, role, replica and rank."""
+"""The position of a process in the job: (tool, role, replica, rank)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpan:
-    """One process from its first capture to its last, and the steps and stages in them.
+    """One process from its first capture to its last, with the steps and stages in them.
 
-    `lap` counts how often its pid had passed one of its steps before.
+    `lap` counts how often its pid repeated steps before.
     """
 
     place: Place
@@ -51,12 +51,12 @@ class ProcessSpan:
 
     @property
     def rank(self) -> int | None:
-        """Its rank, where that is known."""
+        """The rank, if known."""
         return self.place[-1]
 
 
 def place_of(tool: str, role: str | None, replica: int | None, rank: int | None) -> Place:
-    """The place of a process in the job, its role in one spelling."""
+    """Make the place of a process in the job, with a normalized role."""
     return (tool, None if role is None else words(role), replica, rank)
 
 
@@ -66,9 +66,9 @@ def process_spans(
     stages: pd.DataFrame,
     named_steps: Mapping[str, int | None],
 ) -> dict[str, list[ProcessSpan]]:
-    """For each source the processes in it whose clock counts from the epoch, each over all its captures in its run.
+    """For each source, list its processes with an absolute clock, each spanning all its captures in the run.
 
-    The step that the name of a source tells is the job's: what the profiler counts begins anew with every capture.
+    A step number in the source's name takes precedence: the profiler's own count starts over with each capture.
     """
     clocked = captures[captures["absolute_time"] & captures["pid"].notna()].sort_values("ts_ns")
     steps_of, stages_of = _different(steps, "step"), _different(stages, "stage")
@@ -100,9 +100,9 @@ def process_spans(
 
 
 def _added(laps: list[ProcessSpan], span: ProcessSpan, *, is_numbered: bool) -> int:
-    """The place of a capture among the laps of its process, which it may begin: where it passes steps of the last one again.
+    """Add a capture to the laps of its process, and return its lap; repeated steps start a new lap.
 
-    Names that number the captures of a process say that they are of one run.
+    `is_numbered`: the file name numbers the captures of a process, so all belong to one run.
     """
     if not laps or (not is_numbered and _passes_again(laps[-1], span)):
         laps.append(replace(span, lap=len(laps)))
@@ -118,13 +118,13 @@ def _added(laps: list[ProcessSpan], span: ProcessSpan, *, is_numbered: bool) -> 
 
 
 def _passes_again(last: ProcessSpan, span: ProcessSpan) -> bool:
-    """Whether a capture holds steps that its process had passed, and no other stages of them."""
+    """Check whether a capture repeats steps of its process without doing other stages."""
     is_same_work = bool(last.stages & span.stages) or not last.stages | span.stages
     return bool(last.steps & span.steps) and is_same_work and _launched_again(last, span)
 
 
 def _different(frame: pd.DataFrame, column: str) -> dict[tuple[str, int], set[Any]]:
-    """The different values of a column for each process in each source."""
+    """List the distinct values of a column for each (source, pid)."""
     values: dict[tuple[str, int], set[Any]] = {}
     rows = frame[["source", "pid", column]].drop_duplicates()
     for source, pid, value in records(rows, ["source", "pid", column]):
@@ -135,7 +135,7 @@ def _different(frame: pd.DataFrame, column: str) -> dict[tuple[str, int], set[An
 def relaunch(
     spans: Collection[ProcessSpan], other_spans: Collection[ProcessSpan]
 ) -> tuple[ProcessSpan, ProcessSpan] | None:
-    """Two processes of one place, one of each, that are of two launches, the earlier first; None where none need be."""
+    """Find two processes, one per side, that must belong to two launches, the earlier first; None without a pair."""
     for pair in product(spans, other_spans):
         earlier, later = sorted(pair, key=attrgetter("start_ns"))
         is_same = (earlier.host, earlier.pid, earlier.lap) == (later.host, later.pid, later.lap)
@@ -145,7 +145,7 @@ def relaunch(
 
 
 def _launched_again(earlier: ProcessSpan, later: ProcessSpan) -> bool:
-    """Whether the later process did the work of the earlier one anew, after that had ended."""
+    """Check whether the later process repeats the work of the earlier one after it ended."""
     if later.start_ns - earlier.end_ns < LAUNCH_NS:
         return False
     are_other_steps = bool(earlier.steps and later.steps) and not earlier.steps & later.steps
@@ -153,6 +153,6 @@ def _launched_again(earlier: ProcessSpan, later: ProcessSpan) -> bool:
     are_roles = not is_shared and not (earlier.stages | later.stages).isdisjoint(RL_STAGES)
     if are_other_steps or are_roles:
         return False
-    # Processes of unknown rank may be of two ranks, which do not pass a step at two times on one machine.
+    # Processes of unknown rank may be different ranks; on one host these run a step at the same time.
     is_same_work = is_shared or bool(earlier.steps & later.steps)
     return earlier.rank is not None or (earlier.host == later.host and is_same_work)

@@ -1,9 +1,8 @@
-"""Which files of one directory are not of one run, by what was read of them: such files are runs of their own.
+"""Splitting of a directory into runs: files that cannot belong to the same run, judged by their content.
 
-Files whose names or manifests say whose they are make up the run that discovery took them for. Others belong
-together where they are of one process, ran at one time, in one world or in one process group; where nothing
-that was read speaks against it, they stay together. What speaks against all but one process and one time is
-that a program was launched again (`relaunched`).
+Files whose names or manifests identify their process form the run that discovery assigned. Other files belong together
+if they share a process, a time, a world size or a process group; without evidence against it they stay together.
+Evidence of a restart (`restarts`) outweighs everything except a shared process or time.
 """
 
 from __future__ import annotations
@@ -40,26 +39,26 @@ _SAID_BY_NAMES = attrgetter(
     *("role", "scope", "step", "rank", "world_size", "replica", "topology", "part", "host", "pid")
 )
 _TOOLS = frozenset({"torch", "nsys"})
-"""Snapshots and logs do not say at what time which process wrote them."""
+"""Tools whose files record the process and the time; snapshots and logs do not."""
 _MOST_NAMED = 4
 
 Links = dict[str, str]
-"""Each source, and one that it belongs to; itself, where it is the first of its group."""
+"""Union-find parents: each source maps to another of its group, and the first source of a group to itself."""
 
 Pair = tuple[ProcessSpan, ProcessSpan]
-"""Two processes of one place in the job that can only be of two launches, the earlier first."""
+"""Two processes at one place in the job that must belong to two launches, the earlier first."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Sources that belong together, what may link others to them, and their processes by their place in the job."""
+    """Sources that belong together, the keys that link others to them, and their processes by place in the job."""
 
     sources: list[str]
     keys: set[Hashable]
     processes: dict[Place, list[ProcessSpan]]
 
     def relaunch(self, other: Group) -> Pair | None:
-        """A process of each that speak of two launches, where there are any."""
+        """Find a process of each group that must belong to two launches; None without such a pair."""
         for place in sorted(self.processes.keys() & other.processes.keys(), key=repr):
             pair = relaunch(self.processes[place], other.processes[place])
             if pair is not None:
@@ -67,7 +66,7 @@ class Group:
         return None
 
     def absorb(self, other: Group) -> None:
-        """Nothing; afterwards all that the other held is here."""
+        """Merge the other group into this one."""
         self.sources += other.sources
         self.keys |= other.keys
         for place, spans in other.processes.items():
@@ -78,9 +77,9 @@ class Group:
 def told_apart(
     found: Discovery, parts: Sequence[MeasuredSource]
 ) -> tuple[dict[str, str], list[Note]]:
-    """The new run of each source that is of another run than discovery took it for, and a note a run that was parted.
+    """Split the runs of a discovery: (new run of each source that changes its run, a note per split run).
 
-    Runs that a person named are as they are.
+    Runs labelled by the user stay as they are.
     """
     named = {source.name for source in found.sources if _says_whose(source)}
     doubtful = _doubtful_runs(found, parts, named)
@@ -107,13 +106,13 @@ def told_apart(
 
 
 def in_run(part: MeasuredSource, new_runs: Mapping[str, str]) -> MeasuredSource:
-    """The same with its source in the run that it belongs to; the frames are told once they are put together."""
+    """Move a part's source to its new run; its tables are changed later, once concatenated."""
     run = new_runs.get(part.source.name)
     return part if run is None else replace(part, source=replace(part.source, run=run))
 
 
 def renamed(rows: Columns, new_runs: Mapping[str, str]) -> Columns:
-    """The rows of a measured table, with the runs that their sources belong to."""
+    """Set the new runs of the sources in the rows of a measured table."""
     if not new_runs:
         return rows
     sources, runs = rows["source"], rows["run"]
@@ -132,12 +131,12 @@ def renamed(rows: Columns, new_runs: Mapping[str, str]) -> Columns:
 
 
 def _says_whose(source: Source) -> bool:
-    """Whether names or a manifest say anything about the process that wrote a file: `source` is not read yet."""
+    """Check whether names or a manifest identify the process that wrote a file; `source` is not read yet."""
     return set(_SAID_BY_NAMES(source)) != {None}
 
 
 def _rows(table: str, parts: Iterable[MeasuredSource]) -> pd.DataFrame:
-    """The rows that all sources measured for a table."""
+    """Concatenate the rows of a table over all sources."""
     rows: list[Columns] = []
     for part in parts:
         rows += [tables[table] for tables in part.tables.values() if table in tables]
@@ -145,19 +144,22 @@ def _rows(table: str, parts: Iterable[MeasuredSource]) -> pd.DataFrame:
 
 
 def _process_groups(parts: Sequence[MeasuredSource]) -> dict[str, set[str]]:
-    """The process groups of more than one rank that each source took part in, by name and hash of their members."""
+    """List the process groups of more than one rank per source, by name and hash of their members."""
     rows = _rows("collectives", parts)[["source", "group", "group_size"]]
     rows = rows[(rows["group_size"] > 1).fillna(value=False)].drop_duplicates()
     members: dict[str, set[str]] = {}
     for source, group in records(rows, ["source", "group"]):
-        # Every job has a group of that name.
+        # Without the hash of its members, a group name is the same in every job.
         if isinstance(group, str) and ":" in group:
             members.setdefault(source, set()).add(group)
     return members
 
 
 def _doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named: set[str]) -> list[str]:
-    """The runs of several files that no person named, and whose names do not say whose all are, or say one place twice."""
+    """List the runs of several files that may need a split.
+
+    The user did not label them, and their names leave a process unidentified or identify two processes alike.
+    """
     sources: dict[str, set[str]] = {}
     for part in parts:
         if part.source.tool in _TOOLS:
@@ -172,7 +174,7 @@ def _doubtful_runs(found: Discovery, parts: Sequence[MeasuredSource], named: set
 
 
 def _runs_held_twice(parts: Iterable[MeasuredSource]) -> set[str]:
-    """The runs in which several processes hold one place of the job, or files of one are told apart by nothing."""
+    """Find the runs in which several processes share a place in the job, or files are marked as duplicates."""
     runs: set[str] = set()
     first_pid: dict[Hashable, int] = {}
     for part in parts:
@@ -191,9 +193,9 @@ def _groups(
     members: Mapping[str, set[str]],
     spans: Mapping[str, Sequence[ProcessSpan]],
 ) -> tuple[list[list[str]], Pair | None]:
-    """The sources of one run by what links them, and two processes of two launches that part some, where any do.
+    """Group the sources of one run, and find a pair of processes that shows a restart, if any.
 
-    One group where too little is known to tell.
+    Gives at most one group if too little is known.
     """
     clocked = captures[captures["absolute_time"] & captures["pid"].notna()]
     clocked = clocked[clocked["tool"].isin(_TOOLS)].sort_values("ts_ns", kind="stable")
@@ -215,7 +217,7 @@ def _groups(
 def _of_one_process_or_time(
     clocked: pd.DataFrame, spans: Mapping[str, Sequence[ProcessSpan]]
 ) -> Links:
-    """The sources in the order of time, those linked that are of one process or ran at one time."""
+    """Link the sources of the same process or of overlapping times, in time order."""
     names = clocked["source"].astype(object).tolist()
     links: Links = dict(zip(names, names, strict=True))
     first_of: dict[Hashable, str] = {}
@@ -234,7 +236,7 @@ def _of_one_process_or_time(
 def _weak_keys(
     clocked: pd.DataFrame, named: set[str], members: Mapping[str, set[str]]
 ) -> dict[str, set[Hashable]]:
-    """What links each source to others that have the same, unless they are of another launch."""
+    """List the keys of each source; a common key links sources unless a restart separates them."""
     keys: dict[str, set[Hashable]] = {}
     for source, host, pid, world_size in records(clocked, ["source", "host", "pid", "world_size"]):
         of_source = keys.setdefault(source, {("group", group) for group in members.get(source, ())})
@@ -247,7 +249,7 @@ def _weak_keys(
 
 
 def _linked(groups: Sequence[Group]) -> tuple[list[list[str]], Pair | None]:
-    """The sources of each group and of those, one after the candidate, that a key links to it and no launch parts from it."""
+    """Merge groups that share a key, unless a restart separates them: (sources of each group, first restart found)."""
     linked: list[Group] = []
     first_pair: Pair | None = None
     for group in groups:
@@ -271,7 +273,7 @@ def _linked(groups: Sequence[Group]) -> tuple[list[list[str]], Pair | None]:
 
 
 def _first(links: Links, source: str) -> str:
-    """The first of the group of a source."""
+    """Find the first source of a group, and shorten the path to it."""
     while links[source] != source:
         links[source] = links[links[source]]
         source = links[source]
@@ -279,14 +281,14 @@ def _first(links: Links, source: str) -> str:
 
 
 def _link(links: Links, source: str, other: str) -> None:
-    """Nothing; afterwards two sources are of one group."""
+    """Merge the groups of two sources."""
     links[_first(links, source)] = _first(links, other)
 
 
 def _run_names(
     run: str, groups: Sequence[Sequence[str]], named: set[str], used: Sequence[str]
 ) -> list[str]:
-    """What each group is called: by its first file, or as before where names say whose the files are; no two the same."""
+    """Name each group uniquely after its first file; the first group with identified files keeps the run's name."""
     names: list[str] = []
     keeps_name: int | None = None
     for place, group in enumerate(groups):
@@ -303,7 +305,7 @@ def _run_names(
 def _note(
     run: str, groups: Sequence[Sequence[str]], names: Sequence[str], pair: Pair | None
 ) -> Note:
-    """What is said of a directory that holds several runs."""
+    """Make the note on a directory that contains several runs."""
     count = sum(map(len, groups))
     why = "share no process, time, world or process group"
     if pair is not None:

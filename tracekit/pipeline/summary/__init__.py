@@ -1,1 +1,1 @@
-"""The first screen: summary, main table, coverage and notes."""
+"""The summary of a report: headline, main table, coverage and notes."""

@@ -1,4 +1,4 @@
-"""What the headline leaves open: windows that do not fit their device work, and time that no finding explains."""
+"""Gaps in the headline: windows that do not match their GPU work, and time that no finding explains."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tracekit.pipeline.summary.unexplained_time import (
 )
 
 WORTH_SAYING = 0.03
-"""Unexplained time below this share of the step needs no sentence."""
+"""Unexplained time below this share of the step gets no sentence."""
 
 NO_OPS = "between calls (ops were not recorded)"
-"""The cause of time between ops where no op was recorded."""
+"""Name of the time between ops if no op was recorded."""
 
 TITLES: Mapping[str, str] = {
     **{cause: title for cause, (title, _) in CAUSE_TITLES.items()},
@@ -48,24 +48,24 @@ TITLES: Mapping[str, str] = {
     "host_silent": "no host activity",
     "other": "launched but not started (cause unknown)",
 }
-"""How a sentence names each cause."""
+"""The name of each cause in a sentence."""
 
 FEWEST_STEPS = 3
-"""In fewer steps none is the usual one."""
+"""With fewer steps, none counts as typical."""
 
 OF_SOME_STEPS = frozenset(
     ("recompilation", "graph-capture", "start-up", "allocator-calls", "drift")
 )
-"""Rules about what only some steps contain: they explain why these are longer."""
+"""Rules on events that only some steps contain, which explain why these are longer."""
 
 
 def disagreements(measured: Measurements) -> tuple[str, ...]:
-    """Where device work does not fit the windows: what was launched in them runs outside, or they begin long before it."""
+    """Report windows that do not match their GPU work: it runs outside of them, or covers only a part of them."""
     return _of_some(measured, _disagreements)
 
 
 def unexplained(measured: Measurements, sections: Sequence[Section]) -> tuple[str, ...]:
-    """Sentences on idle, waiting and step-to-step time that no finding covers, where it is worth one."""
+    """Describe the idle, waiting and step-to-step time that no finding covers, if it is large enough."""
 
     def parts(whom: Measurements) -> tuple[str, ...]:
         times = _of_captures(whom, unexplained_time(whom, sections))
@@ -77,7 +77,7 @@ def unexplained(measured: Measurements, sections: Sequence[Section]) -> tuple[st
 
 
 def unexplained_ratio(measured: Measurements, sections: Sequence[Section]) -> tuple[Metric, ...]:
-    """The share of the steps that is idle or waiting and that no finding covers; none where neither was measured."""
+    """Sum the idle and waiting share of the steps that no finding covers; empty if neither was measured."""
 
     def part(whom: Measurements) -> tuple[Metric, ...]:
         times = _of_captures(whom, [] if is_apart(whom) else unexplained_time(whom, sections))
@@ -90,7 +90,7 @@ def unexplained_ratio(measured: Measurements, sections: Sequence[Section]) -> tu
 
 
 def _of_captures(measured: Measurements, times: list[Unexplained]) -> list[Unexplained]:
-    """The same times as shares of captures with their start-up, which is explained: as the headline has its shares."""
+    """Rescale the times to captures including their start-up, which is explained, like the shares of the headline."""
     of_runs = prefixes(measured)
     walls = job(measured).walls
     step_ns = float(walls["wall_ns"].sum())
@@ -103,7 +103,7 @@ def _of_captures(measured: Measurements, times: list[Unexplained]) -> list[Unexp
 
 
 def _of_some(measured: Measurements, part: Any) -> tuple[Any, ...]:
-    """The sentences of one part; none where it reads a table that failed or was not requested."""
+    """Evaluate one part of the summary; empty if it reads a table that failed or was not requested."""
     parts: tuple[Any, ...] = faults.sound(
         measured, lambda whom: faults.asked(whom, lambda m: tuple(part(m)), ()), ()
     )
@@ -111,7 +111,7 @@ def _of_some(measured: Measurements, part: Any) -> tuple[Any, ...]:
 
 
 def _unit(measured: Measurements) -> str:
-    """The name of the windows in a sentence."""
+    """Name the windows in a sentence."""
     walls = job(measured).walls
     if prefixes(measured):
         return "time after start-up"
@@ -128,7 +128,7 @@ def _disagreements(measured: Measurements) -> Iterator[str]:
     if not window_ns:
         return
     unit, each = _unit(measured), window_ns / len(rows)
-    # A capture is known by what ran in it: it may begin behind the launches of its work.
+    # A capture window is bounded by the work in it: it may begin after the launches of its work.
     is_marked = (rows["origin"] != "file").to_numpy(np.bool_)
     if float(rows["differ_ns"][is_marked].sum()) > DISAGREE * window_ns:
         inside, launched = (
@@ -143,7 +143,7 @@ def _disagreements(measured: Measurements) -> Iterator[str]:
 
 
 def _apart(measured: Measurements, rows: pd.DataFrame, unit: str) -> Iterator[str]:
-    """The single windows of recordings whose device work takes much less than them: when it ran, and how busy then."""
+    """Describe single windows with GPU work in only a part of them: when it ran, and how busy the GPUs were then."""
     by_source = rows.groupby([*CAPTURE], dropna=False, sort=False)["ts_ns"].transform("size")
     numbered_file = (rows["origin"] == "file") & rows["step"].notna()
     single = rows[((by_source == 1) & ~numbered_file).to_numpy(np.bool_)]
@@ -178,7 +178,7 @@ def _apart(measured: Measurements, rows: pd.DataFrame, unit: str) -> Iterator[st
 
 
 def _sentence(measured: Measurements, time: Unexplained, sections: Sequence[Section]) -> str:
-    """The size of unexplained time, and its largest part: cause, rank and stage."""
+    """Describe the size of unexplained time, and its largest part: cause, rank and stage."""
     part, cells = time.largest, time.cells
     cause = _cause(measured, part["cause"])
     what, largest = "idle time", [f"{show(part['ratio'], 'ratio')} {cause}"] if cause else []
@@ -195,7 +195,7 @@ def _sentence(measured: Measurements, time: Unexplained, sections: Sequence[Sect
 
 
 def _cause(measured: Measurements, cause: str | None) -> str:
-    """The name of a cause in a sentence."""
+    """Name a cause in a sentence."""
     is_between = cause == "host_none" and measured.row_count("host_counts") > 0
     if is_between and not measured["host_counts"]["leaf_count"].sum():
         return NO_OPS
@@ -203,7 +203,7 @@ def _cause(measured: Measurements, cause: str | None) -> str:
 
 
 def _reason(sections: Sequence[Section]) -> str:
-    """Why communication has no finding: the rule's reason for the largest exposure."""
+    """Explain why communication has no finding, with the rule's reason for the largest exposure."""
     verdicts = [
         verdict
         for section in sections
@@ -217,13 +217,13 @@ def _reason(sections: Sequence[Section]) -> str:
 
 
 def _variation(measured: Measurements, sections: Sequence[Section]) -> Iterator[str]:
-    """What the mean step exceeds the median one by, of each run, where no finding is about it."""
+    """For each run, describe how far the mean step exceeds the median, if no finding covers it."""
     findings = [finding for section in sections for finding in section.findings]
     if any(finding.rule == "step-variance" for finding in findings):
         return
     covered = sum(f.recoverable_ns or 0 for f in findings if f.rule in OF_SOME_STEPS)
     for run, walls in each_run(job(measured).walls):
-        # Stages that come by a schedule are no variation of steps.
+        # Scheduled stages, such as checkpoints, are not step variance.
         wall = walls["wall_ns"].to_numpy(np.float64) - planned_ns(measured, walls)
         if len(wall) < FEWEST_STEPS or _is_unlike(walls):
             continue
@@ -244,12 +244,12 @@ def _variation(measured: Measurements, sections: Sequence[Section]) -> Iterator[
 
 
 def _is_unlike(walls: pd.DataFrame) -> bool:
-    """Whether these are captures of unlike processes, not repetitions of one step."""
+    """Check whether the windows are captures of unlike processes, not repetitions of one step."""
     return bool(walls["step"].isna().all()) and len(set(walls["origin"])) > 1
 
 
 def _longer_stage(measured: Measurements, run: object, step: int | None) -> str:
-    """The stage that is longest in a step beside its median over steps, and the rank with the longest one."""
+    """Find the stage of a step that most exceeds its median over steps, and the rank with the longest one."""
     rows = stage_rows(measured)
     rows = rows[same_text(rows["run"], run).to_numpy(np.bool_)]
     if step is None or not len(rows):

@@ -1,4 +1,4 @@
-"""One finding per rule: what a rule found in several stages becomes one finding with its stages as parts."""
+"""One finding per rule: findings of one rule in several stages are merged, with the stages as parts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tracekit.model.units import show
 T = TypeVar("T")
 
 OF_MEMBERS = frozenset(("straggler", "slow-link"))
-"""Rules whose findings differ by ranks: each has a cause of its own, whatever stage it is in."""
+"""Rules whose findings differ by rank; each has its own cause, in any stage."""
 
 SMALL = 0.5
-"""A part that would not be reported by itself is counted from this share of the largest part on."""
+"""A part too small to be reported alone still counts from this share of the largest part on."""
 
 SHOWN_STAGES = 3
-"""Most stages that a claim lists after the largest one."""
+"""Most stages listed in a claim after the largest one."""
 
 
 def merge_stages(sections: Sequence[Section], thresholds: Thresholds) -> list[Section]:
-    """Merge the findings of each rule in the stages of one run and role; others stay as they are."""
+    """Merge the findings of each rule over the stages of a run and role; others stay as they are."""
     return [_merged_section(section, thresholds) for section in sections]
 
 
@@ -40,7 +40,7 @@ def _merged_section(section: Section, thresholds: Thresholds) -> Section:
 
 
 def _scope(finding: Finding) -> object:
-    """What the findings of one group share: rule, run, role, and whether they name a cause; None where no stage is named."""
+    """Make the key that merges findings: rule, runs, roles, and whether it is a catch-all; None without a stage."""
     stages = _stages(finding)
     if not stages or not finding.recoverable_ns or finding.rule in OF_MEMBERS:
         return None
@@ -49,14 +49,14 @@ def _scope(finding: Finding) -> object:
 
 
 def _stages(finding: Finding) -> frozenset[str]:
-    """The stages that the places of a finding name."""
+    """List the stages that the places of a finding name."""
     return frozenset(place.stage for place in finding.places if place.stage is not None)
 
 
 def _merged(findings: list[Finding], thresholds: Thresholds) -> Finding:
-    """One finding with these as its parts; the only one itself.
+    """Merge findings into one with them as parts; a single one stays as it is.
 
-    Parts too small to be reported by themselves are listed, and not counted: they are what any job has of it.
+    Parts too small to be reported alone are listed but not counted: any job has that much of them.
     """
     parts = sorted(findings, key=lambda finding: -(finding.recoverable_ns or 0))
     first = parts[0]
@@ -79,27 +79,27 @@ def _merged(findings: list[Finding], thresholds: Thresholds) -> Finding:
 
 
 def _counts(part: Finding, first: Finding) -> bool:
-    """Whether a part would be reported by itself, or is nearly as large as the largest one."""
+    """Check whether a part would be reported alone, or is nearly as large as the largest one."""
     return part.severity != "info" or (part.recoverable_ns or 0) >= SMALL * (
         first.recoverable_ns or 0
     )
 
 
 def _summed_ratio(parts: Sequence[Finding]) -> float | None:
-    """The sum of their shares of the step; None where one is unknown."""
+    """Sum the shares of the step; None if one is unknown."""
     ratios = [part.recoverable_ratio for part in parts if part.recoverable_ratio is not None]
     return sum(ratios) if len(ratios) == len(parts) else None
 
 
 def _small_ones(parts: Sequence[Finding]) -> Iterator[str]:
-    """How many stages have too little of it to be reported."""
+    """Count the stages with too little time to be reported."""
     stages = frozenset().union(*map(_stages, parts)) if parts else frozenset()
     if stages:
         yield f"too little to count in {len(stages)} more {plural(len(stages), 'stage')}"
 
 
 def _others_in_short(others: Sequence[Finding]) -> Iterator[str]:
-    """What the smaller parts cost, by stage: `614 µs more in 2 stages: update_actor 317 µs, ref 297 µs`."""
+    """List the cost of the smaller parts by stage: `614 µs more in 2 stages: update_actor 317 µs, ref 297 µs`."""
     if not others:
         return
     costs: dict[str, int] = {}
@@ -118,7 +118,7 @@ def _others_in_short(others: Sequence[Finding]) -> Iterator[str]:
 
 
 def _severity(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | None) -> Severity:
-    """The severity of the sum, unless the rule rates its parts lower than their share of the step."""
+    """Rate the sum by its share of the step, unless the rule rates its parts below their share."""
     gravest = min(map(attrgetter("severity"), parts), key=SEVERITIES.index)
     is_by_share = all(
         part.severity == thresholds.severity(part.recoverable_ratio) for part in parts
@@ -128,5 +128,5 @@ def _severity(parts: Sequence[Finding], thresholds: Thresholds, ratio: float | N
 
 
 def _distinct(items: Iterable[T]) -> tuple[T, ...]:
-    """The items in order, each once."""
+    """Drop repeated items and keep the order."""
     return tuple(dict.fromkeys(items))

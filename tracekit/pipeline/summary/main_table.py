@@ -1,4 +1,4 @@
-"""The table of the first screen where no stage was recorded: the top kernels, operators, functions, or memory at its peak."""
+"""The main table without stages: top kernels, operators, functions, or memory at its peak."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHEETS = (
     ("memory-peak", "live_peak", ("where", "size_bytes", "share_ratio", "block_count", "category")),
     ("memory-categories", "category_levels", ("who", "category", "peak_bytes", "share_ratio")),
 )
-"""(section, its sheet, the columns that fit), what tells most first."""
+"""(section, table, columns to show), most informative first."""
 
 _TOP_SHEETS = (
     ("kernels", "kernels", ("run", "name", "total_ns", "share_ratio", "count", "mean_ns")),
@@ -30,31 +30,31 @@ _TOP_SHEETS = (
     ("steps", "ranges", ("run", "role", "parent", "stage", "count", "total_ns", "mean_ns")),
     ("rl-matrix", "matrix", ("run", "role", "canonical", "mean_ns", "share_ratio")),
 )
-"""(section, its sheet, the columns that fit) of what took the time; the first that has rows is shown."""
+"""(section, table, columns to show) of tables that rank time; the first with rows is shown."""
 
 FIRST_SHEETS = frozenset(id_ for id_, _, _ in _SHEETS)
-"""The sections of which a table may stand on the first screen."""
+"""The sections whose table may appear in the summary."""
 
 
 def first_sheet(sections: Sequence[Section]) -> Sheet | None:
-    """The table of a first screen without stages: what takes the time, or else the memory."""
+    """Pick the main table of a summary without stages: top time, else top memory."""
     return what_takes_time(sections) or what_fills_memory(sections)
 
 
 def what_fills_memory(sections: Sequence[Section]) -> Sheet | None:
-    """The largest places in the program, else categories, at the highest peak; None where neither is known."""
+    """Pick the table of the largest allocation sites at peak memory, else of its categories; None without either."""
     return _first(sections, _SHEETS, SHOWN)
 
 
 def what_takes_time(sections: Sequence[Section]) -> Sheet | None:
-    """The top kernels, or else operators, Python functions or ranges; None where nothing of these was recorded."""
+    """Pick the table of top kernels, else operators, Python functions or ranges; None without any."""
     return _first(sections, _TOP_SHEETS, TOP)
 
 
 def _first(
     sections: Sequence[Section], choices: Sequence[tuple[str, str, tuple[str, ...]]], most: int
 ) -> Sheet | None:
-    """The first of these sheets that has rows, cut to the columns that fit."""
+    """Pick the first of these tables with rows, cut to the columns to show and `most` rows."""
     by_id = {section.id: section for section in sections}
     for id_, name, columns in choices:
         section = by_id.get(id_)
@@ -67,7 +67,7 @@ def _first(
 
 
 def _cut(sheet: Sheet, columns: Sequence[str], most: int, section: str) -> Sheet:
-    """The first rows and these columns of a sheet; a column that says nothing is left out."""
+    """Shorten a table to its first rows and these columns; drops empty columns."""
     first_rows = sheet.rows[:most]
     fits: list[bool] = []
     for heading, cells in zip(sheet.headings, zip(*first_rows, strict=True), strict=True):
@@ -75,7 +75,7 @@ def _cut(sheet: Sheet, columns: Sequence[str], most: int, section: str) -> Sheet
     rows = tuple(tuple(compress(row, fits)) for row in first_rows)
     headings = tuple(compress(sheet.headings, fits))
     total = sheet.omitted + len(sheet.rows)
-    # The caption of the matrix is about the steps that are its other columns.
+    # The matrix has a column per step; its caption is about those.
     captions = [] if sheet.name == "matrix" else [sheet.caption]
     if total > len(rows):
         captions.insert(0, f"{len(rows)} of {total:,} rows; more in section {section} (-v)")

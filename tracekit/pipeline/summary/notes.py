@@ -1,4 +1,4 @@
-"""What stands at the end of a report: notes on the sources, and the values of every process and step."""
+"""The end of a report: notes on the sources, and the metrics of every process and step."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tracekit.model.trace import Measurements
 
 VALUES = ("run", "role", "rank", "step", "part", "stage", "name", "value", "unit", "better")
 MOST_VALUES = 100_000
-"""Columns of the values, and how many of them a report holds."""
+"""Most rows of metrics in a report; `VALUES` are their columns."""
 
 
 MOST_ALIKE, NAMED = 8, 3
-"""So many sources of which the same is noted are listed one by one; of more only the first are named."""
+"""Most sources with the same note that are listed one by one; beyond that, the first ones named."""
 
 
 def remarks(measured: Measurements) -> tuple[Remark, ...]:
-    """Notes as shown, the worst first, in a fixed order; what is noted of many sources alike is one remark.
+    """List the notes in a fixed order, worst first; a note on many sources becomes one remark.
 
-    What could not be read is named one by one, however much it is.
+    Unreadable sources are always listed one by one.
     """
     order = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
     all_notes = (*measured.notes, *faults.notes(measured))
@@ -48,16 +48,16 @@ def remarks(measured: Measurements) -> tuple[Remark, ...]:
 
 
 def _together(same: list[Remark]) -> Remark:
-    """One remark for many that say the same: all their times, and whose the first are."""
+    """Merge remarks with the same text: sums their counts, and names the first sources."""
     names = list(dict.fromkeys(map(attrgetter("source"), same)))
     sources = f"{', '.join(names[:NAMED])} and {len(names) - NAMED:,} more"
     return replace(same[0], source=sources, count=sum(map(attrgetter("count"), same)))
 
 
 def values(measured: Measurements) -> Sheet | None:
-    """The metrics of the job and of every process, step and stage, for a later compare.
+    """Make the table of metrics of the job and of every process, step and stage, for a later compare.
 
-    Where they are too many, those of the job stand first and none of them is lost.
+    If there are too many rows, those of the job come first and are all kept.
     """
     if not measured.has("metrics") and not measured.faults:
         return None
@@ -69,15 +69,15 @@ def values(measured: Measurements) -> Sheet | None:
 
 
 def contents(measured: Measurements) -> tuple[tuple[str, str], ...]:
-    """Each run and the digest of what each of its files holds, in a fixed order; files without one are left out."""
+    """List (run, content digest) of the files in a fixed order, without files of unknown digest."""
     pairs = {(source.run, source.content) for source in measured.sources if source.content}
     return tuple(sorted(pairs))
 
 
 def value_rows(measured: Measurements) -> pd.DataFrame:
-    """All rows of `values`, and `whole`: whether a row is of the job; in order of `VALUES`.
+    """List all rows of the metrics table, with the column `whole` for metrics of the job; sorted by the key columns.
 
-    Metrics that rest on an error of tracekit are left out, of all processes.
+    Leaves out metrics that depend on an error of tracekit, for all processes.
     """
     nothing = pd.DataFrame(columns=[*VALUES])
     of_job = faults.sound(measured, lambda part: part.derived(job_values), nothing)
@@ -91,16 +91,16 @@ def value_rows(measured: Measurements) -> pd.DataFrame:
 
 
 def _order(keys: pd.Series[Any]) -> Ints:
-    """The place of each key among the distinct ones, missing ones first."""
+    """Rank each key among the distinct ones, missing ones first."""
     number, first = of_column(keys)
     ranks = pd.Series(keys.array[first]).rank(method="dense", na_option="top")
     return ranks.to_numpy().astype(np.int64)[number]
 
 
 def _one_tool_each(rows: pd.DataFrame) -> pd.DataFrame:
-    """The metrics without those of memory snapshots that another tool told of the same process as well.
+    """Drop metrics of memory snapshots that another tool also has for the same process.
 
-    Both are levels of one allocator: the highest of two tools' would be of neither.
+    Both are levels of one allocator; the maximum over two tools would describe neither.
     """
     keys = ["run", "role", "rank", "name"]
     of_snapshot = (rows["tool"] == "torch_memory").to_numpy()

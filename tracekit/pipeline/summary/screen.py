@@ -1,4 +1,4 @@
-"""The first screen: who ran, what a step costs, where it goes, and what was not seen."""
+"""The summary of a report: run facts, headline, stage table, and what is missing."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ from tracekit.pipeline import question_selection
 T = TypeVar("T")
 
 APART = "apart"
-"""The code of notes on directories whose files are runs of their own."""
+"""Code of the notes on directories that were split into several runs."""
 
 
 MAX_PIECES = 12
-"""Most pieces of a list of ranks or steps, ranges among them."""
+"""Most ranges in a list of ranks or steps."""
 
 
 def identity(measured: Measurements, left_out: Sequence[Dropped] = ()) -> tuple[str, ...]:
-    """The facts of the first line: tool, ranks, steps, hardware; only what was recorded. `left_out` do not count."""
+    """List the recorded facts of the first line: tool, ranks, steps, hardware. `left_out` steps do not count."""
     facts = [
         measured.facts.title,
         "SIMULATED DATA" if measured.facts.simulated else "",
@@ -77,7 +77,7 @@ def identity(measured: Measurements, left_out: Sequence[Dropped] = ()) -> tuple[
 
 
 def _fact(measured: Measurements, part: Callable[[Measurements], str]) -> str:
-    """One fact; of whom it is where others could not be measured, nothing where none could be."""
+    """Make one fact; it names its basis if other processes could not be measured, and is empty if none could."""
     phrase = faults.judged(measured, lambda whom: faults.asked(whom, part, ""))
     if phrase.value and phrase.faults:
         return f"{phrase.value} (of {faults.basis(measured, phrase.faults)})"
@@ -90,7 +90,7 @@ def _runs(measured: Measurements) -> str:
 
 
 def _ranks(measured: Measurements) -> str:
-    """`ranks 0–7 of 8`; a world size only when all agree on it."""
+    """List ranks as `ranks 0–7 of 8`; gives the world size only if all captures agree."""
     captures = measured["captures"]
     ranks = sorted(map(int, captures["rank"].dropna().unique()))
     worlds = captures["world_size"].dropna().unique()
@@ -101,7 +101,7 @@ def _ranks(measured: Measurements) -> str:
 
 
 def _listed(word: str, values: Sequence[int], of: str = "") -> str:
-    """`ranks 0–7 of 8`; `64 ranks of 1000: 0, 15, 31 …` where they lie too scattered to be all named."""
+    """Format numbers as `ranks 0–7 of 8`, or `64 ranks of 1000: 0, 15, 31 …` if there are too many ranges."""
     short = numbers(values, MAX_PIECES)
     if short.endswith("…"):
         return f"{len(values):,} {word}s{of}: {short}"
@@ -116,7 +116,7 @@ def _roles(measured: Measurements) -> str:
 
 
 def _steps(measured: Measurements, left_out: Sequence[Dropped]) -> str:
-    """`steps 2–6 of 1–6 (1: the first after the profiler began)`, or what stands for steps."""
+    """List steps as `steps 2–6 of 1–6 (1: the first after the profiler began)`, or count captures without steps."""
     walls = job(measured).walls
     step_numbers = sorted(set(map(int, walls["step"].dropna())))
     gone = {(step.run, step.step) for step in left_out}
@@ -136,7 +136,7 @@ def _steps(measured: Measurements, left_out: Sequence[Dropped]) -> str:
 
 
 def reasons(left_out: Sequence[Dropped]) -> str:
-    """Why steps do not count, each reason once: `1: the first after the profiler began; 6: cut off`."""
+    """Explain why steps do not count, by reason: `1: the first after the profiler began; 6: cut off`."""
     by_reason: dict[str, set[int]] = {}
     for step in left_out:
         by_reason.setdefault(step.reason, set()).add(step.step or 0)
@@ -150,12 +150,12 @@ def _versions(measured: Measurements) -> str:
 
 
 def _named_values(values: Mapping[str, str]) -> str:
-    """The values with their names, in the order of these."""
+    """Format values with their names, sorted by name."""
     return ", ".join(map(" ".join, sorted(values.items())))
 
 
 def _hardware(measured: Measurements) -> str:
-    """`8 × H100`, the number of devices that were seen; or that there was none."""
+    """Describe the GPUs as `8 × H100`, by the number of devices seen, or explain that there are none."""
     captures = measured["captures"]
     if INTERLEAVED in map(attrgetter("code"), measured.notes):
         return ""
@@ -173,7 +173,7 @@ def _hardware(measured: Measurements) -> str:
 
 
 def _without_gpu(measured: Measurements) -> str:
-    """Why there is no GPU, where all sources are of one kind that says it; else that none was recorded."""
+    """Explain why there is no GPU, if the kind of all recordings shows it; else say that none was recorded."""
     kinds = set(measured["recordings"]["kind"].dropna())
     if kinds == {"unread-accelerator"}:
         return "accelerator rows not read"
@@ -183,14 +183,14 @@ def _without_gpu(measured: Measurements) -> str:
 
 
 def _files(measured: Measurements) -> str:
-    """`24 files, 3.1 GiB`: what was read."""
+    """Count the files read: `24 files, 3.1 GiB`."""
     files = {source.name: source.size_bytes for source in measured.sources}
     count = len(files)
     return f"{count:,} {plural(count, 'file')}, {show(sum(files.values()), 'bytes')}"
 
 
 def _checked(measured: Measurements) -> str:
-    """`checked by 8 files of nsys`: what a second tool recorded of the same steps."""
+    """Describe the files of a second tool for the same steps: `checked by nsys: 8 files, 1.2 GiB`."""
     if measured.check is None:
         return ""
     tools = ", ".join(sorted(set(map(attrgetter("tool"), measured.check.sources))))
@@ -198,7 +198,7 @@ def _checked(measured: Measurements) -> str:
 
 
 def headline(measured: Measurements) -> tuple[Metric, ...]:
-    """The numbers of the second line: the step, what the GPUs did of it, what no stage explains; of snapshots the peaks."""
+    """Make the metrics of the second line: step time, GPU shares, time outside stages; for snapshots the peaks."""
     step = _of_whom(measured, _step_wall)
     if not step:
         return _of_whom(measured, _peaks)
@@ -210,7 +210,7 @@ def headline(measured: Measurements) -> tuple[Metric, ...]:
 def _of_whom(
     measured: Measurements, part: Callable[[Measurements], Sequence[Metric]]
 ) -> tuple[Metric, ...]:
-    """Some numbers of the headline; each says of whom it is where others could not be measured."""
+    """Evaluate some headline metrics; each names its basis if other processes could not be measured."""
     nothing: Sequence[Metric] = ()
     numbers_of_part = faults.judged(measured, lambda whom: faults.asked(whom, part, nothing))
     if not numbers_of_part.faults:
@@ -220,7 +220,7 @@ def _of_whom(
 
 
 def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
-    """The wall of the step, none where no step is known."""
+    """Measure the step time; empty if no step is known."""
     steps = job(measured)
     if steps.step_ns is None:
         return ()
@@ -238,14 +238,14 @@ def _step_wall(measured: Measurements) -> tuple[Metric, ...]:
         name = f"{name}, mean of {runs} runs"
     before_ns, of_start = _start_up(measured)
     if before_ns:
-        # The capture as it was recorded; rules judge what follows its start-up.
+        # Include the start-up: the headline covers the whole capture, rules only the rest.
         wall_ns, low, high = steps.step_ns + before_ns, None, None
         return (Metric("step_wall", wall_ns, "ns", "lower", label=name), *of_start)
     return (Metric("step_wall", steps.step_ns, "ns", "lower", low, high, name, bounds),)
 
 
 def _start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]]:
-    """(the mean length of what comes before the work of captures without marks, the same as a number of the headline)."""
+    """Measure the mean start-up of captures without step marks: (ns, the headline metric); (0, ()) without any."""
     of_runs = prefixes(measured)
     if not of_runs or not (measured.has("start_up_gpu") and measured.row_count("start_up_gpu")):
         return 0.0, ()
@@ -258,7 +258,7 @@ def _start_up(measured: Measurements) -> tuple[float, tuple[Metric, ...]]:
 
 
 def _unattributed(measured: Measurements) -> tuple[Metric, ...]:
-    """The share of steps that lies in no stage, none where no stage is known."""
+    """Measure the share of steps outside any stage; empty if no stage is known."""
     walls = job(measured).walls
     attributed = walls[walls["attributed_ns"].notna() & (walls["origin"] != "stage")]
     if attributed["wall_ns"].sum() <= 0 or only_stages(measured):
@@ -268,12 +268,12 @@ def _unattributed(measured: Measurements) -> tuple[Metric, ...]:
 
 
 def is_apart(measured: Measurements) -> bool:
-    """Whether files of one directory were taken for several runs."""
+    """Check whether files of one directory were split into several runs."""
     return APART in map(attrgetter("code"), measured.notes)
 
 
 def _steps_apart(measured: Measurements, steps: Job) -> tuple[Metric, ...]:
-    """The step of each run, the longest first: of what does not belong together there is no mean."""
+    """Measure the step time of each run, longest first; runs that do not belong together have no common mean."""
     metrics: list[Metric] = []
     before = {prefix.run: prefix.start_up_ns for prefix in prefixes(measured)}
     for run in steps.walls["run"].astype(str).unique():
@@ -286,7 +286,7 @@ def _steps_apart(measured: Measurements, steps: Job) -> tuple[Metric, ...]:
 
 
 def _unit_name(steps: Job) -> str:
-    """What the wall of these units is, by how they are known."""
+    """Name the windows measured as steps, by their origin."""
     walls = steps.walls
     origins = walls["origin"].unique().tolist()
     if len(origins) > 1:
@@ -300,7 +300,7 @@ def _unit_name(steps: Job) -> str:
 
 
 def short_name(name: str) -> str:
-    """What repeats, by the beginning of its name: without numbers, and what stands in brackets.
+    """Shorten the name of a repeating range to its beginning, without numbers and brackets.
 
     >>> short_name("execute_context_#(#)_generation_#(#)"), short_name("step[DECODE bs=#]"), short_name("train")
     ('execute_context…', 'step…', 'train')
@@ -311,15 +311,15 @@ def short_name(name: str) -> str:
 
 
 MOST_OF_NAME = 32
-"""Most letters of the name of what repeats."""
+"""Most letters of a shortened name."""
 
 
 MOST_APART = 6
-"""Most runs of one directory of which the first screen tells the step."""
+"""Most runs of one directory with a step time in the headline."""
 
 
 def _peaks(measured: Measurements) -> tuple[Metric, ...]:
-    """The highest levels of any GPU that memory snapshots tell of, else timelines; none without both."""
+    """Measure the highest memory level of any GPU, from snapshots or else timelines; empty without both."""
     rows = measured["snapshot_levels"]
     rows = rows[rows["memory"] == "device"]
     columns = [
@@ -340,7 +340,7 @@ def _peaks(measured: Measurements) -> tuple[Metric, ...]:
 
 
 def only_stages(measured: Measurements) -> str:
-    """The stages that alone were asked for; nothing when all were."""
+    """List the stages of a selection; empty if all were requested."""
     return ", ".join(measured.facts.stages)
 
 
@@ -353,7 +353,7 @@ _PARTS: tuple[tuple[str, str, Better], ...] = (
 
 
 def _gpu_shares(measured: Measurements) -> list[Metric]:
-    """What GPUs did during the steps, Σ over devices; of the whole capture where no step is known."""
+    """Measure GPU shares of the steps, summed over devices; of the whole capture if no step is known."""
     if not measured.row_count("gpu_time"):
         return []
     rows = whole(measured, "gpu_time")
@@ -379,7 +379,7 @@ def _gpu_shares(measured: Measurements) -> list[Metric]:
 
 
 def where_it_goes(measured: Measurements) -> Sheet | None:
-    """The one table of the first screen: stages by wall, with how busy their GPUs were."""
+    """Make the main table: stages by wall time, with their GPU utilization."""
     stage_sheet = faults.judged(measured, lambda whom: faults.asked(whom, _stage_sheet, None))
     if stage_sheet.value is None or not stage_sheet.faults:
         return stage_sheet.value
@@ -393,7 +393,7 @@ def _stage_sheet(measured: Measurements) -> Sheet | None:
     if not len(stages) or steps.step_ns is None:
         return None
     stages["share_ratio"] = of_step(stages)
-    # A column of which a part has failed is left out: beside the others it would be of other ranks.
+    # Leave out a column with a failed part: it would cover other ranks than the rest of its row.
     busy = _sound(measured, _busy, None)
     if busy is not None:
         stages = looked_up(stages, busy, WHERE, optional=WHERE)
@@ -423,12 +423,12 @@ _GPU_BUSY = Heading("busy_ratio", "GPU busy", "ratio", "Of the stage's wall, ove
 
 
 def _sound(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
-    """`part(measured)`; `otherwise` where it looks at a table that has failed or was not asked for."""
+    """Evaluate `part(measured)`; `otherwise` if it reads a table that failed or was not requested."""
     return faults.sound(measured, lambda whom: faults.asked(whom, part, otherwise), otherwise)
 
 
 def _busy(measured: Measurements) -> pd.DataFrame | None:
-    """How busy the GPUs of every stage were, None where no GPU was recorded."""
+    """Measure the GPU utilization of every stage; None if no GPU was recorded."""
     if not (measured.has("gpu_time") and len(measured["gpu_time"])):
         return None
     return shares_by_stage(measured)[["run", "role", "canonical", "busy_ratio"]]
@@ -438,11 +438,11 @@ _MOST_OWN_WORK_DOC = "The rank that works longest in it, not counting waits in c
 _MOST_OWN_WORK = Heading("slowest", "most own work", doc=_MOST_OWN_WORK_DOC)
 
 WORTH_NAMING, WORTH_OF_STEP = 0.05, 0.01
-"""How much more own work than the others' median, and how much of the step, gets a rank named."""
+"""Minimum excess over the others' median, and minimum share of the step, for a rank to be named."""
 
 
 def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], str]:
-    """For each (run, role, stage) the rank with most own work per step, where it stands out."""
+    """For each (run, role, stage), name the slowest rank by own work per step, if it stands out."""
     slowest: dict[tuple[object, str | None, object], tuple[float, str]] = {}
     steps = job(measured)
     for rank_group in rank_groups(measured):
@@ -458,7 +458,7 @@ def _slowest(measured: Measurements) -> dict[tuple[object, str | None, object], 
 
 
 def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
-    """One row a stage in which a rank stands out from the median of the others by `least_ns`: canonical, rank, over."""
+    """Find the ranks that exceed the median of the others by at least `least_ns`, per stage: canonical, rank, over."""
     by = ["canonical", *MEMBER]
     work = rank_group.work.groupby(by, dropna=False, sort=True)["own_ns"].mean().reset_index()
     work = work.dropna(subset="canonical").astype({"own_ns": np.float64})
@@ -473,14 +473,14 @@ def _most_own_work(rank_group: RankGroup, least_ns: float) -> pd.DataFrame:
 
 
 def file_counts(measured: Measurements) -> FileCounts:
-    """How many files were read, and how many not for which state; see `listing.counted`."""
+    """Count the files read and, by state, those not read; see `discover.arguments.counted`."""
     read = set(map(attrgetter("name"), measured.sources))
     failed = set(map(attrgetter("source"), measured.failures))
     return counted(len(read), len(failed), measured.facts.files)
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
-    """Limits of all numbers: files taken for several runs, removed rows, cut late ends, memory that may be unmapped."""
+    """List caveats on all numbers: split runs, removed rows, truncated late ends, pools that may be unmapped."""
     nothing: tuple[str, ...] = ()
     pools = _sound(measured, lambda whom: tuple(pool_notes(whom)), nothing)
     apart = (note.message for note in measured.notes if note.code == APART)
@@ -490,7 +490,7 @@ def cautions(measured: Measurements) -> tuple[str, ...]:
 
 
 def _removed_rows(notes: Sequence[Note]) -> Iterator[str]:
-    """One sentence on sources from which rows were removed; none without any."""
+    """Describe the sources with removed rows in one sentence; empty without any."""
     if not notes:
         return
     left = sum(kept for note in notes if isinstance(kept := note.data.get("left"), int))
@@ -502,7 +502,7 @@ def _removed_rows(notes: Sequence[Note]) -> Iterator[str]:
 
 
 def _cut_ends(notes: Sequence[Note]) -> Iterator[str]:
-    """One sentence on device ops whose late ends were cut, over all sources; none without any."""
+    """Describe the device ops with truncated late ends in one sentence, over all sources; empty without any."""
     if not notes:
         return
     count = sum(map(attrgetter("count"), notes))
@@ -511,10 +511,10 @@ def _cut_ends(notes: Sequence[Note]) -> Iterator[str]:
 
 
 def unseen(measured: Measurements) -> tuple[str, ...]:
-    """What the numbers do not hold: the count of files, sources that failed or are damaged, what was left out or aside."""
+    """List the data missing from the numbers: failed, damaged or ignored sources, samples and selections."""
     sources = [f"{failure.source} ({failure.problem})" for failure in measured.failures]
     choices: list[str] = []
-    # Of files that two processes wrote, the kind of the recording says all.
+    # The recording kind already reports files that two processes wrote.
     mixed = {note.source for note in measured.notes if note.code == INTERLEAVED}
     for note in measured.notes:
         if note.source in mixed:
@@ -532,20 +532,20 @@ def unseen(measured: Measurements) -> tuple[str, ...]:
 
 
 MAX_UNSEEN = 8
-"""Most sources named one by one on the first screen; all of them are among the remarks."""
+"""Most sources named one by one in the summary; the remarks list all."""
 
 
 def _options(measured: Measurements) -> str:
-    """What the profilers recorded besides, as far as the traces say."""
+    """Format the extra profiler options, as far as the traces record them."""
     return _named_values(measured.facts.options)
 
 
 _TYPE_SHARE = 0.05
-"""A type with a smaller share of the FLOPs of matrix products says little of a run."""
+"""A type with a smaller share of the matmul FLOPs does not characterize a run."""
 
 
 def _number_types(measured: Measurements) -> str:
-    """The number types of its matrix products, where the operands of ops were recorded."""
+    """List the number types of the matmuls, if operand types were recorded."""
     if not measured.row_count("matrix_products"):
         return ""
     rows = measured["matrix_products"]
@@ -555,13 +555,13 @@ def _number_types(measured: Measurements) -> str:
 
 
 def fingerprint(measured: Measurements) -> tuple[tuple[str, str], ...]:
-    """What two reports must agree on to be compared: hardware, world size, roles, stages, versions, profiler options."""
+    """List the facts that two comparable reports share: hardware, world size, roles, stages, versions, options."""
     pairs = ((name, _sound(measured, part, "")) for name, part in _FINGERPRINT.items())
     return tuple(filter(itemgetter(1), pairs))
 
 
 def _listed_of_captures(column: str) -> Callable[[Measurements], str]:
-    """What all captures say of one thing."""
+    """Make a function that lists the distinct values of a column of captures."""
     return lambda measured: _distinct(measured["captures"][column].dropna())
 
 
@@ -585,4 +585,4 @@ _FINGERPRINT: Mapping[str, Callable[[Measurements], str]] = {
     "profiler options": _options,
     "number types": _number_types,
 }
-"""What a fingerprint is made of; a part of which something has failed is not in it."""
+"""The functions behind a fingerprint; a part that failed is left out."""

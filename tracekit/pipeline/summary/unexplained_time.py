@@ -1,4 +1,4 @@
-"""Idle and waiting time that no finding covers: by cause, rank and stage, and its share of the steps."""
+"""Idle and waiting time that no finding covers: by cause, rank and stage, and as a share of the steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracekit.model.report import Finding, Section
 from tracekit.model.trace import Measurements
 
 Kind = Literal["idle", "waiting"]
-"""`idle`: nothing runs. `waiting`: communication that no compute hides; on the host, waits for collectives."""
+"""`idle`: no work runs. `waiting`: exposed communication; on the host, waits for collectives."""
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -47,7 +47,7 @@ COVERED_BY: Mapping[str, tuple[Kind, ...]] = {
     "rollout-tail": ("idle", "waiting"),
     "replica-imbalance": ("idle", "waiting"),
 }
-"""The kinds of time that the findings of a rule are about, in order; of other rules of `_FOLDERS`, idle time."""
+"""The kinds of time that the findings of a rule explain, in order; idle time for other rules of `_FOLDERS`."""
 
 CAUSES_OF: Mapping[str, tuple[str, ...]] = {
     "data-loader-wait": ("host_loader", "loader"),
@@ -55,23 +55,23 @@ CAUSES_OF: Mapping[str, tuple[str, ...]] = {
     "garbage-collection": ("host_gc", "gc"),
     "launch-bound": ("host_op", "host_overhead", "host_none", "host_code", "kernel_wait"),
 }
-"""The causes of idle time that a rule counts; other rules count whatever cause there is."""
+"""The causes of idle time that a rule counts; other rules count every cause."""
 
 OF_OTHERS = ("straggler", "rank-imbalance")
 """Rules whose places name the late ranks, while the time is that of the others, in any stage."""
 
 _FOLDERS = ("time.", "rl.", "ranks.")
-"""The folders of the questions whose findings may be about idle or waiting time."""
+"""The folders of the questions whose findings may explain idle or waiting time."""
 
 _OF_STEPS = ("time.steps", "time.drift")
-"""Questions about how long steps take, not about what devices do in them."""
+"""Questions about the duration of steps, not about the activity of devices in them."""
 
 _CELL = ["run", "role", "rank", "stage", "cause"]
 
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """Time of one kind that no finding covers: `cells` by run, role, rank, stage and cause, and the length of the steps.
+    """Time of one kind that no finding covers, by run, role, rank, stage and cause (`cells`), and the step length.
 
     `time_ns` of the cells and `window_ns` are sums over ranks, devices and steps.
     """
@@ -82,17 +82,17 @@ class Unexplained:
 
     @property
     def time_ns(self) -> float:
-        """All of it."""
+        """The total over all cells."""
         return float(self.cells["time_ns"].sum())
 
     @property
     def ratio(self) -> float:
-        """Its share of the steps."""
+        """The share of the steps."""
         return self.time_ns / self.window_ns if self.window_ns else 0.0
 
     @property
     def largest(self) -> Mapping[str, Any]:
-        """Its largest part: `cause` and its `ratio` of the steps, and the stage, role and rank with most of it."""
+        """The largest part: `cause` and its `ratio` of the steps, then the role, stage and rank with most of it."""
         cells, part = self.cells, dict[str, Any]()
         for name in ("cause", "role", "stage", "rank"):
             sums = cells.groupby(name, dropna=False, sort=True)["time_ns"].sum()
@@ -105,9 +105,9 @@ class Unexplained:
 
 
 def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> list[Unexplained]:
-    """Idle and waiting time of the steps that no finding covers.
+    """Measure the idle and waiting time of the steps that no finding covers.
 
-    Nothing where neither was measured, and where not all questions about them were asked and answered.
+    Empty if neither was measured, or if not all related questions were asked and answered.
     """
     if not are_rules_judged(measured, sections):
         return []
@@ -124,7 +124,7 @@ def unexplained_time(measured: Measurements, sections: Sequence[Section]) -> lis
 
 
 def are_rules_judged(measured: Measurements, sections: Sequence[Section]) -> bool:
-    """Whether every question was asked whose findings may explain idle or waiting time, and none failed."""
+    """Check whether all questions that may explain idle or waiting time were asked, and nothing failed."""
     asked = measured.facts.questions
     if faults.has_faults(measured) or any(section.status == "failed" for section in sections):
         return False
@@ -132,7 +132,7 @@ def are_rules_judged(measured: Measurements, sections: Sequence[Section]) -> boo
 
 
 def covering_findings(sections: Sequence[Section]) -> Iterator[Finding]:
-    """The findings that explain idle or waiting time, those of several stages in their parts; no catch-alls."""
+    """List the findings that explain idle or waiting time, each stage as its own part; skips catch-alls."""
     questions = _questions()
     for section in sections:
         for finding in section.findings if section.id in questions else ():
@@ -142,7 +142,7 @@ def covering_findings(sections: Sequence[Section]) -> Iterator[Finding]:
 
 
 def covered_ns(finding: Finding) -> int:
-    """The time per step that a finding explains: what it may save; where only a part has a known cause, that."""
+    """Measure the time per step that a finding explains: its saving, or only the part with a known cause."""
     amount = finding.recoverable_ns or 0
     named = [metric.value for metric in finding.evidence if metric.name == "named_ns"]
     return min([amount, *(round(value) for value in named if value is not None)])
@@ -150,7 +150,7 @@ def covered_ns(finding: Finding) -> int:
 
 @cache
 def _questions() -> frozenset[str]:
-    """The ids of the questions whose findings count, those of the user's own among them."""
+    """List the ids of the questions whose findings count, including those of the user."""
     known = zip(QUESTIONS, ANALYSES, strict=True)
     return frozenset(
         analysis.id
@@ -163,7 +163,7 @@ _Recorded = tuple[dict[Kind, pd.DataFrame], float, Mapping[tuple[object, object]
 
 
 def _of_devices(measured: Measurements) -> _Recorded | None:
-    """Idle and exposed time of devices, the length of their steps, and the number of these by run and role."""
+    """Measure idle and exposed time of devices: (cells by kind, total length of steps, steps by run and role)."""
     rows = whole(measured, "gpu_time")
     kind = _judged_window(measured, rows)
     steps = rows[rows["window"] == kind]
@@ -176,14 +176,14 @@ def _of_devices(measured: Measurements) -> _Recorded | None:
 
 
 def _judged_window(measured: Measurements, rows: pd.DataFrame) -> str:
-    """The kind of window that the headline is about: steps; the stages that alone were asked for; else captures."""
+    """Pick the windows of the headline: selected stages, else steps, else captures."""
     if measured.facts.stages:
         return "stage"
     return "step" if (rows["window"] == "step").any() else "capture"
 
 
 def _cells(rows: pd.DataFrame, kind: str, value: str) -> pd.DataFrame:
-    """A column of windows by run, role, rank, stage and cause; outside any stage the stage is missing."""
+    """Sum a column of windows by run, role, rank, stage and cause; the stage is missing outside any stage."""
     rows = rows.assign(canonical=canonical_stages(rows), cause=rows["cause"].astype(object))
     is_staged = (rows["window"] == "stage") & rows["canonical"].notna()
     keys = [*WHOSE, "cause"]
@@ -194,7 +194,7 @@ def _cells(rows: pd.DataFrame, kind: str, value: str) -> pd.DataFrame:
 
 
 def _of_hosts(measured: Measurements) -> _Recorded | None:
-    """The same of processes without a device: times without any op, and waits for collectives."""
+    """Measure the same for processes without a device: time without ops, and waits for collectives."""
     kinds = {recorded.classified.kind for recorded in classified(measured).values()}
     if not measured.row_count("cpu_time") or kinds & UNSEEN_DEVICE:
         return None
@@ -211,14 +211,14 @@ def _of_hosts(measured: Measurements) -> _Recorded | None:
 
 
 def _with_records(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of ranks with any recorded activity: without ops, nothing is known about the others."""
+    """Keep the rows of ranks with recorded activity; nothing is known about ranks without any."""
     (number,) = numbered_alike(WHOSE, rows)
     is_record = (~rows["cause"].isin(("between", "silent"))).to_numpy(np.float64)
     return rows[np.bincount(number, is_record * rows["time_ns"])[number] > 0]
 
 
 def _is_of_other_roles(rows: pd.DataFrame) -> Bools:
-    """Which rows are time outside the stages of a role beside which others are recorded: those may work meanwhile."""
+    """Mark time outside the stages of a role if its run has other roles, which may work meanwhile."""
     roles = rows[["run", "role"]].drop_duplicates()
     (run, run_of_role) = numbered_alike(["run"], rows, roles)
     has_others = np.bincount(run_of_role)[run] > 1
@@ -226,7 +226,7 @@ def _is_of_other_roles(rows: pd.DataFrame) -> Bools:
 
 
 def _counts(steps: pd.DataFrame) -> dict[tuple[object, object], int]:
-    """The number of steps of single devices by run and role."""
+    """Count the steps of single devices by run and role."""
     sizes = grouped(steps, ["run", "role"], size=("window_ns", "size"))
     return {
         (text_or_none(run), text_or_none(role)): int(size)
@@ -235,7 +235,7 @@ def _counts(steps: pd.DataFrame) -> dict[tuple[object, object], int]:
 
 
 def _steps_of(finding: Finding, counts: Mapping[tuple[object, object], int]) -> int:
-    """Over how many steps of single devices the mean of a finding goes."""
+    """Count the steps of single devices over which the mean of a finding is taken."""
     runs, roles = _named(finding, "run"), _named(finding, "role")
     return sum(
         size
@@ -245,12 +245,12 @@ def _steps_of(finding: Finding, counts: Mapping[tuple[object, object], int]) -> 
 
 
 def _named(finding: Finding, name: str) -> frozenset[Any]:
-    """The runs, roles, ranks or stages that the places of a finding name."""
+    """Get the runs, roles, ranks or stages that the places of a finding name."""
     return frozenset(getattr(place, name) for place in finding.places) - {None}
 
 
 def _take(cells: pd.DataFrame, left: Floats, finding: Finding, amount: float) -> float:
-    """Take an amount from the cells that a finding is about, those of its places and causes first; what was taken."""
+    """Deduct an amount from the cells of a finding, best matches first; returns the deducted amount."""
     taken = 0.0
     for chosen in _tiers(cells, finding):
         there = float(left[chosen].sum())
@@ -262,7 +262,7 @@ def _take(cells: pd.DataFrame, left: Floats, finding: Finding, amount: float) ->
 
 
 def _tiers(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
-    """The cells that a finding may be about, the most likely ones first."""
+    """Yield masks of the cells that a finding may explain, most likely first."""
     of_owner = _is_of(cells, finding, "run") & _is_of(cells, finding, "role")
     if finding.rule in OF_OTHERS:
         yield of_owner & _is_of(cells, finding, "stage")
@@ -274,7 +274,7 @@ def _tiers(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
         of_owner &= (cause.isin(causes) | cause.isna()).to_numpy(np.bool_)
     of_stage = of_owner & _is_of(cells, finding, "stage")
     if finding.rule == "start-up":
-        # What comes before the work of a capture is in no cell.
+        # No cell contains the time before the work of a capture.
         yield of_stage & (cells["cause"] == START_UP).to_numpy(np.bool_)
         return
     yield of_stage & _is_of(cells, finding, "rank")
@@ -282,7 +282,7 @@ def _tiers(cells: pd.DataFrame, finding: Finding) -> Iterator[Bools]:
 
 
 def _is_of(cells: pd.DataFrame, finding: Finding, name: str) -> Bools:
-    """Which cells are of the runs, roles, ranks or stages that a finding names; all where it names none."""
+    """Mark the cells of the runs, roles, ranks or stages that a finding names; all if it names none."""
     names = _named(finding, name)
     if not names:
         return np.ones(len(cells), np.bool_)

@@ -1,5 +1,5 @@
-"""All ranks of a run on one time axis: one Chrome trace made of many (`document.export`).
+"""Merged timeline: the traces of all ranks of a run as one Chrome trace (`document.export`).
 
-`lanes` says where every process is drawn and on whose clock, `rows` and `arguments` turn one
-trace into text, `annotations` adds what was concluded, `document` puts the pieces together.
+`lanes` assigns every process its place and clock correction, `rows` and `arguments` turn a trace into JSON,
+`annotations` adds steps, stages and findings, `document` writes the file.
 """

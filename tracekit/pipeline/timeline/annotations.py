@@ -1,4 +1,4 @@
-"""What was concluded, drawn beside what was recorded: steps, stages, and findings where they are."""
+"""Annotations of the timeline: steps, stages and findings above the recorded events."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tracekit.pipeline.timeline.rows import micros, named
 Ints = npt.NDArray[np.int64]
 
 MAX_RANGES = 5_000
-"""Most steps, and most stages, drawn of one process: the longest."""
+"""Most steps, and most stages, drawn per process: the longest."""
 MAX_MARKS = 200
-"""Most intervals of one finding drawn on one process, the longest; the last takes what overlaps."""
+"""Most intervals of a finding drawn per process: the longest."""
 CATEGORY = "tracekit"
 
 _STEPS, _STAGES, _FINDINGS = 1, 1_001, 2_001
 _LANES = 1_000
 _WHOLE_RUN = 1
-"""The process id of what belongs to no process: smaller than that of any."""
+"""Process id of annotations without a process, smaller than any process's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """The text of all rows, how many they are, and how many were left out to bound them."""
+    """The JSON of all rows, their number, and the number left out by the limits."""
 
     text: str
     count: int
@@ -46,7 +46,7 @@ class Annotations:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Steps and stages as they are drawn: process (number), source, step, name, begin, end."""
+    """Steps and stages on the timeline: process (number), source, step, name, begin, end."""
 
     steps: pd.DataFrame
     stages: pd.DataFrame
@@ -54,10 +54,10 @@ class _Drawn:
 
 
 def annotate(measured: Measurements, report: Report, plan: Plan) -> Annotations:
-    """Steps, stages and findings of every process as tracks above it.
+    """Draw the steps, stages and findings of every process as tracks above it.
 
-    A finding stands where its places are: at their time, else during their stage, else their step, of
-    the ranks they name. One that has no place spans the whole timeline, on a track of its own.
+    A finding is drawn at its places, on the ranks they name: at their time, else during their stage, else their step.
+    A finding without a place spans the whole timeline, on its own track.
     """
     drawn = _drawn(measured, plan)
     tally: Counter[str] = Counter()
@@ -76,7 +76,7 @@ def annotate(measured: Measurements, report: Report, plan: Plan) -> Annotations:
 
 
 def _drawn(measured: Measurements, plan: Plan) -> _Drawn:
-    """Steps and stages on the time axis of the timeline."""
+    """List the steps and stages with timeline times, and the end of the timeline."""
     lanes = plan.of_source()
     steps = measured["steps"]
     steps["named"] = ["step" if pd.isna(n) else f"step {int(n)}" for n in steps["step"]]
@@ -89,7 +89,7 @@ def _drawn(measured: Measurements, plan: Plan) -> _Drawn:
 
 
 def _moved(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.DataFrame:
-    """The rows of processes that are drawn: process, source, step, name, begin, length, end."""
+    """Shift the windows of drawn processes to timeline time: process, source, step, name, begin, length, end."""
     numbers: list[int] = []
     shifts_ns: list[int] = []
     places: list[int] = []
@@ -121,7 +121,7 @@ def _moved(frame: pd.DataFrame, lanes: Mapping[str, tuple[Lane, ...]]) -> pd.Dat
 def _ranges(
     rows: pd.DataFrame, pid: int, first: int, what: str, tally: Counter[str]
 ) -> Iterator[str]:
-    """One process' steps or stages, those that overlap on tracks below one another."""
+    """Draw the steps or stages of a process; overlapping ones go on several tracks."""
     if not len(rows):
         return
     ends: list[int] = []
@@ -148,7 +148,7 @@ def _slices(
     args: Sequence[str],
     tally: Counter[str],
 ) -> str:
-    """Intervals as rows."""
+    """Format intervals as trace events."""
     tally["rows"] += len(names)
     texts = map(quoted, names)
     cells = zip(texts, tids, micros(begin), micros(length), args, strict=True)
@@ -162,7 +162,7 @@ def _slices(
 def _findings(
     findings: Sequence[Finding], plan: Plan, drawn: _Drawn, tally: Counter[str]
 ) -> Iterator[str]:
-    """Every finding on a track of its own, in each process where it is."""
+    """Draw every finding on its own track, in each process where it is."""
     by_number = by_process(plan.lanes)
     is_first = True
     for order, finding in enumerate(findings):
@@ -195,7 +195,7 @@ def _findings(
 
 
 def _intervals(place: Place, plan: Plan, drawn: _Drawn) -> Iterator[tuple[int, int, int]]:
-    """(process, begin, end) of what a place names; nothing where that is not in the timeline."""
+    """Find the intervals of a place as (process, begin, end); empty if the place is not in the timeline."""
     lanes = [lane for lane in plan.lanes if _is_at(place, lane)]
     if place.start_ns is not None:
         end_ns = place.start_ns if place.end_ns is None else place.end_ns
@@ -213,7 +213,7 @@ def _intervals(place: Place, plan: Plan, drawn: _Drawn) -> Iterator[tuple[int, i
 
 
 def _rows_at(place: Place, frame: pd.DataFrame, processes: Sequence[int]) -> pd.DataFrame:
-    """The steps or stages of these processes that a place names."""
+    """Select the steps or stages that a place names, in these processes."""
     rows = frame[frame["process"].isin(processes)]
     if place.source is not None:
         rows = rows[rows["source"] == place.source]
@@ -223,12 +223,12 @@ def _rows_at(place: Place, frame: pd.DataFrame, processes: Sequence[int]) -> pd.
 
 
 def _bounds(rows: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
-    """(process, begin, end) of the rows."""
+    """Iterate over (process, begin, end) of the rows."""
     return rows[["process", "begin", "end"]].itertuples(index=False, name=None)
 
 
 def _is_at(place: Place, lane: Lane) -> bool:
-    """Whether a place may lie in a lane: nothing that it names is another."""
+    """Check whether a place can be in a lane: none of the facts that it names differs."""
     source = lane.source
     return (
         place.source in (None, source.name)
@@ -238,7 +238,7 @@ def _is_at(place: Place, lane: Lane) -> bool:
 
 
 def _arguments(finding: Finding) -> str:
-    """What a finding says, as arguments of its intervals."""
+    """Format a finding as the arguments of its intervals."""
     arguments = {
         "rule": finding.rule,
         "severity": finding.severity,

@@ -1,4 +1,4 @@
-"""Recorded arguments as JSON text, and texts that any program reads."""
+"""Recorded arguments as JSON that any program parses."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tracekit.readers.chrome.scan import Json
 Ints = npt.NDArray[np.int64]
 
 ID_ROOM = 2**32
-"""Ids of one source lie in a range of this size; 2**21 sources fit into what a browser counts exactly."""
+"""Size of the id range of one trace; the exact integers of JavaScript hold 2**21 such ranges."""
 _IDS = ("correlation", "External id", "external id")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def quoted(value: object) -> str:
-    """A text as JSON that any program reads; a lone surrogate, which has no character, as U+FFFD."""
+    """Quote a text as JSON; lone surrogates, which many parsers refuse, become U+FFFD."""
     return json.dumps(_SURROGATE.sub("\ufffd", str(value)), ensure_ascii=False)
 
 
 class Arguments:
-    """The recorded arguments of elements as text, ids moved by `shift`."""
+    """The recorded arguments of events as JSON; ids are increased by `shift`."""
 
     def __init__(self, sparse: Mapping[str, SparseColumn], shift: int) -> None:
         self._shift = shift
@@ -42,7 +42,7 @@ class Arguments:
                     self._texts[key] = _category_texts(key, column.categories)
 
     def of(self, ids: Ints, queued: pd.DataFrame | None) -> list[str]:
-        """`,"args":{…}` of each of these elements, ascending; device and stream from `queued`."""
+        """Format `,"args":{…}` for each of these ascending element ids; `queued` supplies device and stream."""
         parts = np.full(len(ids), "", object)
         for key, column in self._columns.items():
             if queued is not None and key in QUEUE:
@@ -60,7 +60,7 @@ class Arguments:
         return [f',"args":{{{part[1:]}}}' if part else "" for part in parts.tolist()]
 
     def _of(self, key: str, values: Any) -> npt.NDArray[np.object_]:
-        """`,"key":value` of each value."""
+        """Format `,"key":value` for each value."""
         if key in self._texts:
             texts_of: npt.NDArray[np.object_] = self._texts[key][values]
             return texts_of
@@ -75,21 +75,21 @@ class Arguments:
 
 
 def _each(template: str, values: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """The template filled with each value."""
+    """Fill the template with each value."""
     texts = np.empty(len(values), object)
     texts[:] = list(map(template.__mod__, values))
     return texts
 
 
 def _category_texts(key: str, categories: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """`,"key":value` of every value that occurs."""
+    """Format `,"key":value` for each distinct value."""
     texts = np.empty(len(categories), object)
     texts[:] = [f",{quoted(key)}:{_json(value)}" for value in categories]
     return texts
 
 
 def _json(value: Any) -> str:
-    """A recorded value as JSON: lists and objects as they were, where they are valid."""
+    """Format a recorded value as JSON; recorded JSON stays as it is if it is valid."""
     if isinstance(value, Json):
         try:
             json.loads(value, parse_constant=_refuse)

@@ -1,4 +1,4 @@
-"""The merged timeline as a file: what every source becomes in its own process, put one after the other."""
+"""The timeline file: writes each source to its own part in parallel, then concatenates the parts."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _TABLES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a merged timeline holds: rows by table of all sources, and what could not be put in.
+    """Contents of a written timeline: rows by table over all sources, and the failures.
 
-    `lanes` are the processes as drawn, `annotations` counts steps, stages and findings.
+    `lanes` are the drawn processes; `annotations` counts steps, stages and findings.
     """
 
     rows: Mapping[str, int]
@@ -63,10 +63,10 @@ def export(
     python: bool = False,
     correct_clocks: bool = True,
 ) -> Exported:
-    """All traces of `paths` as one at `target`, compressed where that ends in .gz; and what is in it.
+    """Merge all traces of `paths` into one file `target` (gzip if it ends in .gz), and return its contents.
 
-    The traces are read twice: to judge them, which tells clocks and findings, and to write them out.
-    `python` keeps Python functions. Raises `TracekitError` when nothing could be read or written.
+    Reads the traces twice: to judge them, which gives clock corrections and findings, and to write them. `python` keeps
+    Python functions. Raises `TracekitError` if no source can be read, or the file cannot be written.
     """
     target = Path(target)
     refuse_unwritable(target)
@@ -107,7 +107,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class Unwritten:
-    """Why a part of the timeline could not be written: the fault of no source, and the end of the export."""
+    """A write error of one part, which is not the fault of its source and ends the export."""
 
     problem: str
     hint: str
@@ -116,7 +116,7 @@ class Unwritten:
 def _written(
     found: Discovery, where: Plan, folder: Path, target: Path, options: Options, *, python: bool
 ) -> Iterator[tuple[str, Mapping[str, int] | Failure | Unwritten]]:
-    """(name of its file, rows by table or why there is none) of every source, in their order."""
+    """Write every source in order, and yield (name of its part, rows by table or its failure)."""
     lanes = where.of_source()
     sources = [source for source in found.sources if source.name in lanes]
     work = partial(
@@ -147,7 +147,7 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
     steps: frozenset[int] | None,
     stages: tuple[str, ...],
 ) -> dict[str, int] | Unwritten:
-    """One source as a file in `folder` that stands on its own between others; its rows by table."""
+    """Write one source to a file in `folder` that can be concatenated with others; returns its rows by table."""
     want = Want(tables=_TABLES, python=python, modules=python)
     candidates = lanes[source.name]
     counts: Counter[str] = Counter()
@@ -174,7 +174,7 @@ def write_source(  # noqa: PLR0913 - all but two are fixed for a whole export
 
 
 def _write_part(part: Path, pieces: Iterable[bytes], target: Path) -> None:
-    """Write the pieces; an `UnwritableError` names the file that the user wants, what reading raises stays as it is."""
+    """Write the pieces to a part; an `UnwritableError` names the user's target, and read errors pass unchanged."""
     waits_elsewhere = part.parent.parent != _room(target)
     wanted = f"{target}, whose parts wait in {part.parent.parent}" if waits_elsewhere else target
     with unwritable(wanted):
@@ -188,12 +188,12 @@ def _write_part(part: Path, pieces: Iterable[bytes], target: Path) -> None:
 
 
 def _member(lane: Lane) -> str:
-    """The name of the file that a source becomes."""
+    """Name the part of a source."""
     return f"{lane.source_number}"
 
 
 def _packed(pieces: Iterable[bytes], *, compressed: bool) -> Iterator[bytes]:
-    """The pieces as one gzip member, or as they are; the same bytes every time."""
+    """Compress the pieces into one gzip member if `compressed`; the same input gives the same bytes."""
     if not compressed:
         yield from pieces
         return
@@ -206,13 +206,13 @@ def _packed(pieces: Iterable[bytes], *, compressed: bool) -> Iterator[bytes]:
 def _document(
     where: Plan, told: Annotations, parts: Sequence[Path], title: str, *, compressed: bool
 ) -> Iterator[bytes]:
-    """The whole file: its facts and annotations, the sources, and the end."""
+    """Yield the whole file: header with facts and annotations, the sources, and the end."""
     facts = {
         "displayTimeUnit": "ms",
         **({} if where.zero_ns is None else {"baseTimeNanoseconds": where.zero_ns}),
         "tracekit": _facts(where, told, title),
     }
-    # Every row brings the comma before it, and the first row must not have one.
+    # Each row starts with a comma; drop that of the first row.
     head = f'{json.dumps(facts)[:-1]},"traceEvents":[{told.text.removeprefix(",")}'
     yield from _packed([head.encode()], compressed=compressed)
     for part in parts:
@@ -223,7 +223,7 @@ def _document(
 
 
 def _facts(where: Plan, told: Annotations, title: str) -> dict[str, Any]:
-    """What the file says of itself: how times and ids were changed, source by source."""
+    """Make the metadata of the file: how times and ids of each source were changed."""
     return {
         "version": VERSION,
         "title": title,
@@ -251,35 +251,35 @@ def _facts(where: Plan, told: Annotations, title: str) -> dict[str, Any]:
 
 
 def _compressed(target: Path) -> bool:
-    """Whether the file is to be gzip."""
+    """Check whether the file is to be gzip."""
     return target.suffix.lower() == ".gz"
 
 
 def _parts_folder(target: Path) -> contextlib.AbstractContextManager[Path]:
-    """A folder for the parts while they wait."""
+    """Make a temporary folder for the parts."""
     room = _room(target)
     return new_folder(room, IN_TMPDIR if room is None else BESIDE)
 
 
 def _room(target: Path) -> Path | None:
-    """Where the parts may wait: beside the file, or where the system keeps such things."""
+    """Find the directory for the parts: next to the file, or None for the system's temporary directory."""
     folder = Path(os.path.realpath(target)).parent
     return folder if os.access(folder, os.W_OK) and not str(folder).startswith("/dev") else None
 
 
 def _refuse_input(target: Path, found: Discovery) -> None:
-    """Raise if the target is one of the files that are read, whatever it is called."""
+    """Raise `TracekitError` if the target is one of the input files, also under another name."""
     if target.exists() and any(map(target.samefile, map(attrgetter("path"), found.sources))):
         raise TracekitError(f"{target}: is one of the files to be read", "name another file")
 
 
 def _is_among(target: Path, found: Discovery) -> bool:
-    """Whether whoever reads the directory again would read the merged timeline too."""
+    """Check whether the timeline is in a directory of the inputs, where the next analysis would read it too."""
     folder = Path(os.path.realpath(target)).parent
     inputs = {Path(os.path.realpath(source.path)).parent for source in found.sources}
     return folder in inputs
 
 
 def _distinct(failures: Sequence[Failure]) -> tuple[Failure, ...]:
-    """Each source once."""
+    """Keep one failure per source."""
     return tuple({failure.source: failure for failure in failures}.values())

@@ -1,4 +1,4 @@
-"""Where each process is drawn in a merged timeline, and by how much its clock is moved."""
+"""Lanes of the timeline: the place of each process, and the shift of its clock."""
 
 from __future__ import annotations
 
@@ -17,28 +17,26 @@ from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements, Source
 
 Process = tuple[str, str | None, int | None, int | None, str | None, str]
-"""Run, role, replica, rank, host, and the pid (where that is unknown, the name of the source)."""
+"""(run, role, replica, rank, host, pid or, where that is unknown, the name of the source)."""
 
 NOTES, HOST = 0, 1
-"""The places of a process: its annotations, its own threads; then its devices, and whatever else it shows."""
+"""Places of a process: its annotations, its own threads; then its devices, and other processes' threads."""
 FIRST_DEVICE, UNKNOWN_DEVICE, FIRST_OTHER = 2, 999, 1_000
 _ROOM = 65_536
 _LARGEST_PID = 2**31 - 1
 _EPOCH_NS = 10**17
-"""Times beyond it count from the Unix epoch; an older one in such a trace is a fault of that row."""
+"""Later times count from the Unix epoch; an earlier one in such a trace is an invalid row."""
 LEAD_NS = 1_000 * 10**9
-"""So long after the zero of the timeline the first ops begin: what was recorded before them, such as
-the span of the profiler itself, must not be before zero, where viewers drop it. They show no lead."""
+"""Time between zero and the first ops; viewers drop events before zero, such as the profiler's own span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One process in one source: its number among all, its name, and what its times are moved by.
+    """One process in one source: its number, its name, and the shift of its times.
 
-    A time t of the source is drawn at t − shift_ns. `offset_ns` is the part of it that corrects the
-    clock of the rank against that of the first one (None: not corrected), known to ± `uncertainty_ns`.
-    `trace_number` makes the ids of this process in this source differ from all others: two processes
-    in one report of nsys have the same ones.
+    A time t of the source is drawn at t − shift_ns. `offset_ns` is the part of the shift that corrects the rank's clock
+    relative to the first rank (None: not corrected), with an uncertainty of ± `uncertainty_ns`. `trace_number` makes the
+    ids of this process unique: two processes in one nsys report share their ids.
     """
 
     number: int
@@ -52,11 +50,11 @@ class Lane:
     uncertainty_ns: int | None = None
 
     def pid(self, place: int) -> int:
-        """The process id under which one place of this process is drawn; 0 is never one."""
+        """Make the process id of one place of this process; never 0."""
         return (self.number + 1) * self.room + min(place, self.room - 1)
 
     def device(self, device: int | None) -> int:
-        """The place of one of its devices."""
+        """Get the place of a device."""
         if device is None or not 0 <= device < UNKNOWN_DEVICE - FIRST_DEVICE:
             return UNKNOWN_DEVICE
         return FIRST_DEVICE + device
@@ -64,10 +62,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every lane in the order in which they are drawn, and the instant that zero stands for.
+    """Every lane in drawing order, and the instant at zero.
 
-    `zero_ns` is None where no clock counts from the epoch. `apart` tells in words what is not on the
-    one clock of the timeline.
+    `zero_ns` is None if no clock counts from the epoch. `apart` describes the lanes that are not on the common clock.
     """
 
     lanes: tuple[Lane, ...]
@@ -75,24 +72,24 @@ class Plan:
     apart: tuple[str, ...] = ()
 
     def of_source(self) -> Mapping[str, tuple[Lane, ...]]:
-        """The lanes of every source, by its name."""
+        """Group the lanes by source name."""
         lanes: dict[str, tuple[Lane, ...]] = {}
         for lane in self.lanes:
             lanes[lane.source.name] = (*lanes.get(lane.source.name, ()), lane)
         return lanes
 
     def processes(self) -> list[Lane]:
-        """The first lane of every process."""
+        """List the first lane of every process."""
         return list(by_process(self.lanes).values())[::-1]
 
 
 def by_process(lanes: Sequence[Lane]) -> dict[int, Lane]:
-    """The first lane of every process by its number, the last process first."""
+    """Index the first lane of every process by its number, last process first."""
     return {lane.number: lane for lane in reversed(lanes)}
 
 
 def lane_of(lanes: Sequence[Lane], pid: int | None) -> Lane | None:
-    """The lane of a process among those of its source; None where it is not drawn."""
+    """Find the lane of a process among those of its source; None if it is not drawn."""
     for lane in lanes:
         if lane.source.pid == pid:
             return lane
@@ -100,10 +97,10 @@ def lane_of(lanes: Sequence[Lane], pid: int | None) -> Lane | None:
 
 
 def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
-    """Where the traces of these measurements are drawn; logs are not.
+    """Plan the lanes of all traces in these measurements; logs are not drawn.
 
-    Ranks on several hosts whose clocks are certainly off are corrected, unless `correct_clocks` is
-    False. Runs, and processes whose clocks cannot be compared, are drawn as if they had begun together.
+    Corrects the clocks of ranks on several hosts where they are certainly off, unless `correct_clocks` is False. Runs, and
+    processes with incomparable clocks, are drawn as if they began together.
     """
     sources = [source for source in measured.sources if source.tool != "log"]
     keys = list(map(process_of, sources))
@@ -123,13 +120,13 @@ def plan(measured: Measurements, *, correct_clocks: bool = True) -> Plan:
 
 
 def process_of(source: Source) -> Process:
-    """What tells the process of a source from all others."""
+    """Make the key that identifies the process of a source."""
     whose = source.name if source.pid is None else str(source.pid)
     return source.run, source.role, source.replica, source.rank, source.host, whose
 
 
 def _drawn_at(key: Process) -> tuple[Any, ...]:
-    """Runs, then ranks, then roles; what is unknown comes last."""
+    """Make the sort key of a process: by run, then rank, then role; unknown values come last."""
     run, role, replica, rank, host, whose = key
     unknown_last = (
         rank is None,
@@ -143,7 +140,7 @@ def _drawn_at(key: Process) -> tuple[Any, ...]:
 
 
 def _names(order: Sequence[Process]) -> list[str]:
-    """`rank 0 actor`, with the run where there are several, with the pid where that is needed."""
+    """Name processes as `rank 0 actor`, with the run if there are several, and the pid if names repeat."""
     several = len(set(map(itemgetter(0), order))) > 1
     names = [_name(key, several) for key in order]
     bearers = Counter(names)
@@ -166,7 +163,7 @@ def _whose(whose: str) -> str:
 
 
 def _corrected(measured: Measurements, lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """The lanes with what their clocks are off by, where that is certain."""
+    """Add the clock corrections that are certain to the lanes."""
     clocks = corrections(measured)
     for lane in lanes:
         correction = clocks.get(_clock(lane.source))
@@ -183,7 +180,7 @@ def _clock(source: Source) -> Owner:
 
 
 def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
-    """The lanes moved so that the first ops on every clock begin together."""
+    """Shift the lanes such that the first ops on every clock begin together."""
     captures = measured["captures"]
     absolute = dict(zip(captures["source"], captures["absolute_time"], strict=True))
     first = _first(measured, captures)
@@ -213,7 +210,7 @@ def _placed(measured: Measurements, lanes: Sequence[Lane]) -> Plan:
 
 
 def _first(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
-    """When each source begins; on a clock that counts from the epoch, times before it do not count."""
+    """Find the start of each source; on an epoch clock, times before `_EPOCH_NS` are ignored."""
     tables = (captures, measured["steps"], measured["stages"])
     starts = pd.concat([table[["source", "ts_ns"]] for table in tables], ignore_index=True)
     from_epoch = starts["source"].isin(captures["source"][captures["absolute_time"]])
@@ -223,7 +220,7 @@ def _first(measured: Measurements, captures: pd.DataFrame) -> dict[str, int]:
 
 
 def _apart(lanes: Sequence[Lane], domains: Sequence[tuple[object, ...]]) -> Iterator[str]:
-    """What is not on the one clock, in words."""
+    """Describe the lanes that are not on the common clock."""
     runs = set(map(attrgetter("source.run"), lanes))
     if len(runs) > 1:
         yield f"{len(runs)} runs: all drawn as if they had begun together"

@@ -1,7 +1,6 @@
-"""One trace as rows of a merged timeline: JSON text, each row begun by a comma.
+"""One trace as rows of the timeline: JSON text, each row with a leading comma.
 
-Numbers stay what they were: times in µs with three decimals, exact to the ns. The ids that join a launch
-to its kernel, and the ends of an arrow, are moved so that no two sources share one.
+Times are µs with three decimals, exact to the ns. Correlation ids and flow ids are shifted to be unique per source.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tracekit.process.memory.levels import DRIVER
 Ints = npt.NDArray[np.int64]
 
 CHUNK = 50_000
-"""Rows turned into text at once."""
+"""Rows formatted at a time."""
 
 _LARGEST_TID = 2**30
 _DEVICE_CATEGORY = {
@@ -36,7 +35,7 @@ _DEVICE_CATEGORY = {
 
 
 def named(pid: int, name: str, place: int, *, what: str = "process", tid: int = 0) -> str:
-    """The rows that name a process or a thread and put it in its place."""
+    """Format the rows that name and sort a process or thread."""
     which = f'"ph":"M","pid":{pid},"tid":{tid}'
     return (
         f',\n{{{which},"name":"{what}_name","args":{{"name":{quoted(name)}}}}}'
@@ -45,7 +44,7 @@ def named(pid: int, name: str, place: int, *, what: str = "process", tid: int = 
 
 
 def micros(ns: Ints) -> list[str]:
-    """Nanoseconds as text in µs, exactly.
+    """Format nanoseconds as exact µs.
 
     >>> micros(np.array([1_234_567, -5]))
     ['1234.567', '-0.005']
@@ -59,9 +58,9 @@ def micros(ns: Ints) -> list[str]:
 
 
 def rows(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[str, int, str]]:
-    """(table, rows, their text) piece by piece; last of all, the names of processes and threads.
+    """Format a trace in chunks: (table, number of rows, their text); the names of processes and threads come last.
 
-    `is_part` says that the trace was cut, so that arrows to what is gone have to go as well.
+    `is_part`: the trace was cut, and flow arrows to removed events are left out.
     """
     places = _Places.of(trace, lane)
     numbers = Arguments({**_told_by_tables(trace), **trace.sparse}, lane.trace_number * ID_ROOM)
@@ -84,7 +83,7 @@ def rows(trace: Trace, lane: Lane, *, is_part: bool) -> Iterator[tuple[str, int,
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Numbers of some rows, as recorded arguments are kept."""
+    """Numbers of some rows, in the form of recorded arguments."""
 
     rows: npt.NDArray[np.int32]
     values: npt.NDArray[Any]
@@ -92,7 +91,7 @@ class _Column:
 
 
 def _told_by_tables(trace: Trace) -> Mapping[str, SparseColumn]:
-    """What tables know and not every format records as an argument: the ids that join rows, and sizes."""
+    """List columns as arguments where formats do not record them as such: ids that join rows, and sizes."""
     columns: dict[str, SparseColumn] = {}
     for key, column in (
         ("correlation", "correlation"),
@@ -113,14 +112,14 @@ def _told_by_tables(trace: Trace) -> Mapping[str, SparseColumn]:
     return columns
 
 
-# Where a row is drawn
+# Tracks of rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """`thread[i]` is the text that puts a row on thread i, `queues` that of every (device, stream).
+    """Tracks of a trace as JSON: `thread[i]` for rows on thread i, `queues` for every (device, stream).
 
-    `own[i]` says whether the host has anything on thread i; `drawn` has the names of (pid, tid).
+    `own[i]`: the host has events on thread i. `drawn` names each (pid, tid).
     """
 
     lane: Lane
@@ -131,7 +130,7 @@ class _Places:
 
     @classmethod
     def of(cls, trace: Trace, lane: Lane) -> _Places:
-        """The places of a trace: its own threads, others' threads, and the queues of its devices."""
+        """Assign tracks to the threads of a trace, threads of other processes, and the queues of its devices."""
         drawn: dict[tuple[int, int], tuple[str, str]] = {}
         queues: dict[tuple[int | None, int | None], str] = {}
         for device, stream in _queues(trace):
@@ -147,7 +146,7 @@ class _Places:
         columns = threads[["thread", "pid", "tid"]].astype(object)
         for number, *recorded in columns.itertuples(index=False, name=None):
             pid_of, tid_of = map(_whole_number, recorded)
-            # Ends of arrows on a device are known by its number and stream alone.
+            # Flow ends on a device name only the device and stream, as pid and tid.
             if number not in own_pids and (pid_of, tid_of) in queues:
                 texts.append(queues[pid_of, tid_of])
                 continue
@@ -161,7 +160,7 @@ class _Places:
         return cls(lane, np.array([*texts, ""], object)[:-1], is_own, drawn, queues)
 
     def names(self, threads: pd.DataFrame) -> str:
-        """The rows that name what was drawn, the recorded names of threads first."""
+        """Format the rows that name the tracks; recorded thread names take precedence."""
         is_named = threads["name"].notna().to_numpy(np.bool_)
         names = threads["name"][is_named].astype(object).map(str)
         recorded = dict(zip(self.thread[is_named], names, strict=True))
@@ -177,7 +176,7 @@ class _Places:
 
 
 def _queues(trace: Trace) -> list[tuple[int | None, int | None]]:
-    """Every (device, stream) on which the trace shows something."""
+    """List every (device, stream) with events."""
     tables = (trace.get(name)[[*QUEUE]] for name in ("device_ops", "device_ranges", "syncs"))
     pairs = pd.concat(tables).drop_duplicates().astype(object)
     rows = pairs.itertuples(index=False, name=None)
@@ -190,19 +189,19 @@ def _place(pid: int, tid: int) -> str:
 
 
 def _tid(recorded: int | None, number: int) -> int:
-    """The thread id as recorded, if every program takes it; else one of our own."""
+    """Get the recorded thread id if viewers accept it, else a substitute."""
     if recorded is None or not 0 <= recorded < _LARGEST_TID:
         return _LARGEST_TID + number
     return recorded
 
 
-# The tables
+# Tables
 
 
 def _table(
     name: str, frame: pd.DataFrame, places: _Places, arguments: Arguments
 ) -> Iterator[tuple[str, int, str]]:
-    """Intervals and allocator instants, with every argument that was recorded."""
+    """Format intervals and allocator events, with all recorded arguments."""
     heads_of = None if name == "memory_ops" else _heads(name, frame)
     for low in range(0, len(frame), CHUNK):
         part = frame.iloc[low : low + CHUNK]
@@ -226,7 +225,7 @@ _INSTANT = ',\n{"ph":"i","s":"t","name":"[memory]","cat":"cpu_instant_event",'
 
 
 def _heads(name: str, frame: pd.DataFrame) -> Callable[[int, int], list[str]]:
-    """A function that gives the beginnings of rows low … high: phase, category and name."""
+    """Make a function that formats the start of rows low … high: phase, category and name."""
     names = _fragments("name", frame["name"].cat.categories)
     name_code = frame["name"].cat.codes.to_numpy()
     if name == "host_ops":
@@ -249,12 +248,12 @@ def _heads(name: str, frame: pd.DataFrame) -> Callable[[int, int], list[str]]:
 
 
 def _fragments(key: str, values: Any) -> npt.NDArray[np.object_]:
-    """`"key":"value",` of each value, and last of none."""
+    """Format `"key":"value",` for each value, then an empty text for none."""
     return np.array([*(f'"{key}":{quoted(value)},' for value in values), ""], object)
 
 
 def _on_queue(part: pd.DataFrame, places: _Places) -> list[str]:
-    """The text that puts each row on its stream."""
+    """Format the track of each row by its device and stream."""
     pairs = part[[*QUEUE]]
     number = np.asarray(pairs.groupby([*QUEUE], dropna=False, sort=False).ngroup(), np.int64)
     first = pairs[~pd.Series(number).duplicated().to_numpy()].astype(object)
@@ -266,7 +265,7 @@ def _on_queue(part: pd.DataFrame, places: _Places) -> list[str]:
 
 
 def _allocated(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, str]]:
-    """The allocated bytes of each device as a counter, as they were after every allocation and free."""
+    """Format the allocated bytes of each device as a counter, after every allocation and free."""
     measured = frame[frame["allocated_bytes"].notna()]
     for key, of_device in measured.groupby(["device_type", "device"], dropna=False, sort=True):
         kind, device = map(_whole_number, key)
@@ -292,7 +291,7 @@ def _text(number: int | None) -> str:
 
 
 def _counters(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, str]]:
-    """Samples of counters; the last part of a name is the argument that held the value."""
+    """Format counter samples; the last part of a counter's name is the argument of its value."""
     heads = []
     for name in frame["name"].cat.categories:
         counter, dot, key = str(name).rpartition(".")
@@ -311,12 +310,12 @@ def _counters(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, 
 
 
 def _windows(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, str]]:
-    """The spans that the profiler says it recorded, on a track among the annotations."""
+    """Format the spans that the profiler reports as recorded, as tracks among the annotations."""
     pid = places.lane.pid(NOTES)
     names = _fragments("name", frame["name"].cat.categories)[frame["name"].cat.codes.to_numpy()]
     begin = micros(frame["ts_ns"].to_numpy(np.int64) - places.lane.shift_ns)
     length = micros(frame["dur_ns"].to_numpy(np.int64))
-    # A track for each: they may overlap in any way.
+    # One track each, because they may overlap partially.
     tids = range(_LARGEST_TID, _LARGEST_TID + len(frame))
     text = f',\n{{"ph":"X","cat":"Trace",%s"pid":{pid},"tid":%d,"ts":%s,"dur":%s}}'
     cells = zip(names.tolist(), tids, begin, length, strict=True)
@@ -326,11 +325,11 @@ def _windows(frame: pd.DataFrame, places: _Places) -> Iterator[tuple[str, int, s
 def _flows(
     frame: pd.DataFrame, ends: npt.NDArray[np.object_], lane: Lane
 ) -> Iterator[tuple[str, int, str]]:
-    """The ends of arrows, at these places; every arrow gets a number of its own."""
+    """Format flow arrows between these tracks, with a new unique id per arrow."""
     is_known = frame["flow"].notna().to_numpy(np.bool_)
     closed, ends = frame[is_known], ends[is_known]
     texts = closed["cat"].cat.categories
-    # An arrow is known by category, name and id together; its name was its category.
+    # Viewers match arrows by category, name and id; the recorded name was the category.
     cats = _fragments("cat", texts) + _fragments("name", texts)
     cats[-1] = '"name":"flow",'
     number = np.asarray(
@@ -354,10 +353,10 @@ def _flows(
 
 
 def _ends(flows: pd.DataFrame, trace: Trace, places: _Places) -> npt.NDArray[np.object_]:
-    """Where each end of an arrow is drawn.
+    """Find the track of each flow end.
 
-    A device is known to flows by the thread under which it was recorded, which says nothing where
-    that is a text (`stream 7`); the op of the device has the number of the arrow as correlation.
+    A flow names its device only by the recorded thread, which is useless if that is a text (`stream 7`). The op on the
+    device has the flow id as its correlation id.
     """
     thread = flows["thread"].to_numpy()
     names: npt.NDArray[np.object_] = places.thread[thread]
@@ -377,7 +376,7 @@ def _ends(flows: pd.DataFrame, trace: Trace, places: _Places) -> npt.NDArray[np.
 
 
 def _linked(flows: pd.DataFrame, trace: Trace) -> pd.DataFrame:
-    """The arrows of which both ends begin with something that is still there."""
+    """Keep the arrows whose ends both start at an event that remains after the cut."""
     starts = pd.concat([trace.get("host_ops")["ts_ns"], trace.get("device_ops")["ts_ns"]])
     ends = flows[flows["ts_ns"].isin(starts)]
     return ends[ends.groupby(["cat", "flow"], observed=True)["flow"].transform("size") > 1]

@@ -1,1 +1,1 @@
-"""Measured tables as bytes: between workers, in the cache and in saved files."""
+"""Binary formats of measured tables: between workers, and in the measurement cache."""

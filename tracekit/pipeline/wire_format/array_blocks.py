@@ -1,6 +1,6 @@
-"""The columns of many tables as a few long arrays, one of each type: a hundred tables of a few rows are kept and sent so.
+"""Columns of many tables concatenated into one long array per dtype.
 
-Each array by itself takes longer to be written and read than its numbers do.
+Hundreds of tables have few rows; serializing each array separately costs more than its data.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from tracekit.model.tables.arrays import Array, Coded, Nullable
 
 Form = str | list[str]
-"""What tells of a column: the name of its type, `?` before it where rows may lack it; of texts that of their codes, and they."""
+"""The layout of a column: dtype name, with a leading `?` if nullable; for texts [dtype of the codes, *texts]."""
 
 _MISSING = "?"
 _TRUTH = np.dtype(np.bool_)
 
 
 class _OfType(NamedTuple):
-    """The arrays of one type, its name, and the form of columns of it of which rows may lack some."""
+    """The arrays of one dtype, its name, and the form of its nullable columns."""
 
     name: str
     nullable: str
@@ -28,10 +28,10 @@ class _OfType(NamedTuple):
 
 
 class Arrays(dict["np.dtype[Any]", _OfType]):
-    """The arrays of all tables in their order, by type."""
+    """The arrays of all tables in order, by dtype."""
 
     def __missing__(self, dtype: np.dtype[Any]) -> _OfType:
-        """None yet of a type; raises `TypeError` for one that is not of numbers."""
+        """Add an empty entry for a dtype; raises `TypeError` if it is not numeric."""
         if dtype.kind not in "biuf":
             raise TypeError(f"an array of {dtype} is not one of numbers")
         none = self[dtype] = _OfType(dtype.str, _MISSING + dtype.str, [])
@@ -39,7 +39,7 @@ class Arrays(dict["np.dtype[Any]", _OfType]):
 
 
 def form_of(array: Array, arrays: Arrays) -> Form:
-    """The form of a column, whose arrays are added to the others. Raises `TypeError` for one that is not of numbers."""
+    """Add a column's arrays to the collector, and return its form. Raises `TypeError` for a non-numeric column."""
     if isinstance(array, Nullable):
         of_type = arrays[array.values.dtype]
         arrays[_TRUTH].arrays.append(array.missing)
@@ -55,19 +55,19 @@ def form_of(array: Array, arrays: Arrays) -> Form:
 
 
 def long_arrays(arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-    """All arrays of each type as one, by the name of the type."""
+    """Concatenate the arrays of each dtype, by dtype name."""
     return {of_type.name: np.concatenate(of_type.arrays) for of_type in arrays.values()}
 
 
 class Blocks:
-    """Long arrays, of which columns are taken in the order in which they were added."""
+    """Long arrays from which columns are taken in the order of their collection."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         self._arrays = arrays
         self._places = dict.fromkeys(arrays, 0)
 
     def columns(self, forms: Iterable[Form], length: int) -> list[Array]:
-        """The columns of these forms; they share the memory of all. Raises `ValueError` or `LookupError` where they are not there."""
+        """Take the columns of these forms, as views. Raises `ValueError` or `LookupError` if they do not exist."""
         return [self._column(form, length) for form in forms]
 
     def _column(self, form: Form, length: int) -> Array:

@@ -1,12 +1,10 @@
-"""What was measured of a source as bytes, and back: numbers as they lie in memory behind a JSON head that says where.
+"""Binary format of one source's measured tables: a JSON header followed by raw arrays.
 
-    magic, then compressed:  length of the head (8 bytes), head, the arrays of all tables
+    magic, then compressed:  length of the header (8 bytes), header, the arrays of all tables
 
-Arrays of one type lie one after the other; each type begins at a multiple of 8 bytes. Key columns that are those of the
-source are left out, and made again of it.
-
-The bytes are our own and lie in a directory of ours; that they are whole and of this form is checked all the same,
-and whatever is wrong with them is a `ValueError`.
+Arrays of one dtype are contiguous; each dtype starts at a multiple of 8 bytes. Key columns equal to those of the source
+are left out and restored from it. Although only tracekit writes these files, reading checks that they are complete and
+well formed, and raises `ValueError` if not.
 """
 
 from __future__ import annotations
@@ -38,11 +36,11 @@ _ALIGNED_BYTES = 8
 _FASTEST = 1
 
 _SOURCE_FIELDS = {field.name for field in fields(Source)} - {"path", "node"}
-"""What a source says besides where it lies now."""
+"""The fields of a source that do not depend on its current location."""
 
 
 def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
-    """What was measured of `source`, as bytes. Raises `TypeError` for what JSON cannot hold."""
+    """Serialize the measurements of `source`. Raises `TypeError` for values that JSON cannot represent."""
     arrays = Arrays()
     records = [_part_json(part, source, arrays) for part in parts]
     blocks = long_arrays(arrays)
@@ -58,11 +56,11 @@ def packed(parts: Sequence[MeasuredSource], source: Source) -> bytes:
 
 
 def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
-    """What was measured of `source` as `packed` wrote it; raises `ValueError` for anything else."""
+    """Parse the measurements of `source`; raises `ValueError` for malformed data."""
     if not data.startswith(_MAGIC):
         raise ValueError("another form")
     try:
-        # A bytearray: arrays that share it may be written to, as those that were measured now.
+        # A bytearray keeps the arrays writable, like fresh measurements.
         content = bytearray(deflate.decompress(data[len(_MAGIC) :]))
         head_end = _HEAD_LENGTH_BYTES + int.from_bytes(content[:_HEAD_LENGTH_BYTES], "little")
         records, lengths = json.loads(content[_HEAD_LENGTH_BYTES:head_end])
@@ -73,7 +71,7 @@ def unpacked(data: bytes, source: Source) -> tuple[MeasuredSource, ...]:
 
 
 def _part_json(part: MeasuredSource, source: Source, arrays: Arrays) -> dict[str, Any]:
-    """One process as its head has it; its arrays are added."""
+    """Encode one process for the header, and collect its arrays."""
     labels = Labels(part.source)
     return {
         "source": _changes(part.source, source),
@@ -87,7 +85,7 @@ def _part_json(part: MeasuredSource, source: Source, arrays: Arrays) -> dict[str
 
 
 def _part(record: Mapping[str, Any], source: Source, blocks: Blocks) -> MeasuredSource:
-    """One process as its head has it."""
+    """Decode one process from the header."""
     completed = _changed(source, record["source"])
     labels = Labels(completed)
     return MeasuredSource(
@@ -104,7 +102,7 @@ def _part(record: Mapping[str, Any], source: Source, blocks: Blocks) -> Measured
 def _each(
     tables_by_question: Mapping[str, Mapping[str, Any]], change: Callable[[str, Any], Any]
 ) -> dict[str, dict[str, Any]]:
-    """The tables of every question, each as `change` makes it of its name and itself."""
+    """Apply `change` to (name, table) of every table of every question."""
     changed: dict[str, dict[str, Any]] = {}
     for question, tables in tables_by_question.items():
         changed[question] = {name: change(name, table) for name, table in tables.items()}
@@ -112,7 +110,7 @@ def _each(
 
 
 def _changes(now: Source, before: Source) -> dict[str, Any]:
-    """What the reader completed of a source. Raises `TypeError` where that is nothing for JSON."""
+    """Encode the source fields that the reader completed. Raises `TypeError` for values that JSON cannot represent."""
     changes: dict[str, Any] = {}
     for name in _SOURCE_FIELDS:
         value = getattr(now, name)
@@ -124,7 +122,7 @@ def _changes(now: Source, before: Source) -> dict[str, Any]:
 
 
 def _changed(source: Source, changes: Mapping[str, Any]) -> Source:
-    """The source as its reader completed it."""
+    """Apply the fields that the reader completed to a source."""
     values = dict(changes)
     if "notes" in values:
         values["notes"] = _notes(values["notes"])
@@ -132,7 +130,7 @@ def _changed(source: Source, changes: Mapping[str, Any]) -> Source:
 
 
 def _notes_json(notes: Iterable[Note]) -> list[dict[str, Any]]:
-    """Notes by the names of their fields."""
+    """Encode notes as objects."""
     records = []
     for note in notes:
         record = {field.name: getattr(note, field.name) for field in fields(Note)}
@@ -141,7 +139,7 @@ def _notes_json(notes: Iterable[Note]) -> list[dict[str, Any]]:
 
 
 def _notes(records: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
-    """The notes of these records; lists in their data were tuples."""
+    """Decode notes; lists in their data were tuples."""
     notes = []
     for record in records:
         data = dict(record["data"])
@@ -153,14 +151,14 @@ def _notes(records: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
 
 
 def _holding_json(holding: Holding | None) -> dict[str, Any] | None:
-    """What a process holds, its sets as lists."""
+    """Encode a description of a trace, its sets as lists."""
     if holding is None:
         return None
     return {**asdict(holding), "steps": sorted(holding.steps), "stages": sorted(holding.stages)}
 
 
 def _holding(record: Mapping[str, Any] | None) -> Holding | None:
-    """What a process holds."""
+    """Decode a description of a trace."""
     if record is None:
         return None
     steps, stages = frozenset(record["steps"]), frozenset(record["stages"])
@@ -168,7 +166,7 @@ def _holding(record: Mapping[str, Any] | None) -> Holding | None:
 
 
 def _columns_json(columns: Columns, arrays: Arrays, labels: Labels) -> list[Any]:
-    """[rows, the form of each column]; the names of the columns are those of the table, or of all but its keys."""
+    """Encode a table as [rows, form of each column], without key columns that are equal to those of the source."""
     all_arrays: Mapping[str, Array] = columns.arrays
     if isinstance(all_arrays, Keyed) and all_arrays.sources == ((labels.values, columns.length),):
         all_arrays = all_arrays.measured
@@ -176,7 +174,7 @@ def _columns_json(columns: Columns, arrays: Arrays, labels: Labels) -> list[Any]
 
 
 def _columns(name: str, record: Sequence[Any], blocks: Blocks, labels: Labels) -> Columns:
-    """The rows of one table. Raises `ValueError` for keys that are left out of no rows."""
+    """Decode one table. Raises `ValueError` if its keys are left out and it has no rows."""
     length, forms = record
     arrays = blocks.columns(forms, length)
     names = list(TABLES[name].columns)
@@ -188,7 +186,7 @@ def _columns(name: str, record: Sequence[Any], blocks: Blocks, labels: Labels) -
 
 
 def _long_arrays(content: bytearray, start: int, lengths: Mapping[str, int]) -> dict[str, Any]:
-    """The arrays that lie one after the other from `start` on, by the names of their types."""
+    """Read the consecutive arrays from `start` on, by dtype name."""
     arrays = {}
     for dtype, length in lengths.items():
         arrays[dtype] = array = np.frombuffer(content, dtype, length, start)

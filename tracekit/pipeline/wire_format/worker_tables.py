@@ -1,4 +1,4 @@
-"""What travels from the workers, and how many small parts of it become few large ones."""
+"""Results of workers: their serialization, and merging many small tables into few large ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tracekit.pipeline.wire_format.array_blocks import Arrays, Blocks, form_of, 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSource:
-    """What travels from a worker: measured tables by analysis, nothing of the trace itself."""
+    """Result of a worker for one process: measured tables by analysis, and nothing of the trace itself."""
 
     source: Source
     tables: Mapping[str, Tables]
@@ -34,17 +34,17 @@ class MeasuredSource:
     simulated: bool
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     holding: Holding | None = None
-    """What its process holds, where only a part was asked for; not kept, it has no frames of its own."""
+    """Description of the process if only a part was selected; without a selected part it has no tables."""
     faults: tuple[Fault, ...] = ()
     original: str | None = None
-    """The source that holds as much or more of the same recording, and counts in place of this one."""
+    """The source with as much or more of the same recording, which counts instead of this one."""
 
     def __getstate__(self) -> list[Any]:
-        """What travels: the tables as a few long arrays, in half of the time that their own many take."""
+        """Pickle the tables as a few long arrays, in half the time of many small ones."""
         return [_sent(self.tables), *_OTHERS(self)]
 
     def __setstate__(self, state: list[Any]) -> None:
-        """Fill a new object with what travelled."""
+        """Restore a pickled object."""
         for name, value in zip(_FIELDS, (_arrived(state[0]), *state[1:]), strict=True):
             object.__setattr__(self, name, value)
 
@@ -54,7 +54,7 @@ _OTHERS = attrgetter(*_FIELDS[1:])
 
 
 def _sent(tables: Mapping[str, Tables]) -> Any:
-    """The tables as what tells of each, and all of their arrays by type; as they are where some are not of numbers."""
+    """Pack tables as descriptions plus long arrays per dtype; unchanged if a column is not numeric."""
     arrays = Arrays()
     descriptions: dict[str, dict[str, Any]] = {}
     try:
@@ -70,7 +70,7 @@ def _sent(tables: Mapping[str, Tables]) -> Any:
 
 
 def _arrived(sent: Any) -> Mapping[str, Tables]:
-    """The tables that were sent."""
+    """Unpack the tables of a transfer."""
     if not isinstance(sent, tuple):
         tables: Mapping[str, Tables] = sent
         return tables
@@ -90,21 +90,21 @@ def _arrived(sent: Any) -> Mapping[str, Tables]:
 def _apart(
     arrays: Mapping[str, Array],
 ) -> tuple[tuple[SourceRows, ...] | None, Mapping[str, Array]]:
-    """(the sources of all rows where the key columns are not made yet, the columns that are)."""
+    """Split (sources of all rows if the key columns are not built yet, the columns that are)."""
     return (arrays.sources, arrays.measured) if isinstance(arrays, Keyed) else (None, arrays)
 
 
 Measured = Outcome[tuple[MeasuredSource, ...]]
 
 BATCH = 64
-"""Sources whose tables are put together as they come."""
+"""Number of sources whose tables are merged at a time, as they arrive."""
 
 
 def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator[Measured]:
-    """The outcomes in their order, the tables of every `BATCH` of them put together in the first that has any.
+    """Merge the tables of every `BATCH` outcomes into the first outcome with any, and keep the order.
 
-    A thousand sets of small tables take many times the memory of one large set. What the analyses
-    `folding` measured stays apart: it is folded first.
+    A thousand sets of small tables take many times the memory of a large set. Tables of the analyses `folding` stay
+    separate, because they are folded first.
     """
     remaining = iter(outcomes)
     while batch := list(islice(remaining, BATCH)):
@@ -116,7 +116,7 @@ def together(outcomes: Iterable[Measured], folding: Collection[str]) -> Iterator
 def joined(
     values: Sequence[tuple[MeasuredSource, ...]], folding: Collection[str]
 ) -> list[tuple[MeasuredSource, ...]]:
-    """The same sources, their tables put together in the first process of all; what is of `folding` stays apart."""
+    """Merge the tables of all sources into the first process; those of `folding` stay separate."""
     joining: list[Tables] = []
     lighter: list[list[MeasuredSource]] = []
     for value in values:
@@ -138,7 +138,7 @@ def joined(
 
 
 def put_together(parts: Sequence[Tables]) -> Tables:
-    """The tables of several sources as one of each name."""
+    """Concatenate the tables of several sources by table name."""
     by_name: dict[str, list[Columns]] = defaultdict(list)
     for tables in parts:
         for name, rows in tables.items():
@@ -147,21 +147,21 @@ def put_together(parts: Sequence[Tables]) -> Tables:
 
 
 def all_of(parts: Iterable[object], name: str) -> Iterator[Any]:
-    """What all of the parts hold under one name, one after the other."""
+    """Chain an iterable attribute of all parts."""
     return chain.from_iterable(map(attrgetter(name), parts))
 
 
 LARGE_FILE_BYTES = 16 * 2**20
-"""For files of this size on, memory that is free is kept for what comes next of them: a gigabyte of text is 60 MB of gzip."""
+"""From this size on, freed memory is kept for the next allocations: 60 MB of gzip are a gigabyte of text."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES, _LARGEST_ARRAY = 2**30, 2**30
 
 
 def keep_memory() -> None:
-    """Nothing; memory that arrays leave free stays with the process, where the allocator can be told so (glibc).
+    """Make the allocator (glibc) keep freed memory in the process.
 
-    To get it anew from the system for every array is a fifth of the work on a large file.
+    Requesting it from the system again for every array takes a fifth of the work on a large file.
     """
     with suppress(AttributeError, OSError, TypeError):
         allocator = ctypes.CDLL(None)
@@ -170,14 +170,14 @@ def keep_memory() -> None:
 
 
 def give_back() -> None:
-    """Nothing; memory that is free goes back to the system, where the allocator can be asked for it (glibc).
+    """Return freed memory to the system (glibc).
 
-    What was put together has left holes of a few hundred MB that what comes next does not fit into.
+    Merging leaves holes of a few hundred MB that later allocations do not fit into.
     """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def light_text() -> AbstractContextManager[None]:
-    """Column names and other small texts as Python's own: a third of judging was their conversion."""
+    """Store column names and other small texts as Python strings in pandas; converting them took a third of judging."""
     return pd.option_context("mode.string_storage", "python")
