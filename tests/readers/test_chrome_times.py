@@ -224,6 +224,17 @@ def test_merged_ranks_are_a_trace_each_and_never_linked(tmp_path, scanner):
         assert trace.meta["element_count"] == 20
 
 
+def test_elements_without_a_rank_label_in_a_merged_file_are_counted(tmp_path, scanner):
+    """Three ops of a process without a label; its metadata are not counted."""
+    alone = [{"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}}]
+    alone += [op("aten::mul", 10 * start, 5) | {"pid": 7} for start in range(3)]
+    rows = [*labelled(program(), "[TP00]"), *labelled(program(), "[TP01]", 1), *alone]
+    first, second = tracekit.load_all(write(tmp_path / "merged.json", rows))
+    counts = {note.code: note.count for note in first.notes}
+    assert counts == {"merged-ranks": 2, "no-rank-label": 3}
+    assert second.notes == ()
+
+
 LAYOUTS = {
     ("TP00", "TP03"): (0, 3),
     ("TP00-DP00", "TP01-DP01"): (0, 1),

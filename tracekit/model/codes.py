@@ -174,6 +174,7 @@ CODES: Mapping[str, str] = {
     "no-duration": "events without an end",
     "no-name": "rows whose name is not in the file",
     "no-time": "events without a usable start",
+    "no-rank-label": "events of processes without a rank label",
     "negative-time": "rows from before the recording began",
     "not-understood": "what is not understood, and left aside",
     "unlinked-left-out": "device work of which the launch was not recorded, where steps were chosen",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def lines(
 ) -> Iterator[tuple[int, str | None]]:
     """Yield (line number from 1, text); the text is None for a line over the size limit.
 
-    Only a line feed ends a line.
+    Only a line feed ends a line. A byte-order mark before the first line is not part of it.
     """
     number, tail, skipping = 0, b"", False
     for block in unpack.blocks(path, losses, careful=careful, on_bytes=on_bytes):
@@ -30,14 +31,21 @@ def lines(
         for line in complete:
             number += 1
             long = skipping or len(line) > MAX_LINE_BYTES
-            yield number, None if long else line.decode("utf-8", "replace")
+            yield number, None if long else _decode_line(line, number)
             skipping = False
         if len(tail) > MAX_LINE_BYTES:
             tail, skipping = b"", True
     if skipping:
         yield number + 1, None
     elif tail:
-        yield number + 1, tail.decode("utf-8", "replace")
+        yield number + 1, _decode_line(tail, number + 1)
+
+
+def _decode_line(line: bytes, number: int) -> str:
+    """Decode one line; bytes that are not UTF-8 become U+FFFD."""
+    if number == 1:
+        line = line.removeprefix(BOM_UTF8)
+    return line.decode("utf-8", "replace")
 
 
 def log_notes(

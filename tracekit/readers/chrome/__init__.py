@@ -113,6 +113,11 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
         return [_trace(complete(source, facts), want, rows, notes, meta)]
     of_rows = np.take(labelled.rank_of_pid, pid.codes, mode="wrap")
     notes.append(processes.merged_note(labelled.ranks, source.name))
+    unlabelled = (of_rows < 0) & ~rows.is_of("meta", "ignored")
+    if unlabelled.any():
+        message = "elements of processes without a rank label were left out"
+        count = int(np.count_nonzero(unlabelled))
+        notes.append(Note("warning", "no-rank-label", message, source.name, count))
     traces = []
     for place, rank in enumerate(labelled.ranks):
         is_kept = of_rows == place
