@@ -92,12 +92,10 @@ def unexplained_ratio(measured: Measurements, sections: Sequence[Section]) -> tu
 def _of_captures(measured: Measurements, times: list[Unexplained]) -> list[Unexplained]:
     """Rescale the times to captures including their start-up, which is explained, like the shares of the headline."""
     of_runs = prefixes(measured)
-    walls = job(measured).walls
-    step_ns = float(walls["wall_ns"].sum())
+    step_ns = float(job(measured).walls["wall_ns"].sum())
     if not of_runs or not step_ns:
         return times
-    steps = walls.groupby("run", dropna=False)["wall_ns"].size().to_numpy().mean()
-    before_ns = sum(prefix.start_up_ns for prefix in of_runs) * steps
+    before_ns = sum(each.start_up_ns * job(measured).of(each.run).count for each in of_runs)
     longer = 1 + before_ns / step_ns
     return [replace(each, window_ns=each.window_ns * longer) for each in times]
 

@@ -81,7 +81,7 @@ def _drawn(measured: Measurements, plan: Plan) -> _Drawn:
     steps = measured["steps"]
     steps["named"] = ["step" if pd.isna(n) else f"step {int(n)}" for n in steps["step"]]
     stages = stage_rows(measured)
-    stages["named"] = stages["canonical"].astype(str)
+    stages = stages.assign(named=stages["canonical"].astype(str))
     steps, stages = _moved(steps, lanes), _moved(stages, lanes)
     captures = _moved(measured["captures"].assign(named="", step=None), lanes)
     ends = np.concatenate([steps["end"], stages["end"], captures["end"]])
