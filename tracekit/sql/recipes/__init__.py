@@ -1,4 +1,4 @@
-"""Statements with a name: one `.sql` file each, whose first line says what it answers."""
+"""Named SQL recipes: one `.sql` file each, whose first line states the question it answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SUFFIX = ".sql"
 
 @cache
 def names() -> tuple[str, ...]:
-    """The names of all recipes, in order."""
+    """List the names of all recipes in order."""
     paths = sorted(map(attrgetter("name"), files(__name__).iterdir()))
     return tuple(name.removesuffix(_SUFFIX) for name in paths if name.endswith(_SUFFIX))
 
 
 def statement(name: str) -> str:
-    """The statement of a recipe; raises `TracekitError` where there is none of that name."""
+    """Read the SQL of a recipe; raise `TracekitError` if there is no recipe of that name."""
     if name not in names():
         near = did_you_mean(name, names())
         raise TracekitError(f"no recipe {name!r}{near}", "tracekit sql --recipes lists them")
@@ -28,5 +28,5 @@ def statement(name: str) -> str:
 
 
 def answer(name: str) -> str:
-    """What a recipe answers: its first line."""
+    """Read a recipe's question: its first line."""
     return statement(name).splitlines()[0].removeprefix("--").strip()
