@@ -160,7 +160,7 @@ def _hire(payload: bytes, preload: list[str], others: Sequence[Connection[Any, A
 
 
 def _start_method() -> str:
-    """Choose the start method: fork if this process has a single thread (as on the command line), else forkserver or spawn."""
+    """Choose the start method: fork if this process has one thread (as on the command line), else forkserver or spawn."""
     tasks = Path("/proc/self/task")
     if sys.platform == "linux" and tasks.is_dir() and len(list(tasks.iterdir())) == 1:
         return "fork"
@@ -284,7 +284,7 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _leave_with(driver: int, parent: int) -> None:
-    """Wait until the process `driver` or our `parent` has ended, then terminate this process; kill it after the grace period.
+    """Terminate this process once `driver` or our `parent` has ended; kill it after the grace period.
 
     Runs in a thread. PR_SET_PDEATHSIG would fire when the *thread* that started this process ends, and workers forked from
     a fork server are not children of the driver.

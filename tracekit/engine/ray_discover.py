@@ -98,7 +98,7 @@ def _same(stamps: Sequence[Stamp]) -> list[bool]:
 def _stamp(path: str) -> Stamp | None:
     """Read the identity of a file: path, inode, size and modification time. None if it cannot be read."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - the path as it stands, of another node too
+        status = os.stat(path)  # noqa: PTH116 - the path unchanged; it may be from another node
     except (OSError, ValueError):
         return None
     return path, status.st_ino, status.st_size, status.st_mtime_ns

@@ -136,7 +136,7 @@ CODES: Mapping[str, str] = {
     "too-many": "more of something than is read; count, most",
     "truncated-report": "a report that is cut off or damaged; here: the version of nsys here, says: nsys's words",
     "unfit": "saved measurements, noise or a report of tracekit that cannot be used",
-    # Notes on what was passed over, and on what was chosen.
+    # Notes on skipped files and on selections.
     IGNORED: "a file that was passed over; why: a code of above, and that code's data",
     RECOGNIZED: "a file that is known and not read; kind: of recording, form, why, and that code's data",
     "left-out": "sources that are none of what was asked for; by: rank, step or stage",
@@ -177,7 +177,7 @@ CODES: Mapping[str, str] = {
     "negative-time": "rows from before the recording began",
     "not-understood": "what is not understood, and left aside",
     "unlinked-left-out": "device work of which the launch was not recorded, where steps were chosen",
-    # What a text or its packing lost.
+    # Losses in a text or its compression.
     "damaged": "damage that was passed over; size_bytes, or of a database table, rows, says",
     "gzip-crc": "a gzip stream with another checksum",
     "gzip-damaged": "a gzip stream that is damaged",

@@ -33,7 +33,7 @@ QUEUE = ("device", "stream")
 """Key columns of one work queue of a process."""
 
 ROOM = 2**20
-"""Maximum size of a direct-address table of keys before sorting is cheaper; up to four entries per row are always allowed."""
+"""Maximum size of a direct-address table of keys; four entries per row are always allowed. Beyond, sorting is cheaper."""
 
 FEWER = 2**20
 """Row count below which keys are numbered in C if available; beyond, pandas is as fast."""

@@ -296,7 +296,7 @@ def innermost(
 
 
 class Swept(NamedTuple):
-    """Cumulated time of one op of each class: before each op starts and ends for its class, and at other edges for all classes.
+    """Cumulated time of one op per class: at the start and end of each op for its class, at other edges for all classes.
 
     `edges` has one row per class. `rests` lists the times and remainders of each class that are not included.
     """

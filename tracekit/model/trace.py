@@ -382,7 +382,7 @@ class _Described(Frames):
     """Frames with documentation in `attrs`."""
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """Get a table as a frame with its documentation in `attrs`; raise `TracekitError` that lists the tables if it is absent."""
+        """Get a table as a documented frame; raise `TracekitError` that lists the tables if it is absent."""
         if name not in self:
             near = did_you_mean(name, self)
             raise TracekitError(

@@ -248,7 +248,7 @@ def _kendall(y: Floats) -> float:
 def _hamed_rao(y: Floats, residuals: Floats) -> float:
     """Compute the one-sided p with the variance inflated by autocorrelation of the detrended ranks over lags 1 to 3."""
     n = len(y)
-    # Equal residuals share a rank: those of a perfect line are not autocorrelated, they are no noise at all.
+    # Equal residuals share a rank: those of a perfect line are not noise, and not autocorrelated.
     _, place, equal = np.unique(residuals, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(equal) - (equal - 1) / 2)[place]
     ranks -= ranks.mean()

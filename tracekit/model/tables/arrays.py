@@ -36,7 +36,7 @@ FEW_TEXTS = 64
 """Cache the CategoricalDtype of columns with at most this many texts."""
 
 
-# Coded and Nullable are immutable by convention: frozen dataclasses take twice as long to make, and a file makes thousands.
+# Coded and Nullable are immutable by convention: making frozen ones takes twice as long, and a file makes thousands.
 @dataclass(slots=True, eq=False)
 class Coded:
     """Texts as codes into `texts`; code -1 is missing."""
