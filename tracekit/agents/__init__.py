@@ -1,4 +1,4 @@
-"""What a program that talks asks of tracekit: tools with bounded answers over the profiles below some directories.
+"""MCP server: tools with bounded answers about the profiles below given directories.
 
-`server` speaks the Model Context Protocol and alone imports its library; all else are plain functions.
+Only `server` imports the MCP library; everything else is plain functions.
 """

@@ -1,4 +1,4 @@
-"""What a client sends for a tool → the dataclass of its arguments; what does not fit is said in plain words."""
+"""Parsing of tool arguments: a client's JSON becomes a dataclass, and mismatches become readable errors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _CALLED = {
 
 
 def input_schema(kind: type) -> dict[str, Any]:
-    """The JSON Schema of the arguments of a tool, which takes no others."""
+    """Build the JSON Schema of a tool's arguments, which allows no others."""
     return {**schema_of(kind), "additionalProperties": False}
 
 
 def read_arguments(kind: type[T], given: Mapping[str, Any]) -> T:
-    """The arguments as their dataclass; raises `TracekitError` for what is missing, unknown or of another type."""
+    """Parse the arguments into their dataclass; raise `TracekitError` if one is missing, unknown or of the wrong type."""
     hints = get_type_hints(kind, include_extras=True)
     expected = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for name in given:
@@ -50,7 +50,7 @@ def read_arguments(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def _value(name: str, value: Any, hint: Any) -> Any:
-    """The value of one argument as its annotation has it."""
+    """Convert one argument to the type of its annotation."""
     kind, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for candidate in kinds:
@@ -65,7 +65,7 @@ _MISFIT = object()
 
 
 def _fitting(value: Any, kind: Any) -> Any:
-    """The value as this type, `_MISFIT` where it is none; a list or an object may come as its JSON text."""
+    """Convert a value to a type, or return `_MISFIT`; a list or an object may be given as JSON text."""
     origin = get_origin(kind) or kind
     if origin in (tuple, Mapping):
         return _container(value, origin)
@@ -77,7 +77,7 @@ def _fitting(value: Any, kind: Any) -> Any:
 
 
 def _container(value: Any, kind: Any) -> Any:
-    """The list of texts as a tuple, or the object of scalars; `_MISFIT` for anything else."""
+    """Convert a list of texts to a tuple, or accept an object of scalars; `_MISFIT` for anything else."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
             value = json.loads(value)
@@ -92,7 +92,7 @@ def _container(value: Any, kind: Any) -> Any:
 
 
 def _in_range(name: str, value: Any, extras: Any) -> Any:
-    """The value, if it is within the bounds of its argument."""
+    """Check a value against the range of its argument."""
     for bounds in extras:
         if isinstance(bounds, range) and isinstance(value, int) and value not in bounds:
             hint = f"from {bounds.start:,} to {bounds.stop - 1:,}"
@@ -101,13 +101,13 @@ def _in_range(name: str, value: Any, extras: Any) -> Any:
 
 
 def _called(value: Any) -> str:
-    """What a value is, in words."""
+    """Name the type of a value in words."""
     if isinstance(value, list):
         return "a list"
     return _CALLED[Mapping if isinstance(value, dict) else type(value)]
 
 
 def _doc(hint: Any) -> str:
-    """What an argument means."""
+    """Extract an argument's description from its annotation."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((extra for extra in extras if isinstance(extra, str)), "")

@@ -1,4 +1,4 @@
-"""How much one answer holds: whoever reads it pays for every character."""
+"""Size limits of answers: the reader pays for every character."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from tracekit.model.labels import bounded
 from tracekit.model.report import Cell
 
 TEXT = 16_000
-"""Characters of the text of an answer."""
+"""Characters of an answer's text."""
 
 ROWS = 500
-"""Rows of one answer at most."""
+"""Rows per answer."""
 
 ROW_CHARACTERS = 32_000
-"""Characters of the rows of one answer, as JSON."""
+"""Characters of an answer's rows as JSON."""
 
 CELL = 300
-"""Characters of one cell; a longer one ends in its length and a hash."""
+"""Characters per cell; a longer text is truncated and ends in its length and a hash."""
 
 DOCUMENT = 120_000
 """Characters of a resource."""
 
 LISTED = 200
-"""Entries of a list that has no pages."""
+"""Entries of a list without paging."""
 
 SENTENCE = 600
 """Characters of a sentence in a list."""
 
 
 def text_within(text: str, rest: str, most: int = TEXT) -> str:
-    """The text, or as many of its lines as fit, and then that it was cut, and how to have the `rest`."""
+    """Truncate a text at a line break and append a notice, with `rest` saying how to get the remainder."""
     text = text.rstrip("\n")
     if len(text) <= most:
         return text
@@ -41,12 +41,12 @@ def text_within(text: str, rest: str, most: int = TEXT) -> str:
 
 
 def cell_within(value: Cell) -> Cell:
-    """The cell, a long text cut."""
+    """Truncate a long text cell."""
     return bounded(value, CELL) if isinstance(value, str) else value
 
 
 def rows_within(rows: Sequence[Sequence[Cell]], limit: int) -> tuple[tuple[Cell, ...], ...]:
-    """The first rows, at most `limit` and as many as fit; the first is always among them."""
+    """Take the first rows, up to `limit` and the size limit, but at least one."""
     first: list[tuple[Cell, ...]] = []
     size = 0
     for row in rows[: min(limit, ROWS)]:
@@ -59,7 +59,7 @@ def rows_within(rows: Sequence[Sequence[Cell]], limit: int) -> tuple[tuple[Cell,
 
 
 def sentences_within(texts: Sequence[str], most: int = LISTED) -> tuple[str, ...]:
-    """The first of these sentences, long ones cut; the last says how many more there are."""
+    """Take the first sentences and truncate long ones; the last entry counts the omitted ones."""
     first = [bounded(text, SENTENCE) for text in texts[:most]]
     if len(texts) > most:
         first.append(f"… and {len(texts) - most:,} more")

@@ -1,4 +1,4 @@
-"""The tool `compare`: whether a change helped, and how surely."""
+"""The tool `compare`: whether a change helped, and how certain that is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIDE = "a directory of runs, one run, saved measurements or a saved report; sev
 
 @dataclass(frozen=True, slots=True)
 class CompareArguments:
-    """Two sides."""
+    """Arguments of the tool `compare`: the two sides."""
 
     base: Annotated[str | tuple[str, ...], f"Before: {_SIDE}."]
     opt: Annotated[str | tuple[str, ...], f"After: {_SIDE}."]
@@ -58,7 +58,7 @@ class CompareAnswer:
 
 
 def compare(roots: Roots, asked: CompareArguments) -> tuple[str, CompareAnswer]:
-    """The first screen of a comparison, as text and as data."""
+    """Compare two sides; return the first screen as text and as data."""
     if not 0 <= asked.min_effect_percent < 100:
         raise TracekitError(
             f"argument 'min_effect_percent' is {asked.min_effect_percent}", "from 0 to below 100"
@@ -73,7 +73,7 @@ def compare(roots: Roots, asked: CompareArguments) -> tuple[str, CompareAnswer]:
 
 
 def _side(roots: Roots, given: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The paths of one side."""
+    """Resolve the paths of one side."""
     paths = (given,) if isinstance(given, str) else given
     if not paths:
         raise TracekitError("a side of the comparison names no path", "give both `base` and `opt`")
@@ -83,7 +83,7 @@ def _side(roots: Roots, given: str | tuple[str, ...]) -> tuple[str, ...]:
 def _answer(
     base: tuple[str, ...], opt: tuple[str, ...], comparison: Comparison, top: int
 ) -> CompareAnswer:
-    """The comparison as data."""
+    """Convert a comparison to data."""
     report = report_comparison(comparison)
     return CompareAnswer(
         base=base,

@@ -1,4 +1,4 @@
-"""The lines that a client sends, as JSON-RPC has them, and the errors that answer malformed ones."""
+"""JSON-RPC lines from a client, and the error responses to malformed ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 LINE_BYTES = 16 << 20
-"""A longer line is refused, and passed over without being kept."""
+"""Size limit of a line; a longer one is refused and skipped without storing it."""
 
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
@@ -16,9 +16,9 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]|[^\s{}\[\]:,"]+')
 
 
 def refusal(line: bytes, is_notification: Callable[[bytes], bool]) -> str:
-    """The error that answers a line which is no message of JSON-RPC 2.0; empty for a message and for an empty line.
+    """Build the error response to a line that is not a JSON-RPC 2.0 message; empty for a message or an empty line.
 
-    `is_notification` tells how the library of the protocol reads a line; it raises ValueError where it cannot.
+    `is_notification` parses a line with the protocol library; it raises ValueError if the line is not a message.
     """
     if not line.strip():
         return ""
@@ -30,7 +30,7 @@ def refusal(line: bytes, is_notification: Callable[[bytes], bool]) -> str:
 
 
 def _problem(line: bytes, is_notification: Callable[[bytes], bool]) -> tuple[int, str]:
-    """(the code of the error, what is wrong with a line); nothing is wrong where that is empty."""
+    """Find what is wrong with a line: (error code, message); the message is empty if the line is valid."""
     try:
         is_misread = is_notification(line) and "id" in json.loads(line)
     except ValueError as error:
@@ -44,13 +44,13 @@ def _problem(line: bytes, is_notification: Callable[[bytes], bool]) -> tuple[int
 
 
 def _error(code: int, message: str, line: bytes) -> str:
-    """An error response to the request in a line, as far as its id can be found there."""
+    """Build an error response with the request's id, if the line contains one."""
     answer = {"jsonrpc": "2.0", "id": id_in(line), "error": {"code": code, "message": message}}
     return json.dumps(answer)
 
 
 def id_in(line: bytes) -> int | str | None:
-    """The id of a request that may be damaged or nested too deeply to be read; None where there is none.
+    """Find the id of a request that may be damaged or nested too deeply to parse; None if there is none.
 
     >>> id_in(b'{"params": [[{"id": 1}]], "id": "seven", '), id_in(b"[1]"), id_in(b'{"id": 1.5}')
     ('seven', None, None)
@@ -70,7 +70,7 @@ def id_in(line: bytes) -> int | str | None:
 
 
 def _plain_id(token: str) -> int | str | None:
-    """The id that a token of JSON stands for."""
+    """Parse a JSON token as an id; None if it is neither a string nor an integer."""
     if len(token) > _LONGEST_ID:
         return None
     try:

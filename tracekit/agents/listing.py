@@ -1,4 +1,4 @@
-"""The tool `paths`: what lies in the roots."""
+"""The tool `paths`: lists files and directories below the roots."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tracekit.model.units import show
 
 @dataclass(frozen=True, slots=True)
 class PathsArguments:
-    """Where to look."""
+    """Arguments of the tool `paths`."""
 
     path: Annotated[str, "A directory, relative to a root; '.' lists the roots themselves."] = "."
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or directory, by the path that other tools take."""
+    """A file or directory, with the path that other tools take."""
 
     path: str
     kind: Literal["directory", "file"]
@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class PathsAnswer:
-    """What lies in one directory."""
+    """The contents of one directory."""
 
     path: str
     entries: tuple[Entry, ...]
@@ -40,7 +40,7 @@ class PathsAnswer:
 
 
 def paths(roots: Roots, asked: PathsArguments) -> tuple[str, PathsAnswer]:
-    """The entries of a directory, as text and as data; hidden ones, and links out of the roots, are left out."""
+    """List a directory as text and as data, without hidden entries and links that lead out of the roots."""
     if asked.path.strip("/") in ("", "."):
         path = "."
         entries = [Entry(name, "directory", None) for name in roots.names]
@@ -55,7 +55,7 @@ def paths(roots: Roots, asked: PathsArguments) -> tuple[str, PathsAnswer]:
 
 
 def _entries(roots: Roots, path: str) -> list[Entry]:
-    """What lies in a directory, in natural order; a file is its own only entry."""
+    """List the entries of a directory in natural order; a file is its own only entry."""
     folder = roots.base / path
     if not folder.is_dir():
         return [Entry(path, "file", folder.stat().st_size)]
@@ -73,7 +73,7 @@ def _entries(roots: Roots, path: str) -> list[Entry]:
 
 
 def _line(entry: Entry) -> str:
-    """An entry as a reader sees it."""
+    """Format an entry."""
     if entry.size_bytes is None:
         return f"{entry.path}/"
     return f"{entry.path}  {show(entry.size_bytes, 'bytes')}"

@@ -1,4 +1,4 @@
-"""The tool `explain`: what a rule measures, and what to do about what it finds."""
+"""The tool `explain`: the documentation of a rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULES_HINT = "call explain without a rule to list all"
 
 @dataclass(frozen=True, slots=True)
 class ExplainArguments:
-    """Which rule."""
+    """Arguments of the tool `explain`."""
 
     rule: Annotated[
         str | None,
@@ -24,7 +24,7 @@ class ExplainArguments:
 
 @dataclass(frozen=True, slots=True)
 class RuleNote:
-    """A rule in a line."""
+    """A rule in one line."""
 
     number: str
     id: str
@@ -40,7 +40,7 @@ class ExplainAnswer:
 
 
 def explain(roots: Roots, asked: ExplainArguments) -> tuple[str, ExplainAnswer]:
-    """The page of a rule, or the list of all, as text and as data."""
+    """Look up the page of a rule, or list all rules; as text and as data."""
     del roots
     if asked.rule is None:
         notes = tuple(RuleNote(rule.number, rule.id, rule.title) for rule in rules.RULES)

@@ -1,4 +1,4 @@
-"""The tools that read a report: `analyze` gives its first screen, `findings` what stands behind each finding."""
+"""The tools that read a report: `analyze` (its first screen) and `findings` (findings in full)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tracekit.render.json import plain_json
 from tracekit.render.tables import column_names, tables
 
 PLACES = 20
-"""Places of one finding."""
+"""Places per finding."""
 
 Path = Annotated[
     str,
@@ -45,7 +45,7 @@ Top = Annotated[int, "Rows of the table of stages, and findings.", range(1, 51)]
 
 @dataclass(frozen=True, slots=True)
 class AnalyzeArguments:
-    """What to analyse."""
+    """Arguments of the tool `analyze`."""
 
     path: Path
     ranks: Ranks = None
@@ -56,7 +56,7 @@ class AnalyzeArguments:
 
 @dataclass(frozen=True, slots=True)
 class ColumnNote:
-    """One column of a table: its name ends in its unit where that is one of `_ns`, `_bytes`, `_ratio`, `_gb_per_s`, `_count`."""
+    """A column of a table. Its name ends in its unit if that is `_ns`, `_bytes`, `_ratio`, `_gb_per_s` or `_count`."""
 
     name: str
     unit: Annotated[
@@ -68,7 +68,7 @@ class ColumnNote:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows with their columns; values are exact and in the units of the columns, null where unknown."""
+    """Rows with their columns. Values are exact and in the units of the columns; null means unknown."""
 
     name: str
     title: str
@@ -130,7 +130,7 @@ class AnalyzeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FindingsArguments:
-    """Which findings."""
+    """Arguments of the tool `findings`."""
 
     path: Path
     rule: Annotated[str | None, "Only those of this rule, by its id: 'exposed-communication'."] = (
@@ -148,7 +148,7 @@ class FindingsArguments:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A finding in full, with its place among all, and how many places it names (`places` holds the first)."""
+    """A finding in full, with its rank among all findings and its number of places (`places` contains the first)."""
 
     number: int
     finding: Finding
@@ -157,7 +157,7 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class FindingsAnswer:
-    """Findings in full: what gives most first, as in the tool `analyze`."""
+    """Findings in full, largest saving first, as in the tool `analyze`."""
 
     path: str
     findings: tuple[Numbered, ...]
@@ -167,7 +167,7 @@ class FindingsAnswer:
 
 
 def analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeAnswer]:
-    """The first screen, as text and as data."""
+    """Analyze a path; return the first screen as text and as data."""
     path, report, failures = report_on(roots, asked.path, asked.ranks, asked.steps, asked.stages)
     text = str(render(report, "text", top=asked.top, width=120))
     unread = tuple(Unread(f.source, f.problem, f.hint) for f in failures[:LISTED])
@@ -200,7 +200,7 @@ def analyze(roots: Roots, asked: AnalyzeArguments) -> tuple[str, AnalyzeAnswer]:
 
 
 def findings(roots: Roots, asked: FindingsArguments) -> tuple[str, FindingsAnswer]:
-    """Findings in full, as text and as data."""
+    """Select findings in full, as text and as data."""
     path, report, _ = report_on(roots, asked.path, asked.ranks, asked.steps, asked.stages)
     matching: list[Numbered] = []
     for number, finding in enumerate(report.findings, 1):
@@ -225,13 +225,13 @@ def findings(roots: Roots, asked: FindingsArguments) -> tuple[str, FindingsAnswe
 
 
 def _bounded(finding: Finding) -> Finding:
-    """The finding with its first places and its first stages."""
+    """Truncate a finding's places and stages."""
     parts = tuple(map(_bounded, finding.parts[:PLACES]))
     return replace(finding, places=finding.places[:PLACES], parts=parts)
 
 
 def _fitting(numbered: Sequence[Numbered]) -> tuple[Numbered, ...]:
-    """The first findings, as many as fit; the first is always among them."""
+    """Take the first findings up to the size limit, but at least one."""
     first: list[Numbered] = []
     size = 0
     for candidate in numbered:
@@ -249,9 +249,9 @@ def report_on(
     steps: str | None = None,
     stages: Sequence[str] = (),
 ) -> tuple[str, Report, tuple[Failure, ...]]:
-    """(the path as it is called, the report on it, the files that could not be read).
+    """Analyze a path: (path as the tools name it, report, files that could not be read).
 
-    What was judged before and did not change is taken from the cache. Raises `TracekitError`.
+    Unchanged reports come from the cache. Raises `TracekitError`.
     """
     path = inside(roots, given)
     result = report_cache.analyze([path], options(roots, ranks, steps, stages))
@@ -264,12 +264,12 @@ def options(
     steps: str | None = None,
     stages: Sequence[str] = (),
 ) -> Options:
-    """How profiles are read for a tool: nothing outside of the roots."""
+    """Build the reading options of a tool, which allow nothing outside the roots."""
     return options_of({"ranks": ranks, "steps": steps, "stages": stages, "within": roots.within})
 
 
 def _brief(number: int, finding: Finding) -> Brief:
-    """A finding in one line."""
+    """Summarize a finding in one line."""
     return Brief(
         number,
         finding.rule,
@@ -281,13 +281,13 @@ def _brief(number: int, finding: Finding) -> Brief:
 
 
 def grid_of(sheet: Sheet, limit: int) -> Grid:
-    """The first rows of a table, with what its columns mean."""
+    """Convert a table to its first rows with column descriptions."""
     rows = rows_within(sheet.rows, limit)
     return Grid(sheet.name, sheet.title, columns_of(sheet), rows, len(sheet.rows))
 
 
 def columns_of(sheet: Sheet) -> tuple[ColumnNote, ...]:
-    """What there is to say of the columns of a table."""
+    """Describe the columns of a table."""
     columns: list[ColumnNote] = []
     for name, heading in zip(column_names(sheet), sheet.headings, strict=True):
         columns.append(ColumnNote(name, heading.unit, heading.doc or heading.title))
@@ -295,7 +295,7 @@ def columns_of(sheet: Sheet) -> tuple[ColumnNote, ...]:
 
 
 def _refuse_unknown(asked: FindingsArguments) -> None:
-    """Nothing; raises `TracekitError` where no rule or severity is called so."""
+    """Raise `TracekitError` if the rule or the severity does not exist."""
     from tracekit.analyses import rules
     from tracekit.model.report import SEVERITIES
 
@@ -310,7 +310,7 @@ def _refuse_unknown(asked: FindingsArguments) -> None:
 
 
 def _finding_lines(numbered: Numbered) -> list[str]:
-    """A finding as lines for a reader."""
+    """Format a finding as lines."""
     finding = numbered.finding
     ((time, share),) = phrases.recoverable([finding])
     gain = "no time to win back"

@@ -1,4 +1,4 @@
-"""The documents that a client may read by name: the report on a path, and the page of a rule."""
+"""MCP resources: the report on a path and the page of a rule, as Markdown documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS_OF_A_TABLE = 30
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A document, or (where its name holds a variable in braces) any of a family of them."""
+    """A document, or a family of documents if its URI contains a variable in braces."""
 
     uri: str
     name: str
@@ -40,12 +40,12 @@ TEMPLATES: tuple[Resource, ...] = (
 
 
 def rule_pages() -> tuple[Resource, ...]:
-    """The pages of all rules."""
+    """List the pages of all rules."""
     return tuple(Resource(RULE + rule.id, rule.id, rule.title) for rule in rules.RULES)
 
 
 def document(roots: Roots, uri: str) -> str:
-    """The text of a document; raises `TracekitError` where there is none."""
+    """Read a document by URI; raise `TracekitError` if there is none."""
     if uri.startswith(RULE):
         return rules.page(unquote(uri.removeprefix(RULE)))
     if uri.startswith(REPORT):

@@ -1,4 +1,4 @@
-"""The directories that may be read, and the paths in them: nothing outside is ever opened."""
+"""The directories that may be read, and path resolution that never opens anything outside them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tracekit.model.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Directories without links in their paths, and the directory above all of them that paths are relative to."""
+    """The root directories with links resolved, and their common parent, which paths are relative to."""
 
     base: Path
     folders: tuple[Path, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The roots as paths are given: relative to the base."""
+        """Root paths relative to the base, as tools name them."""
         return tuple(_relative(folder, self.base) for folder in self.folders)
 
     @property
     def within(self) -> tuple[str, ...]:
-        """The roots as an option of reading."""
+        """Root paths as the reading option `within`."""
         return tuple(map(str, self.folders))
 
 
 def roots_of(given: Sequence[str | Path]) -> Roots:
-    """The roots that were named; raises `TracekitError` where one is no directory."""
+    """Resolve the given roots; raise `TracekitError` if one is not a directory."""
     folders: list[Path] = []
     for path in map(Path, given):
         if not path.is_dir():
@@ -48,9 +48,9 @@ def roots_of(given: Sequence[str | Path]) -> Roots:
 
 
 def inside(roots: Roots, given: str) -> str:
-    """The path relative to the base of what `given` names in a root; raises `TracekitError` for anything else.
+    """Resolve a path to one relative to the base; raise `TracekitError` if it is not inside a root.
 
-    A path begins with the name of a root, or is relative to one. Links are followed before it is judged.
+    A path starts with the name of a root or is relative to one. Links are followed before it is checked.
     """
     refused = _refusal(given)
     if refused:
@@ -58,7 +58,7 @@ def inside(roots: Roots, given: str) -> str:
     candidates: dict[str, Path] = {}
     for folder in (roots.base, *roots.folders):
         path = Path(os.path.normpath(folder / given))
-        # Judged before anything is asked of it: whether something is there outside is nobody's business.
+        # Check the path before touching the file system: the client must not learn what exists outside the roots.
         if not leads_out(path, roots.within) and os.path.lexists(path):
             candidates.setdefault(os.path.realpath(path), path)
     if not candidates:
@@ -70,7 +70,7 @@ def inside(roots: Roots, given: str) -> str:
 
 
 def _refusal(given: str) -> str:
-    """Why a text is not taken for a path at all; nothing where it is."""
+    """Explain why a text is not accepted as a path; empty if it is."""
     if not given.strip() or "\0" in given:
         return "no path"
     if "://" in given:
@@ -85,10 +85,10 @@ def _refusal(given: str) -> str:
 
 
 def _hint(roots: Roots) -> str:
-    """How a path is given."""
+    """Describe how to give a path."""
     return f"paths are relative, below: {', '.join(roots.names)}; the tool `paths` lists them"
 
 
 def _relative(path: Path, base: Path) -> str:
-    """The path below the base, with `/` between its parts."""
+    """Make a path relative to the base, with `/` as separator."""
     return path.relative_to(base).as_posix()

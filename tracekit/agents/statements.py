@@ -1,4 +1,4 @@
-"""The tool `sql`: a question to the tables of profiles as a statement; it reads them, and nothing else."""
+"""The tool `sql`: runs a read-only statement over the tables of profiles."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from tracekit.model.tables.arrays import Columns
 
 LIMIT_S = 60.0
-"""Seconds of a statement once its tables are read."""
+"""Time limit of a statement once its tables are loaded, in seconds."""
 
 MEMORY_BYTES = 2 << 30
-"""What a statement may take beside its tables, or half of what is free where that is less."""
+"""Memory limit of a statement, excluding its tables; half of the free memory if that is less."""
 
 CELL_CHARACTERS = 1_000
-"""DuckDB cuts a longer cell."""
+"""Length at which DuckDB truncates a cell."""
 
 _RECIPES_HINT = "call sql without statement and recipe to list the recipes"
 
 
 @dataclass(frozen=True, slots=True)
 class SqlArguments:
-    """The statement, or the name of one."""
+    """Arguments of the tool `sql`: a statement, or the name of a recipe."""
 
     path: Path
     statement: Annotated[
@@ -46,7 +46,7 @@ class SqlArguments:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A statement that has a name."""
+    """A named statement."""
 
     name: str
     answers: str
@@ -54,7 +54,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class SqlAnswer:
-    """The rows of a statement; units are the ends of columns' names, null is unknown."""
+    """The rows of a statement. Column names end in their units; null means unknown."""
 
     path: str
     statement: Annotated[str | None, "The statement that was run."] = None
@@ -69,7 +69,7 @@ class SqlAnswer:
 
 
 def sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
-    """The rows of a statement, or the list of recipes, as text and as data."""
+    """Run a statement, or list the recipes; as text and as data."""
     from tracekit.sql import recipes
 
     path = inside(roots, asked.path)
@@ -90,7 +90,7 @@ def sql(roots: Roots, asked: SqlArguments) -> tuple[str, SqlAnswer]:
 
 
 def _rows(roots: Roots, path: str, asked: SqlArguments, statement: str) -> SqlAnswer:
-    """The rows of one statement."""
+    """Run one statement and collect its rows."""
     from tracekit.pipeline import sql_session, table_reading
     from tracekit.sql.values import cell
 

@@ -1,4 +1,4 @@
-"""The tool `tables`: the tables of a report, and rows of one of them."""
+"""The tool `tables`: lists the tables of a report, or rows of one of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REST = "Ask for fewer `columns` or rows."
 
 @dataclass(frozen=True, slots=True)
 class TablesArguments:
-    """Which table, and which part of it."""
+    """Arguments of the tool `tables`: which table, and which part of it."""
 
     path: Path
     table: Annotated[str | None, "The table's name. Without it, all tables are listed."] = None
@@ -56,7 +56,7 @@ class TableNote:
 
 @dataclass(frozen=True, slots=True)
 class TablesAnswer:
-    """All tables, or rows of one; values are exact and in the units of the columns, null where unknown."""
+    """All tables, or rows of one. Values are exact and in the units of the columns; null means unknown."""
 
     path: str
     tables: Annotated[tuple[TableNote, ...], "All tables; of one that was named, that one."]
@@ -71,7 +71,7 @@ class TablesAnswer:
 
 
 def table_rows(roots: Roots, asked: TablesArguments) -> tuple[str, TablesAnswer]:
-    """The list of tables, or rows of one, as text and as data."""
+    """List the tables, or rows of one; as text and as data."""
     path, report, _ = report_on(roots, asked.path, asked.ranks, asked.steps, asked.stages)
     sheets = tables(report)
     if asked.table is None:
@@ -85,7 +85,7 @@ def table_rows(roots: Roots, asked: TablesArguments) -> tuple[str, TablesAnswer]
 
 
 def _part(path: str, asked: TablesArguments, sheet: Sheet) -> tuple[str, TablesAnswer]:
-    """The rows of one table that were asked for."""
+    """Select the requested rows and columns of one table."""
     names = column_names(sheet)
     chosen = [_place(name, names) for name in asked.columns] or list(range(len(names)))
     matching = _matching(sheet.rows, names, asked.where or {})
@@ -114,7 +114,7 @@ def _part(path: str, asked: TablesArguments, sheet: Sheet) -> tuple[str, TablesA
 
 
 def as_lines(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """A table as lines, cells apart by tabs, nothing where a value is unknown."""
+    """Format a table as tab-separated lines; unknown values are empty."""
     lines = ["\t".join(names)]
     for row in rows:
         lines.append("\t".join(map(_as_text, row)))
@@ -122,17 +122,17 @@ def as_lines(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
 
 
 def _as_text(value: Cell) -> str:
-    """A cell in one line."""
+    """Format a cell on one line."""
     return "" if value is None else " ".join(str(value).split())
 
 
 def _note(name: str, sheet: Sheet) -> TableNote:
-    """What there is to say of a table in a list."""
+    """Summarize a table for a list."""
     return TableNote(name, sheet.title, len(sheet.rows), tuple(column_names(sheet)))
 
 
 def _place(name: str, names: Sequence[str]) -> int:
-    """The place of a column; raises `TracekitError` where none is called so."""
+    """Find the index of a column; raise `TracekitError` if there is none of that name."""
     if name not in names:
         near = did_you_mean(name, names)
         raise TracekitError(f"no column {name!r}{near}", f"there are: {', '.join(names)}")
@@ -142,7 +142,7 @@ def _place(name: str, names: Sequence[str]) -> int:
 def _matching(
     rows: Sequence[tuple[Cell, ...]], names: Sequence[str], where: Mapping[str, Cell]
 ) -> list[tuple[Cell, ...]]:
-    """The rows that have all these values; a long text may be given as it is shown."""
+    """Filter the rows that have all these values; a long text may be given as displayed."""
     remaining = list(rows)
     for name, value in where.items():
         cell_of = itemgetter(_place(name, names))

@@ -1,4 +1,4 @@
-"""The tools, one record each: what it is for in plain words, what it takes, what it gives, and its function."""
+"""The MCP tools: name, description, argument and answer types, and function of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tracekit.render.schema import schema_of
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool; `function` takes the roots and its arguments, and gives text and data."""
+    """One tool; `function` takes the roots and its arguments, and returns text and data."""
 
     name: str
     title: str
@@ -43,12 +43,12 @@ class Tool:
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The JSON Schema of its arguments."""
+        """JSON Schema of its arguments."""
         return input_schema(self.arguments)
 
     @property
     def output_schema(self) -> dict[str, Any]:
-        """The JSON Schema of its data."""
+        """JSON Schema of its data."""
         return schema_of(self.answer)
 
 
@@ -130,11 +130,11 @@ TOOLS: tuple[Tool, ...] = (
         compare,
     ),
 )
-"""In the order in which they are used."""
+"""All tools, in the order of a typical session."""
 
 
 def called(roots: Roots, name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What a tool answers to the arguments of a client, as text and as data; raises `TracekitError` for what is wrong."""
+    """Call a tool with a client's arguments; return text and data. Raises `TracekitError` for invalid arguments."""
     tools = {tool.name: tool for tool in TOOLS}
     if name not in tools:
         near = did_you_mean(name, tools)
@@ -142,13 +142,13 @@ def called(roots: Roots, name: str, arguments: Mapping[str, Any]) -> tuple[str, 
     tool = tools[name]
     text, answer = tool.function(roots, read_arguments(tool.arguments, arguments))
     data: dict[str, Any] = _visible(json.loads(plain_json(answer, "answer")))
-    # What is no text (bytes of a file's name) cannot be sent.
+    # Undecodable bytes of file names cannot be sent.
     data = json.loads(sendable(json.dumps(data, ensure_ascii=False)))
     return sendable(text), data
 
 
 def _visible(value: Any) -> Any:
-    """The data with every text in it made visible."""
+    """Make control characters visible in every text of the data."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, dict):
@@ -157,5 +157,5 @@ def _visible(value: Any) -> Any:
 
 
 def sendable(text: str) -> str:
-    """The text with a `?` for each byte of a name that is no text."""
+    """Replace undecodable bytes by `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")

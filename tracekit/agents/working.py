@@ -1,4 +1,4 @@
-"""The work on a request, in a process of its own: it can be ended, and whatever goes wrong becomes two lines."""
+"""Work on a request in its own process, which can be killed; any error becomes two lines."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tracekit.render.escape import printable
 T = TypeVar("T")
 
 _watched: set[int] = set()
-"""The server that this process ends with, once it does."""
+"""Id of the server that this process exits with, once known."""
 
 
 def tried(work: Callable[[], T], server: int | None = None) -> tuple[T | None, str]:
-    """(what the work gives, or None; what went wrong with it); the process ends with `server`, which started it."""
+    """Run work: (result or None, problem). The process exits with `server`, which started it."""
     if server is not None and server not in _watched:
         _watched.add(server)
         die_with(server)
     try:
         return work(), ""
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except Exception as error:  # noqa: BLE001 - every error becomes a message
         return None, told(error)
 
 
 def put_away() -> None:
-    """Run the exit handlers of this process now, which remove its temporary files: the server kills it at its own end."""
+    """Run the exit handlers, which remove temporary files, before the server kills this process."""
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no public way
 
 
 def told(error: Exception) -> str:
-    """What is wrong and what to do about it, in two lines."""
+    """Format an error in two lines: problem and hint."""
     if isinstance(error, TracekitError):
         lines = [printable(str(error), 1_000), printable(error.hint, 1_000)]
     elif isinstance(error, MemoryError):

@@ -1,7 +1,7 @@
-"""One function over many sources: the types that every engine (local, Ray) shares.
+"""Types that every engine (local, Ray) shares. An engine runs one function over many sources.
 
-An engine is a function `run(function, sources, *, jobs, on_progress)` that yields one `Outcome` per
-source, in the order of the sources, whatever order they finish in.
+An engine is a function `run(function, sources, *, jobs, on_progress)`. It yields one `Outcome` per source, in the
+order of the sources, whatever order they finish in.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tracekit.model.trace import Failure, Source
 R = TypeVar("R")
 
 Advance = Callable[[int], None]
-"""Tells the engine that so many more bytes of the source's file are done; work may count parts of a byte's work."""
+"""Callback that reports more bytes of a source's file as done. Work may report fractions of a byte's work."""
 
 Work = Callable[[Source, Advance], R]
-"""What runs on each source: importable by name, its result picklable and small."""
+"""The function to run on each source. It must be importable by name, and its result picklable and small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R]):
-    """What became of one source: its value, or its failure and the stack for those who want to see it."""
+    """The result of one source: its value, or its failure with the stack trace."""
 
     source: Source
     value: R | None = None
@@ -33,7 +33,7 @@ class Outcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: sources ended (failed ones too) and bytes of their files done."""
+    """Progress of a run: finished sources (including failed ones) and bytes of their files done."""
 
     file_count: int
     byte_count: int

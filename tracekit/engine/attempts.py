@@ -1,6 +1,6 @@
-"""One call of the function and how it ended; and what every kind of worker has to offer.
+"""One call of the work function and its result, and the protocol that every kind of worker implements.
 
-No exception leaves a call: whatever goes wrong with one source is data for the others' report.
+No exception leaves a call: an error in one source is reported next to the results of the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPORT_HINT = "please report it with the file, if you can; -v shows the stack"
 
 @dataclass(frozen=True, slots=True)
 class Attempt(Generic[R_co]):
-    """How one call ended; `lost` if a second one, with all the memory to itself, may end better."""
+    """The result of one call; `lost` if a second call, with all the memory to itself, may succeed."""
 
     value: R_co | None = None
     failure: Failure | None = None
@@ -38,27 +38,27 @@ class Attempt(Generic[R_co]):
 
 
 Message = int | Attempt[R]
-"""What a worker says about its source: bytes read since it last spoke, and in the end how it went."""
+"""A worker's message about its source: bytes read since its last message, or the finished attempt."""
 
 
 class Workers(Protocol[R]):
-    """A set of workers: starts what it is told, never more than the caller allows."""
+    """A set of workers. It starts a call whenever `start` is called; the caller limits how many run at once."""
 
     def start(self, index: int, source: Source) -> None:
-        """Begin the call for `source` on a free worker, a new one if none is free."""
+        """Start the call for `source` on a free worker, or on a new one if none is free."""
 
     def wait(self) -> list[tuple[int, Message[R]]]:
-        """What busy workers have said, by the index that `start` was given; at least one message."""
+        """Wait for messages of busy workers; list at least one as (index passed to `start`, message)."""
 
     def shrink(self) -> None:
-        """Let idle workers go, and with them the memory that they hold."""
+        """Stop idle workers to free their memory."""
 
     def close(self) -> None:
-        """Stop everything, finished or not."""
+        """Stop all workers, busy or idle."""
 
 
 def attempt(function: Work[R], source: Source, advance: Advance) -> Attempt[R]:
-    """How `function(source, advance)` ended; every exception becomes a failure of one line."""
+    """Call `function(source, advance)` and turn any exception into a one-line failure."""
     try:
         return Attempt(function(source, advance))
     except MemoryError:
@@ -76,40 +76,40 @@ def attempt(function: Work[R], source: Source, advance: Advance) -> Attempt[R]:
 
 
 def with_cores(count: int, function: Work[R], source: Source, advance: Advance) -> R:
-    """`function(source, advance)`, which may use so many cores."""
+    """Call `function(source, advance)` and let it use `count` cores."""
     with share_of_cores(count):
         return function(source, advance)
 
 
 def broken(source: Source, error: BaseException) -> Attempt[Any]:
-    """A failed attempt that is tracekit's fault, with the stack of `error`, which is being handled."""
+    """Build the failed attempt of an internal error, with the stack of `error`, which is being handled."""
     name = type(error).__name__
     reason = Reason("internal-error", f"internal error: {name}: {error}", Data(error=name))
     return failed(source, reason, REPORT_HINT)
 
 
 def out_of_memory(source: Source) -> Attempt[Any]:
-    """A lost attempt."""
+    """Build the lost attempt of a source that ran out of memory."""
     return Attempt(
         None, Failure(source.name, "memory ran out", MEMORY_HINT, "out-of-memory"), lost=True
     )
 
 
 def failed(source: Source, reason: Reason, hint: str) -> Attempt[Any]:
-    """A failed attempt that says why in one line, with the stack of the exception being handled."""
+    """Build a failed attempt with a one-line problem and hint, and the stack of the exception being handled."""
     problem = _one_line(reason.text)
     failure = Failure(source.name, problem, _one_line(hint), reason.code, reason.data)
     return Attempt(None, failure, traceback.format_exc())
 
 
 def _one_line(text: str) -> str:
-    """The text without line breaks, cut where it is longer than a person reads."""
+    """Join the lines of a text and truncate it to 300 characters."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
 def throttled(tell: Callable[[int], None], every_s: float = _TELL_EVERY_S) -> Advance:
-    """An `Advance` that adds up small steps and tells of them a few times a second."""
+    """Make an `Advance` that sums small steps and passes the sum to `tell` at most every `every_s` seconds."""
     untold, told_at = 0, time.monotonic()
 
     def advance(count: int) -> None:

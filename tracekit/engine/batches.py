@@ -1,6 +1,6 @@
-"""Several small sources that a worker takes at once: started, told of, put together and sent as one.
+"""Batches of small sources: one worker reads several files and sends their results as one message.
 
-What is measured of a file of 30 KB is a hundred small tables: to send them takes as long as to make some of them.
+A 30 KB file yields about a hundred small tables. Sending them one by one takes as long as computing some of them.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from tracekit.model.records import dataclass
 from tracekit.model.trace import Source
 
 Combine = Callable[[Sequence[R]], Sequence[R]]
-"""What is sent in place of so many values in their order, one for each."""
+"""Function that merges the values of a batch before they are sent: as many values out as in, same order."""
 
 MOST = 16
-"""Sources in a batch."""
+"""Sources per batch at most."""
 SMALL_SOURCE_BYTES, SMALL_BATCH_BYTES = 1_000_000, 4_000_000
 BATCHES_PER_WORKER = 4
-"""At least so many, so that workers end at about the same time."""
+"""Minimum number of batches per worker, so that workers finish at about the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sources that follow each other in their order, and the memory that the most costly of them takes."""
+    """Consecutive sources, with the memory estimate of the most expensive one."""
 
     sources: tuple[Source, ...]
     cost_bytes: int
 
     @property
     def name(self) -> str:
-        """The name of the first source."""
+        """Name of the first source."""
         return self.sources[0].name
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all files."""
+        """Total size of the files."""
         return sum(source.size_bytes for source in self.sources)
 
 
 def batches_of(sources: Sequence[Source], costs: Sequence[int], workers: int) -> list[Batch]:
-    """All sources in batches, small ones several together; none where batches would be of one source each."""
+    """Group all sources into batches, with small files sharing one; empty if every batch would hold one source."""
     most = min(MOST, len(sources) // (BATCHES_PER_WORKER * workers))
     if most < 2:
         return []
@@ -61,14 +61,14 @@ def batches_of(sources: Sequence[Source], costs: Sequence[int], workers: int) ->
 
 
 def _batch(sources: Sequence[Source], costs: Sequence[int], members: Sequence[int]) -> Batch:
-    """The batch of these sources."""
+    """Build the batch of the sources at these indices."""
     return Batch(tuple(map(sources.__getitem__, members)), max(map(costs.__getitem__, members)))
 
 
 def each_of(
     function: Work[R], combine: Combine[R], batch: Batch, advance: Advance
 ) -> list[Attempt[R]]:
-    """How `function` ended for each source of a batch; the values are those that `combine` makes of them."""
+    """Run `function` on each source of a batch and pass the values through `combine`; list one attempt per source."""
     attempts = [attempt(function, source, advance) for source in batch.sources]
     values: list[Any] = [ended.value for ended in attempts]
     with_value = [place for place, value in enumerate(values) if value is not None]
@@ -82,5 +82,5 @@ def each_of(
 
 
 def failures_of(ended: Attempt[list[Attempt[Any]]]) -> int:
-    """How many sources of a batch failed."""
+    """Count the failed sources of a batch."""
     return sum(of_source.failure is not None for of_source in ended.value or ())

@@ -1,4 +1,4 @@
-"""The local engine: the cores and the memory of this machine."""
+"""The local engine: worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from tracekit.model.trace import Source
 Where = Literal["processes", "here"]
 
 SMALL_BYTES, SMALL_FILE_BYTES = 3_000_000, 30_000_000
-"""Less than this, in all or in the only file, is read here: starting processes (~0.4 s) gains nothing."""
+"""Limits below which files are read in this process: starting workers (~0.4 s) would not pay off.
+
+The first applies to the total size, the second to a single file.
+"""
 
 logging.getLogger("tracekit").addHandler(logging.NullHandler())  # silent unless somebody listens
 
@@ -44,13 +47,12 @@ def run(
     where: Where | None = None,
     combine: Combine[R] | None = None,
 ) -> Iterator[Outcome[R]]:
-    """What `function` makes of each source, in their order; a source that fails does not end the others.
+    """Run `function` on each source and yield the outcomes in order; a failed source does not stop the others.
 
-    At most `jobs` (the cores by default) run at once, as many as fit in memory by `cost_bytes`; one
-    that alone is too large runs alone. A call that dies of memory, or is killed, is tried again alone.
-    `where` None is "processes", or "here" when the files are small. Closing the iterator stops it all.
-    With `combine` a worker takes several small files that follow each other at once, and what it made of them is sent as
-    `combine` makes it.
+    At most `jobs` calls (default: the number of cores) run at once, as many as fit in memory by `cost_bytes`. A source
+    that is too large for the budget runs alone. A call that runs out of memory, or whose process is killed, is retried
+    alone. `where=None` picks "here" for small files, else "processes". Closing the iterator stops all workers.
+    With `combine`, a worker reads several small consecutive files and sends the values that `combine` returns for them.
     """
     check_jobs(jobs)
     on_progress = on_progress or (lambda _: None)
@@ -73,7 +75,7 @@ def run(
 
 
 def _workers_of(function: Any) -> Any:
-    """Workers in processes, of which one file needs none."""
+    """Create the worker processes; imported here because a single small file does not need them."""
     from tracekit.engine.processes import Processes
 
     return Processes(function)
@@ -86,7 +88,7 @@ def _run_in_batches(
     schedule: Schedule,
     tally: Tally,
 ) -> Iterator[Outcome[R]]:
-    """The outcomes of the sources of all batches; those that ended with a batch that was lost run again, each alone."""
+    """Yield the outcomes of all sources of all batches; sources of a lost batch are retried one by one."""
     several: Any = partial(each_of, function, combine)
     workers = _workers_of(several)
     with closing(attempts_of(workers, batches, schedule, tally)) as of_batches:
@@ -102,7 +104,7 @@ def _run_in_batches(
 
 
 def _best_place(sources: Sequence[Source]) -> Where:
-    """Here where files are small; but exports by another program gain from running at once."""
+    """Choose "here" for small files, unless several need an export by another program, which gains from parallelism."""
     total = sum(source.size_bytes for source in sources)
     exports = sum(source.reader == EXPORTED_FIRST for source in sources)
     small = total < SMALL_BYTES or (len(sources) == 1 and total < SMALL_FILE_BYTES)
@@ -110,7 +112,7 @@ def _best_place(sources: Sequence[Source]) -> Where:
 
 
 def _run_here(function: Work[R], sources: Sequence[Source], tally: Tally) -> Iterator[Outcome[R]]:
-    """The outcomes, one call after the other in this very thread."""
+    """Call the function on one source after the other in this thread and yield the outcomes."""
     for index, source in enumerate(sources):
         ended = attempt(function, source, lambda count, index=index: tally.advance(index, count))  # type: ignore[misc]
         tally.finish(index, ended)

@@ -1,4 +1,4 @@
-"""Which source may start next on which node: a schedule a node, by the cores and the memory of that node."""
+"""One schedule per Ray node: which source may start next, given that node's cores and memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tracekit.engine.schedule import Schedule, budget_of
 
 
 class NodeSchedules:
-    """One schedule a node; a file that several nodes see waits on the one with the least to read.
+    """A schedule per node; a file visible on several nodes goes to the one with the least to read.
 
-    Ray's own `memory` resource is a number that nothing holds a task to, and its CPUs may all be held by the
-    run itself: tasks ask for neither, and each node is given what it has the cores and the memory for.
+    Ray does not enforce its own `memory` resource, and the training run may hold all of its CPUs. So tasks request
+    neither, and each node gets as many sources as its cores and memory allow.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class NodeSchedules:
         self._places = places
         self._costs = costs
         self._load: dict[str, int] = dict.fromkeys((node.id for node in cluster.nodes), 0)
-        # Files of one node first: those that several see fill up what these leave uneven.
+        # Files visible on one node come first; files visible on several then even out the load.
         order = sorted(range(len(costs)), key=lambda i: (len(places[i]) > 1, -costs[i], i))
         self._node: list[str | None] = [None] * len(costs)
         members: dict[str | None, list[int]] = {}
@@ -45,11 +45,11 @@ class NodeSchedules:
             )
 
     def node_of(self, index: int) -> str | None:
-        """The node that a source is read on; None where none sees it."""
+        """Get the node that reads a source; None if no node sees it."""
         return self._node[index]
 
     def next(self) -> int | None:
-        """The index of a source that may start now, which then counts as running; None if none may."""
+        """Take the next source that may start and count it as running; None if none may start now."""
         if self._nowhere:
             return self._nowhere.pop()
         for schedule in self._schedules.values():
@@ -64,7 +64,7 @@ class NodeSchedules:
         return node is not None and self._schedules[node].is_retry(index)
 
     def retry(self, index: int) -> bool:
-        """Whether a source that was lost gets another chance: alone, or on another node if its own is dead."""
+        """Queue a lost source again: alone on its node, or on another node if its own is dead. False if not possible."""
         node = self._node[index]
         if node is None:
             return False
@@ -79,13 +79,13 @@ class NodeSchedules:
         return True
 
     def end(self, index: int) -> None:
-        """Count a source as running no more."""
+        """Stop counting a source as running."""
         node = self._node[index]
         if node is not None:
             self._schedules[node].end(index)
 
     def _least_loaded(self, index: int) -> str | None:
-        """The node that sees a source and has the least to read; a dead one only where all are."""
+        """Pick the node with the least to read among those that see a source; a dead node only if all are dead."""
         places = [node for node in self._places[index] if node in self._load]
         alive = [node for node in places if node not in self._cluster.lost] or places
         if not alive:

@@ -1,8 +1,7 @@
-"""Workers in processes: real parallelism, and nothing that a source does can harm the others.
+"""Worker processes: parallel work, isolated so that one source cannot harm the others.
 
-The processes are of our own making, not an executor's: a worker that is killed names its source, the
-others keep theirs, and an interrupt can stop them at once. Each watches the program that it works for,
-and ends when that has ended, however it did.
+The pool is our own rather than an executor's: a killed worker identifies its source, the others keep theirs, and an
+interrupt stops them at once. Each worker watches its driver process and exits when that ends, however it ends.
 """
 
 from __future__ import annotations
@@ -48,25 +47,25 @@ from tracekit.model.trace import Failure, Source
 _LOG = logging.getLogger("tracekit")
 
 _GRACE_S = 1.0
-"""How long a stopped worker may take to remove its temporary files before it is killed."""
+"""Time a stopped worker gets to remove its temporary files before it is killed."""
 
 _SOCKET_FOLDER_BYTES = 80
-"""How long the path of a folder for sockets may be: Linux takes 107 bytes with the name of the socket."""
+"""Longest path of a folder for sockets: Linux limits it to 107 bytes including the socket's name."""
 
 _LOOK_EVERY_S = 1.0
-"""How often a worker looks for its parent where the kernel does not report the parent's end."""
+"""Polling interval for the parent's end where the kernel does not report it."""
 
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """A process and our end of the pipe to it."""
+    """A worker process and our end of the pipe to it."""
 
     process: BaseProcess
     connection: Connection[Any, Any]
 
 
 class Processes(Generic[R]):
-    """Workers in processes of their own: real parallelism, and a source that kills one is known."""
+    """A pool of worker processes; a source that kills its worker is identified."""
 
     def __init__(self, function: Work[R]) -> None:
         self._payload = pickle.dumps(function)
@@ -76,7 +75,7 @@ class Processes(Generic[R]):
         self._sources: dict[int, Source] = {}
 
     def start(self, index: int, source: Source) -> None:
-        """Begin the call for `source`; an idle worker that has died meanwhile is passed over."""
+        """Start the call for `source`, skipping idle workers that have died."""
         while True:
             fresh = not self._idle
             worker = self._hire() if fresh else self._idle.pop()
@@ -85,17 +84,17 @@ class Processes(Generic[R]):
                 worker.connection.send(source)
                 return
             except OSError:
-                if fresh:  # wait() will find it dead and say so
+                if fresh:  # wait() will find it dead and report it
                     return
                 _dismiss([worker])
 
     def _hire(self) -> _Worker:
-        """Start a worker that keeps no end of another worker's pipe."""
+        """Start a worker that does not hold an end of another worker's pipe."""
         others = [worker.connection for worker in (*self._idle, *self._busy.values())]
         return _hire(self._payload, self._preload, others)
 
     def wait(self) -> list[tuple[int, Message[R]]]:
-        """What busy workers have said, one message each; a dead one is a lost attempt."""
+        """Wait for messages of busy workers, one each; a dead worker is a lost attempt."""
         ready = set(connection.wait([worker.connection for worker in self._busy.values()]))
         messages: list[tuple[int, Message[R]]] = []
         for index, worker in list(self._busy.items()):
@@ -112,7 +111,7 @@ class Processes(Generic[R]):
         return messages
 
     def _hear(self, index: int, worker: _Worker) -> tuple[Message[R], bool]:
-        """The next message of a worker, and whether the worker still lives."""
+        """Receive a worker's next message; return it and whether the worker is still alive."""
         try:
             raw = worker.connection.recv_bytes()
         except (EOFError, OSError):
@@ -127,23 +126,23 @@ class Processes(Generic[R]):
         return message, True
 
     def shrink(self) -> None:
-        """Let idle workers go."""
+        """Stop idle workers."""
         _dismiss(self._idle)
         self._idle = []
 
     def close(self) -> None:
-        """Stop every worker: those that do not go within the grace are killed."""
+        """Stop every worker; kill those that do not exit within the grace period."""
         _dismiss([*self._idle, *self._busy.values()])
         self._idle, self._busy = [], {}
 
 
 def _hire(payload: bytes, preload: list[str], others: Sequence[Connection[Any, Any]]) -> _Worker:
-    """A new worker process, started so that it runs nothing of the program's main module.
+    """Start a worker process that does not run the program's main module.
 
-    `others` are our ends of the pipes to other workers: a forked worker closes its copies, which would keep
-    those workers from seeing that we have ended.
-    Forked from here it has imported everything: that is not safe once there are threads. Then it is forked from a
-    server that imports it all once more, or where there is no fork, each worker imports it.
+    `others` are our ends of the pipes to other workers. A forked worker closes its copies; otherwise those workers would
+    not notice that this process has ended.
+    A worker forked from this process has everything imported, but forking is not safe once there are threads. Then it is
+    forked from a fork server that imports everything once, or imports everything itself where there is no fork.
     """
     method = _start_method()
     context: Any = get_context(method)
@@ -161,7 +160,7 @@ def _hire(payload: bytes, preload: list[str], others: Sequence[Connection[Any, A
 
 
 def _start_method() -> str:
-    """How a process is started: forked from here where nothing else runs in this one, as the command line sees to."""
+    """Choose the start method: fork if this process has one thread (as on the command line), else forkserver or spawn."""
     tasks = Path("/proc/self/task")
     if sys.platform == "linux" and tasks.is_dir() and len(list(tasks.iterdir())) == 1:
         return "fork"
@@ -169,11 +168,11 @@ def _start_method() -> str:
 
 
 def _start_server(preload: list[str]) -> None:
-    """Start the server that workers are forked from, if it does not run yet."""
+    """Start the fork server if it is not running yet."""
     from multiprocessing import forkserver
 
     _take_room()
-    # A BLAS pool in the server would be a thread to fork after, and one per worker too many.
+    # A BLAS pool would be a thread in the server, which forks afterwards, and one pool per worker too many.
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
@@ -188,7 +187,7 @@ def _start_server(preload: list[str]) -> None:
 
 
 def _take_room() -> None:
-    """Have multiprocessing keep its socket in a temporary folder of ours, which the next run removes if this one is killed."""
+    """Make multiprocessing keep its socket in our temporary folder, which the next run removes if this one is killed."""
     options = getattr(current_process(), "_config", None)  # what util.get_temp_dir() reads
     if not isinstance(options, dict) or options.get("tempdir"):
         return
@@ -203,7 +202,7 @@ def _take_room() -> None:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back, here and in the children started meanwhile, so that only we act on it."""
+    """Block Ctrl-C here and in children started meanwhile, so that only this process handles it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -216,9 +215,9 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_main_module() -> Iterator[None]:
-    """Hide the main module meanwhile: new processes would run it once more.
+    """Hide the main module while processes start, which would run it again.
 
-    A script without the usual guard would then start its own analysis in every worker.
+    A script without an `if __name__ == "__main__"` guard would otherwise start its own analysis in every worker.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -236,27 +235,27 @@ def serve(
     driver: int,
     inherited: Sequence[Connection[Any, Any]],
 ) -> None:
-    """Answer each source sent through `pipe` with how the function ended, until the pipe closes or `driver` ends."""
+    """Run the worker loop: answer each source from `pipe` with its attempt, until the pipe closes or `driver` ends."""
     for copy in inherited:
         copy.close()
-    # The server that this was forked from has the environment of when it began.
+    # The fork server still has the environment of the time it started.
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_leave_with, args=(driver, os.getppid()), daemon=True).start()
-    if log_level:  # the parent shows its log: so do we
+    if log_level:  # the parent shows its log, so the worker does too
         logging.basicConfig(format="%(message)s")
         _LOG.setLevel(log_level)
 
     def tell(count: int) -> None:
         try:
             pipe.send(count)
-        except OSError:  # nobody listens any more
+        except OSError:  # the driver is gone
             raise SystemExit(1) from None
 
     def call(source: Source, advance: Advance) -> Any:
-        # Loaded within the attempt: a function that cannot be imported here is then a failure.
+        # Unpickled within the attempt: a function that cannot be imported here becomes a failure.
         return pickle.loads(payload)(source, advance)  # noqa: S301 - written by our own parent
 
     while True:
@@ -268,7 +267,7 @@ def serve(
 
 
 def _answer(pipe: Connection[Any, Any], source: Source, ended: Attempt[Any]) -> None:
-    """Send how a call ended; a value that cannot be sent becomes a failure."""
+    """Send an attempt; a value that cannot be sent becomes a failure."""
     try:
         pipe.send(ended)
     except OSError:
@@ -280,15 +279,15 @@ def _answer(pipe: Connection[Any, Any], source: Source, ended: Attempt[Any]) -> 
 
 
 def _leave(*_: object) -> NoReturn:
-    """Leave through the exception, so that temporary files are removed on the way out."""
+    """Exit by exception, which removes temporary files on the way out."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def _leave_with(driver: int, parent: int) -> None:
-    """Wait until the process `driver`, or our `parent`, has ended; then end this one: asked first, killed after the grace.
+    """Terminate this process once `driver` or our `parent` has ended; kill it after the grace period.
 
-    A thread does this: PR_SET_PDEATHSIG would end us with the *thread* that started us, and workers that are
-    forked from a server are not children of the driver at all.
+    Runs in a thread. PR_SET_PDEATHSIG would fire when the *thread* that started this process ends, and workers forked from
+    a fork server are not children of the driver.
     """
     ends: list[Any] = []
     starter = parent_process()
@@ -299,7 +298,7 @@ def _leave_with(driver: int, parent: int) -> None:
         ends.append(os.pidfd_open(driver))
     except ProcessLookupError:
         is_running = False
-    except (AttributeError, OSError):  # Linux has it from 5.3 on
+    except (AttributeError, OSError):  # needs Linux 5.3
         pass
     while is_running and os.getppid() == parent:
         is_running = not connection.wait(ends, _LOOK_EVERY_S)
@@ -309,7 +308,7 @@ def _leave_with(driver: int, parent: int) -> None:
 
 
 def _dismiss(workers: list[_Worker]) -> None:
-    """End processes: asked first, killed after the grace."""
+    """Terminate processes, and kill those that do not exit within the grace period."""
     for worker in workers:
         worker.connection.close()
         worker.process.terminate()
@@ -322,7 +321,7 @@ def _dismiss(workers: list[_Worker]) -> None:
 
 
 def _end_of(exitcode: int | None) -> str:
-    """How a process ended, as the predicate of a sentence."""
+    """Describe how a process ended, as the predicate of a sentence."""
     if exitcode is None or exitcode >= 0:
         return f"ended with status {exitcode}" if exitcode is not None else "stopped answering"
     try:
@@ -333,7 +332,7 @@ def _end_of(exitcode: int | None) -> str:
 
 
 def _modules_of(function: Callable[..., Any]) -> list[str]:
-    """The modules worth importing once for all workers: pandas, the function's own, and those of functions that it calls."""
+    """List modules to import once for all workers: pandas, the function's own, and those of functions it wraps."""
     modules = ["pandas"]
     functions = [function]
     while functions:

@@ -1,7 +1,7 @@
-"""A line on a terminal that says how far a run is; nothing where nobody watches.
+"""A progress line on a terminal; silent if the stream is not a terminal.
 
-It is redrawn in place with a carriage return: no thread, no cursor tricks, nothing to clean up after a
-crash, and what others print in between stays readable.
+The line is redrawn in place with a carriage return. It needs no thread and no cursor control, leaves nothing to clean
+up after a crash, and other output in between stays readable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tracekit.model.units import show
 
 _REDRAW_EVERY_S = 0.1
 _ESTIMATE_AFTER_S = 2.0
-"""How long to work before the rate says anything about the time left."""
+"""Run time after which the rate is reliable enough to estimate the time left."""
 
 
 @contextlib.contextmanager
@@ -32,9 +32,10 @@ def progress_line(
     clock: Callable[[], float] = time.monotonic,
     width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
 ) -> Iterator[OnProgress]:
-    """A function for `on_progress` that keeps one line of `stream` up to date, and erases it at the end.
+    """Yield an `on_progress` callback that updates one line of `stream`; erase the line at the end.
 
-    The files are this `share` of all that is to be done. It does nothing when `stream` is not a terminal, or a dumb one, or with `enabled=False`.
+    `share` is the fraction of the whole run that reading the files makes up. Does nothing if `stream` is not a terminal,
+    if TERM is "dumb", or with `enabled=False`.
     """
     if not (enabled and is_live(stream)):
         yield lambda _: None
@@ -59,9 +60,9 @@ def count_line(
     clock: Callable[[], float] = time.monotonic,
     width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
 ) -> Iterator[Callable[[], None]]:
-    """A function to call after each of `total` pieces of work; a line like that of `progress_line` counts them.
+    """Yield a function to call after each of `total` work items; it updates a line like that of `progress_line`.
 
-    `doing` holds a place for the count: `judging {} questions`.
+    `doing` contains a placeholder for the count: `judging {} questions`.
     """
     if not (enabled and is_live(stream)):
         yield lambda: None
@@ -81,7 +82,7 @@ def count_line(
 
 
 class _Line:
-    """One line of a terminal, drawn anew in place a few times a second at most."""
+    """One line of a terminal, redrawn in place a few times per second at most."""
 
     def __init__(
         self, stream: TextIO, clock: Callable[[], float], width: Callable[[], int]
@@ -91,19 +92,19 @@ class _Line:
         self._drawn = 0
 
     def show(self, text: Callable[[float], str]) -> None:
-        """Draw what `text` makes of the time now, unless something was drawn just before."""
+        """Draw `text(now)`, unless the line was drawn less than 0.1 s ago."""
         now = self._clock()
         if now - self._drawn_at >= _REDRAW_EVERY_S:
             self._draw(text(now))
             self._drawn_at = now
 
     def erase(self) -> None:
-        """Leave nothing of the line."""
+        """Erase the line."""
         if self._drawn:
             self._draw("")
 
     def _draw(self, line: str) -> None:
-        # A line as wide as the terminal would wrap, and the carriage return would not reach its start.
+        # A line of the full width would wrap, and the carriage return would not get back to its start.
         line = line[: max(0, self._width() - 1)]
         with contextlib.suppress(OSError, ValueError):  # a closed terminal must not end the run
             self._stream.write("\r" + line.ljust(self._drawn) + ("\r" if not line else ""))
@@ -112,7 +113,7 @@ class _Line:
 
 
 def is_live(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal on which a line can be redrawn."""
+    """Whether `stream` is a terminal that can redraw a line."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # closed
@@ -122,9 +123,9 @@ def is_live(stream: TextIO) -> bool:
 def describe(
     progress: Progress, elapsed_s: float, doing: str = "reading", share: float = 1.0
 ) -> str:
-    """The progress in one line: files, bytes, share, rate, time left; most telling first.
+    """Format the progress in one line, most important first: files, bytes, share, rate, time left.
 
-    The files are this `share` of the whole run, of which the per cent and the time left are.
+    `share` is the fraction of the whole run that the files make up; the percentage and the time left refer to the whole.
 
     >>> describe(Progress(file_count=24, byte_count=3 << 30, files_done=12, bytes_done=1 << 30), 4.0)
     'reading  12 of 24 files  1.00 of 3.00 GiB  33 %  256 MiB/s  8 s left'
@@ -148,7 +149,7 @@ def describe(
 
 
 def _duration(seconds: float) -> str:
-    """A rough time: `8 s`, `3 min`, `2 h 05 min`."""
+    """Format a rough duration: `8 s`, `3 min`, `2 h 05 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

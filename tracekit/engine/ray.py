@@ -1,4 +1,4 @@
-"""The Ray engine: every source is read on the node that it lies on, and only what was measured travels."""
+"""The Ray engine: reads every source on its own node and transfers only the measurements."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _REACH_HINT = (
 )
 _ASK_EVERY_S = 0.5
 _FOLDS_AT_ONCE = 2
-"""Foldings that run on one node together: they hold what was measured, which is small."""
+"""Folds that run on one node at once; their inputs are measurements, which are small."""
 
 _log = logging.getLogger("tracekit.engine")
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A value that lies where it was made: its node, what it belongs to, and where Ray finds it."""
+    """A value left on the node that computed it: its fold keys, node and Ray object reference."""
 
     keys: frozenset[Hashable]
     node: str
@@ -56,12 +56,12 @@ def run(
     cost_bytes: Callable[[Source], int] = estimate_bytes,
     seen_by: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Outcome[R]]:
-    """What `function` makes of each source, in their order, read on the node that it lies on.
+    """Run `function` on each source on its own node and yield the outcomes in order.
 
-    On every node at most `jobs` (its cores by default) run at once, as many as fit in its memory by
-    `cost_bytes`. `seen_by` names, by source, all nodes that see a file of several nodes. A call whose worker
-    dies is tried again alone; a source whose node dies is a failure, or is read by another that sees it.
-    Closing the iterator stops it all.
+    Each node runs at most `jobs` calls at once (default: its cores), as many as fit in its memory by `cost_bytes`.
+    `seen_by` maps a source to all nodes that see its file, where there are several. A call whose worker dies is retried
+    alone. A source whose node dies is read by another node that sees it, else it fails. Closing the iterator stops all
+    tasks.
     """
     outcomes = _kept(function, _no_keys, sources, jobs, on_progress, cluster, cost_bytes, seen_by)
     with contextlib.closing(outcomes):
@@ -80,10 +80,10 @@ def run_folded(
     cluster: Cluster,
     seen_by: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Outcome[R]]:
-    """The outcomes of `run`, those values that share a key folded together on the node that holds them.
+    """Yield the outcomes of `run`, with values that share a key folded on the node that holds them.
 
-    `fold_all` gives as many values as it takes, in their order. Values of several nodes are folded here.
-    A value is brought here when its turn comes: what is done with the ones before it bounds the memory.
+    `fold_all` returns as many values as it takes, in the same order. Values from several nodes are folded here. Each value
+    is fetched when its turn comes, so memory is bounded by how the caller uses the earlier ones.
     """
     outcomes = list(
         _kept(function, keys_of, sources, jobs, on_progress, cluster, estimate_bytes, seen_by)
@@ -101,7 +101,7 @@ def run_folded(
         if folded is None:
             folded = _folded_here([_fetched(member, cluster) for member in members], fold_all)
         for index in group:
-            outcomes[index] = Outcome(outcomes[index].source)  # Ray may let its value go
+            outcomes[index] = Outcome(outcomes[index].source)  # lets Ray release the value
         waiting.update(zip(group, folded, strict=True))
         while turn in waiting:
             yield waiting.pop(turn)
@@ -109,12 +109,12 @@ def run_folded(
 
 
 def _members(outcomes: Sequence[Outcome[Kept]], group: Iterable[int]) -> list[Outcome[Kept]]:
-    """The outcomes of one group."""
+    """List the outcomes of one group."""
     return list(map(outcomes.__getitem__, group))
 
 
 def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...]]:
-    """The places of what shares a key, directly or through others; in order of their first members.
+    """Group the indices of key sets that share a key, directly or through others; ordered by first member.
 
     >>> connected_by_key([frozenset("a"), frozenset("b"), frozenset("ac"), frozenset("c")])
     [(0, 2, 3), (1,)]
@@ -139,7 +139,7 @@ def connected_by_key(keys: Sequence[frozenset[Hashable]]) -> list[tuple[int, ...
 
 
 def _no_keys(_: object) -> frozenset[Hashable]:
-    """No key at all."""
+    """Map every value to no keys, so that nothing is folded."""
     return frozenset()
 
 
@@ -148,12 +148,12 @@ def _keys(outcome: Outcome[Kept]) -> frozenset[Hashable]:
 
 
 def _values(outcomes: Iterable[Outcome[R]]) -> list[R]:
-    """The values of those that did not fail."""
+    """List the values of the outcomes that did not fail."""
     return [outcome.value for outcome in outcomes if outcome.value is not None]
 
 
 def _node_of(outcomes: Iterable[Outcome[Kept]]) -> str | None:
-    """The node on which all of several values lie; None for one value, or where there is no such node."""
+    """Find the one node that holds two or more values; None for a single value or several nodes."""
     values = _values(outcomes)
     nodes = {value.node for value in values}
     return nodes.pop() if len(values) > 1 and len(nodes) == 1 else None
@@ -169,7 +169,7 @@ def _kept(
     cost_bytes: Callable[[Source], int],
     seen_by: Mapping[str, Sequence[str]] | None,
 ) -> Generator[Outcome[Kept], None, None]:
-    """The outcomes, their values left where they were made."""
+    """Yield the outcomes, with the values left on the nodes that computed them."""
     check_jobs(jobs)
     tally = Tally(sources, on_progress or (lambda _: None))
     nodes_by_source = seen_by or {}
@@ -188,7 +188,7 @@ def _kept(
 def _cores_each(
     sources: Sequence[Source], places: Sequence[Sequence[str]], cluster: Cluster, jobs: int | None
 ) -> int:
-    """How many cores work on one source may use, on whatever node it is read."""
+    """Compute how many cores one source may use on any node: the minimum over the nodes."""
     of_nodes = []
     for node in cluster.nodes:
         on_node = [source for source, ids in zip(sources, places, strict=True) if node.id in ids]
@@ -197,7 +197,7 @@ def _cores_each(
 
 
 class _Tasks:
-    """Workers of Ray: one task a source, on the node that the schedule says."""
+    """Ray workers: one task per source, on the node that the schedule assigns."""
 
     def __init__(
         self, payload: bytes, schedule: NodeSchedules, cluster: Cluster, *, watched: bool
@@ -219,7 +219,7 @@ class _Tasks:
         self._asked_at = time.monotonic()
 
     def start(self, index: int, source: Source) -> None:
-        """Begin the call for `source` on its node; on one that is dead, it has failed already."""
+        """Start the call for `source` on its node; on a dead node, record a failed attempt."""
         node = self._schedule.node_of(index)
         if node is None or node in self._cluster.lost:
             self._unstarted.append((index, self._gone(source, node)))
@@ -229,7 +229,7 @@ class _Tasks:
         self._running[ended] = (index, source, value)
 
     def wait(self) -> list[tuple[int, Message[Kept]]]:
-        """What was read meanwhile, and how calls ended."""
+        """Wait for bytes read and finished calls."""
         messages: list[tuple[int, Message[Kept]]] = [*self._unstarted]
         self._unstarted = []
         while not messages:
@@ -243,10 +243,10 @@ class _Tasks:
         return messages
 
     def shrink(self) -> None:
-        """Nothing: Ray ends idle workers itself."""
+        """Do nothing: Ray stops idle workers itself."""
 
     def close(self) -> None:
-        """Stop everything, finished or not."""
+        """Stop all tasks."""
         drop(self._ray, list(self._running))
         self._running = {}
         if self._board is not None:
@@ -255,19 +255,19 @@ class _Tasks:
             self._board = None
 
     def _progress(self) -> list[tuple[int, Message[Kept]]]:
-        """The bytes read of what still runs, asked for now and then."""
+        """Poll the bytes read by running tasks, at most every 0.5 s."""
         if self._board is None or time.monotonic() - self._asked_at < _ASK_EVERY_S:
             return []
         self._asked_at = time.monotonic()
         try:
             read = self._ray.get(self._board.take.remote(), timeout=5 * _ASK_EVERY_S)
-        except self._ray.exceptions.RayError:  # how far it is must not end the run
+        except self._ray.exceptions.RayError:  # a failed progress query must not stop the run
             return []
         running = {index for index, _, _ in self._running.values()}
         return [(index, count) for index, count in read.items() if index in running]
 
     def _ended(self, task: Any) -> tuple[int, Attempt[Kept]]:
-        """How one task ended."""
+        """Get the attempt of one finished task."""
         index, source, value = self._running.pop(task)
         node = self._schedule.node_of(index)
         assert node is not None
@@ -280,7 +280,7 @@ class _Tasks:
         return index, replace(ended, value=Kept(ended.value, node, value))
 
     def _lost(self, error: Exception, source: Source, node: str) -> Attempt[Any]:
-        """What an error of Ray means for the source."""
+        """Map a Ray error to an attempt."""
         exceptions = self._ray.exceptions
         where = self._cluster.name(node)
         if is_node_loss(error):
@@ -298,12 +298,12 @@ class _Tasks:
         return Attempt(None, Failure(source.name, problem, MEMORY_HINT, code), lost=True)
 
     def _gone(self, source: Source, node: str | None) -> Attempt[Any]:
-        """The attempt on a node that is dead; on another node that sees the file it may end better."""
+        """Build the attempt for a dead node: lost, so another node that sees the file may read it."""
         return Attempt(None, _loss(source, node, self._cluster), lost=True)
 
 
 def _loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
-    """The failure of a source whose node is dead."""
+    """Build the failure of a source whose node is dead."""
     if node is None:
         problem = "no node of the cluster sees this file"
         hint = "see --on-every-node for files that lie on nodes"
@@ -312,7 +312,7 @@ def _loss(source: Source, node: str | None, cluster: Cluster) -> Failure:
 
 
 def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:
-    """The outcome with its value brought here; a failure where it was lost with its node."""
+    """Fetch the value of an outcome from its node; a failure if it was lost with the node."""
     location = outcome.value
     if location is None:
         return Outcome(outcome.source, None, outcome.failure, outcome.stack)
@@ -332,7 +332,7 @@ def _fetched(outcome: Outcome[Kept], cluster: Cluster) -> Outcome[Any]:
 def _folded_here(
     outcomes: Sequence[Outcome[R]], fold_all: Callable[[Sequence[R]], Sequence[R]]
 ) -> list[Outcome[R]]:
-    """The outcomes of one group with their values folded; failures as they are."""
+    """Fold the values of one group in this process; failures pass through."""
     values = _values(outcomes)
     folded = iter(fold_all(values) if values else ())
     complete = []
@@ -350,7 +350,7 @@ def _folded_there(
     fold_all: Callable[[Sequence[R]], Sequence[R]],
     cluster: Cluster,
 ) -> dict[tuple[int, ...], Any]:
-    """Where each group lies folded, on the node that holds its values: as Ray knows it, not brought here."""
+    """Fold each group on the node that holds its values; map each group to the Ray reference of the result."""
     if not groups:
         return {}
     import ray
@@ -378,7 +378,7 @@ def _folded_there(
 
 
 def _brought(members: Sequence[Outcome[Kept]], folded: Any) -> list[Outcome[Any]] | None:
-    """The outcomes of a group with what was folded there; None where that failed: what is left is folded here."""
+    """Fetch the folded values of a group; None if folding failed, in which case the caller folds here."""
     import ray
 
     try:

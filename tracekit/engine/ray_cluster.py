@@ -1,6 +1,6 @@
-"""A Ray cluster: reaching it, what its nodes are, and asking every node the same.
+"""A Ray cluster: connecting to it, describing its nodes, and running a function on every node.
 
-Ray is imported where it is used: it is an extra, and takes most of a second.
+Ray is imported where it is used: it is an optional dependency and takes most of a second to import.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tracekit.model.version import VERSION
 T = TypeVar("T")
 
 _PROBE_S = 120.0
-"""So long a node may take to start its first worker and say who it is."""
+"""Time a node may take to start its first worker and answer the probe."""
 _KNOCK_S = 10.0
 NODE_HINT = "run it again when the node is back"
-"""What to do about files that lie on a node which is lost."""
+"""Advice for files on a lost node."""
 _AUTH = "RAY_AUTH_MODE"
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _SHOWN = 3
@@ -48,9 +48,9 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine of a cluster: its id, what to call it, its cores, its free memory (None: unknown).
+    """One machine of a cluster: id, display name, cores, free memory (None if unknown).
 
-    `host` is its host's name as a directory can be called, with a number where nodes share one.
+    `host` is the hostname as a valid directory name, numbered where several nodes share one.
     """
 
     id: str
@@ -62,24 +62,24 @@ class Node:
 
 @dataclass(slots=True)
 class Cluster:
-    """The nodes that answered, in order of their names; `lost` gathers those found dead since, and why."""
+    """The nodes that answered, in order of their names; `lost` maps nodes found dead since to the reason."""
 
     nodes: tuple[Node, ...]
     driver: str | None = None
     lost: dict[str, str] = field(default_factory=dict[str, str])
 
     def name(self, node: str) -> str:
-        """What to call a node."""
+        """Get the display name of a node."""
         return next((n.name for n in self.nodes if n.id == node), node[:8])
 
     def alive(self) -> list[Node]:
-        """The nodes not known to be dead."""
+        """List the nodes not known to be dead."""
         return [node for node in self.nodes if node.id not in self.lost]
 
 
 @dataclass(frozen=True, slots=True)
 class Told(Generic[T]):
-    """What one node answered, or the problem that kept it from doing so; `gone` if the node is dead."""
+    """The answer of one node, or the problem that prevented it; `gone` if the node is dead."""
 
     value: T | None = None
     problem: str = ""
@@ -88,10 +88,10 @@ class Told(Generic[T]):
 
 @contextlib.contextmanager
 def connected(address: str | None = None) -> Iterator[Cluster]:
-    """The cluster at `address`, else at RAY_ADDRESS, else one started here; left, or ended, afterwards.
+    """Connect to the cluster at `address`, else at RAY_ADDRESS, else start a local one; disconnect afterwards.
 
-    A program that is connected already stays so. Raises `TracekitError` where Ray is missing or cannot be
-    reached, and where a node has another tracekit or Python than this one, before anything is read.
+    A program that is already connected stays connected. Raises `TracekitError` before anything is read if Ray is missing
+    or unreachable, or if a node has another version of tracekit or Python.
     """
     ray = _ray()
     if ray.is_initialized():
@@ -114,7 +114,7 @@ def everywhere(
     nodes: Sequence[str] | None = None,
     timeout_s: float | None = None,
 ) -> dict[str, Told[T]]:
-    """What `function(*args)` gives on every node that lives, or on `nodes`, by their ids; one task a node."""
+    """Run `function(*args)` once on every live node, or on `nodes`; map node ids to answers."""
     asked = [node.id for node in cluster.alive()] if nodes is None else list(nodes)
     answers = _ask(_ray(), asked, function, args, timeout_s)
     for node, answer in answers.items():
@@ -124,14 +124,14 @@ def everywhere(
 
 
 def hard_affinity(node: str) -> Any:
-    """The scheduling strategy of Ray that runs a task on this node or not at all."""
+    """Build the Ray scheduling strategy that runs a task on this node or not at all."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
 
 def is_node_loss(error: BaseException) -> bool:
-    """Whether an error of Ray says that a node, or what lay on it, is gone."""
+    """Whether a Ray error means that a node, or an object on it, is gone."""
     from ray import exceptions
 
     gone = (
@@ -146,9 +146,9 @@ def is_node_loss(error: BaseException) -> bool:
 
 
 def drop(ray: Any, tasks: Sequence[Any], grace_s: float = 1.0) -> None:
-    """Nothing; ends tasks: asked first, so that they remove temporary files, then by killing their workers.
+    """Cancel tasks: first gently, so that they remove temporary files, then by killing their workers.
 
-    A task that has ended is let alone: Ray may abort this process where one is cancelled that it just answered.
+    Finished tasks are skipped: Ray may abort this process if a task is cancelled right after it returned.
     """
     left = _running(ray, tasks, 0)
     for force in (False, True):
@@ -159,7 +159,7 @@ def drop(ray: Any, tasks: Sequence[Any], grace_s: float = 1.0) -> None:
 
 
 def _running(ray: Any, tasks: Sequence[Any], timeout_s: float) -> list[Any]:
-    """Those of the tasks that still run when all have ended or the time is over."""
+    """Wait for the tasks up to a timeout; list those that still run."""
     left = list(tasks)
     if left:
         with contextlib.suppress(Exception):
@@ -174,13 +174,13 @@ def _ask(
     args: Sequence[object],
     timeout_s: float | None,
 ) -> dict[str, Told[T]]:
-    """What each node answered."""
+    """Run a function on each node and collect the answers; raise a `TracekitError` that a node raised."""
     remote = ray.remote(num_cpus=0, max_retries=0)(function)
     tasks = {}
     for node in nodes:
         tasks[node] = remote.options(scheduling_strategy=hard_affinity(node)).remote(*args)
     try:
-        # Waited for together, so that all get the time; then each is asked how it went.
+        # Wait for all together, so that each gets the full timeout; then collect each result.
         if tasks and timeout_s is not None:
             ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=timeout_s)
         answers = {
@@ -190,7 +190,7 @@ def _ask(
     except BaseException:
         drop(ray, list(tasks.values()))
         raise
-    # Only when all have answered: what still runs need not be cancelled, see `drop`.
+    # Raised only after all have answered: running tasks then need no cancelling, see `drop`.
     for answer in answers.values():
         if isinstance(answer, TracekitError):
             raise answer
@@ -198,7 +198,7 @@ def _ask(
 
 
 def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any] | TracekitError:
-    """How one task ended; a `TracekitError` that it raised is meant for the user."""
+    """Get the answer of one task; a `TracekitError` that it raised is returned, as it is meant for the user."""
     try:
         return Told(ray.get(task, timeout=timeout_s))
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds, and what the task raised
@@ -214,14 +214,14 @@ def _answer(ray: Any, task: Any, timeout_s: float | None) -> Told[Any] | Traceki
 
 
 def in_short(error: BaseException) -> str:
-    """An error of Ray in one line: the last line of a stack says what happened."""
+    """Format a Ray error in one line; the last line of its stack says what happened."""
     cause = getattr(error, "cause", None) or error
     lines = ["", *filter(None, map(str.strip, str(cause).splitlines()))]
     return shown(f"{type(cause).__name__}: {lines[-1]}"[:300])
 
 
 def _ray() -> Any:
-    """The module; an error that says how to get it where it is missing."""
+    """Import Ray, or raise a `TracekitError` with the install command."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -235,7 +235,7 @@ def _ray() -> Any:
 
 
 def _init(ray: Any, address: str) -> None:
-    """Nothing; connects, or starts a cluster of this machine for "local"."""
+    """Connect to `address`, or start a cluster on this machine for "local"."""
     options: dict[str, Any] = {}
     _knock(address)
     if address == "local":
@@ -261,7 +261,7 @@ def _init(ray: Any, address: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Nothing; raises where nobody listens at `host:port`, for which Ray itself waits minutes."""
+    """Raise `TracekitError` if nobody listens at `host:port`; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():
         return
@@ -276,15 +276,15 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _ended_whole(*, is_ours: bool) -> Iterator[None]:
-    """End all processes of a cluster that was started here, also where a signal came before Ray knew of them.
+    """Kill all processes of a cluster started here, even if a signal arrived before Ray knew of them.
 
-    Agents of Ray look for their raylet only now and then, and outlive one that is ended while they start. A guard ends
-    them where this process is killed.
+    Ray's agents poll for their raylet and outlive one that ends while they start. A guard process kills them if this
+    process is killed.
     """
     if not is_ours or sys.platform != "linux":
         yield
         return
-    # Only what is Ray's: the program that calls us may have processes of its own.
+    # Only Ray's own processes: the calling program may have others.
     marks = (f"{Path(_ray().__file__).parent}{os.sep}", "ray::")
     before = processes_below(os.getpid())
     guard = start_guard(marks)
@@ -294,7 +294,7 @@ def _ended_whole(*, is_ours: bool) -> Iterator[None]:
         started = processes_marked(os.getpid(), marks)
         _leave(_ray())
         started |= processes_marked(os.getpid(), marks)
-        started.pop(guard.pid, None)  # it names the marks
+        started.pop(guard.pid, None)  # its command line contains the marks
         for pid, since in started.items():
             if before.get(pid) != since and start_of(pid) == since:
                 with contextlib.suppress(OSError):
@@ -369,17 +369,17 @@ def _connect(ray: Any, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _tokens_as_before(ray: Any) -> Iterator[None]:
-    """Nothing; whether workers must show a token is afterwards as it was.
+    """Restore whether workers must present a token.
 
-    A cluster started here turns that on for all that this process does later, and the workers of another
-    cluster, which ask for none and have none, would find nobody to bring objects from.
+    Starting a cluster here turns token authentication on for the rest of this process. Workers of another cluster have no
+    tokens and could no longer exchange objects with it.
     """
     before = os.environ.get(_AUTH)
     try:
         yield
     finally:
         if before is None and os.environ.pop(_AUTH, None) is not None:
-            with contextlib.suppress(Exception):  # no public way, and not in every Ray
+            with contextlib.suppress(Exception):  # no public API, and not in every Ray version
                 inside = ray._raylet  # noqa: SLF001
                 inside.Config.initialize("")
                 inside.AuthenticationTokenLoader.instance().reset_cache()
@@ -387,7 +387,7 @@ def _tokens_as_before(ray: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing of Ray on standard output meanwhile: what matters of it, the report says."""
+    """Silence Ray on standard output; the report contains what matters."""
     before = {name: os.environ.get(name) for name in _QUIET}
     os.environ.update({name: value for name, value in _QUIET.items() if before[name] is None})
     try:
@@ -404,23 +404,23 @@ def _quiet() -> Iterator[None]:
 
 
 class _WithoutRay(io.TextIOBase):
-    """A stream that passes on everything but what threads of Ray write."""
+    """A stream that drops what Ray's threads write."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write text, unless Ray does."""
+        """Write text, unless the caller is a Ray thread."""
         if threading.current_thread().name.startswith("ray_"):
             return len(text)
         return self._stream.write(text)
 
     def flush(self) -> None:
-        """Flush the stream itself."""
+        """Flush the wrapped stream."""
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Whether the stream itself is a terminal."""
+        """Whether the wrapped stream is a terminal."""
         return self._stream.isatty()
 
     def __getattr__(self, name: str) -> Any:
@@ -428,7 +428,7 @@ class _WithoutRay(io.TextIOBase):
 
 
 def _probe() -> Callable[[], dict[str, Any]]:
-    """A function that says who a node is; local, so that it travels as code to where there is no tracekit."""
+    """Make a function that describes a node. It is local, so Ray ships its code to nodes without tracekit."""
 
     def who() -> dict[str, Any]:
         import sys
@@ -441,7 +441,7 @@ def _probe() -> Callable[[], dict[str, Any]]:
             from tracekit.model.capacity import available_memory_bytes, core_count
 
             facts["cores"], facts["memory"] = core_count(), available_memory_bytes()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not usable
+        except Exception as error:  # noqa: BLE001 - whatever the cause, tracekit is not usable there
             facts["problem"] = f"{type(error).__name__}: {error}"
         return facts
 
@@ -449,7 +449,7 @@ def _probe() -> Callable[[], dict[str, Any]]:
 
 
 def _probed(ray: Any) -> Cluster:
-    """The cluster, every node asked who it is."""
+    """Probe every node and describe the cluster; raise `TracekitError` if a node is incompatible or none answers."""
     rows = [row for row in ray.nodes() if row["Alive"]]
     names = _names(rows)
     answers = _ask(ray, list(names), _probe(), (), _PROBE_S)
@@ -477,7 +477,7 @@ def _probed(ray: Any) -> Cluster:
 
 
 def _difference(facts: Mapping[str, Any] | None) -> str:
-    """What keeps a node from working with this driver; empty if nothing does."""
+    """Explain why a node cannot work with this driver; empty if it can."""
     if facts is None:
         return ""
     if facts.get("version", VERSION) != VERSION:
@@ -495,19 +495,19 @@ def _dotted(version: Iterable[int]) -> str:
 
 
 def _cores(cpus: int, facts: Mapping[str, Any] | None) -> int:
-    """The cores of a node, no more than Ray may use there where it says so."""
+    """Count the cores of a node, limited to the CPUs that Ray may use there."""
     cores = int((facts or {}).get("cores", 1))
     return max(1, min(cores, cpus) if cpus else cores)
 
 
 def _memory(facts: Mapping[str, Any] | None) -> int | None:
-    """The memory that a node had free when it was asked."""
+    """Get the free memory of a node at the time of the probe, in bytes."""
     memory = (facts or {}).get("memory")
     return memory if isinstance(memory, int) else None
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What to call each node, by its id: `host (address)`, with the start of the id where that is not enough."""
+    """Build a display name per node id: `host (address)`, plus the start of the id if that is ambiguous."""
     plain = {}
     for row in rows:
         plain[row["NodeID"]] = shown(f"{row['NodeManagerHostname']} ({row['NodeManagerAddress']})")
@@ -517,7 +517,7 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _host_labels(hosts: Mapping[str, str], nodes: Sequence[str]) -> dict[str, str]:
-    """A label for the host of each node, no two the same; `nodes` say in what order they are numbered."""
+    """Build a unique label for each node's host; `nodes` gives the order of numbering."""
     labels = [re.sub(r"[^0-9A-Za-z.-]+", "-", hosts[node]).strip("-.") or "host" for node in nodes]
     unique = numbered(labels)
     return {node: label.replace("#", "-") for node, label in zip(nodes, unique, strict=True)}

@@ -1,4 +1,4 @@
-"""Where files lie in a cluster: what its nodes see of patterns, and which of them see the files of the driver."""
+"""File discovery in a cluster: which files match on which nodes, and which nodes see the driver's files."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ Stamp = tuple[str, int, int, int]
 def surveys(
     cluster: Cluster, patterns: Sequence[str], exclude: Sequence[str]
 ) -> tuple[list[Survey], list[Failure]]:
-    """(what lies where each pattern points, of all nodes together; the nodes that could not say what they hold).
+    """Survey each pattern on all nodes; return (one merged survey per pattern, failures of nodes that could not look).
 
-    A note is on every node that holds none of it. Raises `TracekitError` for a pattern that no node finds
-    anything at.
+    Notes list the nodes that hold no match. Raises `TracekitError` for a pattern without a match on any node.
     """
     if not patterns:
         return [], []
     away = dict(cluster.lost)
     answers = everywhere(cluster, _look, list(patterns), list(exclude))
-    # A node that cannot say what it holds is a hole, not an empty place.
+    # A node that cannot answer is missing data, not an empty directory.
     for node, answer in answers.items():
         if answer.value is None:
             away[node] = answer.problem
@@ -67,9 +66,9 @@ def surveys(
 def places(
     cluster: Cluster, sources: Sequence[Source], known: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """The nodes that see a source, by its name, where that is more than its own node.
+    """Map each source to the nodes that see its file, where that is more than its own node.
 
-    `known` are those found on several nodes; of files found by the driver every node is asked.
+    `known` contains those found on several nodes. For files found by the driver, every node is asked.
     """
     nodes = dict(known)
     stamps: dict[str, Stamp] = {}
@@ -87,19 +86,19 @@ def places(
 
 
 def _look(patterns: Sequence[str], exclude: Sequence[str]) -> list[Sighting | str]:
-    """What this node sees of each pattern; runs there."""
+    """Survey each pattern on this node; runs as a Ray task."""
     return [node_surveys.look(pattern, exclude, sniff) for pattern in patterns]
 
 
 def _same(stamps: Sequence[Stamp]) -> list[bool]:
-    """Whether these very files are seen from this node; runs there."""
+    """Check whether this node sees these very files; runs as a Ray task."""
     return [_stamp(stamp[0]) == tuple(stamp) for stamp in stamps]
 
 
 def _stamp(path: str) -> Stamp | None:
-    """What tells a file from others that are called the same elsewhere."""
+    """Read the identity of a file: path, inode, size and modification time. None if it cannot be read."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - the path as it stands, of another node too
+        status = os.stat(path)  # noqa: PTH116 - the path unchanged; it may be from another node
     except (OSError, ValueError):
         return None
     return path, status.st_ino, status.st_size, status.st_mtime_ns

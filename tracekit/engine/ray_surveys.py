@@ -1,4 +1,4 @@
-"""What the nodes of a cluster see where one pattern points, and the union of it: as if it lay in one directory."""
+"""Surveys of one pattern on the nodes of a cluster, and their union as if all files were in one directory."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from tracekit.model.trace import Note
 
 Parts = tuple[str, ...]
 Stamp = tuple[str, int, int, int]
-"""Path, inode, size and time of change: the same on two nodes only for a file that both see."""
+"""Path, inode, size and modification time: equal on two nodes only for a file that both see."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What one node sees: files, and the directory (`anchor`) that the pattern up to its first `*` leads to.
+    """The survey of one node: its files, and the directory (`anchor`) of the pattern up to its first `*`.
 
-    `tops` are what the pattern means, `base` what the names of the files are relative to, both below the
-    anchor; `open_parts` how many parts of the pattern lie below it.
+    `tops` are the entries that the pattern matches, and `base` is the directory that file names are relative to, both
+    relative to the anchor. `open_parts` counts the pattern's parts below the anchor.
     """
 
     anchor: Path
@@ -58,7 +58,7 @@ class Sighting:
 
 
 def look(pattern: str, exclude: Sequence[str], sniff: Sniff) -> Sighting | str:
-    """What this machine sees where `pattern` points, `~` and variables expanded here; the reason if nothing."""
+    """Survey `pattern` on this machine, with `~` and variables expanded here; the reason if nothing matches."""
     text = expanded(pattern)
     try:
         (argument,) = read_arguments([text])
@@ -92,10 +92,10 @@ def union(
     names: Mapping[str, str],
     hosts: Mapping[str, str],
 ) -> Survey:
-    """The argument that `pattern` is to all nodes together, and its files, by name as in one directory.
+    """Merge the nodes' surveys of `pattern` into one, with files named as in a single directory.
 
-    A file that several nodes see is one file; files of several nodes that share a name get a directory
-    `host=<host>` before it. `names` are what to call the nodes, `hosts` labels of their machines, no two the same.
+    A file that several nodes see counts once. Files of several nodes with the same name get a directory `host=<host>`.
+    `names` maps nodes to display names, `hosts` to unique host labels.
     """
     argument, base = _argument(pattern, sightings)
     files = _apart(_once(base, sightings), hosts)
@@ -109,7 +109,7 @@ def union(
 
 
 def _stamp_of(path: Path) -> Stamp | None:
-    """What tells a file from others, None where that cannot be seen."""
+    """Read the identity of a file on disk; None if it cannot be read."""
     try:
         status = path.lstat()
     except OSError:
@@ -124,7 +124,7 @@ def _stamp(found: Found) -> Stamp | None:
 
 
 def _argument(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[Argument, Parts]:
-    """The argument, and its base below the anchors: as one pattern over the files of all nodes would have it."""
+    """Build the merged argument and its base relative to the anchors, as for one pattern over the files of all nodes."""
     first = next(iter(sightings.values()))
     tops = sorted(
         {top for seen in sightings.values() for top in seen.tops},
@@ -136,7 +136,7 @@ def _argument(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[Argument
     else:
         base = _common([top[:-1] for top in tops])
     path = str(split_label(pattern)[1])
-    typed = Path(os.path.abspath(path)).parts  # noqa: PTH100 - the name of a link is kept
+    typed = Path(os.path.abspath(path)).parts  # noqa: PTH100 - keep the name of a link
     anchor = Path(*typed[: max(1, len(typed) - first.open_parts)])
     entries = tuple(anchor.joinpath(*top) for top in tops)
     loose = len(tops) == 1 and not folder and first.label is None
@@ -144,7 +144,7 @@ def _argument(pattern: str, sightings: Mapping[str, Sighting]) -> tuple[Argument
 
 
 def _common(paths: Sequence[Parts]) -> Parts:
-    """The longest beginning that all of these share."""
+    """Find the longest common prefix."""
     length = 0
     while all(len(path) > length for path in paths) and len({path[length] for path in paths}) == 1:
         length += 1
@@ -152,7 +152,7 @@ def _common(paths: Sequence[Parts]) -> Parts:
 
 
 def _once(base: Parts, sightings: Mapping[str, Sighting]) -> list[Looked]:
-    """Every file of every node, named below `base`; one that several nodes see once, with all of them."""
+    """List every file of every node, named relative to `base`; a file on several nodes appears once, with all of them."""
     places: dict[Stamp, int] = {}
     files: list[Looked] = []
     for node, seen in sightings.items():
@@ -173,7 +173,7 @@ def _once(base: Parts, sightings: Mapping[str, Sighting]) -> list[Looked]:
 
 
 def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
-    """The files, those that share a name told apart by their hosts."""
+    """Insert the host directory into names that several files share."""
     counts = Counter(looked.found.parts for looked in files)
 
     def named(found: Found) -> Found:
@@ -186,7 +186,7 @@ def _apart(files: Sequence[Looked], hosts: Mapping[str, str]) -> list[Looked]:
 
 
 def _ignored_once(sightings: Mapping[str, Sighting]) -> tuple[Ignored, ...]:
-    """What was passed over, what several nodes see once."""
+    """List the ignored files; one that several nodes see appears once."""
     nodes: dict[tuple[Stamp | str, str | Path, Reason], list[str]] = {}
     for node, seen in sightings.items():
         for ignored, stamp in seen.ignored:
@@ -198,7 +198,7 @@ def _ignored_once(sightings: Mapping[str, Sighting]) -> tuple[Ignored, ...]:
 
 
 def _log(pattern: str, argument: Argument, sightings: Mapping[str, Sighting]) -> Log:
-    """The one log above the directories of all nodes."""
+    """Find the driver log above the directories of all nodes; a note if there are several."""
     if len(argument.entries) != 1:
         return None
     notes = [seen.log for seen in sightings.values() if isinstance(seen.log, Note)]

@@ -1,4 +1,4 @@
-"""What runs on the nodes of a cluster: one call on one source, and the folding of what several gave."""
+"""Functions that run on Ray nodes: one call on one source, and folding several values."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tracekit.engine.attempts import Attempt, attempt, broken, out_of_memory, th
 from tracekit.model.trace import Source
 
 _TELL_EVERY_S = 0.5
-"""Seldom: on a large cluster very many tell one place."""
+"""Reporting interval: long, because on a large cluster many tasks report to one actor."""
 
 
 class Board:
-    """Where tasks write how many bytes they have read; a process of its own, beside the driver."""
+    """A Ray actor next to the driver that collects the bytes each task has read."""
 
     def __init__(self) -> None:
         self._read: dict[int, int] = {}
 
     def add(self, index: int, count: int) -> None:
-        """Count bytes read of one source."""
+        """Add bytes read of one source."""
         self._read[index] = self._read.get(index, 0) + count
 
     def take(self) -> dict[int, int]:
-        """What was counted since the last time, by source."""
+        """Take the bytes counted since the last call, by source."""
         counts, self._read = self._read, {}
         return counts
 
@@ -34,14 +34,14 @@ class Board:
 def call(
     payload: bytes, index: int, source: Source, board: Any
 ) -> tuple[Attempt[frozenset[Hashable]], bytes | None]:
-    """How a call ended, giving what its value belongs to; and the value: as bytes, which travel only where they are asked for.
+    """Call the function on a source; return (attempt with the value's fold keys, value as bytes).
 
-    `payload` is (function, the keys of a value), pickled by the driver.
+    Ray moves the bytes only on request. `payload` is the pickled pair (function, function that lists a value's keys).
     """
     values: list[bytes] = []
 
     def work(source: Source, advance: Callable[[int], None]) -> frozenset[Hashable]:
-        # Loaded within the attempt: a function that cannot be imported here is then a failure.
+        # Unpickled within the attempt: a function that cannot be imported here becomes a failure.
         function, keys_of = pickle.loads(payload)  # noqa: S301 - written by our own driver
         value = function(source, advance)
         values.append(packed(value))
@@ -62,16 +62,16 @@ def call(
 
 
 def fold(payload: bytes, *values: bytes) -> bytes:
-    """What the function in `payload` makes of these values together: as many, in their order."""
+    """Apply the function in `payload` to these values; it returns as many, in the same order."""
     function = pickle.loads(payload)  # noqa: S301 - written by our own driver
     return packed(function([unpacked(value) for value in values]))
 
 
 def packed(value: Any) -> bytes:
-    """A value as it travels and waits in the memory that the processes of a node share: a small part of its size."""
+    """Compress a pickled value for transfer and for Ray's shared memory."""
     return zlib.compress(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), 1)
 
 
 def unpacked(value: bytes) -> Any:
-    """What `packed` was given."""
+    """Restore a value from `packed`."""
     return pickle.loads(zlib.decompress(value))  # noqa: S301 - written by our own worker

@@ -1,6 +1,6 @@
-"""Which source may start next and how far all are; the loop that every engine with workers runs.
+"""Scheduling of sources by memory and cores, progress counting, and the loop of every engine with workers.
 
-What an engine adds is its workers, and a schedule that knows where they may run.
+An engine adds its workers, and a schedule that knows where they may run.
 """
 
 from __future__ import annotations
@@ -17,65 +17,65 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.trace import Source
 
 MEMORY_SHARE = 0.7
-"""Share of the available memory that the sources being read may take together, as estimated."""
+"""Fraction of the available memory that the running sources may use together, as estimated."""
 _BASE_BYTES = 200_000_000
 _GROWTH, _GROWTH_COMPRESSED = 2, 25
-"""Memory by size of the file: about 1 and 13 were measured for Chrome traces of up to 1 GB."""
+"""Memory per byte of file, plain and compressed; 1 and 13 were measured for Chrome traces of up to 1 GB."""
 
 MANY = 64
-"""Up to so many sources start strictly by their cost."""
+"""Up to this many sources start strictly by cost."""
 
 EXPORTED_FIRST = "nsys_rep"
 _GROWTH_OF = {EXPORTED_FIRST: 6}
-"""Another program exports these reports, to some four times their size."""
+"""Memory per byte of file by reader: another program exports these reports to about four times their size."""
 
 _log = logging.getLogger("tracekit.engine")
 
 
 def estimate_bytes(source: Source) -> int:
-    """A cautious guess of the memory that reading and measuring `source` takes, from its size and suffix."""
+    """Estimate, on the safe side, the memory needed to read and measure `source`, from its size and suffix."""
     compressed = source.name.lower().endswith((".gz", ".zst", ".xz", ".zip"))
     growth = _GROWTH_COMPRESSED if compressed else _GROWTH_OF.get(source.reader, _GROWTH)
     return _BASE_BYTES + growth * source.size_bytes
 
 
 def budget_of(available_bytes: int | None) -> int | None:
-    """The memory that sources being read may take together; None where what is free is not known."""
+    """Compute the memory budget of running sources; None if the free memory is unknown."""
     return None if available_bytes is None else int(available_bytes * MEMORY_SHARE)
 
 
 def cores_each(sources: Iterable[Source], workers: int) -> int:
-    """How many of so many cores work on one source may use: only work on a large one uses several."""
+    """Compute how many of `workers` cores one source may use; only large files use several."""
     large_count = sum(source.size_bytes >= LARGE_FILE_BYTES for source in sources)
     return max(1, workers // max(1, large_count))
 
 
 def check_jobs(jobs: int | None) -> None:
-    """Nothing; raises `TracekitError` for fewer than one job."""
+    """Raise `TracekitError` for fewer than one job."""
     if jobs is not None and jobs < 1:
         raise TracekitError(f"cannot run {jobs} jobs at once", "give --jobs 1 or more")
 
 
 class Order(Protocol):
-    """What the loop asks: a `Schedule`, or several of them."""
+    """The interface that the loop needs: one `Schedule`, or several."""
 
     def next(self) -> int | None:
-        """The index of a source that may start now, which then counts as running; None if none may."""
+        """Take the next source that may start and count it as running; None if none may start now."""
 
     def is_retry(self, index: int) -> bool:
         """Whether a source has run before."""
 
     def retry(self, index: int) -> bool:
-        """Whether a source that was lost gets another chance; if so it waits for it."""
+        """Queue a lost source for another attempt; False if it gets none."""
 
     def end(self, index: int) -> None:
-        """Count a source as running no more."""
+        """Stop counting a source as running."""
 
 
 def outcomes_of(
     workers: Workers[R], sources: Sequence[Source], schedule: Order, tally: Tally
 ) -> Generator[Outcome[R], None, None]:
-    """The outcomes of calls made by `workers`, each kept until its turn in the order has come."""
+    """Run the sources on `workers` and yield the outcomes in order; early ones wait for their turn."""
     with closing(attempts_of(workers, sources, schedule, tally)) as attempts:
         for source, ended in zip(sources, attempts, strict=True):
             yield outcome(source, ended)
@@ -84,7 +84,7 @@ def outcomes_of(
 def attempts_of(
     workers: Workers[R], items: Sequence[Any], schedule: Order, tally: Tally
 ) -> Generator[Attempt[R], None, None]:
-    """How the calls for these items ended, sources or what a worker takes as one, in their order."""
+    """Run the items (sources or batches) on `workers` and yield the attempts in order."""
 
     def start_what_fits() -> None:
         while (index := schedule.next()) is not None:
@@ -106,7 +106,7 @@ def attempts_of(
                     schedule.end(index)
                     tally.finish(index, message)
                     ended[index] = message
-            start_what_fits()  # before our caller gets to work, so that nobody waits for it
+            start_what_fits()  # before the caller starts its work, so that no worker waits for it
             while turn in ended:
                 yield ended.pop(turn)
                 turn += 1
@@ -115,17 +115,17 @@ def attempts_of(
 
 
 def outcome(source: Source, ended: Attempt[R]) -> Outcome[R]:
-    """The outcome of the last attempt; its stack goes to the log."""
+    """Convert the last attempt to an outcome and log its stack."""
     if ended.stack:
         _log.debug("%s\n%s", source.name, ended.stack)
     return Outcome(source, ended.value, ended.failure, ended.stack)
 
 
 class Schedule:
-    """Which source may start next: the most costly first, as many as the budget holds, retries last and alone.
+    """Start order of sources: most expensive first within the memory budget, retries last and alone.
 
-    Of many sources those of about the same cost start in their order: results that are ready before their turn
-    wait in memory, and where there are many, it matters little which of them is the last. `members` are the sources, by index, that it is about: all that `costs` holds, if None.
+    With many sources, those of similar cost start in their order. Early results wait in memory for their turn, and with
+    many sources it matters little which one runs last. `members` limits the schedule to these indices (None: all).
     """
 
     def __init__(
@@ -145,8 +145,10 @@ class Schedule:
         self._running: set[int] = set()
 
     def next(self) -> int | None:
-        """The index of a source that may start now, which then counts as running; None if none may."""
-        full = len(self._running) >= self._workers  # most of the time: no look at each that waits
+        """Take the next source that may start and count it as running; None if none may start now."""
+        full = (
+            len(self._running) >= self._workers
+        )  # the common case: skips the scan of waiting sources
         waiting = () if full else self._waiting
         chosen = next(filter(self._fits, waiting), None)
         if chosen is not None:
@@ -158,7 +160,7 @@ class Schedule:
         return chosen
 
     def _fits(self, index: int) -> bool:
-        """Whether a source may run beside those that do; any source may run alone."""
+        """Whether a source fits in memory next to the running ones; any source may run alone."""
         if not self._running:
             return True
         held_bytes = sum(map(self._costs.__getitem__, self._running))
@@ -168,7 +170,7 @@ class Schedule:
         return -self._sizes[index], index
 
     def add(self, index: int) -> None:
-        """Let a source wait here that has not run here yet."""
+        """Queue a source that has not run here yet."""
         self._waiting.append(index)
         self._waiting.sort(key=self._turn)
 
@@ -177,7 +179,7 @@ class Schedule:
         return index in self._retried
 
     def retry(self, index: int) -> bool:
-        """Whether a source that was lost gets its second chance; if so it waits for it."""
+        """Queue a lost source for its second attempt; False if it has had one."""
         if index in self._retried:
             return False
         self._running.discard(index)
@@ -186,14 +188,14 @@ class Schedule:
         return True
 
     def end(self, index: int) -> None:
-        """Count a source as running no more."""
+        """Stop counting a source as running."""
         self._running.discard(index)
 
 
 class Tally:
-    """The bytes and files done, passed to `on_progress` whenever they change.
+    """Counter of finished bytes and files; calls `on_progress` on every change.
 
-    Where an item is several sources, `counts` tells how many, and `failures_of` how many of them failed.
+    If an item is a batch, `counts` gives its number of sources and `failures_of` counts the failed ones.
     """
 
     def __init__(
@@ -215,17 +217,17 @@ class Tally:
         self._tell()
 
     def advance(self, index: int, count: int) -> None:
-        """Count bytes read of one source, never more than its file holds."""
+        """Count bytes read of one source, up to its file size."""
         self._set(index, min(self._sizes[index], self._read[index] + count))
         self._tell()
 
     def restart(self, index: int) -> None:
-        """Take back what was counted of a source that starts again."""
+        """Reset the bytes of a source that starts again."""
         self._set(index, 0)
         self._tell()
 
     def finish(self, index: int, ended: Attempt[Any]) -> None:
-        """Count an item as done, all its bytes included."""
+        """Count an item as finished, with all its bytes."""
         self._set(index, self._sizes[index])
         self._files_done += self._counts[index]
         self._failure_count += self._failures_of(ended)

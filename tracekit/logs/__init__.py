@@ -1,4 +1,4 @@
-"""A report sent to where a team follows its runs: one file a system, listed in `SYSTEMS`."""
+"""Export of a report to experiment trackers: one module per system, listed in `SYSTEMS`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tracekit.model.records import dataclass
 __all__ = ["SYSTEMS", "Logged", "Sent", "System", "send"]
 
 Sent = str
-"""Where it can be seen, in words for a person."""
+"""Where to find the exported report, as text for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One system: its name, the file here that writes to it, the package that it needs, and what its target is."""
+    """An experiment tracker: its name (also its module here), the package it needs, and a description of its target."""
 
     name: str
     package: str
@@ -26,7 +26,7 @@ class System:
 
     @property
     def write(self) -> Callable[[Logged, str, str | None], Sent]:
-        """The function `write(logged, target, run)` of its file, which is imported now."""
+        """The function `write(logged, target, run)` of its module, which is imported now."""
         module = import_module(f"tracekit.logs.{self.name}")
         function: Callable[[Logged, str, str | None], Sent] = module.write
         return function
@@ -40,9 +40,9 @@ SYSTEMS = (
 
 
 def send(logged: Logged, name: str, target: str, run: str | None) -> Sent:
-    """Where the report can be seen now; `run` is the name or id of a run that it is added to, where the system knows such.
+    """Send a report to a system and return where to find it; `run` names an existing run to add it to.
 
-    Raises `TracekitError` for a system that is not known, a package that is missing, and what the system refuses.
+    Raises `TracekitError` for an unknown system, a missing package, or an error of the system.
     """
     names = [system.name for system in SYSTEMS]
     if name not in names:

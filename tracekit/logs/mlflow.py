@@ -1,4 +1,4 @@
-"""A run of MLflow: metrics by step, and the report as artefacts."""
+"""Export to an MLflow run: metrics by step, and the report as artifacts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tracekit.logs.points import Logged
 
 EXPERIMENT = "tracekit"
 MOST_AT_ONCE = 1_000
-"""Metrics that one request may hold."""
+"""Metrics per request, MLflow's limit."""
 
 
 def write(logged: Logged, target: str, run: str | None) -> str:
-    """Where the run is; `run` is the id of one that goes on, without it there will be a new one in the experiment `tracekit`."""
+    """Write to the MLflow run with id `run`, or to a new one in the experiment `tracekit`; return where it is."""
     client = MlflowClient(tracking_uri=target)
     run_id = run or _new_run(client, logged.title)
     now_ms = int(time.time() * 1000)
@@ -33,7 +33,7 @@ def write(logged: Logged, target: str, run: str | None) -> str:
 
 
 def _new_run(client: MlflowClient, title: str) -> str:
-    """The id of a new run."""
+    """Create a run and return its id."""
     experiment = client.get_experiment_by_name(EXPERIMENT)
     experiment_id = (
         client.create_experiment(EXPERIMENT) if experiment is None else experiment.experiment_id

@@ -1,4 +1,4 @@
-"""The numbers of a report as such systems hold them: a name, a step, a value in seconds, bytes or plain numbers."""
+"""The values of a report as experiment trackers store them: name, step, value in seconds, bytes or plain numbers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tracekit.model.report import Cell, Metric, Report
 PREFIX = "tracekit"
 
 _IN_BASE = {"ns": ("_s", 1e-9), "bytes": ("_bytes", 1.0), "ratio": ("_ratio", 1.0)}
-"""The end of a name by unit, and what one of ours is in it."""
+"""Suffix of a metric name by unit, and the factor to the exported unit."""
 
 _NO_MEASURE = frozenset({"first_of_window"})
-"""What the table `values` says of a step that is no measure of it."""
+"""Names in the table `values` that describe a step but are not measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One number of one step."""
+    """One value of one step."""
 
     name: str
     step: int
@@ -30,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What is sent: numbers by step, numbers of the whole, and the report as a page, as Markdown and as JSON."""
+    """The exported data: values by step, values of the whole run, and the report as HTML, Markdown and JSON."""
 
     title: str
     points: tuple[Point, ...]
@@ -40,7 +40,7 @@ class Logged:
     json: str
 
     def by_step(self) -> dict[int, dict[str, float]]:
-        """The numbers of each step, by name, in order of the steps."""
+        """Group the values by step, in order; each group maps names to values."""
         steps: dict[int, dict[str, float]] = {}
         for point in sorted(self.points, key=lambda point: point.step):
             steps.setdefault(point.step, {})[point.name] = point.value
@@ -48,9 +48,9 @@ class Logged:
 
 
 def points_of(report: Report) -> tuple[Point, ...]:
-    """The values of every step: those of the job as they are, those of ranks as their mean and their largest.
+    """Convert the values of every step: job values as they are, rank values as mean and maximum.
 
-    Names are `tracekit/[RUN/][ROLE/][STAGE/]NAME` with the unit at the end; rows without a step number are left out.
+    Names are `tracekit/[RUN/][ROLE/][STAGE/]NAME` with the unit as suffix; rows without a step number are left out.
     """
     if report.values is None:
         return ()
@@ -80,7 +80,7 @@ def points_of(report: Report) -> tuple[Point, ...]:
 
 
 def _where(cells: Mapping[str, Cell], *, with_run: bool) -> str:
-    """What stands before the name of a value: the run where there are several, the role and the stage."""
+    """Build the prefix of a metric name: the run if there are several, the role and the stage."""
     parts: list[str] = [PREFIX]
     for name in ("run", "role", "stage"):
         value = cells.get(name)
@@ -90,7 +90,7 @@ def _where(cells: Mapping[str, Cell], *, with_run: bool) -> str:
 
 
 def summary_of(report: Report) -> dict[str, float]:
-    """The headline, and what each rule's findings would give back at most per step, in seconds."""
+    """Collect the headline, and the recoverable time per step of each rule in seconds (an upper bound)."""
     summary: dict[str, float] = {}
     for name, value in _headline(report.headline):
         summary[f"{PREFIX}/{name}"] = value
@@ -102,7 +102,7 @@ def summary_of(report: Report) -> dict[str, float]:
 
 
 def _headline(metrics: tuple[Metric, ...]) -> Iterator[tuple[str, float]]:
-    """The name and the value of each number that is known."""
+    """Yield the name and value of each known headline metric."""
     for metric in metrics:
         if metric.value is not None and isfinite(metric.value):
             suffix, factor = _IN_BASE.get(metric.unit, ("", 1.0))

@@ -1,4 +1,4 @@
-"""Event files that TensorBoard reads, with the report as text in it and as a page beside it."""
+"""Export to TensorBoard event files, with the report as text in them and as an HTML file next to them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tracekit.logs.points import Logged
 from tracekit.model.files import write_atomically
 
 _STRING = 7
-"""The type of a tensor of texts."""
+"""Tensor type of strings (DT_STRING)."""
 
 
 def write(logged: Logged, target: str, run: str | None) -> str:
-    """The directory of the event file; `run` is a directory below the target."""
+    """Write an event file and the HTML report; return their location. `run` is a directory below the target."""
     folder = Path(target, run) if run else Path(target)
     folder.mkdir(parents=True, exist_ok=True)
     writer = EventFileWriter(str(folder))
@@ -33,7 +33,7 @@ def write(logged: Logged, target: str, run: str | None) -> str:
 
 
 def _numbers(numbers: Mapping[str, float]) -> list[summary_pb2.Summary.Value]:
-    """Numbers by name as one event holds them."""
+    """Convert values by name to scalar summaries."""
     values = []
     for name, number in numbers.items():
         values.append(summary_pb2.Summary.Value(tag=name, simple_value=number))
@@ -41,12 +41,12 @@ def _numbers(numbers: Mapping[str, float]) -> list[summary_pb2.Summary.Value]:
 
 
 def _add(writer: EventFileWriter, values: list[summary_pb2.Summary.Value], step: int) -> None:
-    """Nothing; adds one event of a step."""
+    """Add one event of a step."""
     writer.add_event(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values)))
 
 
 def _text(tag: str, text: str) -> summary_pb2.Summary.Value:
-    """A text as the plugin `text` shows it."""
+    """Build a summary for TensorBoard's text plugin."""
     of_text = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
     tensor = tensor_pb2.TensorProto(dtype=_STRING, string_val=[text.encode()])
     return summary_pb2.Summary.Value(

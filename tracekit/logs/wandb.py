@@ -1,4 +1,4 @@
-"""A run of Weights & Biases: metrics by step, and the report as a page and an artefact; offline where WANDB_MODE says so."""
+"""Export to a Weights & Biases run: metrics by step, the report as a page and an artifact; honors WANDB_MODE=offline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEP = f"{PREFIX}/step"
 
 
 def write(logged: Logged, target: str, run: str | None) -> str:
-    """Where the run is; `run` is the id of one that goes on."""
+    """Write to a run and return where it is; `run` is the id of one to resume."""
     entity, _, project = target.rpartition("/")
     started = wandb.init(
         project=project,
@@ -25,7 +25,7 @@ def write(logged: Logged, target: str, run: str | None) -> str:
         settings=wandb.Settings(silent=True, console="off"),
     )
     try:
-        # Steps of a profile are no steps of the run that it is added to.
+        # The profile's steps are not the steps of the run it is added to.
         started.define_metric(STEP)
         started.define_metric(f"{PREFIX}/*", step_metric=STEP)
         for step, numbers in logged.by_step().items():
@@ -39,7 +39,7 @@ def write(logged: Logged, target: str, run: str | None) -> str:
 
 
 def _keep_files(started: wandb.Run, logged: Logged) -> None:
-    """Nothing; adds the page, the Markdown and the JSON as an artefact."""
+    """Upload the HTML, Markdown and JSON report as an artifact."""
     artifact = wandb.Artifact(f"tracekit-{started.id}", type="profile-report")
     with new_folder() as folder:
         forms = {"html": logged.page, "md": logged.markdown, "json": logged.json}

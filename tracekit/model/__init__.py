@@ -1,1 +1,1 @@
-"""The nouns that everything else speaks of: tables, traces, reports, units, intervals, stages, statistics."""
+"""The data model: tables, traces, reports, units, intervals, stages and statistics."""

@@ -1,11 +1,12 @@
-"""What tracekit keeps on disk for the next run: where it lies, how much it may be, and how it is forgotten.
+"""The on-disk cache: its location, size limit, locking and eviction.
 
-It lies in `$TRACEKIT_CACHE`, else `$XDG_CACHE_HOME/tracekit`, else `~/.cache/tracekit`, a directory for each kind of
-thing, readable by their owner only: they hold names and the environment of what was profiled. Whoever needs a file
-to stay holds a shared lock on it; the longest unused that nobody holds go when all together exceed the limit.
+It is at `$TRACEKIT_CACHE`, else `$XDG_CACHE_HOME/tracekit`, else `~/.cache/tracekit`, with one directory per kind of
+entry. Entries contain names and the environment of the profiled job, so they are readable by their owner only. A process
+that uses an entry holds a shared lock on it. When the total exceeds the limit, the least recently used unlocked entries
+are removed.
 
-Only a directory that this module marked (`CACHEDIR.TAG`) is written to, and only entries whose whole name this
-module gives are deleted: the variable may name a directory that holds somebody's checkpoints.
+Only a directory with our marker (`CACHEDIR.TAG`) is written to, and only entries whose full name matches are deleted:
+the variable may name a directory that contains somebody's checkpoints.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from tracekit.model.units import parse_size
 
 CACHE_VARIABLE = "TRACEKIT_CACHE"
 OFF_VARIABLE = "TRACEKIT_NO_CACHE"
-"""With this in the environment nothing of profiles is kept, and nothing that was kept is used."""
+"""Environment variable that disables the cache for both reading and writing."""
 
 LIMIT_VARIABLE = "TRACEKIT_CACHE_LIMIT"
 LIMIT_BYTES = 20_000_000_000
 
 INDEX = "index"
-"""The file of a directory of copies that stands for all of it."""
+"""File that represents a whole directory of downloaded copies."""
 
 FOREIGN = "the directory contains other files"
 """Why a directory is refused that this module did not mark."""
 
 KINDS = {"measured": ".measured", "nsys": ".sqlite", "reports": ".report", "fetched": ""}
-"""The directory of each kind of thing that is kept, and how the names of its entries end."""
+"""Directory of each kind of entry → suffix of its entries' names."""
 
 _NAMES = {
     "measured": expression(r"[0-9a-f]{64}-[0-9a-f]{64}\.measured"),
@@ -49,37 +50,37 @@ _NAMES = {
     "reports": expression(r"[0-9a-f]{64}\.report"),
     "fetched": expression(r"[0-9a-f]{32}"),
 }
-"""Whole names of the entries of each kind; files called otherwise are not ours."""
+"""Full-name patterns of entries by kind; other files are not ours."""
 
 PARTIAL = "partial-"
-"""What is still being written begins with this, and is never taken for the thing itself."""
+"""Prefix of entries that are still being written; they are never read."""
 
 _PARTIAL_NAME = expression(PARTIAL + r"(?:[0-9a-f]{16}(?:\.tmp)?|[a-z0-9_]{8})")
 _ABANDONED_S = 86_400.0
 
 MARKER = "CACHEDIR.TAG"
-"""The file that marks the directory as a cache; backup programs skip directories that hold one (bford.info/cachedir)."""
+"""File that marks a directory as a cache; backup programs skip such directories (bford.info/cachedir)."""
 
 _MARK = b"Signature: 8a477f597d28d172789f06886806bc55\n"
 _FIRST_PROCESS = os.getpid()
 
 listeners: list[Callable[[str, str], None]] = []
-"""Called with a problem and a hint where the place of the cache is refused."""
+"""Callbacks (problem, hint), called when the cache directory is refused."""
 
 _OWNER = b"# This directory is a cache of tracekit: `tracekit cache --clear` empties it.\n"
 
 
 def is_off() -> bool:
-    """Whether nothing of profiles is to be kept, and nothing that was kept to be used."""
+    """Whether the cache is disabled."""
     return bool(os.environ.get(OFF_VARIABLE))
 
 
 def above() -> Path | None:
-    """The directory that holds all that is kept, which need not exist; None where no place is known."""
+    """Locate the cache directory, which need not exist; None if there is no home directory."""
     named, xdg = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME", "")
     if named:
         return Path(named).absolute()
-    if os.path.isabs(xdg):  # noqa: PTH117 - the text, before it is a path
+    if os.path.isabs(xdg):  # noqa: PTH117 - the text, before it becomes a path
         return Path(xdg, "tracekit")
     try:
         return Path.home() / ".cache" / "tracekit"
@@ -88,7 +89,7 @@ def above() -> Path | None:
 
 
 def is_ours(directory: Path) -> bool:
-    """Whether the directory carries the marker of a cache of tracekit."""
+    """Whether the directory has the marker of a tracekit cache."""
     try:
         with (directory / MARKER).open("rb") as file:
             return file.read(len(_MARK + _OWNER)) == _MARK + _OWNER
@@ -97,7 +98,7 @@ def is_ours(directory: Path) -> bool:
 
 
 def foreign() -> Path | None:
-    """The directory in the place of the cache, where it holds other files; None where it may be used."""
+    """Return the cache directory if it contains other files and must not be used; else None."""
     directory = above()
     try:
         names = [path.name for path in directory.iterdir()] if directory is not None else []
@@ -109,9 +110,9 @@ def foreign() -> Path | None:
 
 
 def _may_mark(directory: Path, names: list[str]) -> bool:
-    """Whether the directory is empty, or holds only what tracekit kept before it marked its caches.
+    """Whether the directory is empty, or contains only entries of versions that did not mark their caches.
 
-    Its names are read before its marker: a process that starts at the same time marks first and keeps later.
+    Names are read before the marker: a process that starts at the same time marks first and writes entries later.
     """
     try:
         if set(names) <= {MARKER}:
@@ -126,7 +127,7 @@ def _may_mark(directory: Path, names: list[str]) -> bool:
 
 
 def _claim(directory: Path) -> bool:
-    """Make and mark the directory; return whether it is ours."""
+    """Create and mark the directory; return whether it is ours."""
     directory.mkdir(parents=True, exist_ok=True)
     if is_ours(directory):
         return True
@@ -185,14 +186,14 @@ def folder(kind: str) -> Path | None:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Nothing; afterwards the file at `path` is whole, for its owner alone, and holds `data`, unless it cannot be written."""
+    """Write `data` to `path` atomically and readable by the owner only; ignore errors."""
     with contextlib.suppress(OSError), new_file(path.parent, PARTIAL) as (descriptor, temporary):
         write_all(descriptor, data)
         temporary.replace(path)
 
 
 def limit_bytes() -> int:
-    """How many bytes all that is kept may take together; raises `TracekitError` for what is no size."""
+    """Read the size limit of the cache; raise `TracekitError` if the variable is not a size."""
     text = os.environ.get(LIMIT_VARIABLE)
     try:
         return parse_size(text) if text else LIMIT_BYTES
@@ -201,7 +202,7 @@ def limit_bytes() -> int:
 
 
 def entries(kind: str) -> list[tuple[int, int, Path]]:
-    """(when it was last used in ns, its bytes, its path) of everything of one kind that is kept, in that order."""
+    """List the entries of one kind as (last use in ns, bytes, path), oldest first."""
     kept: list[tuple[int, int, Path]] = []
     with contextlib.suppress(OSError):
         for path in _paths(kind):
@@ -216,7 +217,7 @@ def entries(kind: str) -> list[tuple[int, int, Path]]:
 
 
 def _paths(kind: str) -> list[Path]:
-    """What is in the directory of one kind, if that is part of a cache of ours."""
+    """List the contents of one kind's directory, if it belongs to a cache of ours."""
     directory = above()
     if directory is None or not is_ours(directory):
         return []
@@ -227,12 +228,12 @@ def _paths(kind: str) -> list[Path]:
 
 
 def _tree_bytes(directory: Path) -> int:
-    """How many bytes the files below a directory have."""
+    """Sum the sizes of the files below a directory."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def forget_oldest(limit: int) -> None:
-    """Nothing; the longest unused are removed until all together are within the limit, and what crashes left behind."""
+    """Remove the least recently used entries until the total is within `limit`, and leftovers of crashes."""
     kept = sorted(entry for kind in KINDS for entry in entries(kind))
     total = sum(size for _, size, _ in kept)
     for _, size, path in kept:
@@ -244,7 +245,7 @@ def forget_oldest(limit: int) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Remove what was never finished: its program has ended, or it began long ago where files cannot be locked."""
+    """Remove unfinished entries whose program has ended; where files cannot be locked, those older than a day."""
     directory = above()
     if directory is None or not is_ours(directory):
         return
@@ -262,7 +263,7 @@ def _remove_abandoned() -> None:
 
 
 def removed(path: Path) -> bool:
-    """Whether a file was removed: nobody held it."""
+    """Remove a file unless a process holds it; return whether it was removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -281,7 +282,7 @@ def removed(path: Path) -> bool:
 
 
 def hold(stack: contextlib.ExitStack, path: Path) -> bool:
-    """Whether the file is there and will stay until `stack` ends."""
+    """Lock an entry until `stack` closes; return whether it still exists."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -297,7 +298,7 @@ def hold(stack: contextlib.ExitStack, path: Path) -> bool:
 
 
 def lock(descriptor: int, *, exclusive: bool) -> bool:
-    """Whether the lock was had at once; a file system without locks gives every shared one."""
+    """Try to lock a file without waiting; a file system without locks grants every shared lock."""
     try:
         import fcntl
 

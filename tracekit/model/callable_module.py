@@ -1,4 +1,4 @@
-"""A package that is also the public function of its name: `tracekit.render` and `tracekit.compare`."""
+"""Packages that are callable as the public function of the same name: `tracekit.render` and `tracekit.compare`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def make_callable(name: str, function: Callable[..., Any]) -> None:
-    """Nothing; afterwards the module of that name can be called as the function.
+    """Make the package `name` callable as `function`.
 
-    Importing a package puts it where its parent's function of that name would be looked up.
+    Importing a package binds it to the attribute of its parent where the function of that name would be.
     """
     kind = type("CallableModule", (ModuleType,), {"__call__": staticmethod(function)})
     sys.modules[name].__class__ = kind

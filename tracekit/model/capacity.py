@@ -1,6 +1,6 @@
-"""How many cores and how much memory this process may use, containers included.
+"""CPU cores and memory available to this process, including container limits (cgroup v1 and v2).
 
-Each function takes the root of the file system, so that any machine can be laid out in a test.
+Each function takes the root of the file system, so a test can lay out any machine.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pathlib import Path
 
 _ROOT = Path("/")
 _UNLIMITED = 2**60
-"""cgroup v1 writes "no limit" as the largest multiple of a page: anything this large is none."""
+"""cgroup v1 writes "no limit" as the largest multiple of a page; any value from here on means no limit."""
 
 
 LARGE_FILE_BYTES = 2**20
-"""Work on a file from this size on gains more from several cores than threads cost."""
+"""File size from which several cores save more time than threads cost."""
 
 _SHARE: ContextVar[int | None] = ContextVar("_SHARE", default=None)
 
 
 def own_core_count() -> int:
-    """The cores that work on one file may use: those of this process, or its share where others run beside it."""
+    """Count the cores that work on one file may use: this process's cores, or its share of them."""
     share = _SHARE.get()
     if share == 1:
         return 1
@@ -34,7 +34,7 @@ def own_core_count() -> int:
 
 @contextmanager
 def share_of_cores(count: int) -> Iterator[None]:
-    """Within it, work on one file uses so many cores."""
+    """Limit work on one file within the context to `count` cores."""
     before = _SHARE.set(count)
     try:
         yield
@@ -43,7 +43,7 @@ def share_of_cores(count: int) -> Iterator[None]:
 
 
 def core_count(root: Path = _ROOT) -> int:
-    """The cores this process may run on: affinity, and the CPU quota of its container if that is less."""
+    """Count the cores this process may run on: its affinity mask, capped by the CPU quota of its container."""
     count = getattr(os, "process_cpu_count", _affinity)() or 1
     for group in _groups(root, "cpu"):
         quota = _cpu_quota(group)
@@ -53,7 +53,7 @@ def core_count(root: Path = _ROOT) -> int:
 
 
 def available_memory_bytes(root: Path = _ROOT) -> int | None:
-    """The memory this process may still take without swapping or being killed; None if unknown."""
+    """Compute the memory this process can still take without swapping or being killed; None if unknown."""
     free = _meminfo_available(root)
     if free is None:
         free = _sysconf_memory()
@@ -62,16 +62,16 @@ def available_memory_bytes(root: Path = _ROOT) -> int | None:
 
 
 def _affinity() -> int:
-    """The cores of the affinity mask, or all there are where the system has no such mask."""
+    """Count the cores in the affinity mask, or all cores if the system has no such mask."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of the control groups (v2 and v1) that limit this process, innermost first.
+    """Yield the folders of the control groups (v2 and v1) that limit this process, innermost first.
 
-    In a container the recorded path may lie outside what is mounted; its ancestors still count.
+    In a container the recorded path may be outside of the mount; its ancestors still count.
     """
     mount = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -91,7 +91,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _cpu_quota(group: Path) -> float | None:
-    """The cores' worth of time that a control group may use; None when it sets no limit."""
+    """Read the CPU quota of a control group, in cores; None if it sets no limit."""
     parts = _text(group / "cpu.max").split()
     if len(parts) != 2:
         parts = [
@@ -104,7 +104,7 @@ def _cpu_quota(group: Path) -> float | None:
 
 
 def _headroom(group: Path) -> int | None:
-    """The bytes below a control group's limit, file pages that can be dropped not counted as used."""
+    """Compute the bytes left below a control group's memory limit; reclaimable file pages do not count as used."""
     limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
     used = _number(group / "memory.current", group / "memory.usage_in_bytes")
     if limit is None or used is None or limit >= _UNLIMITED:
@@ -119,13 +119,13 @@ def _headroom(group: Path) -> int | None:
 
 
 def _meminfo_available(root: Path) -> int | None:
-    """`MemAvailable` of Linux in bytes; None elsewhere."""
+    """Read `MemAvailable` from /proc/meminfo in bytes; None on other systems."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 
 def _sysconf_memory() -> int | None:
-    """The free, or else the whole, physical memory as POSIX tells it; None where it does not."""
+    """Read the free physical memory from sysconf, else the total; None if the system reports neither."""
     for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
         try:
             pages, size = os.sysconf(name), os.sysconf("SC_PAGE_SIZE")
@@ -137,7 +137,7 @@ def _sysconf_memory() -> int | None:
 
 
 def _number(*paths: Path) -> int | None:
-    """The whole number in the first of `paths` that holds one."""
+    """Read the integer in the first of `paths` that contains one."""
     for path in paths:
         text = _text(path).strip()
         if text.isdigit():
@@ -146,7 +146,7 @@ def _number(*paths: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """The text of a small file, empty when it cannot be read."""
+    """Read a small file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
-"""What can be said of a file or a process, as codes with data: the one list of all codes.
+"""Codes for everything tracekit reports about a file or a process, with structured data.
 
-Whatever decides on what was said matches the code and reads the data; the sentence beside them is for people alone.
+Code that acts on a report matches the code and reads the data; the sentence is for people only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Datum = str | int | float | bool | tuple[str, ...]
 
 
 class Data(Mapping[str, Datum]):
-    """What a code is about: numbers and texts by name, never changed; what is None is left out."""
+    """Immutable data of a code: numbers and texts by name, without None values."""
 
     __slots__ = ("_values",)
 
@@ -37,7 +37,7 @@ class Data(Mapping[str, Datum]):
         return f"Data({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
 
     def text(self, name: str) -> str:
-        """The text of that name, empty where there is none."""
+        """Get a text by name; empty if there is none."""
         value = self._values.get(name, "")
         return value if isinstance(value, str) else ""
 
@@ -45,47 +45,47 @@ class Data(Mapping[str, Datum]):
 NO_DATA = Data()
 
 UNKNOWN = "unknown"
-"""The code of what an older tracekit saved without one."""
+"""Code of notes that an older tracekit saved without a code."""
 
 UNREADABLE = "unreadable"
-"""The code of notes on what could not be read; their data say why."""
+"""Code of notes on files that could not be read; their data contains the reason."""
 
 NO_EVENTS, NO_TIMES = "no-events", "no-usable-events"
-"""Codes of notes: a trace holds no event, or none of which can be said when it was."""
+"""Codes of notes on traces without events, or without an event that has a usable time."""
 
 IGNORED, MISSED = "ignored", "not-read"
-"""Codes of notes on files that were passed over, and on those of them that are missed; their data say why."""
+"""Codes of notes on skipped files, and on skipped files that look like profiles; their data contains the reason."""
 
 RECOGNIZED = "recognized"
-"""The code of notes on files that are known and not read; their data hold the `kind` of recording."""
+"""Code of notes on recognized files that are not read; their data contains the `kind` of recording."""
 
 IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS = (
     "impossible-times",
     "unusable-kernels",
     "lost-kernels",
 )
-"""Codes of notes on rows whose times cannot be true, and on launches whose kernels are therefore missing."""
+"""Codes of notes on rows with impossible times, and on launches whose kernels are missing for that reason."""
 
 OVERLONG = "overlong-ops"
-"""The code of notes on device ops that last longer than the whole recording."""
+"""Code of notes on device ops longer than the whole recording."""
 
 LATE_ENDS = "late-ends"
-"""The code of notes on device ops whose recorded end was moved forward to the start of the next op."""
+"""Code of notes on device ops that overlapped the next op and were cut to end at its start."""
 
 INTERLEAVED, MERGED_RANKS = "interleaved-processes", "merged-ranks"
-"""Codes of notes on files that hold more than one process: by accident, or merged on purpose."""
+"""Codes of notes on files with more than one process: by accident, or merged on purpose."""
 
 OF_TIMES = frozenset({IMPOSSIBLE_TIMES, UNUSABLE_KERNELS, LOST_KERNELS, OVERLONG})
 """Codes of notes on rows that are missing because of their times, not because the file is damaged."""
 
 FILTERED_ROWS = "filtered-rows"
-"""The code of notes on files from which rows were removed after the recording."""
+"""Code of notes on files from which rows were removed after recording."""
 
 OPENED = "opened"
-"""The code of what a reader notes about the state in which it found a database."""
+"""Code of a reader's note on the state in which it found a database."""
 
 OF_ERRORS = "failed:"
-"""How the codes of notes on errors of tracekit begin; the question follows."""
+"""Prefix of codes of notes on errors of tracekit; the question follows."""
 
 CODES: Mapping[str, str] = {
     # Why a file is not read.
@@ -136,7 +136,7 @@ CODES: Mapping[str, str] = {
     "too-many": "more of something than is read; count, most",
     "truncated-report": "a report that is cut off or damaged; here: the version of nsys here, says: nsys's words",
     "unfit": "saved measurements, noise or a report of tracekit that cannot be used",
-    # Notes on what was passed over, and on what was chosen.
+    # Notes on skipped files and on selections.
     IGNORED: "a file that was passed over; why: a code of above, and that code's data",
     RECOGNIZED: "a file that is known and not read; kind: of recording, form, why, and that code's data",
     "left-out": "sources that are none of what was asked for; by: rank, step or stage",
@@ -178,7 +178,7 @@ CODES: Mapping[str, str] = {
     "negative-time": "rows from before the recording began",
     "not-understood": "what is not understood, and left aside",
     "unlinked-left-out": "device work of which the launch was not recorded, where steps were chosen",
-    # What a text or its packing lost.
+    # Losses in a text or its compression.
     "damaged": "damage that was passed over; size_bytes, or of a database table, rows, says",
     "gzip-crc": "a gzip stream with another checksum",
     "gzip-damaged": "a gzip stream that is damaged",
@@ -236,19 +236,19 @@ CODES: Mapping[str, str] = {
     "unbalanced": "a history that disagrees with the blocks; device, off_bytes",
     "unlike-blocks": "allocations that are no block in use; device",
 }
-"""By code: what it says, and what its data hold. `failed:<question>` is an error of tracekit in that question."""
+"""Meaning and data of each code. `failed:<question>` is an error of tracekit in that question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a file is not read, or is read as something else: a code with its data, and the sentence for people."""
+    """Why a file is not read, or is read as something else: a code with its data, and a sentence."""
 
     code: str
     text: str
     data: Data = NO_DATA
 
     def note_data(self) -> Data:
-        """The data of a note for this reason: its code as `why`, and its own data."""
+        """Build the data of a note for this reason: its code as `why`, plus its own data."""
         return Data(why=self.code, **self.data)
 
 
@@ -256,7 +256,7 @@ TOO_LARGE = Reason("out-of-memory", "too large for the memory at hand")
 
 
 class OtherPackingError(OSError):
-    """A file that is packed in a way that is not read: what it is, and what to do."""
+    """An unsupported compression: its name, and the remedy."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(errno.EINVAL, f"{what}: {remedy}")
@@ -265,7 +265,7 @@ class OtherPackingError(OSError):
 
 
 def why_unread(error: OSError) -> Reason:
-    """What the system, or the way a file is packed, says against its being read."""
+    """Convert an OSError to the reason why a file cannot be read."""
     text = f"cannot be read: {error.strerror or type(error).__name__}"
     if isinstance(error, OtherPackingError):
         return Reason("archive", text, Data(what=error.what, remedy=error.remedy))

@@ -14,23 +14,23 @@ class Display(Protocol):
     """Functions of upper layers that values offer as methods."""
 
     def summarize(self, value: object) -> str:
-        """Return the value in one line, in angle brackets."""
+        """Summarize the value in one line, in angle brackets."""
 
     def to_html(self, value: object) -> str:
-        """Return the value as a fragment of HTML: the answer first, details folded."""
+        """Render the value as a fragment of HTML: the answer first, details folded."""
 
     def make_frames(self, report: Any) -> Any:
-        """Return the tables of a report as pandas frames by name."""
+        """Convert the tables of a report to pandas frames by name."""
 
     def draw_chart(self, report: Any, chart: str, axes: Any) -> Any:
         """Draw a chart of the report on matplotlib axes and return them."""
 
     def report_comparison(self, comparison: Any) -> Any:
-        """Return a comparison as a report."""
+        """Convert a comparison to a report."""
 
     @property
     def compare(self) -> Callable[..., Any]:
-        """The function that compares two sides."""
+        """Function that compares two sides."""
 
 
 _loaders: list[Callable[[], Display]] = []
@@ -42,7 +42,7 @@ def install_display(load: Callable[[], Display]) -> None:
 
 
 def display() -> Display:
-    """Import the display and return it."""
+    """Import the display functions."""
     return _loaders[0]()
 
 
@@ -52,9 +52,9 @@ class Displayed:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Summarize the value in one line."""
         return display().summarize(self)
 
     def _repr_html_(self) -> str:
-        """Return the fragment that a notebook shows."""
+        """Render the HTML fragment that a notebook shows."""
         return display().to_html(self)

@@ -1,4 +1,4 @@
-"""Everything tracekit raises on purpose."""
+"""Exceptions that tracekit raises deliberately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from tracekit.model.redaction import redact
 
 
 class TracekitError(Exception):
-    """What is wrong, and what the user can do about it; the command line prints it without a stack, Python with the hint below."""
+    """An error for the user: the problem and a hint what to do.
+
+    The command line prints it without a stack; in Python the hint is an exception note.
+    """
 
     def __init__(self, problem: str, hint: str = "") -> None:
         problem, hint = redact(problem), redact(hint)
@@ -25,9 +28,9 @@ class TracekitError(Exception):
 
 
 class TraceFormatError(TracekitError):
-    """A file that is not what its reader reads; the only thing a reader raises, for any bytes whatever.
+    """A file that its reader cannot read; the only exception a reader raises, whatever the bytes.
 
-    `code` is one of `codes.CODES`, and `data` what that list says of it.
+    `code` is one of `codes.CODES`, and `data` contains what that list declares for it.
     """
 
     def __init__(
@@ -51,34 +54,34 @@ class TraceFormatError(TracekitError):
         return f"{place}: {self.problem}"
 
     def __reduce__(self) -> tuple[Callable[..., TraceFormatError], tuple[str | Data, ...]]:
-        """How to send it between processes: exceptions otherwise forget all but their message."""
+        """Pickle all fields, to send the error between processes; exceptions otherwise lose all but their message."""
         return _remade, (self.path, self.problem, self.hint, self.where, self.code, self.data)
 
 
 def _remade(
     path: str, problem: str, hint: str, where: str, code: str, data: Data
 ) -> TraceFormatError:
-    """The error that another process raised."""
+    """Rebuild a pickled error."""
     return TraceFormatError(path, problem, hint, where, code=code, data=data)
 
 
 def refused(path: Path | str, reason: Reason, hint: str = "", where: str = "") -> TraceFormatError:
-    """The error for a file that cannot be read for this reason."""
+    """Build the error for a file that cannot be read for this reason."""
     return TraceFormatError(path, reason.text, hint, where, code=reason.code, data=reason.data)
 
 
 def unread(path: Path | str, error: OSError, hint: str = "") -> TraceFormatError:
-    """The error for a file that the system does not let us read, or that is packed in another way."""
+    """Build the error for a file that the system does not let us read, or that uses an unsupported compression."""
     return refused(path, why_unread(error), hint)
 
 
 class UnwritableError(TracekitError):
-    """An output that the system does not let us write: never the fault of a file that is read."""
+    """An output that cannot be written; never caused by an input file."""
 
 
 class SchemaError(TracekitError):
-    """A table that breaks its schema: always a fault of tracekit, never of the file."""
+    """A table that violates its schema; always a bug of tracekit, never of the file."""
 
 
 class NothingComparableError(TracekitError):
-    """Two sides that could be read, of which one holds no step that counts."""
+    """A comparison in which one side was read but has no comparable step."""

@@ -1,4 +1,4 @@
-"""What is known of measurements as a whole, and how it is saved."""
+"""Facts about a set of measurements as a whole, and their JSON form."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from tracekit.model.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of measurements as a whole; empty or None where it is not.
+    """Facts about a set of measurements; empty or None if unknown.
 
-    `versions` and `options` are of what recorded, by name. `ignored` are the lines on files that were passed over,
-    `excluded_count` how many of these the user left out, and `files` how many are in each other state. `stages` are
-    those that alone were asked for, `has_chosen_steps` is whether only some steps were. `questions` alone were asked, so that the tables `unasked` were measured by
-    nobody; `own_questions` are those of the user's files that were measured as well. `work` is how many tokens, samples or images a person says that a step holds, `device_memory` how many
-    bytes of memory a device. `engine` says who read, where that was not this program alone.
+    `versions` and `options` describe the recording tools, by name. `ignored` lists files that were skipped,
+    `excluded_count` counts those that the user excluded, and `files` counts the others by state. `stages` are the only
+    stages requested, if limited; `has_chosen_steps` is True if steps were limited. `questions` are the only questions
+    asked, so the tables in `unasked` were not measured; `own_questions` are those of the user's files. `work` is the
+    number of tokens, samples or images per step as given by the user, `device_memory` the bytes of memory per device.
+    `engine` names the engine that read the files, if not the local one.
     """
 
     title: str = ""
@@ -41,7 +42,7 @@ _ALWAYS = ("title", "versions", "options", "ignored", "files", "simulated", "sta
 
 
 def as_json(facts: Facts) -> dict[str, Any]:
-    """The facts as plain values; those that are not always written only where they are known."""
+    """Convert facts to plain values; optional ones are left out if unknown."""
     values: dict[str, Any] = {}
     for name in Facts.__dataclass_fields__:
         value = getattr(facts, name)
@@ -54,7 +55,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
 
 
 def of_json(saved: Mapping[str, Any]) -> Facts:
-    """The facts that were saved as these values; what is of another kind than it should be is not known."""
+    """Restore facts from plain values; values of the wrong type count as unknown."""
     questions = saved.get("questions")
     return Facts(
         title=str(saved.get("title", "")),
@@ -76,24 +77,24 @@ def of_json(saved: Mapping[str, Any]) -> Facts:
 
 
 def _of_kind(value: Any, kind: type, otherwise: Any) -> Any:
-    """The value where it is of this very type: a truth value is no number."""
+    """Check that a value has exactly this type, as a bool is not a number; else return `otherwise`."""
     return value if type(value) is kind else otherwise
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """The entries of a list as texts, none of anything else."""
+    """Convert a list to a tuple of texts; empty for anything else."""
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _texts_by_name(value: object) -> dict[str, str]:
-    """The values of an object as texts, none of anything else."""
+    """Convert the values of an object to texts; empty for anything else."""
     if not isinstance(value, dict):
         return {}
     return {str(name): str(text) for name, text in value.items()}
 
 
 def _numbers(value: object, *kinds: type) -> dict[str, Any]:
-    """The numbers of these kinds in an object, none of anything else."""
+    """Select the numbers of these types from an object; empty for anything else."""
     if not isinstance(value, dict):
         return {}
     return {str(name): number for name, number in value.items() if type(number) in kinds}

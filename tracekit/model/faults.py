@@ -1,7 +1,7 @@
-"""What an error of tracekit leaves unsaid: a failed table is neither absent nor empty, and nothing is concluded from it.
+"""Handling of tracekit's own errors: a failed table is neither absent nor empty, and supports no conclusion.
 
-A judgement that looks at a table which failed for some captures is made again without these captures, and says
-so; where none is left it has failed itself. Which tables it looks at is watched, not declared.
+A rule that accesses a table which failed for some captures runs again without these captures, and reports it. If no
+capture is left, the rule itself has failed. Table access is recorded at run time, not declared.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Capture = tuple[str, int | None]
 """Source and pid: one process in one source."""
 
 MAX_RANKS = 8
-"""Most pieces of a list of ranks, ranges among them."""
+"""Maximum number of pieces (ranks or ranges) in a list of ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged(Generic[T]):
-    """What a judgement says, and the faults on account of which it leaves captures out.
+    """The value of a judgement, and the faults for which it excludes captures.
 
-    `value` is None where they leave no capture at all.
+    `value` is None if no capture is left.
     """
 
     value: T | None
@@ -49,10 +49,10 @@ def judged(
     question: str = "",
     writes: Collection[str] = (),
 ) -> Judged[T]:
-    """`judge(measured)` without the captures of which a table that it looks at has failed.
+    """Compute `judge(measured)` without the captures for which an accessed table has failed.
 
-    Of a table that the `question` itself `writes`, as others do, it looks at its own rows alone. Raises what
-    `judge` raises of measurements that are whole.
+    From tables in `writes`, which the `question` fills together with others, only its own rows matter. Raises what `judge`
+    raises on sound measurements.
     """
     if not _faults(measured):
         return Judged(judge(measured))
@@ -62,7 +62,7 @@ def judged(
         tables: set[str] = set()
         try:
             value = _watched(measured, judge, tables)
-        except Exception as raised:  # noqa: BLE001 - raised below, unless it is of what has failed
+        except Exception as raised:  # noqa: BLE001 - raised below, unless a fault explains it
             error = raised
         beneath = [f for f in _faults(measured) if _rests(f, tables, question, writes)]
         if not beneath:
@@ -76,14 +76,14 @@ def judged(
 
 
 def has_faults(measured: Measurements) -> bool:
-    """Whether anything of what answers, or of what checks it, has failed."""
+    """Whether anything failed in the measurements or in those of the checking tool."""
     return bool(_faults(measured))
 
 
 def sound(measured: Measurements, judge: Callable[[Measurements], T], otherwise: T) -> T:
-    """`judge(measured)` if nothing that it looks at has failed, of any capture; else `otherwise`.
+    """Compute `judge(measured)`; `otherwise` if any table it accesses has failed for any capture.
 
-    What is around it does not rest on it, and is not asked about its tables.
+    The tables do not count as accessed by the enclosing judgement, which does not depend on the result.
     """
     if not _faults(measured):
         return judge(measured)
@@ -98,12 +98,12 @@ def sound(measured: Measurements, judge: Callable[[Measurements], T], otherwise:
 
 
 def unasked_tables(measured: Measurements) -> frozenset[str]:
-    """The tables that nobody measured because no question was asked that needs them."""
+    """Collect the tables that were not measured because no selected question needs them."""
     return frozenset(measured.facts.unasked)
 
 
 def asked(measured: Measurements, part: Callable[[Measurements], T], otherwise: T) -> T:
-    """`part(measured)`; `otherwise` if it looks at a table that nobody measured, because nothing was asked that needs it."""
+    """Compute `part(measured)`; `otherwise` if it accesses a table that no selected question measures."""
     unasked = unasked_tables(measured)
     if not unasked:
         return part(measured)
@@ -111,12 +111,12 @@ def asked(measured: Measurements, part: Callable[[Measurements], T], otherwise: 
         value = part(measured)
     if not unasked.isdisjoint(tables):
         return otherwise
-    measured.has(*tables)  # What is around it looks at them as well.
+    measured.has(*tables)  # The enclosing judgement accesses them too.
     return value
 
 
 def sound_metrics(measured: Measurements) -> pd.DataFrame:
-    """The rows of `metrics` of all names that no process has failed to measure: a mean of some is another number."""
+    """Select the rows of `metrics` whose name did not fail in any process: a mean over some processes would mislead."""
     with measured.watched():
         rows = measured["metrics"]
     failed = unsound_metrics(measured)
@@ -124,12 +124,12 @@ def sound_metrics(measured: Measurements) -> pd.DataFrame:
 
 
 def unsound_metrics(measured: Measurements) -> frozenset[str]:
-    """The names of the metrics that some process has failed to measure."""
+    """Collect the names of metrics that failed in some process."""
     return frozenset(name for fault in measured.faults for name in fault.metrics)
 
 
 def _watched(measured: Measurements, judge: Callable[[Measurements], T], tables: set[str]) -> T:
-    """`judge(measured)`; afterwards `tables` holds what it looked at, also where it raises."""
+    """Run `judge(measured)` and add the tables it accesses to `tables`, even if it raises."""
     with ExitStack() as watching:
         sides = [side for side in (measured, measured.check) if side is not None]
         looks = [watching.enter_context(side.watched()) for side in sides]
@@ -140,7 +140,7 @@ def _watched(measured: Measurements, judge: Callable[[Measurements], T], tables:
 
 
 def _faults(measured: Measurements) -> tuple[Fault, ...]:
-    """The faults of what answers and of what checks it."""
+    """List the faults of the measurements and of the checking tool."""
     if measured.check is None:
         return measured.faults
     return (*measured.faults, *measured.check.faults)
@@ -149,14 +149,14 @@ def _faults(measured: Measurements) -> tuple[Fault, ...]:
 def _rests(
     fault: Fault, tables: Collection[str], question: str = "", writes: Collection[str] = ()
 ) -> bool:
-    """Whether a judgement that looked at these tables rests on what has failed."""
+    """Whether a judgement that accessed these tables depends on a fault."""
     if fault.question == question:
         return True
     return any(table in tables and table not in writes for table in fault.tables)
 
 
 def _without(measured: Measurements, captures: Collection[Capture]) -> Measurements:
-    """The measurements without everything of these captures, as if they had not been given."""
+    """Remove everything of these captures from the measurements, as if they had not been given."""
     sources = tuple(s for s in measured.sources if (s.name, s.pid) not in captures)
     gone = {name for name, _ in captures} - {source.name for source in sources}
     tables = {}
@@ -177,7 +177,7 @@ def _without(measured: Measurements, captures: Collection[Capture]) -> Measureme
 
 
 def _check_without(measured: Measurements, captures: Collection[Capture]) -> Measurements | None:
-    """The measurements of the tool that checks without these captures; None where none is left."""
+    """Remove these captures from the checking tool's measurements; None if nothing is left."""
     if measured.check is None:
         return None
     check = _without(measured.check, captures)
@@ -187,11 +187,11 @@ def _check_without(measured: Measurements, captures: Collection[Capture]) -> Mea
 def _of(
     frame: pd.DataFrame, captures: Collection[Capture], gone: Collection[str]
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which rows are of these captures; of the sources that are `gone` whatever the process."""
+    """Mask the rows of these captures; sources in `gone` match for every process."""
     rows = frame["source"].isin(gone).to_numpy(np.bool_)
     for name, pid in captures:
         if name not in gone:
-            # What pandas hands out may not be written to.
+            # Arrays from pandas may be read-only, so no in-place or.
             rows = rows | (equal(frame["source"], name) & equal(frame["pid"], pid))
     return rows
 
@@ -200,24 +200,24 @@ def _of(
 
 
 def reason(faults: Iterable[Fault]) -> str:
-    """Why a judgement of which no capture is left says nothing."""
+    """Explain why a judgement without any capture left has no result."""
     every_fault = tuple(faults)
     return f"{_error_of(every_fault)}: {'; '.join(_what(every_fault))}"
 
 
 def basis(measured: Measurements, faults: Collection[Fault]) -> str:
-    """What is left to a judgement: `1 of 2 ranks`."""
+    """Describe the captures left to a judgement: `1 of 2 ranks`."""
     among, failed, word = _counted(measured, faults)
     return f"{among - failed:,} of {among:,} {word}"
 
 
 def caveat(measured: Measurements, faults: Collection[Fault]) -> str:
-    """What a judgement that leaves captures out has to say: what it rests on, and what happened to the others."""
+    """Describe the captures left to a judgement, and the error that excluded the others."""
     return f"of {basis(measured, faults)}: {_error_of(faults)} left the others out ({'; '.join(_what(faults))})"
 
 
 def cautions(measured: Measurements) -> tuple[str, ...]:
-    """What the first screen says of every question that failed: of how much, which error, and what that means."""
+    """Describe every failed question for the first screen: captures, error and consequence."""
     by_question: dict[tuple[str, str], list[Fault]] = {}
     for fault in _faults(measured):
         by_question.setdefault((fault.question, fault.action), []).append(fault)
@@ -231,18 +231,18 @@ def cautions(measured: Measurements) -> tuple[str, ...]:
 
 
 def error_of(file: str) -> str:
-    """Whose error it is: of tracekit, or of the user's file with a question of their own."""
+    """Attribute an error to tracekit, or to the user's file with a question."""
     return f"an error of {Path(file).name if file else 'tracekit'}"
 
 
 def _error_of(faults: Collection[Fault]) -> str:
-    """Whose error these are, of tracekit where any of them is."""
+    """Attribute faults to one user's file if all come from it, else to tracekit."""
     files = {fault.file for fault in faults}
     return error_of(files.pop() if len(files) == 1 else "")
 
 
 def caution(what: str, file: str = "") -> str:
-    """What the first screen says of one error of tracekit, or of the user's file."""
+    """Format the caution for one error of tracekit or of the user's file."""
     return (
         f"{error_of(file)}, not of the run: {what} (nothing is concluded from what is missing;"
         " tracekit analyze -v prints where it happened)"
@@ -250,12 +250,12 @@ def caution(what: str, file: str = "") -> str:
 
 
 def is_of(remark: Remark) -> bool:
-    """Whether a remark is on an error of tracekit."""
+    """Whether a remark reports an error of tracekit."""
     return remark.code.startswith(OF_ERRORS)
 
 
 def notes(measured: Measurements) -> tuple[Note, ...]:
-    """One note a fault."""
+    """Build one note per fault."""
     return tuple(
         Note("error", f"{OF_ERRORS}{f.question}", next(_what((f,))), f.source)
         for f in measured.faults
@@ -263,7 +263,7 @@ def notes(measured: Measurements) -> tuple[Note, ...]:
 
 
 def of_some(section: Section, rules: Sequence[str], caveat: str) -> Section:
-    """The section, judged without captures that failed: no rule is clear that has not seen them."""
+    """Mark a section as computed without failed captures; rules that did not fire become `failed`, not clear."""
     findings = tuple(replace(f, caveats=(caveat, *f.caveats)) for f in section.findings)
     fired = {finding.rule for finding in findings}
     verdicts = [verdict for verdict in section.verdicts if verdict.rule in fired]
@@ -276,12 +276,12 @@ def of_some(section: Section, rules: Sequence[str], caveat: str) -> Section:
 
 
 def remark(question: str, what: str, file: str = "") -> Remark:
-    """An error after measuring, as a remark: of tracekit, or of the user's `file` with a question."""
+    """Build the remark for an error after measuring, of tracekit or of the user's `file`."""
     return Remark("error", f"{OF_ERRORS}{question}", what, file)
 
 
 def _what(faults: Iterable[Fault]) -> Iterator[str]:
-    """What could not be done, and the error, once for each question."""
+    """Describe what failed and the error, once per question."""
     firsts: dict[str, Fault] = {}
     for fault in faults:
         firsts.setdefault(fault.question, fault)
@@ -289,7 +289,7 @@ def _what(faults: Iterable[Fault]) -> Iterator[str]:
 
 
 def _whose(measured: Measurements, faults: Collection[Fault]) -> str:
-    """Of whom something could not be measured: `1 of 2 ranks (rank 1)`."""
+    """Describe the captures that failed: `1 of 2 ranks (rank 1)`."""
     among, failed, word = _counted(measured, faults)
     captures = {(fault.source, fault.pid) for fault in faults}
     hit = [source for source in _sources(measured) if (source.name, source.pid) in captures]
@@ -304,7 +304,7 @@ def _whose(measured: Measurements, faults: Collection[Fault]) -> str:
 
 
 def _counted(measured: Measurements, faults: Collection[Fault]) -> tuple[int, int, str]:
-    """(the captures of the tools that were hit, those of them that failed, what to call them)."""
+    """Count (captures of the affected tools, failed captures) and choose the word for them."""
     captures = {(fault.source, fault.pid) for fault in faults}
     tools = {s.tool for s in _sources(measured) if (s.name, s.pid) in captures}
     among = [source for source in _sources(measured) if source.tool in tools]

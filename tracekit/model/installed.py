@@ -1,4 +1,4 @@
-"""Whether the installed files are those of this project alone: another one has the import and the command `tracekit` too."""
+"""Installation checks and hints: another PyPI project uses the same import name and command `tracekit`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from tracekit.model.errors import TracekitError
 
 DISTRIBUTION = "tracekit-rl"
-"""The name of what pip installs. No index has it yet, so no hint may ask one for it: anybody could register it there."""
+"""Name of the distribution. No index has it yet, so hints must not `pip install` it: anybody could register the name."""
 PACKAGES = Path(__file__).parents[2]
 
 
 def install_command(extra: str = "", *options: str) -> str:
-    """Say how tracekit is installed from its checkout, with an extra where one is needed.
+    """Format the command that installs tracekit from its checkout, with an optional extra.
 
     >>> install_command("sql")
     "pip install '.[sql]' (in a checkout of tracekit)"
@@ -23,8 +23,8 @@ def install_command(extra: str = "", *options: str) -> str:
 
 
 def require_alone(packages: Path = PACKAGES) -> None:
-    """Nothing; raises `TracekitError` where the other distribution is installed beside this one: each overwrote files of the other."""
-    for name in os.listdir(packages):  # noqa: PTH208 - a third of the time, at each start
+    """Raise `TracekitError` if the other distribution is installed too: each overwrites files of the other."""
+    for name in os.listdir(packages):  # noqa: PTH208 - takes a third of the time of pathlib, at each start
         if name.startswith("tracekit-") and name.endswith(".dist-info"):
             other = name.removesuffix(".dist-info").replace("-", " ")
             raise TracekitError(

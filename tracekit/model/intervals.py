@@ -1,11 +1,11 @@
-"""The only overlap arithmetic: sets of half-open intervals [start, end) in integer nanoseconds.
+"""Interval arithmetic: sets of half-open intervals [start, end) in integer nanoseconds.
 
-An `Intervals` is sorted and disjoint, gaps between any two; zero-length input adds nothing.
-Every function takes and returns int64 arrays and loops over no interval.
+An `Intervals` is sorted and disjoint, with a gap between neighbors; zero-length input adds nothing. Every function takes
+and returns int64 arrays and does not loop over intervals.
 
-Time that several share (`shared`): at an instant those of the first class that runs count. Between two
-neighbouring times at which any begins or ends, k of them get 1/k of the time each, in whole nanoseconds; the
-rest, less than k, goes to the one that ends last, of equal ones to the one that began first.
+Shared time (`shared`): at each instant only ops of the first class that runs count.
+Between two neighboring starts or ends, k ops get 1/k of the time each in whole nanoseconds. The remainder (less than k)
+goes to the op that ends last; among equal ones, to the op that began first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tracekit.model.keys import by_group, distinct
 Ints = npt.NDArray[np.int64]
 
 FREE_PAIRS = 2**22
-"""So many pairs of an op and a window are always worked out, beside four for every op."""
+"""Number of (op, window) pairs that are always computed, in addition to four per op."""
 
 
 MOST_CLASSES = 64
-"""The pass in C tells so many classes of ops apart."""
+"""Maximum number of op classes that the C pass supports."""
 
 
 class Intervals(NamedTuple):
@@ -45,7 +45,7 @@ EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """The points covered by any [start[i], end[i]), as disjoint intervals; touching ones are joined.
+    """Merge [start[i], end[i]) into disjoint intervals; touching ones are joined.
 
     >>> union(np.array([5, 0, 1, 9]), np.array([6, 2, 3, 9]))
     Intervals(start=array([0, 5]), end=array([3, 6]))
@@ -72,7 +72,7 @@ def union(start: Ints, end: Ints) -> Intervals:
 
 
 def union_all(sets: Sequence[Intervals]) -> Intervals:
-    """The points covered by any of the sets."""
+    """Merge several sets into their union."""
     sets = [s for s in sets if len(s.start)]
     if len(sets) < 2:
         return next(iter(sets), EMPTY)
@@ -80,26 +80,26 @@ def union_all(sets: Sequence[Intervals]) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The points covered by both."""
+    """Intersect two sets."""
     if not len(a.start) or not len(b.start):
         return EMPTY
     return _where(a, b, np.array([False, False, False, True]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The points covered by `a` and not by `b`."""
+    """Subtract `b` from `a`."""
     if not len(a.start) or not len(b.start):
         return a
     return _where(a, b, np.array([False, True, False, False]))
 
 
 def gaps(a: Intervals, start: int, end: int) -> Intervals:
-    """The points of [start, end) that `a` does not cover."""
+    """Find the parts of [start, end) that `a` does not cover."""
     return subtract(union(np.array([start]), np.array([end])), a)
 
 
 def _where(a: Intervals, b: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals:
-    """The points whose state (in a) + 2·(in b) is kept; at one point ends are counted with starts."""
+    """Select the points whose state (in a) + 2·(in b) is in `keep`; at one point ends are counted with starts."""
     if sweeps.native is not None:
         states = int(np.packbits(keep, bitorder="little")[0])
         return Intervals(*sweeps.combined(a, b, states))
@@ -114,7 +114,7 @@ def _where(a: Intervals, b: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals
 
 
 def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
-    """For each window [start[i], end[i]), how much of it `a` covers. Windows may overlap one another."""
+    """Measure how much of each window [start[i], end[i]) `a` covers; windows may overlap."""
     inside: Ints = _before(a, np.maximum(start, end)) - _before(a, start)
     return np.maximum(inside, 0)
 
@@ -122,9 +122,9 @@ def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
 def side_by_side(
     line: Ints, begin: Ints, end: Ints
 ) -> Iterator[tuple[npt.NDArray[np.bool_], Ints]]:
-    """(which intervals, what to add to their times) so that many lines become one, each after the one before.
+    """Yield (mask of intervals, shift of their times) that places many lines one after the other on one line.
 
-    `line` numbers the line of each interval. One part as a rule; several where their sum would not fit in 64 bits.
+    `line` is the line number of each interval. Usually there is one part; several if the total would not fit in 64 bits.
 
     >>> [(which.tolist(), shift.tolist()) for which, shift in side_by_side(
     ...     np.array([0, 1, 1]), np.array([7, 3, 5]), np.array([9, 4, 9]))]
@@ -147,11 +147,11 @@ def side_by_side(
 
 
 _LAST = np.int64(1 << 62)
-"""No time of a trace lies further from 0."""
+"""Bound of the absolute value of any time in a trace."""
 
 
 def window_at(start: Ints, end: Ints, points: Ints) -> Ints:
-    """For each point, which window, of those in order of start, began last and holds it; -1 for none.
+    """Find, for each point, the last started window that contains it; -1 for none. Windows are sorted by start.
 
     >>> window_at(np.array([0, 5]), np.array([3, 9]), np.array([2, 3, 8]))
     array([ 0, -1,  1])
@@ -165,7 +165,7 @@ def window_at(start: Ints, end: Ints, points: Ints) -> Ints:
 
 
 def _before(a: Intervals, points: Ints) -> Ints:
-    """For each point, how much of `a` lies before it."""
+    """Measure how much of `a` is before each point."""
     if len(a.start) == 0:
         return np.zeros(len(points), np.int64)
     if sweeps.native is not None:
@@ -179,7 +179,7 @@ def _before(a: Intervals, points: Ints) -> Ints:
 
 
 def exclusive(sets: Sequence[Intervals]) -> list[Intervals]:
-    """Each set less all sets before it: slots that do not overlap and together cover the union."""
+    """Subtract from each set all sets before it; the results are disjoint and cover the union."""
     slots, seen = [], EMPTY
     for later, current in enumerate(sets, start=1):
         slots.append(subtract(current, seen))
@@ -189,7 +189,7 @@ def exclusive(sets: Sequence[Intervals]) -> list[Intervals]:
 
 
 def union_totals(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
-    """For each group 0 … count-1, the length of the union of its intervals."""
+    """Measure the union of the intervals of each group 0 … count-1."""
     if sweeps.native is not None:
         if len(start) > 1 and (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
@@ -211,7 +211,7 @@ def union_totals(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
 
 
 def running_max(values: Ints, group: Ints) -> Ints:
-    """The running maximum of `values`, begun anew at each new value of the sorted `group`."""
+    """Compute the running maximum of `values`, restarting at each new value of the sorted `group`."""
     low, span = int(values.min()), int(values.max() - values.min()) + 1
     if (int(group[-1]) + 1) * span < 2**62:
         lift = group * span - low
@@ -222,9 +222,9 @@ def running_max(values: Ints, group: Ints) -> Ints:
 
 
 class Shares(NamedTuple):
-    """How much of a window an op got: positions of both, which may come several times.
+    """The time of ops in windows, as (op, window) pairs that may repeat.
 
-    `begun` is 1 once for each window in which the op begins, else 0.
+    `begun` is 1 once per window in which the op begins, else 0.
     """
 
     op: Ints
@@ -239,10 +239,10 @@ def shared(
     high: Ints,
     ties: Callable[[Ints], Sequence[npt.NDArray[Any]]] = lambda _: (),
 ) -> Shares:
-    """The time of each op in each window [low[i], high[i]): over ops, what they cover of the window.
+    """Divide the covered time of each window [low[i], high[i]) among the ops that run in it (rules: module docstring).
 
-    `ops` are starts, ends, and classes, 0 being the first. Of ops with one start and one end the one that
-    `numpy.lexsort(ties(…))` of their places puts first counts as the one that began first.
+    `ops` are starts, ends and classes; class 0 has priority. Among ops with the same start and end, the one that
+    `numpy.lexsort(ties(…))` of their indices puts first counts as the one that began first.
     """
     start, end, kind = ops
     order = None
@@ -274,7 +274,7 @@ def shared(
 def _got(
     sweep: sweeps.Swept, ops: tuple[Ints, Ints, Ints], low: Ints, high: Ints, op: Ints, window: Ints
 ) -> Ints:
-    """The time of each op in a window, of these pairs."""
+    """Compute the time of each (op, window) pair from a sweep."""
     start, end, kind = ops
     lows, highs = sweep.edges[:, : len(low)], sweep.edges[:, len(low) :]
     before = np.where(start[op] >= low[window], sweep.started[op], lows[kind[op], window])
@@ -284,7 +284,7 @@ def _got(
 
 
 def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> sweeps.Swept:
-    """The sweep over the ops, in order of start, and the edges of the windows."""
+    """Sweep over the ops, sorted by start, and the edges of the windows."""
     times = np.concatenate((start, end, low, high))
     sequence = np.argsort(times, kind="stable")
     times = times[sequence]
@@ -313,7 +313,7 @@ def _swept(start: Ints, end: Ints, kind: Ints, low: Ints, high: Ints) -> sweeps.
 
 
 def _longest(start: Ints, end: Ints, ties: Sequence[npt.NDArray[Any]], ts_ns: Ints) -> Ints:
-    """For each instant at which any op runs, the one that ends last of those that have begun."""
+    """Find, for each instant at which any op runs, the started op that ends last."""
     order = np.lexsort((*ties, end, start))
     start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
@@ -327,9 +327,9 @@ def _longest(start: Ints, end: Ints, ties: Sequence[npt.NDArray[Any]], ts_ns: In
 def _pairs(
     start: Ints, end: Ints, low: Ints, high: Ints
 ) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """(op, window, whether it begins there): where an op begins in a window or lies over its start.
+    """List (op, window, begins): pairs where an op begins in a window, or covers its start.
 
-    The ops are in order of start.
+    The ops must be sorted by start.
     """
     window, op = beginning(start, low, high)
     order = np.argsort(low, kind="stable")
@@ -340,12 +340,12 @@ def _pairs(
 
 
 def beginning(start: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """(window, position) for every one of the ascending starts that lies in a window [low[i], high[i])."""
+    """List (window, index) for each of the ascending starts in each window [low[i], high[i])."""
     return spread(np.searchsorted(start, low), np.searchsorted(start, high))
 
 
 def spread(low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """(i, number) for every number in each half-open [low[i], high[i]).
+    """List (i, number) for every integer in each half-open [low[i], high[i]).
 
     >>> spread(np.array([3, 0]), np.array([5, 1]))
     (array([0, 0, 1]), array([3, 4, 0]))
@@ -356,9 +356,9 @@ def spread(low: Ints, high: Ints) -> tuple[Ints, Ints]:
 
 
 def affordable(start: Ints, end: Ints, low: Ints, high: Ints) -> npt.NDArray[np.bool_]:
-    """Which windows can be shared out: the first ones, as far as four pairs an op and `FREE_PAIRS` go.
+    """Mask the windows whose time can be shared: the first ones, up to four pairs per op plus `FREE_PAIRS`.
 
-    All of them, unless thousands overlap one another or ops lie over thousands of them.
+    This is all of them, unless thousands overlap one another or ops cover thousands of them.
     """
     limit = 4 * len(start) + FREE_PAIRS
     if len(start) * len(low) <= limit:

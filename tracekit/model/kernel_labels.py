@@ -1,4 +1,4 @@
-"""What people call a kernel: a short form of the long names that compilers give to templates."""
+"""Short readable names of kernels, in place of long C++ template names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tracekit.model.patterns import expression
 from tracekit.model.remembered import remembered
 
 MAX_READ = 2_000
-"""Characters of a name that are looked at."""
+"""Characters of a name that are inspected."""
 
 MAX_FUNCTION = 48
-"""Characters of the name of the function that are shown."""
+"""Characters of the function name that are shown."""
 
 KINDS: tuple[tuple[str, str], ...] = (
     (r"nccl\w*(?:Kernel|Dev)\w*?_AllReduce", "all_reduce"),
@@ -44,7 +44,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     (r"scatter_gather|index_elementwise|indexing_|gpu_index", "index"),
     (r"multi_tensor_apply", "foreach"),
 )
-"""Patterns of a name, and what its kernel does; the first that is found decides."""
+"""Name patterns and the operation of the kernel; the first match wins."""
 
 _KINDS = tuple((expression(pattern, re.IGNORECASE), kind) for pattern, kind in KINDS)
 
@@ -61,7 +61,7 @@ _TYPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(?<![a-z])int(?![a-z])", "int32"),
     )
 )
-"""What a name holds of the type that is computed in; the first that is found decides."""
+"""Name patterns of the compute type; the first match wins."""
 
 _ELEMENTWISE = expression(r"elementwise|reduce_kernel|multi_tensor_apply")
 _FUNCTOR = expression(
@@ -80,7 +80,9 @@ _CUTLASS = expression(r"cutlass\w*::(?:device_kernel|Kernel2?)<([\w:]+)")
 
 @remembered
 def short_kernel(name: str) -> str:
-    """What people call a kernel, with its function and type: `softmax (cunn_SoftMaxForward, bf16)`; else the name.
+    """Shorten a kernel name to its operation, function and type: `softmax (cunn_SoftMaxForward, bf16)`.
+
+    Names with an unknown operation stay as they are, or become the function name if they are templates.
 
     >>> short_kernel("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float>(c10::BFloat16*)")
     'softmax (cunn_SoftMaxForward, bf16)'
@@ -102,7 +104,7 @@ def short_kernel(name: str) -> str:
 
 
 def is_template(text: str) -> bool:
-    """Whether a name is that of a C++ function with its arguments, not a plain word or a remark in brackets.
+    """Whether a name is a C++ function with namespaces or template arguments, not a plain word or a parenthesized remark.
 
     >>> is_template("at::native::f<int>"), is_template("(nothing recorded, after aten::mm)")
     (True, False)
@@ -111,7 +113,7 @@ def is_template(text: str) -> bool:
 
 
 def _function(text: str) -> str:
-    """The name of the function alone: without its result, namespaces, template and arguments."""
+    """Extract the function name, without return type, namespaces, template and arguments."""
     cutlass = _CUTLASS.search(text)
     if cutlass:
         return cutlass[1]
@@ -120,7 +122,7 @@ def _function(text: str) -> str:
 
 
 def _kind(text: str, function: str) -> str | None:
-    """What the kernel does; None where its name does not tell."""
+    """Identify the operation of a kernel; None if its name does not reveal it."""
     fused = _FUSED.match(text)
     if fused:
         return f"fused {_first_ops(fused[1])}"
@@ -133,13 +135,13 @@ def _kind(text: str, function: str) -> str | None:
 
 
 def _first_ops(joined: str) -> str:
-    """The first three words of names joined by `_`, `…` for more."""
+    """Join the first three words of names joined by `_`; `…` follows if there are more."""
     ops = list(filter(None, joined.split("_")))
     return " ".join([*ops[:3], "…"] if len(ops) > 3 else ops)
 
 
 def _functor(text: str) -> str | None:
-    """What is done to each element, or how they are reduced; None where the name does not tell."""
+    """Extract the element-wise or reduction operation; None if the name does not reveal it."""
     for groups in _FUNCTOR.findall(text):
         word = next(filter(None, groups), "")
         if word and word not in _WRAPPERS and not _ELEMENTWISE.search(f"{word}_kernel"):
@@ -148,7 +150,7 @@ def _functor(text: str) -> str | None:
 
 
 def _type(text: str) -> str:
-    """The type that is computed in; empty where the name does not tell."""
+    """Identify the compute type; empty if the name does not reveal it."""
     for pattern, kind in _TYPES:
         if pattern.search(text):
             return kind

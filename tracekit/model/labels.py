@@ -1,4 +1,4 @@
-"""Texts as recorded → as they are shown, sorted and matched."""
+"""Formatting, sorting and matching of recorded texts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tracekit.model.redaction import redact
 
 
 def natural(text: str) -> tuple[str | int, ...]:
-    """A sort key that counts digits as numbers: `rank2` before `rank10`."""
+    """Make a sort key that compares digits as numbers: `rank2` before `rank10`."""
     return tuple(int(t) if i % 2 else t for i, t in enumerate(re.split(r"([0-9]{1,18})", text)))
 
 
 def shown(text: str) -> str:
-    """`text` for people and for UTF-8: control characters and undecodable bytes as escapes, no credentials."""
+    """Make a text safe to display: credentials redacted, control characters and undecodable bytes escaped."""
     text = redact(text)
     if text.isprintable():
         return text
@@ -24,9 +24,9 @@ def shown(text: str) -> str:
 
 
 def bounded(text: str, most: int) -> str:
-    """The text, or of one longer than `most` its beginning with its length and a hash that keeps it apart from others.
+    """Truncate a text to `most` characters, ending in its length and a hash that keeps it distinct.
 
-    What refers to a long text costs a file two bytes; whoever writes the text out each time pays for all of it.
+    In a file, a reference to a long text costs two bytes; output that repeats the text would pay for all of it.
     """
     if len(text) <= most:
         return text
@@ -36,12 +36,12 @@ def bounded(text: str, most: int) -> str:
 
 
 def words(label: str) -> str:
-    """A label in the one spelling used to match labels: lower case, `_` between words."""
+    """Normalize a label for matching: lower case, `_` between words."""
     return re.sub(r"[\W_]+", "_", label.lower()).strip("_")
 
 
 def plural(number: float, noun: str, nouns: str = "") -> str:
-    """The noun for so many: with an `s` for any number but 1, or the plural `nouns` where it has another.
+    """Choose singular or plural: `noun` for 1, else `nouns` or `noun` with an `s`.
 
     >>> plural(1, "run"), plural(2, "run"), plural(0, "other"), plural(2, "recurrence", "recurrences")
     ('run', 'runs', 'others', 'recurrences')
@@ -52,7 +52,7 @@ def plural(number: float, noun: str, nouns: str = "") -> str:
 
 
 def called(word: str, number: object) -> str:
-    """A thing with its number; nothing where the number is not known.
+    """Format a word with its number; empty if the number is unknown.
 
     >>> called("rank", 3), called("rank", None)
     ('rank 3', '')
@@ -61,7 +61,7 @@ def called(word: str, number: object) -> str:
 
 
 def phrase(*parts: str | None) -> str:
-    """Those of the parts that say something, one after the other.
+    """Join the non-empty parts with spaces.
 
     >>> phrase("rank 3", "", None, "actor")
     'rank 3 actor'
@@ -70,7 +70,7 @@ def phrase(*parts: str | None) -> str:
 
 
 def first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """The first texts in a line, at most so many; `…` behind them where there are more.
+    """Join the first `most` texts; `…` follows if there are more.
 
     >>> first_few(["a", "b", "c"], 2), first_few(["a", "b"], 2)
     ('a, b …', 'a, b')
@@ -82,7 +82,9 @@ def first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """What is said behind "no such thing" of a mistyped `word`, in any case of letters; nothing where no choice is near.
+    """Suggest the nearest choice for a mistyped `word`, ignoring case; empty if none is near.
+
+    The result is appended to a message such as "no such thing".
 
     >>> did_you_mean("kernel", ["kernels", "collectives"]), did_you_mean("x", ["kernels"])
     ("; did you mean 'kernels'?", '')
@@ -93,7 +95,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def _escape(character: str) -> str:
-    r"""One character as `\n`, `\u202e`, or `\xff` for a byte that is not UTF-8."""
+    r"""Escape one character as `\n`, `\u202e`, or `\xff` for a byte that is not UTF-8."""
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"

@@ -1,4 +1,4 @@
-"""What is compared: every metric that measuring records, once for all, with its direction and how ranks become one value."""
+"""The metrics that are measured and compared, each with its title, unit, better direction and reduction over ranks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Reduction = Literal["max", "mean", "sum"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One metric: how it is called, which way is better, and how the ranks of a step become one value.
+    """One metric: title, unit, better direction, and how the ranks of a step reduce to one value.
 
-    `exact` numbers (bytes, counts) do not vary with the machine: they are equal or not, without interval.
-    `pieces` says how several records of one rank in one step become one: the highest of peaks, no sum of them.
+    `exact` numbers (bytes, counts) do not vary with the machine: they are equal or not, without a confidence interval.
+    `pieces` is the reduction over several records of one rank in one step: the maximum of peaks, not their sum.
     """
 
     title: str
@@ -95,13 +95,13 @@ METRICS: Mapping[str, Kind] = {
     ),
     "out_of_memory": Kind("times out of memory", "count", "lower", "sum", exact=True),
 }
-"""By name; what is recorded under another name is not compared."""
+"""All metrics by name; values recorded under other names are not compared."""
 
 
 def described(columns: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The columns of rows of the table `metrics`, with unit and direction of each name where they are not given.
+    """Add unit and better direction to rows of the table `metrics`, if they are not given.
 
-    Raises `SchemaError` for a name that is not in `METRICS` and says neither.
+    Raises `SchemaError` for a name that is not in `METRICS` and comes without them.
     """
     if "unit" in columns and "better" in columns:
         return columns
@@ -121,41 +121,40 @@ def described(columns: Mapping[str, Any]) -> Mapping[str, Any]:
 OVER_DEVICES = frozenset(
     ("gpu_busy", "gpu_idle", "exposed_comm", "exposed_copies", "host_wait", "comm")
 )
-"""Times of a rank that are sums over its devices: they may exceed the step."""
+"""Times of a rank that are summed over its devices, so they may exceed the step."""
 
 STEP_TIME, STAGE_TIME = "step_time", "stage_time"
 UNPROFILED, UNPROFILED_STAGE = "unprofiled_step_time", "unprofiled_stage_time"
-"""Of logs of runs without a profiler; stages are those that no profile has."""
+"""Metrics from logs of runs without a profiler; stages are those that no profile has."""
 
 WINDOW = "window_time"
+"""Length of a source without step marks; not a step, and not comparable on its own."""
 
 WITHOUT_WORK, RAN_AHEAD, CUT_OFF = WORK_MARKS = ("without_device_work", "ran_ahead", "cut_off")
-"""Values of steps that say what their device work says of them; no metrics, as nothing is compared by them."""
-
-"""How long a source without step marks is: no step, and nothing to compare by itself."""
+"""Marks of steps by their device work; not metrics, as nothing is compared by them."""
 
 RANGE_CADENCE, LAUNCH_CADENCE = "range_cadence", "launch_cadence"
-"""From one start to the next of a range or kernel that recurs in such a source; their stage is its name."""
+"""Time between starts of a range or kernel that recurs in a source without step marks; the stage is its name."""
 
 OUT_OF_MEMORY = "out_of_memory"
-"""How often memory ran out in a run, as far as histories of snapshots tell; of no step."""
+"""Number of OOMs in a run, as far as snapshot histories show; belongs to no step."""
 
 STEP_AND_STAGES = (UNPROFILED, STEP_TIME, STAGE_TIME, UNPROFILED_STAGE)
-"""What a first screen shows."""
+"""Metrics of the first screen."""
 
 PER_WORK: Mapping[str, tuple[str, str]] = {
     "tokens": ("time_per_token", "throughput"),
     "samples": ("time_per_sample", "samples_per_second"),
     "images": ("time_per_image", "images_per_second"),
 }
-"""Counts of the work of a step, and what is made of each: the time for one, and how many a second and rank."""
+"""Unit of work of a step → (time per unit, units per second and rank)."""
 
 BY_WORK = frozenset(name for names in PER_WORK.values() for name in names)
-"""What is told for one token, sample or image, or of how many a second."""
+"""Metrics per token, sample or image, or per second."""
 
 
 def grows_with_work(name: str) -> bool:
-    """Whether more tokens, samples or images a step make it longer: a time that is neither for one of them nor a pace.
+    """Whether the metric grows with the tokens, samples or images per step: a time that is neither per unit nor a pace.
 
     >>> [grows_with_work(name) for name in ("step_time", "gpu_busy", "time_per_token", "decode_pace")]
     [True, True, False, False]
@@ -165,7 +164,7 @@ def grows_with_work(name: str) -> bool:
 
 
 def devices_caption(names: Iterable[str]) -> str:
-    """What to say under a table of metrics that holds sums over devices; nothing where no device was recorded.
+    """Build the caption of a table of metrics that are sums over devices; empty if no device was recorded.
 
     >>> devices_caption(["comm", "gpu_busy", "host_ops"]), devices_caption(["comm"])
     ('communication, GPU busy: mean over ranks, summed over the devices of a rank.', '')
@@ -177,7 +176,7 @@ def devices_caption(names: Iterable[str]) -> str:
 
 
 def titled(name: str, stage: str | None) -> str:
-    """How a metric is called; a stage by its own name.
+    """Get the display name of a metric; stage metrics use the stage's name.
 
     >>> titled("step_time", None), titled("stage_time", "gen"), titled("unprofiled_stage_time", "gen")
     ('step', 'gen', 'gen, un-profiled')

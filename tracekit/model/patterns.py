@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled where they are first used: of the many that a start would compile, a file needs few."""
+"""Lazily compiled regular expressions: compiling all of them at start costs time, and one file needs few."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ _USED = ("match", "search", "fullmatch", "finditer", "findall", "split", "sub", 
 
 
 class _Pattern:
-    """A regular expression that is compiled where one of its methods is first asked for."""
+    """A regular expression that is compiled on first use of one of its methods."""
 
     def __init__(self, text: Any, flags: int) -> None:
-        """Of its text and flags."""
+        """Store the pattern's text and flags."""
         self._text, self._flags = text, flags
 
     def __getattr__(self, name: str) -> Any:
-        """The method of the compiled expression; all of them are at hand from then on."""
+        """Compile the expression, store its methods on this object, and return the requested one."""
         compiled = re.compile(self._text, self._flags)
         self.__dict__.update((used, getattr(compiled, used)) for used in _USED)
         return getattr(compiled, name)
 
 
 def expression(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """The regular expression of a text, with the methods of a compiled one.
+    """Make a lazily compiled regular expression with the methods of `re.Pattern`.
 
     >>> expression("a+").sub("b", "caat")
     'cbt'

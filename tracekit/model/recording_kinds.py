@@ -14,7 +14,7 @@ from tracekit.model.sources import NoteSeverity
 from tracekit.model.units import show
 
 MAX_LABELS, MAX_LABEL_LENGTH = 4, 40
-"""Most labels of a trace in one sentence, and their longest text."""
+"""Maximum number of labels of a trace in one sentence, and maximum length of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """The kind of one process in one source, and the counts that it rests on."""
+    """The kind of one process in one source, and the counts behind it."""
 
     kind: str
     counts: tuple[Count, ...] = ()
@@ -36,7 +36,7 @@ class Classified:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All sources of one kind: their counts by name and by label, and how many sources there are in all."""
+    """All sources of one kind: their counts by name and by label, and the total number of sources."""
 
     sources: tuple[str, ...]
     tools: frozenset[str]
@@ -45,11 +45,11 @@ class Group:
     total: int
 
     def count(self, name: str) -> int:
-        """Sum of the counts of that name."""
+        """Sum the counts of that name."""
         return self.counts.get(name, 0)
 
     def listed(self, name: str, *, with_counts: bool = True) -> str:
-        """The labels of that name, the most frequent first: `npu_kernel 32, npu_runtime 32`."""
+        """Format the labels of that name, most frequent first: `npu_kernel 32, npu_runtime 32`."""
         most = sorted(self.labels.get(name, {}).items(), key=by_count)
         texts = []
         for label, count in most:
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def files(self) -> str:
-        """`1 of 5 files`, or of all of them `5 files`."""
+        """`1 of 5 files`, or `5 files` for all of them."""
         count = len(self.sources)
         if count == self.total:
             return f"{count:,} {plural(count, 'file')}"
@@ -67,7 +67,7 @@ class Group:
 
     @property
     def share(self) -> str:
-        """` (1 of 5 files)` at the end of a sentence; empty where all sources, one file, are meant."""
+        """` (1 of 5 files)` for the end of a sentence; empty if there is only one source."""
         return "" if self.total == len(self.sources) == 1 else f" ({self.files})"
 
     @property
@@ -78,7 +78,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do about a kind: advice, and the command or code to type for it."""
+    """The remedy for a kind: advice, and the command or code to type."""
 
     advice: str
     command: str
@@ -88,8 +88,8 @@ class Remedy:
 class Kind:
     """One kind of recording.
 
-    `title` names it in a few words. `severity` is None for a normal recording, of which `doctor` has nothing to say.
-    `problem` is its entry in `health.problems`. `read` says how much of it tracekit reads.
+    `title` is a short name. `severity` is None for a normal recording, which `doctor` does not mention. `problem` is its
+    entry in `health.problems`. `read` states how much of it tracekit reads.
     """
 
     code: str
@@ -102,12 +102,12 @@ class Kind:
 
 
 def by_count(labelled: tuple[str, int]) -> tuple[object, ...]:
-    """Order labels by their counts, the most frequent first."""
+    """Make a sort key that orders labels by count, most frequent first."""
     return -labelled[1], natural(labelled[0])
 
 
 def short_label(text: str) -> str:
-    """A text from a trace for one sentence."""
+    """Shorten a text from a trace for one sentence."""
     text = shown(text)
     return text if len(text) <= MAX_LABEL_LENGTH else f"{text[: MAX_LABEL_LENGTH - 1]}…"
 
@@ -328,7 +328,7 @@ def _flight_recorder(group: Group) -> str:
 
 
 def _is_gloo(group: Group) -> bool:
-    """Whether all dumps are those of gloo, whose states torchfrtrace does not know."""
+    """Whether all dumps are from gloo, whose states torchfrtrace does not support."""
     return group.labels.get("backend", {}).keys() == {"gloo"}
 
 
@@ -371,10 +371,10 @@ _NOT_PYTORCH = {
     "ebpf": ("an eBPF tool", "eBPF tools"),
     "chrome-json": ("another program", "Other Chrome JSON"),
 }
-"""Producers of Chrome JSON other than PyTorch: in a sentence, and as a title."""
+"""Other producers of Chrome JSON: their name in a sentence, and as a title."""
 
 FOREIGN = frozenset(_NOT_PYTORCH)
-"""Kinds of traces that another program than PyTorch's profiler or nsys wrote."""
+"""Kinds of traces written by programs other than PyTorch's profiler and nsys."""
 
 KINDS: Mapping[str, Kind] = {
     kind.code: kind
@@ -509,10 +509,10 @@ KINDS: Mapping[str, Kind] = {
         ),
     )
 }
-"""All kinds by code; where the processes of one file differ, the first of them here is that of the file."""
+"""All kinds by code; if the processes of a file differ, the first of them in this order is the file's kind."""
 
 UNSEEN_DEVICE = frozenset({"launches-only", "unread-accelerator"})
-"""Kinds in which a device worked whose rows were not recorded or are not read: an idle host is not lost time."""
+"""Kinds whose device rows were not recorded or are not read: host idle time is then not lost time."""
 
 NORMAL = frozenset(code for code, kind in KINDS.items() if kind.severity is None)
 """Kinds that need no sentence."""

@@ -1,4 +1,4 @@
-"""Classified sources and recognized files → one `Recording` per kind: what `analyze` and `doctor` both show."""
+"""Summary of classified sources and recognized files as one `Recording` per kind, for `analyze` and `doctor`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tracekit.model.report import Recording
 from tracekit.model.sources import Note
 
 MAX_SOURCES = 50
-"""Most sources named in one `Recording`, and most labels of one name among its data."""
+"""Maximum number of sources named in one `Recording`, and of labels per name in its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One classified source, as `summarize` takes it."""
+    """One classified source, the input of `summarize`."""
 
     source: str
     tool: str
@@ -38,13 +38,13 @@ _GRAVITY = {"error": 0, "data_loss": 1, "warning": 2, "info": 3, None: 4}
 
 
 def summarize(recorded: Iterable[Recorded], notes: Iterable[Note] = ()) -> tuple[Recording, ...]:
-    """Every kind among these sources and notes as one `Recording`, the gravest first, normal ones last.
+    """Summarize these sources and notes as one `Recording` per kind, most severe first, normal ones last.
 
     A file has one kind: the first of `KINDS` among its processes.
     """
     of_source = _by_source(recorded)
     if any(parts[0].classified.kind != "driver-log" for parts in of_source.values()):
-        # Beside a profile a log is what it should be.
+        # Next to a profile, a driver log is expected.
         of_source = {
             source: parts
             for source, parts in of_source.items()
@@ -65,7 +65,7 @@ def summarize(recorded: Iterable[Recorded], notes: Iterable[Note] = ()) -> tuple
 
 
 def _by_source(recorded: Iterable[Recorded]) -> dict[str, list[Recorded]]:
-    """The processes of each source that are of its kind."""
+    """Group the processes by source and keep those of the source's kind."""
     of_source: dict[str, list[Recorded]] = {}
     for part in recorded:
         others = of_source.setdefault(part.source, [])
@@ -77,7 +77,7 @@ def _by_source(recorded: Iterable[Recorded]) -> dict[str, list[Recorded]]:
 
 
 def _of_note(note: Note) -> Classified:
-    """The kind of a file that no reader takes."""
+    """Classify a recognized file that no reader takes."""
     labels = ((name, note.data.text(name)) for name in ("form", "backend"))
     counts = tuple(Count(name, 1, label) for name, label in labels if label)
     return Classified(note.data.text("kind"), counts)
@@ -88,7 +88,7 @@ def _order(recording: Recording) -> tuple[int, int]:
 
 
 def _recording(kind: Kind, parts: Sequence[Recorded], total: int) -> Recording:
-    """One kind in words and numbers."""
+    """Build the `Recording` of one kind."""
     counts: dict[str, int] = {}
     labels: dict[str, dict[str, int]] = {}
     for part in parts:

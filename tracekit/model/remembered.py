@@ -1,6 +1,6 @@
-"""Answers about names, remembered: the files of one run hold the same names again and again."""
+"""Caching of functions of names: the files of one run contain the same names again and again."""
 
 from functools import lru_cache
 
 remembered = lru_cache(4096)
-"""Makes a function of one text remember its last answers: so many names have few traces."""
+"""Decorator that caches the last 4,096 answers of a function of one text; few traces have more names."""

@@ -1,6 +1,6 @@
-"""What is concluded: plain, immutable, JSON-able. Renderers see nothing else.
+"""The report model: plain, immutable, JSON-able conclusions, and the only input of renderers.
 
-A table's cells are plain values in the unit of their column; only `render` rounds and scales them.
+Table cells are plain values in the unit of their column; only `render` rounds and scales them.
 """
 
 from __future__ import annotations
@@ -19,24 +19,28 @@ SCHEMA = "tracekit.report/1"
 """Version of the JSON form: additions keep it, a change of meaning raises it."""
 
 RULES = "rules"
-"""The id of the section on what every rule says; where no question with a rule was asked, there is none."""
+"""Id of the section with the verdict of every rule; absent if no selected question has a rule."""
 
 Cell = int | float | str | bool | None
 Unit = Literal["", "ns", "bytes", "ratio", "factor", "count", "gb_per_s", "text", "id"]
-"""`ratio` is 0 to 1 and shown as per cent, `factor` as 1.12×; `id` is a number that names something; `""` a bare number."""
+"""Unit of a number.
+
+`ratio` is 0 to 1 and shown as a percentage, `factor` is shown as 1.12×, `id` is a number that identifies something,
+`""` is a bare number.
+"""
 Better = Literal["lower", "higher", "neither"]
 Severity = Literal["high", "medium", "low", "info"]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low", "info")
 Status = Literal["ok", "skipped", "failed"]
 Answer = Literal["fired", "failed", "clear", "not applicable", "insufficient data"]
-"""What a rule says: a finding, none, or that it abstains and why; `failed` is an error of tracekit."""
+"""Result of a rule: a finding, none, or an abstention with its reason; `failed` is an error of tracekit."""
 Basis = Literal["measured", "modelled", "bound"]
-"""What the saving of a rule rests on."""
+"""Evidence behind the saving of a rule."""
 CONFIDENCE: Mapping[Basis, float] = {"measured": 1.0, "modelled": 0.8, "bound": 0.6}
-"""How much of the saving the evidence supports.
+"""Share of the saving that the evidence supports.
 
-`measured`: the lost time itself was recorded, and its cause. `modelled`: the saving compares with a model (equal
-ranks, the best rate seen). `bound`: an upper bound; how much of it comes back is not known.
+`measured`: the lost time itself and its cause were recorded. `modelled`: the saving compares with a model (equal
+ranks, the best rate seen). `bound`: an upper bound; the share that comes back is unknown.
 """
 Outcome = Literal[
     "pass",
@@ -47,7 +51,7 @@ Outcome = Literal[
     "accepted",
     "expired",
 ]
-"""What a rule of a gate says: `not tested` lacks the metric or a baseline, `expired` is an old exception."""
+"""Result of a gate rule: `not tested` lacks the metric or a baseline, `expired` is an outdated exception."""
 ChartKind = Literal[
     "gantt",
     "bars",
@@ -65,9 +69,9 @@ ChartKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number with its unit and which way is better; `low`/`high` bound it where that is known.
+    """One number with its unit and the better direction; `low` and `high` bound it if known.
 
-    `bounds` says what they are of: `steps`.
+    `bounds` names the population that they describe: `steps`.
     """
 
     name: str
@@ -98,11 +102,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding(Displayed):
-    """One claim, the numbers behind it, what to try, where to look, and what it would give per step.
+    """One claim with its evidence, advice, places and recoverable time per step.
 
     `confidence` is the share of the saving that its evidence supports (see `CONFIDENCE`): findings are ranked by saving
-    × confidence. `is_catch_all` marks one that names no cause, which ranks last. `parts` are its stages, largest first,
-    where one finding covers several: their savings add up to its own.
+    × confidence. `is_catch_all` marks one that names no cause; it ranks last. If one finding covers several stages,
+    `parts` lists them, largest first; their savings add up to its own.
     """
 
     rule: str
@@ -121,10 +125,10 @@ class Finding(Displayed):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one rule says of one run (None: of all); `reason` tells why it abstains or stays clear.
+    """The result of one rule for one run (None: all runs); `reason` explains an abstention or a clear result.
 
-    An abstention that matters has a price: `price_ns` is the time per step that it is about (`price_ratio`: its share
-    of the step), `claim` what was almost found, without that time, and `needs` what would prove it.
+    An abstention that matters has a price: `price_ns` is the time per step that it concerns (`price_ratio`: its share of
+    the step), `claim` the suspected finding without that time, and `needs` the missing evidence.
     """
 
     rule: str
@@ -139,11 +143,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What one rule of a gate found of one metric.
+    """The result of one gate rule for one metric.
 
-    `value` is what is held against `limit` (a change, of which `low` and `high` are the interval, or the
-    second side's number of a budget), both in `unit`; `base` and `opt` are in `metric_unit`. `point` says
-    that the estimate alone was held against it. Only rules of severity `error` decide.
+    `value` is checked against `limit`, both in `unit`: it is a change with the interval `low` to `high`, or the second
+    side's number for a budget. `base` and `opt` are in `metric_unit`. `point` means that only the estimate was checked.
+    Only rules of severity `error` decide the gate.
     """
 
     rule: str
@@ -165,7 +169,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """One column of a shown table: `name` is its id, `title` what a person reads."""
+    """A column of a displayed table: `name` is its id, `title` its text."""
 
     name: str
     title: str
@@ -175,11 +179,11 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """That a sheet has a row a rank: pages put the ranks together that are alike, and JSON and CSV hold all.
+    """Marks a table with one row per rank: pages group similar ranks, while JSON and CSV contain all rows.
 
-    `value` names the heading by which ranks are told apart, `worst` its end that comes first. `member` names the
-    heading of the rank (or process), `apart` those by which ranks are kept apart, and `kind` one more of which the
-    numbers do not matter: GPU 0 and GPU 7 are of one kind.
+    `value` names the column that distinguishes ranks, and `worst` the end of it that comes first. `member` names the
+    column of the rank (or process), and `apart` the columns by which ranks are kept separate. `kind` names one more whose
+    numbers do not matter: GPU 0 and GPU 7 are of the same kind.
     """
 
     value: str
@@ -191,7 +195,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sheet(Displayed):
-    """A table to show: rows in the order of importance; `omitted` counts rows left out of the report."""
+    """A table to display, rows in order of importance; `omitted` counts rows left out of the report."""
 
     name: str
     title: str
@@ -204,23 +208,23 @@ class Sheet(Displayed):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture as data, which HTML and image files draw alike.
+    """A chart as data; HTML and image files draw it in the same way.
 
-    `rows` and `series` are names; a mark refers to them by number. The marks of each kind:
-    gantt (row, series, start, end): bars on one time axis, one line a row;
-    bars (row, series, value): stacked bars, one a row;
-    heatmap (row, start, end, value): coloured cells, values of `unit`, None where unknown;
-    matrix (row, series, value): the same with a column a series instead of an axis;
+    `rows` and `series` are names; a mark refers to them by index. Marks by kind:
+    gantt (row, series, start, end): bars on one time axis, one line per row;
+    bars (row, series, value): stacked bars, one per row;
+    heatmap (row, start, end, value): colored cells, values in `unit`, None if unknown;
+    matrix (row, series, value): the same with one column per series instead of an axis;
     lines (series, x, y); histogram (series, low, high, value): stacked over [low, high).
-    intervals (row, series, low, mid, high): factors on one log axis with a line at 1 and the band of
-    those nearer to it than `within`, a share, shaded; low and high None where there is no interval;
-    strips (row, series, x, number, counted): a dot a value, hollow where `counted` is 0, beside the mean
-    of the row's others; `number` names the dot (its step);
-    waterfall (row, series, start, end): what leads from one amount to another, each bar from where the
-    last ended; one that starts at 0 is an amount, the others are changes;
-    extents (row, series, start, end): parts of an amount beside one another, one line a row;
-    icicle (row, series, start, end): a tree, each bar above those that are parts of it; a row is a depth.
-    `unit` is that of values and y, `x_unit` that of x, start and end; times are ns from the chart's zero.
+    intervals (row, series, low, mid, high): factors on one log axis with a line at 1, and the band within the share
+    `within` of it shaded; low and high are None without an interval;
+    strips (row, series, x, number, counted): one dot per value, hollow if `counted` is 0, next to the mean of the row's
+    others; `number` names the dot (its step);
+    waterfall (row, series, start, end): changes that lead from one amount to another, each bar starting where the last
+    ended; one that starts at 0 is an amount, the others are changes;
+    extents (row, series, start, end): parts of an amount side by side, one line per row;
+    icicle (row, series, start, end): a tree, each bar above its parts; a row is a depth.
+    `unit` applies to values and y, `x_unit` to x, start and end; times are ns from the chart's zero.
     """
 
     id: str
@@ -233,19 +237,19 @@ class Chart:
     x_unit: Unit = "ns"
     caption: str = ""
     omitted: int = 0
-    """Marks left out, the smallest first, to bound the size."""
+    """Marks left out to bound the size, smallest first."""
     within: float = 0.0
     run: str | None = None
     step: int | None = None
-    """The run and the step that it is of, where it is of one."""
+    """The run and the step of the chart, if it shows a single one."""
     roles: tuple[str | None, ...] = ()
     ranks: tuple[int | None, ...] = ()
-    """Whose row each is, where rows are processes."""
+    """Role and rank of each row, if rows are processes."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Section(Displayed):
-    """The answer to one question, or why there is none."""
+    """The answer to one question, or the reason why there is none."""
 
     id: str
     title: str
@@ -260,12 +264,12 @@ class Section(Displayed):
 
 
 MADE_LATER = ("metrics", "sheets", "caveats", "charts")
-"""The fields of a section that the screen does not show: in a report for the screen they are made when they are looked at."""
+"""Fields of a section that the first screen does not show; they may be lazy sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A note as shown: what is known to be missing, damaged or odd, and in which source."""
+    """A note for display: missing, damaged or odd data, and its source."""
 
     severity: Literal["info", "warning", "data_loss", "error"]
     code: str
@@ -276,10 +280,10 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What kind of recording some sources are, with advice and one command to type where there is something to do.
+    """The kind of recording of some sources, with advice and one command where there is something to do.
 
-    `kind` is a code of `recording_kinds.KINDS`. `sources` names at most 50 of the `source_count` sources. `data` holds
-    the counts behind the sentence by name, those of single categories, devices and ops as `name label`.
+    `kind` is a code of `recording_kinds.KINDS`. `sources` names at most 50 of the `source_count` sources. `data` contains
+    the counts behind the sentence by name; counts of single categories, devices and ops are named `name label`.
     """
 
     kind: str
@@ -293,14 +297,14 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Displayed):
-    """Everything that was concluded about a set of sources.
+    """All conclusions about a set of sources.
 
-    `identity` are the facts of the first line (run, ranks, steps, hardware …) in order; `headline` the
-    numbers of the second; `overview` names the sheet that is shown first. `unseen` lists what was not
-    analysed and why. `values` are the metrics of every process and step, `fingerprint` what must agree
-    between two reports to compare them. `answer` is the first sentence where numbers alone are none,
-    `basis` what it rests on, and `cautions` what to keep in mind, the gravest first. `contents` are pairs of a run
-    and the digest of what a file of it holds: files of the same digest are the same, byte by byte. `files` are how many files were `read`, `refused`, `unreadable` and `duplicate`.
+    `identity` contains the facts of the first line (run, ranks, steps, hardware …) in order, `headline` the numbers of
+    the second, and `overview` the table shown first. `unseen` lists what was not analyzed and why. `values` contains the
+    metrics of every process and step. Two reports are comparable if their `fingerprint` agrees. `answer` is the first
+    sentence if numbers alone do not answer, `basis` its evidence, and `cautions` lists caveats, most severe first.
+    `contents` pairs a run with the content digest of each of its files. `files` counts files by state: `read`, `refused`,
+    `unreadable` and `duplicate`.
     """
 
     title: str
@@ -323,21 +327,21 @@ class Report(Displayed):
 
     @property
     def asks_rules(self) -> bool:
-        """Whether any question that was asked has a rule."""
+        """Whether any selected question has a rule."""
         return any(section.id == RULES for section in self.sections)
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
         """Every table of the report as a pandas frame, by the name of the file that `--export csv` writes.
 
-        Values are raw: ns, bytes, ratios of 0 to 1; a unit is the suffix of the column's name. `attrs` of a frame hold
+        Values are raw: ns, bytes, ratios of 0 to 1; a unit is the suffix of the column's name. `attrs` of a frame contains
         `title`, `caption`, `omitted` (rows that no output has), and `units` and `docs` by column.
         """
         frames: Mapping[str, pd.DataFrame] = display().make_frames(self)
         return frames
 
-    def section(self, id: str) -> Section:  # noqa: A002 - what it is called
-        """The section of this id; raises `KeyError` naming those there are."""
+    def section(self, id: str) -> Section:  # noqa: A002 - the public name
+        """Get the section with this id; raise `KeyError` that lists all ids if there is none."""
         for section in self.sections:
             if section.id == id:
                 return section
@@ -345,35 +349,35 @@ class Report(Displayed):
         raise KeyError(f"no section {id!r}; there are: {known}")
 
     def figure(self, chart: str, axes: Any = None) -> Any:
-        """The axes of matplotlib with one chart on them, a new figure's or those given.
+        """Draw one chart on matplotlib axes, new ones unless given, and return them.
 
-        `chart` is the id of a chart or of the section that it is in (its first one). Raises `TracekitError` for others, and
-        where matplotlib is missing.
+        `chart` is the id of a chart, or of a section (its first chart). Raises `TracekitError` for other ids and if matplotlib
+        is missing.
         """
         return display().draw_chart(self, chart, axes)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings by saving × confidence, then catch-alls, then those that save no time, by severity."""
+        """All findings by saving × confidence, then catch-alls, then those without a saving, by severity."""
         findings = chain.from_iterable(section.findings for section in self.sections)
         return tuple(sorted(findings, key=_importance))
 
     @property
     def unproven(self) -> tuple[Verdict, ...]:
-        """Abstentions with a price, the most expensive first."""
+        """Abstentions with a price, most expensive first."""
         verdicts = chain.from_iterable(section.verdicts for section in self.sections)
         priced = (v for v in verdicts if v.price_ns and v.claim and v.answer != "fired")
         return tuple(sorted(priced, key=_price))
 
 
 def _importance(finding: Finding) -> tuple[bool, bool, int, int, str, str]:
-    """The sort key of findings: by saving × confidence, then catch-alls, then those that save no time."""
+    """Make the sort key of findings: saving × confidence, then catch-alls, then those without a saving."""
     grade = SEVERITIES.index(finding.severity)
-    # In whole numbers: times may be too large for a float.
+    # Integers: times may be too large for a float.
     weight = (finding.recoverable_ns or 0) * round(1000 * finding.confidence)
     return not weight, finding.is_catch_all, -weight, grade, finding.rule, finding.claim
 
 
 def _price(verdict: Verdict) -> tuple[int, str, str]:
-    """The sort key of abstentions."""
+    """Make the sort key of abstentions."""
     return -(verdict.price_ns or 0), verdict.rule, verdict.run or ""

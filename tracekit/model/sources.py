@@ -1,4 +1,4 @@
-"""What is known of files: `Source`, `Note`, and what became of them: `Failure`, `Fault`. Nothing here needs numpy."""
+"""Input files and their status: `Source`, `Note`, `Failure` and `Fault`. Must not import numpy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NoteSeverity = Literal["info", "warning", "data_loss", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something about a source that limits what can be concluded from it; the report shows it.
+    """A property of a source that limits conclusions; shown in the report.
 
-    `code` is one of `codes.CODES` with its `data`; `message` says the same to people.
+    `code` is one of `codes.CODES` with its `data`; `message` is the same in words.
     """
 
     severity: NoteSeverity
@@ -31,9 +31,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a process said it captured: the step, and from when to when; None is unknown, or not over.
+    """A capture as reported by its process: the step, start and stop; None if unknown or not finished.
 
-    `outcome` is file, elsewhere (written by another, to `where`) or lost; `because` says what is missing, and why.
+    `outcome` is "file", "elsewhere" (written by another program, to `where`) or "lost"; `because` lists missing parts and
+    the reasons.
     """
 
     step: int | None
@@ -47,9 +48,9 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a process says of itself and its captures, in the manifest of this name; `discrete`: one a stage.
+    """A process's report about itself and its captures, from the manifest `name`; `discrete`: one capture per stage.
 
-    Without a name it is of a process that says nothing, and `captures` are those of the others of its job.
+    An empty name marks a process without a manifest; `captures` are then those of other processes of its job.
     """
 
     name: str
@@ -64,13 +65,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file and what is known about it: from names and manifests at first, completed by its reader.
+    """One input file and its metadata, first from names and manifests, then completed by its reader.
 
-    `name` is the path as shown (relative to the directory given). `scope` is the part of a run that the
-    file says it covers, as recorded (`train`, `e2e`, `actor-update`); `part` the piece of it (`mb1`,
-    `part2`). `node` is the id of the node of a cluster that the file lies on: here, or not known any more, if
-    None. `content` is the digest of what the file holds (`contents.content_digest`), made where it is measured.
-    `accounts` are those of processes that this may be a file of. None is unknown, never 0.
+    `name` is the displayed path (relative to the given directory). `scope` is the part of a run that the file covers, as
+    recorded (`train`, `e2e`, `actor-update`), and `part` the piece of it (`mb1`, `part2`). `node` is the id of the cluster
+    node that has the file; None if it is local or unknown. `content` is a digest of the content
+    (`contents.content_digest`), computed when the file is measured. `accounts` are those of processes that may have written
+    this file. None means unknown, never 0.
     """
 
     path: Path
@@ -97,23 +98,22 @@ class Source:
     def with_note(
         self, severity: NoteSeverity, code: str, message: str, data: Data = NO_DATA
     ) -> Source:
-        """This source with one note more."""
+        """Copy this source with one more note."""
         note = Note(severity, code, message, self.name, data=data)
         return replace(self, notes=(*self.notes, note))
 
 
 ON_REQUEST = frozenset({"flows", "python_calls", "cpu_samples", "thread_states"})
-"""The raw tables that are large, and whose threads are those of others."""
+"""Raw tables that are large, so they are read only on request; their threads are those of other tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What to read of a source: a light question reads little.
+    """What to read from a source; a light question reads little.
 
-    `tables` None means all that is cheap (everything but `ON_REQUEST`); `args` None means every key. `columns`
-    are the nullable columns that are needed: a reader may leave the others <NA> (None: all), and let go of
-    arguments that columns were made of. `modules` are those Python functions that are calls of a model's
-    modules; `python` means all of them.
+    `tables=None` means all cheap tables (everything but `ON_REQUEST`); `args=None` means every key. `columns` are the
+    nullable columns needed (None: all): a reader may leave the others <NA> and drop arguments that columns were made from.
+    `modules` requests the Python functions that are calls of a model's modules; `python` requests all of them.
     """
 
     tables: frozenset[str] | None = None
@@ -124,7 +124,7 @@ class Want:
     modules: bool = True
 
     def table(self, name: str) -> bool:
-        """Whether `name` is wanted."""
+        """Whether table `name` is wanted."""
         if self.tables is None:
             return name not in ON_REQUEST
         return name in self.tables
@@ -136,7 +136,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How many files were read, and their bytes."""
+    """Number and total size of the files read."""
 
     count: int
     size_bytes: int
@@ -144,7 +144,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Failure:
-    """A source that could not be read or measured: data, not an exception; `code` is one of `codes.CODES`."""
+    """A source that could not be read or measured, as data rather than an exception; `code` is one of `codes.CODES`."""
 
     source: str
     problem: str
@@ -155,11 +155,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error of tracekit while it measured or folded what a question asks of one process in one source.
+    """An error of tracekit while measuring or folding one question for one process in one source.
 
-    The `tables` that the question should have written for that process are *failed*: neither absent, which
-    is not recorded, nor empty, which is recorded without anything. `metrics` are the names of its rows in
-    the table of that name, which several questions fill.
+    The `tables` that the question should have written for that process are *failed*: neither absent (not recorded) nor
+    empty (recorded without rows). `metrics` names its rows in the table `metrics`, which several questions fill.
     """
 
     question: str
@@ -170,4 +169,4 @@ class Fault:
     tables: tuple[str, ...]
     metrics: tuple[str, ...] = ()
     file: str = ""
-    """The user's file that the question is from, whose error it is then."""
+    """The user's file that defines the question, which is then responsible for the error."""

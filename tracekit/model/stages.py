@@ -1,7 +1,7 @@
-"""Recorded names to roles and stages: the one alias table, applied when judging.
+"""Mapping of recorded names to canonical stages by one alias table; applied by rules, not by readers.
 
-Stages are named after what the RL step does (`gen`, `old_log_prob`, `update_actor` …), whatever the
-framework and its version call the range. A name that is not known stays as it is.
+Stages are named for the work of an RL step (`gen`, `old_log_prob`, `update_actor` …), whatever a framework and its
+version call the range. An unknown name stays as recorded.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "backward": ("backward", "backward_pass", "bwd"),
     "optimizer": ("optimizer", "optimizer_step", "optim_step"),
 }
-"""Canonical stage to the names that frameworks record for it."""
+"""Canonical stage → names that frameworks record for it."""
 
 RL_STAGES = (
     "gen",
@@ -83,15 +83,15 @@ RL_STAGES = (
     "update_actor",
     "update_weights",
 )
-"""Stages of an RL step in the order in which a step runs them."""
+"""Stages of an RL step in execution order."""
 
 VALIDATION = "test"
-"""The stage that is no part of a training step although a capture may hold it."""
+"""The validation stage: a capture may contain it, but it is not part of a training step."""
 
 _CANONICAL = {alias: stage for stage, aliases in STAGES.items() for alias in aliases}
 
 WHOLE_STEP_SCOPES = ("train", "e2e", "step")
-"""Scopes of a file name that mean "the whole step", not a stage."""
+"""Scopes in file names that mean the whole step rather than a stage."""
 
 _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})\Z")
 
@@ -107,7 +107,7 @@ _WHOLE_STEP = re.compile(
 
 _COLLECTIVE = re.compile(r"(nccl|gloo|rccl|hccl|mpi|c10d|ucc|xccl):|record_param_comms|p?nccl[A-Z]")
 
-# What PyTorch's own parts and serving engines annotate: calls, modules, compilation, iterations.
+# Annotations of PyTorch itself and of serving engines: calls, modules, compilation, iterations.
 _NOT_A_STAGE = re.compile(
     r"Optimizer\.|enumerate\(Data|ProfilerStep|<class |"
     r"DistributedDataParallel|FullyShardedDataParallel|FSDP|Call CompiledFxGraph|"
@@ -116,16 +116,16 @@ _NOT_A_STAGE = re.compile(
 )
 
 _FRAMED = re.compile(r"##\s+(\S.*?)\s+##\Z")
-"""How training loops of Meta write their parts; PyTorch writes its compiled graphs so."""
+"""Notation of stages in Meta's training loops; PyTorch writes its compiled graphs in the same way."""
 
 _CALL = re.compile(r"\w+(?:\.\w+)*[ .]?\w*\(\)\Z")
 
 _COMPILING = " (dynamo_timed)"
-"""How every range ends that PyTorch records of its compiler."""
+"""Suffix of every range that PyTorch records of its compiler."""
 
 
 def profiler_step(name: str) -> int | None:
-    """The n of a `ProfilerStep#n` range, None for any other name.
+    """Parse the n of a `ProfilerStep#n` range; None for any other name.
 
     >>> profiler_step("ProfilerStep#12"), profiler_step("train_batch")
     (12, None)
@@ -134,7 +134,7 @@ def profiler_step(name: str) -> int | None:
 
 
 def numbered_step(name: str) -> int | None:
-    """The n of a range that a program calls its step n, None for any other name.
+    """Parse the step number from a range that the program itself names after a step; None for any other name.
 
     >>> [numbered_step(name) for name in ("step 12", "train_step_3", "step:0", "denoise_step_3", "steps")]
     [12, 3, 0, None, None]
@@ -143,13 +143,13 @@ def numbered_step(name: str) -> int | None:
 
 
 def _number(pattern: re.Pattern[str], name: str) -> int | None:
-    """The number in a name that begins as the pattern says."""
+    """Parse the number in the first group of a match at the start of a name; None without a match."""
     match = pattern.match(name)
     return int(match.group(1)) if match else None
 
 
 def is_whole_step(name: str) -> bool:
-    """Whether a range of this name, with stages in it, is a step without a number.
+    """Whether a range of this name that contains stages is a step without a number.
 
     >>> [is_whole_step(name) for name in ("step", "training_step", "optimizer_step", "actor_update")]
     [True, True, False, False]
@@ -158,7 +158,7 @@ def is_whole_step(name: str) -> bool:
 
 
 def is_known_stage(name: str) -> bool:
-    """Whether a recorded name is one of the stages that are known.
+    """Whether a recorded name is an alias of a canonical stage.
 
     >>> is_known_stage("generate_sequences"), is_known_stage("epoch 1")
     (True, False)
@@ -168,9 +168,9 @@ def is_known_stage(name: str) -> bool:
 
 @remembered
 def may_be_stage(name: str) -> bool:
-    """Whether a range of this name can be a stage: not a collective, an optimizer call, an engine's iteration …
+    """Whether a range of this name can be a stage.
 
-    A range without a name is none either.
+    Collectives, optimizer calls, iterations of a serving engine and empty names cannot.
 
     >>> may_be_stage("actor_update"), may_be_stage("nccl:all_reduce"), may_be_stage("step[DECODE bs=8]")
     (True, False, False)
@@ -195,7 +195,7 @@ def is_collective(name: str) -> bool:
 
 
 def canonical(name: str, role: str | None = None) -> str:
-    """The canonical stage of a recorded range name or file scope; an unknown name stays as recorded.
+    """Map a recorded range name or file scope to its canonical stage; an unknown name stays as recorded.
 
     >>> canonical("actor_update"), canonical("actor-update"), canonical("train_batch", "value-model")
     ('update_actor', 'update_actor', 'update_critic')
@@ -213,7 +213,9 @@ def canonical(name: str, role: str | None = None) -> str:
 
 
 def stage_name(stage: str | None, role: str | None, scope: str | None) -> str | None:
-    """The canonical stage of a recorded range; of one that can be no stage, and of none, that of its file.
+    """Map a recorded range to its canonical stage; fall back to the stage of the file's scope.
+
+    The fallback applies if there is no range or if it cannot be a stage.
 
     >>> stage_name("actor_update", None, "ref"), stage_name("mini_batch 3", None, "ref"), stage_name(None, None, None)
     ('update_actor', 'ref', None)
@@ -224,17 +226,17 @@ def stage_name(stage: str | None, role: str | None, scope: str | None) -> str | 
 
 
 def scope_stage(scope: str | None, role: str | None = None) -> str | None:
-    """The canonical stage that a file's scope names, None where it covers the whole step or says nothing."""
+    """Map a file's scope to its canonical stage; None if it covers the whole step or is unknown."""
     if scope is None or scope in WHOLE_STEP_SCOPES:
         return None
     return canonical(scope, role)
 
 
 def stage_filter(patterns: Sequence[str]) -> Callable[[str, str | None], bool]:
-    """Whether a recorded name (of a process of that role) is a stage that one of these globs asks for.
+    """Make a predicate (recorded name, role) that selects the stages matching one of these globs.
 
-    They are matched with the whole recorded name and with that of the stage it is, `-` and `_` alike, in any
-    case; a pattern that is itself a recorded name of a stage asks for that stage.
+    Globs are matched against the whole recorded name and against its canonical stage, ignoring case and treating `-` and
+    `_` alike. A pattern that is itself a recorded name of a stage selects that stage.
 
     >>> wanted = stage_filter(["update*", "actor_compute_log_prob"])
     >>> wanted("actor-update", None), wanted("old_log_prob", None), wanted("date", None)
@@ -250,5 +252,5 @@ def stage_filter(patterns: Sequence[str]) -> Callable[[str, str | None], bool]:
 
 
 def _spelt(name: str) -> str:
-    """A name in the one spelling in which patterns and names are compared."""
+    """Normalize a name for comparison: lower case, `_` instead of `-`."""
     return name.lower().replace("-", "_")

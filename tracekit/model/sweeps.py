@@ -1,6 +1,6 @@
-"""Passes over times in order and over keys, in C where it could be built: what one step an interval finds.
+"""Wrappers of single-pass algorithms in C over sorted times and keys; the C module is optional.
 
-`native` is None without it; those who ask for a pass have another way then, with the same results.
+`native` is None without it; callers then use a slower path with the same results.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.integer[Any]]
-"""Numbers of rows, in the type of `row_type`."""
+"""Row indices, of the type from `row_type`."""
 
 _LEAST = np.iinfo(np.int64).min
 
 MOST_GROUPS = 2**16
-"""So many numbers, and as many as there are rows besides, have a place each."""
+"""Use a direct-address table up to this many groups (plus one per row)."""
 
 
 def _installed() -> Any:
-    """The passes that are written in C; None where they could not be built."""
+    """Import the C module; None if it was not built."""
     try:
         return import_module("tracekit.model._sweeps")
     except ImportError:
@@ -33,21 +33,21 @@ native = _installed()
 
 
 def row_type(count: int) -> type[np.int32 | np.int64]:
-    """The type of the numbers of so many rows: that of half the memory where it has all of them."""
+    """Choose int32 if `count` row indices fit in it, else int64."""
     if count > 2**31:
         return np.int64
     return np.int32
 
 
 def covered_before(start: Ints, end: Ints, points: Ints) -> Ints:
-    """How much of disjoint intervals in order lies before each point."""
+    """Measure how much of sorted disjoint intervals is before each point."""
     before = np.empty(len(points), np.int64)
     native.covered_before(plain(start), plain(end), plain(points), before)
     return before
 
 
 def places(values: Ints, points: Ints, *, right: bool = False) -> Ints:
-    """How many of ascending values are below each point (`right`: not above it); quick where points are nearly in order."""
+    """Count the ascending values below each point (`right`: not above it); fast if points are nearly sorted."""
     if native is None or values.dtype != np.int64 or points.dtype != np.int64:
         return np.searchsorted(values, points, side="right" if right else "left")
     place = np.empty(len(points), np.int64)
@@ -58,7 +58,7 @@ def places(values: Ints, points: Ints, *, right: bool = False) -> Ints:
 def values_at(
     rows: npt.NDArray[np.int32], values: Ints, asked: Ints
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """(the values of the asked rows, 0 where `rows` do not hold one; which these are); all rows ascend."""
+    """Look up `values` of ascending `rows` at the ascending rows `asked`: (values or 0, mask of missing ones)."""
     column_values, missing = np.zeros(len(asked), np.int64), np.ones(len(asked), np.bool_)
     if native is not None:
         of_rows = np.ascontiguousarray(rows, np.int32), plain(values), plain(asked)
@@ -71,14 +71,14 @@ def values_at(
 
 
 def windows(start: Ints, end: Ints, points: Ints) -> Ints:
-    """For each point the window, of those in order of start, that began last and holds it; -1 for none."""
+    """Find, for each point, the last started window that contains it; -1 for none. Windows are sorted by start."""
     window = np.empty(len(points), np.int64)
     native.windows(plain(start), plain(end), plain(points), window)
     return window
 
 
 def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
-    """The union of intervals in order of start as disjoint ones; None where they are in another order."""
+    """Merge intervals sorted by start into disjoint ones; None if they are not sorted."""
     low, high = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
     count = native.join(plain(start), plain(end), low, high)
     if count < 0:
@@ -89,9 +89,9 @@ def joined(start: Ints, end: Ints) -> tuple[Ints, Ints] | None:
 def joined_rows(
     chosen: npt.NDArray[np.bool_], start: Ints, length: Ints
 ) -> tuple[Ints, Ints, bool]:
-    """The union of the chosen rows, which last so long, as disjoint intervals, and whether it is that.
+    """Merge the chosen rows (start, length) into disjoint intervals; the flag is False if rows were not sorted by start.
 
-    Else that of each run of rows in order of start, one run after the other: few where rows are nearly in order.
+    Unsorted rows are merged within each sorted run, one run after the other; few runs if rows are nearly sorted.
     """
     columns = np.ascontiguousarray(chosen), plain(start), plain(length)
     nothing = np.empty(0, np.int64)
@@ -103,7 +103,7 @@ def joined_rows(
 
 
 def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[Ints, Ints]:
-    """The points of two sets of disjoint intervals whose state (in a) + 2 · (in b) is a bit of `states`."""
+    """Select the points of two sets of disjoint intervals whose state (in a) + 2 · (in b) is a bit of `states`."""
     room = 2 * (len(a[0]) + len(b[0])) + 1
     low, high = np.empty(room, np.int64), np.empty(room, np.int64)
     low[-1] = states
@@ -112,21 +112,21 @@ def combined(a: tuple[Ints, Ints], b: tuple[Ints, Ints], states: int) -> tuple[I
 
 
 def united(start: Ints, end: Ints, group: Ints, count: int) -> Ints:
-    """For each group 0 … count-1 the length of the union of its intervals, which are in order of start."""
+    """Measure the union of the intervals of each group 0 … count-1; intervals are sorted by start."""
     totals, reach = np.zeros(count, np.int64), np.full(count, _LEAST)
     native.united(plain(start), plain(end), plain(group), reach, totals)
     return totals
 
 
 def last_reaching(start: Ints, end: Ints) -> Ints:
-    """For each interval the last one before it that ends after it begins, -1 for none."""
+    """Find, for each interval, the last one before it that ends after it begins; -1 for none."""
     last = np.empty(len(start), np.int64)
     native.last_reaching(plain(start), plain(end), last)
     return last
 
 
 def numbered(keys: Ints) -> tuple[Ints, Ints] | None:
-    """(the distinct keys, ascending; for each key its place among them); None where they lie far apart."""
+    """Assign numbers to keys: (distinct keys ascending, index of each key among them); None if they are far apart."""
     distinct, place = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     count = native.numbered(plain(keys), distinct, place)
     if count < 0:
@@ -135,7 +135,7 @@ def numbered(keys: Ints) -> tuple[Ints, Ints] | None:
 
 
 def appearing(keys: Ints) -> tuple[Ints, Ints] | None:
-    """(the number of each key in order of appearance, the first row of each); None for keys that collide."""
+    """Assign numbers to keys in order of appearance: (number of each row, first row of each number); None if keys collide."""
     place, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     count = native.appearing(plain(keys), place, first)
     if count < 0:
@@ -144,9 +144,9 @@ def appearing(keys: Ints) -> tuple[Ints, Ints] | None:
 
 
 def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints | None:
-    """For each asked key the last of `keys`, in order of start, that is it and did not start after the limit.
+    """Find, for each asked key, its last row that did not start after the limit, else its first row; -1 for none.
 
-    Else the first that is it, -1 for none; None where starts do not ascend, or keys collide.
+    `keys` are sorted by start. None if starts do not ascend, or if keys collide.
     """
     row = np.empty(len(asked), np.int64)
     count = native.latest(_narrow(keys), plain(starts), _narrow(asked), plain(limit), row)
@@ -154,9 +154,9 @@ def latest(keys: Rows, starts: Ints, asked: Rows, limit: Ints) -> Ints | None:
 
 
 def latest_before(group: Ints, times: Ints, asked: Ints, limit: Ints) -> Ints | None:
-    """For each asked group the latest of its times before the limit, the least integer for none.
+    """Find, for each asked group, its latest time before the limit; the smallest int64 for none.
 
-    None where times or limits do not ascend, or the numbers of groups lie far apart.
+    None if times or limits do not ascend, or if group numbers are far apart.
     """
     low = int(group.min(initial=0))
     room = int(group.max(initial=0)) - low + 1
@@ -174,9 +174,9 @@ def by_thread(
     start: Ints,
     length: Ints,
 ) -> Rows | None:
-    """The rows, or those that a mask holds, by thread, start, longest first.
+    """Sort rows (indices, or a mask) by thread, start, longest first.
 
-    None where threads have odd numbers, or too many rows start together.
+    None if thread numbers are unsuitable, or if too many rows start together.
     """
     asked: npt.NDArray[Any] = np.ascontiguousarray(rows)
     count = len(rows)
@@ -191,20 +191,23 @@ def by_thread(
 
 
 def summed(group: Rows, values: Ints, count: int) -> Ints:
-    """Sums by group, which are 0 … count-1; one below 0 counts nowhere."""
+    """Sum values by group 0 … count-1; negative groups are ignored."""
     totals = np.zeros(count, np.int64)
     native.summed(_narrow(group), plain(values), totals)
     return totals
 
 
 def nearest(parent: Rows, wanted: npt.NDArray[np.bool_], rows: Ints) -> tuple[Ints, int]:
-    """(the nearest row above each that is wanted, -1 for none; how many of them are not there yet)."""
+    """Find the nearest wanted ancestor of each row (-1 for none), and count the rows whose search is incomplete."""
     above = np.empty(len(rows), np.int64)
     return above, native.nearest(_narrow(parent), np.ascontiguousarray(wanted), plain(rows), above)
 
 
 def running(parent: Rows, end: Ints, times: Ints, rows: Ints) -> tuple[Ints, int]:
-    """(each row, or the nearest above it, that ends after its time, -1 for none; how many are not there yet)."""
+    """Find, for each row, itself or the nearest ancestor that ends after its time (-1 for none).
+
+    Also counts the rows whose search is incomplete.
+    """
     still = np.array(rows, np.int64)
     return still, native.running(_narrow(parent), plain(end), plain(times), still)
 
@@ -217,7 +220,7 @@ def outermost(
     group: Rows,
     count: int,
 ) -> Ints:
-    """For each group the time in which any op of it runs, on every thread; `rows` are in order of thread and start."""
+    """Measure the time in which any op of each group runs, summed over threads; rows are sorted by thread and start."""
     totals, none = np.zeros(count, np.int64), np.empty(0, np.int64)
     columns = _grouped(rows, thread, start, length, group)
     native.outermost(*columns, totals, none, none, none)
@@ -227,7 +230,7 @@ def outermost(
 def _grouped(
     rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints, group: Rows
 ) -> tuple[npt.NDArray[np.integer[Any]], ...]:
-    """The columns as `native.outermost` takes them: rows and groups of one type."""
+    """Convert the columns for `native.outermost`: rows and groups of one type."""
     of_group = _narrow(group)
     in_order = np.ascontiguousarray(rows, of_group.dtype)
     return in_order, _narrow(thread), plain(start), plain(length), of_group
@@ -241,7 +244,10 @@ def united_calls(
     group: Rows,
     count: int,
 ) -> tuple[Ints, Ints, Ints, Rows]:
-    """The same times, and (start, end, first row) of the intervals in which a group runs; an instant lasts 1 ns."""
+    """Measure like `outermost`, and list (start, end, first row) of the intervals in which a group runs.
+
+    An instant lasts 1 ns.
+    """
     totals = np.zeros(count, np.int64)
     low, high = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     first = np.empty(len(rows), row_type(len(start)))
@@ -251,7 +257,10 @@ def united_calls(
 
 
 def nested(rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length: Ints) -> Rows:
-    """The row that encloses each, -1 for none, for `rows` in order of thread, start, longest first; none encloses another row."""
+    """Find the parent of each row, -1 for none; `rows` are sorted by thread, start, longest first.
+
+    Rows that are not in `rows` get -1.
+    """
     parent = np.full(len(start), -1, row_type(len(start)))
     in_order = np.ascontiguousarray(rows, parent.dtype)
     native.nest(in_order, _narrow(thread), plain(start), plain(length), parent)
@@ -259,7 +268,7 @@ def nested(rows: Rows, thread: npt.NDArray[np.integer[Any]], start: Ints, length
 
 
 def own_times(rows: Rows, parent: Rows, start: Ints, length: Ints) -> Ints:
-    """The time of each row that none in it takes; `rows` are in the order of `nested`, `parent` is what that gives."""
+    """Compute the self time of each row; `rows` are in the order of `nested`, and `parent` is its result."""
     own_ns = plain(length).copy()
     in_order = np.ascontiguousarray(rows, parent.dtype)
     native.own_times(in_order, plain(start), plain(length), _narrow(parent), own_ns)
@@ -273,9 +282,9 @@ def innermost(
     asked: npt.NDArray[np.integer[Any]],
     times: Ints,
 ) -> Ints | None:
-    """The row that each asked thread is in innermost at each time, -1 for none; None where ops lie very deep.
+    """Find the innermost row of each asked thread at each time, -1 for none; None if ops are nested very deeply.
 
-    `spans` are the thread, start and length of every row; `rows` are in order of thread and start.
+    `spans` are the thread, start and length of every row; `rows` are sorted by thread and start.
     """
     thread, start, length = spans
     row = np.empty(len(times), np.int64)
@@ -287,9 +296,9 @@ def innermost(
 
 
 class Swept(NamedTuple):
-    """What an op of each class has got: before each op starts and ends, one of its class; at other edges, one of every class.
+    """Cumulated time of one op per class: at the start and end of each op for its class, at other edges for all classes.
 
-    `edges` has a row a class. `rests` are the times and remainders of each class that are not in it.
+    `edges` has one row per class. `rests` lists the times and remainders of each class that are not included.
     """
 
     started: Ints
@@ -299,9 +308,9 @@ class Swept(NamedTuple):
 
 
 def swept(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> Swept:
-    """What an op of each class has got before each time.
+    """Cumulate the time of one op of each class up to each time.
 
-    `sequence` are the numbers of the starts of ops, then their ends, then other edges, in order of `times`.
+    `sequence` contains indices sorted by `times`: first starts of ops, then their ends, then other edges.
     """
     ops = len(kind)
     got = np.empty(2 * ops, np.int64)
@@ -318,26 +327,26 @@ def swept(sequence: Ints, times: Ints, kind: Ints, kinds: int) -> Swept:
 
 
 def _narrow(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
-    """The numbers in one piece, in half as many bytes where they come so."""
+    """Make the numbers contiguous; int32 stays int32, others become int64."""
     return np.ascontiguousarray(numbers) if numbers.dtype == np.int32 else plain(numbers)
 
 
 def depths(parent: Rows) -> tuple[npt.NDArray[np.int32], int] | None:
-    """(how many rows enclose each, the most of them); None where a row stands before what encloses it."""
+    """Compute (nesting depth of each row, maximum depth); None if a row comes before its parent."""
     depth = np.empty(len(parent), np.int32)
     deepest = native.depths(_narrow(parent), depth)
     return None if deepest < 0 else (depth, deepest)
 
 
 def mark_enclosing(parent: Rows, marked: npt.NDArray[np.bool_]) -> None:
-    """Nothing; all that encloses what is marked is marked as well. What encloses a row stands before it."""
+    """Mark all ancestors of marked rows in place; parents come before their children."""
     native.mark_enclosing(_narrow(parent), marked)
 
 
 def paths(parent: Rows, rows: Ints, key: Ints) -> tuple[npt.NDArray[np.int32], Ints] | None:
-    """(the number of the path of each of ascending rows, the place of the first row of each); None for keys that collide.
+    """Assign numbers to the paths of ascending rows: (path of each row, first row of each path); None if keys collide.
 
-    Two rows have one path where their keys are alike, and those of what encloses them among the rows.
+    Two rows have the same path if their keys, and those of their ancestors among the rows, are equal.
     """
     number, first = np.empty(len(rows), np.int32), np.empty(len(rows), np.int64)
     count = native.paths(_narrow(parent), plain(rows), plain(key), number, first)
@@ -351,10 +360,10 @@ def pieces(
     segments: tuple[Ints, Ints, Ints, Ints, Ints],
     count: int,
 ) -> tuple[Ints, Ints, Rows] | None:
-    """(start, end, row) of so many pieces of segments, -1 for no row; None where rows lie too deep for a look from each piece.
+    """Cut segments into `count` pieces (start, end, row), row -1 for none; None if rows are nested too deeply.
 
-    `rows` are (where each begins on the axis, its end, what encloses it), `axis` its first time and how many there are,
-    `segments` (start, end, where the lane of its thread begins, the first edge that cuts it, its first piece).
+    `rows` are (start on the axis, end, parent). `axis` is (first time, length). `segments` are (start, end, start of its
+    thread's lane, first edge that cuts it, its first piece).
     """
     begin, until, parent = rows
     start, end, row = (np.empty(count, dtype) for dtype in (np.int64, np.int64, parent.dtype))
@@ -365,9 +374,9 @@ def pieces(
 
 
 def pooled(start: Ints, end: Ints, node: Rows, count: int, points: Ints) -> tuple[Ints, Ints]:
-    """(the first of the pieces of one node that begin between the same two points, the sum of their lengths).
+    """Pool pieces of one node that begin between the same two points: (first piece, total length).
 
-    Nodes are 0 … count-1, a piece below 0 counts nowhere. Pieces of a node with such of other points between them stay apart.
+    Nodes are 0 … count-1; negative ones are ignored. Pieces with other points between them stay separate.
     """
     columns = plain(start), plain(end), _narrow(node), plain(points), np.empty(count, np.int64)
     nothing = np.empty(0, np.int64)
@@ -378,7 +387,7 @@ def pooled(start: Ints, end: Ints, node: Rows, count: int, points: Ints) -> tupl
 
 
 class InWindows(NamedTuple):
-    """The nodes of pieces by window, in order of appearance: the `first` piece of each, in how many `gaps` they lie, their time."""
+    """The nodes in each window, in order of appearance: their `first` piece, the number of `gaps`, and their time."""
 
     window: Ints
     first: Ints
@@ -389,9 +398,9 @@ class InWindows(NamedTuple):
 def in_windows(
     pieces: tuple[Ints, Ints, Ints, Ints], count: int, low: Ints, high: Ints
 ) -> InWindows:
-    """The nodes, which are 0 … count-1, of the pieces that begin in each window [low[i], high[i]).
+    """Group the pieces that begin in each window [low[i], high[i]) by node 0 … count-1.
 
-    `pieces` are (start, gap, node, length), in order of start.
+    `pieces` are (start, gap, node, length), sorted by start.
     """
     columns, seen = list(map(plain, (*pieces, low, high))), np.empty(3 * count, np.int64)
     room = native.in_windows(*columns, seen, *(seen[:0] for _ in range(4)))
@@ -403,10 +412,10 @@ def in_windows(
 def lanes(
     rows: Rows, spans: tuple[npt.NDArray[np.integer[Any]], Ints, Ints], axis: Ints
 ) -> tuple[Ints, Ints, Rows]:
-    """(end, place on the axis, what encloses it, -1 for none) of rows in order of thread, start, longest first.
+    """Place rows on one axis with thread after thread: (end, position on the axis, parent or -1).
 
-    `spans` are the thread, start and length of every row; `axis` the first time and the length of one on which thread
-    follows thread, and by how much what encloses a row may end before it.
+    `rows` are sorted by thread, start, longest first. `spans` are the thread, start and length of every row. `axis` is the
+    first time, the length of a lane, and how much earlier than a row its parent may end.
     """
     thread, start, length = spans
     end, begin = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
@@ -417,12 +426,12 @@ def lanes(
 
 
 def plain(values: npt.NDArray[np.integer[Any]]) -> Ints:
-    """The values as int64 in one piece."""
+    """Convert the values to contiguous int64."""
     return np.ascontiguousarray(values, np.int64)
 
 
 def _cut(values: Rows, count: int) -> Any:
-    """The first of the values, in memory of their own where most of it would be of no use."""
+    """Take the first values; as a copy if most of the memory would be wasted."""
     if 2 * count > len(values):
         return values[:count]
     return values[:count].copy()

@@ -1,4 +1,4 @@
-"""The thresholds of rules: those of one question stand in its record, those that several share in a TOML file."""
+"""Thresholds of rules. Those of one rule are in its record, those that several rules share in a TOML file."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from tracekit.model.report import Severity
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """`values["rule-id"]["name"]` of every threshold."""
+    """All thresholds, as `values["rule-id"]["name"]`."""
 
     values: Mapping[str, Mapping[str, float]]
 
     def __hash__(self) -> int:
-        """That of the rules that they are of."""
+        """Hash the rule names."""
         return hash(frozenset(self.values))
 
     def of(self, rule: str) -> Mapping[str, float]:
-        """The thresholds of one rule."""
+        """Get the thresholds of one rule."""
         return self.values[rule]
 
     def with_defaults(self, defaults: Thresholds) -> Thresholds:
-        """These, and of rules that they lack those of `defaults`."""
+        """Add the thresholds of rules that only `defaults` has."""
         return Thresholds({**defaults.values, **self.values})
 
     def only(self, rules: Collection[str]) -> Thresholds:
-        """Those of these rules alone."""
+        """Select the thresholds of these rules."""
         return Thresholds({rule: limits for rule, limits in self.values.items() if rule in rules})
 
     def severity(self, recoverable_ratio: float | None) -> Severity:
-        """How much a finding matters by the share of the step that it would give back."""
+        """Grade a finding by the share of the step that it would save."""
         scale = self.values["severity"]
         share = recoverable_ratio or 0.0
         if share >= scale["high"]:
@@ -46,6 +46,6 @@ class Thresholds:
 
 @cache
 def shared() -> Thresholds:
-    """The thresholds that are of no question alone, as tracekit ships them; `analyses.defaults` gives all."""
+    """Load the thresholds that several rules share; `analyses.defaults` has all of them."""
     text = resources.files("tracekit.model").joinpath("thresholds.toml").read_text("utf-8")
     return Thresholds(tomllib.loads(text))

@@ -1,4 +1,4 @@
-"""What readers return and measuring consumes: `Trace`; what judging consumes: `Measurements`."""
+"""`Trace`, which readers return, and `Measurements`, which rules consume."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class SparseColumn(Protocol):
 class Trace:
     """The tables of one process from one source file. `trace["device_ops"]` is a pandas frame.
 
-    A table that the source did not record is absent, not empty. `meta` holds file-level facts as
-    recorded (`distributedInfo`, `deviceProperties`, versions …), `notes` what was lost or looks odd.
+    A table that the source did not record is absent, not empty. `meta` contains file-level facts as recorded
+    (`distributedInfo`, `deviceProperties`, versions …), `notes` lists lost or odd data.
     """
 
     source: Source
@@ -98,7 +98,7 @@ class Trace:
                 TABLES[name].check(table)
 
     def __repr__(self) -> str:
-        """What it is of, and what was recorded."""
+        """Summarize the source and the row count of each table."""
         facts = [self.source.name]
         if self.source.rank is not None:
             facts.append(f"rank {self.source.rank}")
@@ -107,7 +107,7 @@ class Trace:
         return f"<Trace {' · '.join(facts)}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the tables, how many rows each has, and what a row is."""
+        """Render the tables for a notebook: name, row count, and meaning of a row."""
         rows = [(name, self._row_count(name), TABLES[name].row) for name in self.tables]
         headings = (
             Heading("table", "table"),
@@ -119,7 +119,7 @@ class Trace:
         )
 
     def _row_count(self, name: str) -> int:
-        """How many rows a table has; no frame is made for it."""
+        """Count the rows of a table without making its frame."""
         assert isinstance(self.tables, Frames), "a trace holds its tables so"
         return len(self.tables.as_given()[name])
 
@@ -128,7 +128,7 @@ class Trace:
         return all(name in self.tables for name in names)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """The frame of one table; `TracekitError` lists the tables when it is absent."""
+        """Get a table as a frame; raise `TracekitError` that lists the recorded tables if it is absent."""
         if name not in self.tables:
             raise TracekitError(
                 f"{self.source.name}: no table {name!r} was recorded",
@@ -137,13 +137,13 @@ class Trace:
         return self.tables[name]
 
     def get(self, name: str) -> pd.DataFrame:
-        """The frame of one table, the empty table when it was not recorded."""
+        """Get a table as a frame; an empty table if it was not recorded."""
         return self.tables[name] if name in self.tables else TABLES[name].empty()
 
     def array(self, table: str, column: str) -> Array:
-        """The bare array of a column (`model.tables.arrays`), made once: without a row where the table was not recorded.
+        """Get the bare array of a column (see `model.tables.arrays`), cached; empty if the table was not recorded.
 
-        A frame takes longer to be asked for a column than most small ones take to be worked on.
+        Indexing a pandas frame takes longer than processing most small columns.
         """
         array = self._arrays.get((table, column))
         if array is None:
@@ -154,28 +154,28 @@ class Trace:
         return array
 
     def numbers(self, table: str, column: str) -> npt.NDArray[Any]:
-        """The values of a column of numbers that no row lacks."""
+        """Get a numeric column without missing values."""
         array = self.array(table, column)
         assert isinstance(array, np.ndarray), f"{table}.{column}: no row lacks it"
         return array
 
     def texts(self, table: str, column: str) -> Coded:
-        """The texts of a column, by their codes."""
+        """Get a text column as codes and texts."""
         array = self.array(table, column)
         assert isinstance(array, Coded), f"{table}.{column}: texts"
         return array
 
     def nullable(self, table: str, column: str) -> Nullable:
-        """The numbers of a column that rows may lack."""
+        """Get a numeric column that may have missing values."""
         array = self.array(table, column)
         assert isinstance(array, Nullable), f"{table}.{column}: rows may lack it"
         return array
 
     def arg(self, key: str, table: str | None = None) -> pd.Series[Any]:
-        """The recorded values of one `args` key: for the rows of `table`, missing as NA; else by element `id`.
+        """Get the recorded values of one `args` key: per row of `table` with NA where missing, else by element `id`.
 
-        Whole numbers are `Int64` or `UInt64`, numbers `Float64`; text, and JSON text of lists and
-        objects, is `object`. Raises `TracekitError` for a key that the file does not have.
+        Integers are `Int64` or `UInt64`, other numbers `Float64`. Text, and JSON text of lists and objects, is `object`.
+        Raises `TracekitError` for a key that the file does not have.
         """
         if key not in self.sparse:
             raise TracekitError(
@@ -188,12 +188,12 @@ class Trace:
             ids, index = self[table]["id"].to_numpy(), self[table].index
         places, is_recorded = place_of(column.rows, ids)
         values = _nullable(column, places, ~is_recorded)
-        # Said outright for text, which pandas from 3.0 on would otherwise take for `str`.
+        # Explicit for text: pandas 3.0 and later would infer `str`.
         dtype = object if column.categories is not None else values.dtype
         return pd.Series(values, index=index, name=key, dtype=dtype)
 
     def derived(self, function: Callable[[Trace], T]) -> T:
-        """`function(self)`, computed once: what several analyses of one trace share."""
+        """Compute `function(self)` once and cache it for all analyses of this trace."""
         value: T
         try:
             value = self._derived[function]
@@ -205,16 +205,16 @@ class Trace:
         return value
 
     def forget(self, function: Callable[[Trace], T]) -> None:
-        """Let go of `derived(function)`, which is large and nobody asks for again; who does all the same has it made anew."""
+        """Drop the cached `derived(function)` to free memory; a later call computes it again."""
         self._derived.pop(function, None)
 
     def keep(self, function: Callable[[Trace], T], value: T) -> None:
-        """Let `derived(function)` be `value`: for a trace made from one of which it was known."""
+        """Store `value` as `derived(function)`, for a trace made from one where it was known."""
         self._derived[function] = value
 
 
 def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> Any:
-    """The values at these positions as a nullable array of their kind."""
+    """Take the values at these positions as a nullable array of the matching type."""
     values = column.values[at]
     if column.categories is not None:
         texts = np.array([*column.categories, None], object)[:-1][values]
@@ -226,19 +226,19 @@ def _nullable(column: SparseColumn, at: npt.NDArray[Any], missing: npt.NDArray[n
 
 
 def labelled(table: Table, columns: Mapping[str, Any], source: Source) -> Columns:
-    """Measured rows: `columns` with the key columns of `source` put before them."""
+    """Add the key columns of `source` before measured columns."""
     return Labels(source).before(table, columns)
 
 
 class Labels:
-    """The values of the key columns of one source, which all of its tables have."""
+    """The key-column values of one source, shared by all of its tables."""
 
     def __init__(self, source: Source) -> None:
         values: tuple[str | int | None, ...] = _KEYS_OF(source)
         self.values = values
 
     def before(self, table: Table, columns: Mapping[str, Any]) -> Columns:
-        """Measured rows: `columns` with the key columns put before them."""
+        """Add the key columns before measured columns; units and directions are filled in for the table `metrics`."""
         length = len(next(iter(columns.values()), ()))
         if not length:
             return table.no_rows()
@@ -249,7 +249,7 @@ class Labels:
         return table.cast({**self.keyed(length, {}).arrays, **columns}, length)
 
     def keyed(self, length: int, measured: dict[str, Array]) -> Columns:
-        """So many rows, at least one, of columns as they are declared."""
+        """Build a table of `length` (at least one) rows with the key columns and columns of the declared types."""
         return Columns(length, Keyed(KEY_KINDS, ((self.values, length),), measured))
 
 
@@ -258,20 +258,20 @@ _KEY_NAMES = tuple(KEYS)
 _KEYS = frozenset(KEYS)
 
 KEY_KINDS: Mapping[str, str] = {name: column.dtype for name, column in KEYS.items()}
-"""The names and types of the key columns."""
+"""Dtypes of the key columns by name."""
 
 KEPT_ROWS = 150_000
-"""The frame of a longer table is made anew for each question: its texts as objects take many times their memory."""
+"""Row limit for caching a table's frame: texts as objects take many times their memory."""
 
 
 @dataclass(frozen=True, repr=False)
 class Measurements:
-    """The measured tables of all sources, concatenated: all that judging sees.
+    """The measured tables of all sources, concatenated; the input of rules.
 
-    `sources` are as their readers completed them, in a fixed order; `failures` those that could not be
-    read. A table that no source could fill is absent; those of `faults` are failed, not absent (see
-    `tracekit.model.faults`). `check` is what a second tool recorded of the same steps, to be compared and never
-    added. `recorded` are the measurements of all steps, where some of them do not count and are left out of these.
+    `sources` are as completed by their readers, in a fixed order; `failures` are those that could not be read. A table that
+    no source could fill is absent; those of `faults` are failed, not absent (see `tracekit.model.faults`). `check` contains
+    the measurements of a second tool of the same steps, which are compared and never added. `recorded` contains the
+    measurements of all steps, if some steps are excluded here.
     """
 
     arrays: Mapping[str, Columns]
@@ -295,14 +295,14 @@ class Measurements:
         object.__setattr__(self, "arrays", MappingProxyType(dict(self.arrays)))
 
     def __repr__(self) -> str:
-        """How many sources it is of, and the tables."""
+        """Summarize the number of sources and the tables."""
         facts = [f"{len(self.sources):,} sources"]
         for name, columns in self.arrays.items():
             facts.append(f"{name} {len(columns):,}")
         return f"<Measurements {' · '.join(facts)}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the tables, how many rows each has, and what a row is."""
+        """Render the tables for a notebook: name, row count, and meaning of a row."""
         rows = [(name, len(columns), TABLES[name].row) for name, columns in self.arrays.items()]
         headings = (
             Heading("table", "table"),
@@ -314,9 +314,9 @@ class Measurements:
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """Every table as a frame for a person, made when it is asked for: texts are categories, and what is unknown is missing.
+        """Every table as a frame for users, made on access: texts are categories, unknown values are missing.
 
-        `attrs` of a frame hold `row`, what one row is, and `units` and `docs` by column.
+        `attrs` of a frame contains `row` (the meaning of a row), and `units` and `docs` by column.
         """
         return _Described(self.arrays)
 
@@ -326,9 +326,9 @@ class Measurements:
         return all(name in self.arrays for name in names)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """A frame of one table, without rows when no source filled it; texts are objects, NaN where one is missing.
+        """Get a table as a frame, empty if no source filled it; texts are objects, NaN where missing.
 
-        Columns may be added to it and replaced; what they hold is shared, and not to be changed in place.
+        Columns may be added and replaced. Their data is shared and must not be modified in place.
         """
         self._look((name,))
         if name in self._frames:
@@ -339,7 +339,7 @@ class Measurements:
         return frame.copy(deep=False)
 
     def columns(self, name: str) -> Columns:
-        """The bare columns of one table, without rows when no source filled it."""
+        """Get the bare columns of a table, empty if no source filled it."""
         self._look((name,))
         return self.arrays[name] if name in self.arrays else TABLES[name].no_rows()
 
@@ -348,11 +348,11 @@ class Measurements:
         return Frame.of(self.columns(name))
 
     def row_count(self, name: str) -> int:
-        """How many rows a table has, none where no source filled it: asked before a frame of none is made."""
+        """Count the rows of a table without making its frame; 0 if no source filled it."""
         return len(self.columns(name))
 
     def derived(self, function: Callable[[Measurements], T]) -> T:
-        """`function(self)`, computed once: what several judgements share; not to be changed in place."""
+        """Compute `function(self)` once and cache it for all rules; the value must not be modified in place."""
         if function not in self._derived:
             with self.watched() as tables:
                 value: T = function(self)
@@ -363,9 +363,9 @@ class Measurements:
 
     @contextmanager
     def watched(self) -> Iterator[set[str]]:
-        """The names of the tables that are looked at within it, also by what was derived before.
+        """Record the names of the tables accessed within the context, including those behind cached values.
 
-        Where it is left by an error they count as looked at by what is around it.
+        If the context exits with an error, the tables count as accessed by the enclosing context.
         """
         tables: set[str] = set()
         self._looks.append(tables)
@@ -384,10 +384,10 @@ class Measurements:
 
 
 class _Described(Frames):
-    """Frames that tell what they hold."""
+    """Frames with documentation in `attrs`."""
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """The frame of one table, with what is known of it in `attrs`; `TracekitError` names the tables there are."""
+        """Get a table as a documented frame; raise `TracekitError` that lists the tables if it is absent."""
         if name not in self:
             near = did_you_mean(name, self)
             raise TracekitError(

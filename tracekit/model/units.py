@@ -1,8 +1,7 @@
-"""Numbers to text and back: the only place that rounds, so that every output says the same.
+"""Formatting and parsing of quantities. All rounding happens here, so every output agrees.
 
-Times are shown in ns, µs, ms or s (s from 10 s on, so that a step of 1,842 ms keeps its digits), sizes
-in binary units (B, KiB … TiB, as allocators report them), ratios as per cent, factors as 1.12×, rates in 1e9
-bytes a second.
+Times are shown in ns, µs, ms or s (s from 10 s on, so a step of 1,842 ms keeps its digits), sizes in binary units
+(B, KiB … TiB, as allocators report them), ratios as percentages, factors as 1.12×, rates in 1e9 bytes per second.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ MINUS = "\N{MINUS SIGN}"
 
 Value = int | float | str | bool | None
 
-# A context of our own: the process-wide one may round otherwise, and output must not depend on it.
+# Our own context: the process-wide one may round differently, and output must not depend on it.
 _EXACT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 _FOUR = Context(prec=4, rounding=ROUND_HALF_EVEN)
 _TOO_LONG = Decimal(10) ** 15
 _ONE = Decimal(1)
 
-# (shown from, factor, label), largest first; a column takes the first its largest value reaches.
+# (lower limit, factor, label), largest first; a column takes the first one that its largest value reaches.
 _LADDERS: dict[str, tuple[tuple[int, int, str], ...]] = {
     "ns": (
         (10_000_000_000, 1_000_000_000, "s"),
@@ -84,7 +83,7 @@ _QUANTITY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a column is shown: one label for all of it, what one of it is worth, and decimals."""
+    """The display scale of a column: label, value of one unit, and number of decimals."""
 
     label: str
     factor: Decimal
@@ -93,7 +92,7 @@ class Scale:
 
 
 def column_unit(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
-    """The one scale for these values: their largest decides, and gets about `figures` figures.
+    """Choose one scale for these values by the largest, which gets about `figures` significant figures.
 
     >>> column_unit([1_021_400_000, 96_300_000, None], "ns")
     Scale(label='ms', factor=Decimal('1000000'), digits=1, unit='ns')
@@ -117,7 +116,7 @@ def column_unit(values: Iterable[Value], unit: str, figures: int = 4) -> Scale:
 
 
 def cell(value: Value, scale: Scale) -> str:
-    """The value as shown in a column of this scale: the label stands in the heading, but for per cent.
+    """Format a value for a column of this scale; the heading carries the label, except for % and ×.
 
     >>> cell(498_700_000, column_unit([1_021_400_000], "ns"))
     '498.7'
@@ -135,7 +134,7 @@ def cell(value: Value, scale: Scale) -> str:
 
 
 def numbers(values: Iterable[int], most: int = 6) -> str:
-    """Numbers in words: `0, 2–5`; at most so many pieces.
+    """Format integers as a list of ranges with at most `most` pieces: `0, 2–5`.
 
     >>> numbers([0, 2, 3, 4, 9, 10])
     '0, 2–4, 9, 10'
@@ -152,7 +151,7 @@ def numbers(values: Iterable[int], most: int = 6) -> str:
 
 
 def show(value: Value, unit: str, figures: int = 3) -> str:
-    """The value with its unit, as it stands in a sentence; unknown is a dash and never 0.
+    """Format a value with its unit for a sentence; an unknown value is a dash, never 0.
 
     >>> show(1_842_000_000, "ns"), show(0.0334, "ratio"), show(None, "ns"), show(1e-9, "ratio")
     ('1,842 ms', '3.3 %', '—', '<0.01 %')
@@ -167,7 +166,7 @@ def show(value: Value, unit: str, figures: int = 3) -> str:
 
 
 def signed(value: float, unit: str, figures: int = 3) -> str:
-    """A change with its unit and its sign; no change has none.
+    """Format a change with its unit and sign; 0 has no sign.
 
     >>> signed(-2_000_000, "ns"), signed(1024, "bytes"), signed(0, "count")
     ('−2.00 ms', '+1.00 KiB', '0')
@@ -179,14 +178,14 @@ def signed(value: float, unit: str, figures: int = 3) -> str:
 
 
 def with_label(text: str, scale: Scale) -> str:
-    """The shown number followed by its label, where the cell does not carry it and it is known."""
+    """Append the scale's label to a formatted number, unless the cell has it or the value is unknown."""
     if scale.label in ("", "%", "×") or not any(character.isdigit() for character in text):
         return text
     return f"{text} {scale.label}"
 
 
 def speedup(ratio: float) -> str:
-    """Before over after in words: below 1 it is told the other way round, 1.10× slower, never 0.91× faster.
+    """Format a before/after ratio as faster or slower; below 1 it is inverted: 1.10× slower, never 0.91× faster.
 
     >>> speedup(0.5), speedup(1.25), speedup(1.0)
     ('2.00× slower', '1.25× faster', '1.00× faster')
@@ -195,7 +194,7 @@ def speedup(ratio: float) -> str:
 
 
 def moment(ns: int) -> str:
-    """A point on a clock, to the microsecond: rounding it further would lose the place.
+    """Format a timestamp in seconds with microseconds, which coarser rounding would lose.
 
     >>> moment(12_345_678_901)
     '12.345679 s'
@@ -204,7 +203,7 @@ def moment(ns: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """The nanoseconds of a time such as `3.5ms`, `1,842 ms`, `2 s` or `5min`.
+    """Parse a time such as `3.5ms`, `1,842 ms`, `2 s` or `5min` to nanoseconds.
 
     >>> parse_time("3.5ms")
     3500000
@@ -213,7 +212,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """The bytes of a size such as `512MiB`, `1.5 GB` or `4096` (bytes).
+    """Parse a size such as `512MiB`, `1.5 GB` or `4096` (bytes) to bytes.
 
     >>> parse_size("1.5 GB")
     1500000000
@@ -222,24 +221,24 @@ def parse_size(text: str) -> int:
 
 
 def _is_number(value: Value) -> TypeGuard[int | float]:
-    """Whether the value is a number that can be shown: neither missing, a truth value nor infinite."""
+    """Whether the value is a number that can be shown: not missing, boolean or infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, int) or isfinite(value)
 
 
 def _digits(largest: Decimal, unit: str, figures: int) -> int:
-    """The decimals at which a column whose largest (scaled) value this is keeps `figures` figures."""
+    """Compute the decimals with which a column keeps `figures` figures, given its largest scaled value."""
     integer_digits = largest.adjusted() + 1
     if unit == "ratio":
         return min(max(figures - 1 - integer_digits, figures - 3, 0), figures - 1)
-    # Where no smaller label exists, small numbers get the decimals they need.
+    # Without a smaller unit, small numbers need more decimals.
     decimals = figures + 8 if unit in ("", "gb_per_s") else figures - 1
     return min(max(figures - integer_digits, figures - 3, 0), decimals)
 
 
 def _rounded(exact: Decimal, scale: Scale) -> str:
-    """The number in its scale: separators, a true minus, and never 0 for what is not 0."""
+    """Format a number in its scale: thousands separators, a true minus sign, and never 0 for a nonzero value."""
     scaled = _EXACT.divide(exact, scale.factor)
     sign = MINUS * (scaled < 0)
     if scaled.copy_abs() >= _TOO_LONG:
@@ -254,7 +253,7 @@ def _rounded(exact: Decimal, scale: Scale) -> str:
 
 
 def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
-    """The quantity in base units, rounded to a whole one; exact decimal arithmetic throughout."""
+    """Parse a quantity to whole base units in exact decimal arithmetic."""
     match = _QUANTITY.fullmatch(text.strip().replace("µ", "u").replace("μ", "u"))
     if match is None or match[5] not in units:
         clipped = text[:40] + "…" * (len(text) > 40)

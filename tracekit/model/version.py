@@ -1,3 +1,3 @@
-"""The version of tracekit, in one place."""
+"""The version of tracekit."""
 
 VERSION = "0.1.0"

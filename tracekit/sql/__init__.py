@@ -1,4 +1,4 @@
-"""SQL over the tables of profiles: a session of DuckDB that reads these and nothing else, and named recipes.
+"""SQL over the tables of profiles: a locked-down DuckDB session, and named recipes.
 
-DuckDB is imported when a session is opened. Where rows come from is the caller's business.
+DuckDB is imported when a session is opened. The caller supplies the rows.
 """

@@ -1,4 +1,4 @@
-"""A statement whose long cells are cut by DuckDB: what nobody will see whole never becomes a Python object."""
+"""Queries whose long cells DuckDB truncates, so that no Python object is made of text that nobody will see."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _SHORT = frozenset(
         *("TIMESTAMP_MS", "TIMESTAMP_S"),
     }
 )
-"""Types whose values are all short; so are decimals."""
+"""Types whose values are always short; DECIMAL is handled separately."""
 
 
 def bounded(statement: str, types: Sequence[str], rows: int, characters: int) -> str:
-    """The statement, cut to its first `rows`; every column of another type than a short one becomes two.
+    """Wrap a query: limit it to `rows` and split every column whose values may be long into two columns.
 
-    The first is the value where its text has at most `characters`, else null; the second the beginning of a
-    longer text with its length and a hash.
+    The first is the value if its text has at most `characters`, else null. The second is the start of a longer text, with
+    its length and a hash.
     """
     names = [f"c{number}" for number in range(len(types))]
     columns: list[str] = []
@@ -57,12 +57,12 @@ def bounded(statement: str, types: Sequence[str], rows: int, characters: int) ->
             f"CASE WHEN {is_long} THEN {shown} END",
         ]
     listed = ", ".join(map(quoted, names))
-    # On lines of its own: a comment may end the statement.
+    # On its own lines, because the statement may end in a comment.
     return f"SELECT {', '.join(columns)} FROM (\n{statement}\n) AS bounded({listed}) LIMIT {rows}"
 
 
 def merged(row: Sequence[Any], types: Sequence[str]) -> tuple[Any, ...]:
-    """The cells of a row of a bounded statement: each value, or the beginning of its text."""
+    """Merge a row of a bounded query: each cell is the value, or the start of its text."""
     cells = iter(row)
     values: list[Any] = []
     for kind in types:
@@ -73,7 +73,7 @@ def merged(row: Sequence[Any], types: Sequence[str]) -> tuple[Any, ...]:
 
 
 def is_short(kind: str) -> bool:
-    """Whether every value of a type is short.
+    """Whether all values of a type are short.
 
     >>> is_short("BIGINT"), is_short("DECIMAL(18,3)"), is_short("BIGINT[]"), is_short("VARCHAR")
     (True, True, False, False)

@@ -1,4 +1,4 @@
-"""What DuckDB says is wrong with a statement, as the house says it: one line what, one line what to do."""
+"""DuckDB errors as two lines for the user: the problem and the fix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OUT_OF_REACH = frozenset(
 )
 OUT_OF_REACH = "files, networks and extensions are out of reach of a statement"
 _CHECKED = "EXPLAIN "
-"""What stands before a statement that is checked."""
+"""Prefix of a statement that is only checked."""
 
 
 class OutOfMemoryError(TracekitError):
@@ -40,7 +40,7 @@ class ReadsOnlyError(TracekitError):
 
 
 def plain(error: Exception, tables: Mapping[str, Table] | None = None) -> TracekitError:
-    """The error of a statement in two lines; what is nearest to a mistyped name is named."""
+    """Convert a DuckDB error to a `TracekitError`, with suggestions for mistyped names."""
     text = str(error)
     kind = type(error).__name__
     first = _KIND.sub("", (text or kind).splitlines()[0]).strip()
@@ -58,7 +58,7 @@ def plain(error: Exception, tables: Mapping[str, Table] | None = None) -> Tracek
 
 
 def _no_name(first: str, text: str, tables: Mapping[str, Table]) -> TracekitError | None:
-    """The error of a name that nothing has; None for any other."""
+    """Build the error for an unknown table, column or function; None for any other error."""
     if match := _NO_TABLE.search(first):
         near = did_you_mean(match[1], tables)
         hint = "SHOW TABLES lists them"
@@ -73,7 +73,7 @@ def _no_name(first: str, text: str, tables: Mapping[str, Table]) -> TracekitErro
 
 
 def _no_column(name: str, text: str, tables: Mapping[str, Table]) -> TracekitError:
-    """The error of a column that no table of the statement has: named is one of these that is near."""
+    """Build the error for an unknown column, with similar columns of the statement's tables."""
     words = set(re.findall(r"\w+", text.partition("LINE ")[2].lower()))
     candidates = re.findall(r'"([^"]+)"', text.partition("Candidate bindings:")[2].split("\n")[0])
     columns = re.findall(r"[^.]+$", "\n".join(candidates), re.MULTILINE)
@@ -86,7 +86,7 @@ def _no_column(name: str, text: str, tables: Mapping[str, Table]) -> TracekitErr
 
 
 def _place(text: str) -> str:
-    """Where in the statement it is, as far as that is known: the line with what is marked in it."""
+    """Extract the marked position in the statement, as a hint; a general hint if there is none."""
     lines = text.split("\n")
     for number, line in enumerate(lines[:-1]):
         match = re.match(r"LINE \d+: ", line)
@@ -97,7 +97,7 @@ def _place(text: str) -> str:
 
 
 def _once(text: str) -> str:
-    """The text without what DuckDB says of its own settings."""
+    """Strip DuckDB's remarks about its own settings."""
     return re.sub(
         r" - file system operations are disabled by configuration| through configuration", "", text
     )

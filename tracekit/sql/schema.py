@@ -1,4 +1,4 @@
-"""Declared tables in the words of SQL: types, and names and texts in quotes."""
+"""SQL spelling of declared tables: column types, quoted names and string literals."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ TYPES: dict[Dtype, str] = {
 
 
 def declared(table: Table) -> str:
-    """The columns of a table with their types."""
+    """Format the column list of a CREATE TABLE statement."""
     return ", ".join(f"{quoted(name)} {TYPES[c.dtype]}" for name, c in table.columns.items())
 
 
 def quoted(name: str) -> str:
-    """A name as SQL quotes it."""
+    """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text as SQL quotes it."""
+    """Quote a string literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,7 +1,7 @@
-"""A session of DuckDB over declared tables: their rows are asked for when a statement names them.
+"""A DuckDB session over declared tables that loads rows only for tables a statement names.
 
-Every table is there from the start, without rows but with its columns: a statement is checked against these before
-any file is read. Texts are scanned as ENUMs and shown as VARCHAR, so that they compare, sort and join as texts do.
+Every table exists from the start, without rows but with its columns, so a statement is checked before any file is
+read. Texts are scanned as ENUMs and exposed as VARCHAR, so that they compare, sort and join as texts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tracekit.sql.schema import declared, literal, quoted
 from tracekit.sql.texts import utf8
 
 Load = Callable[[Collection[str], bool], Mapping[str, Columns]]
-"""The rows of tables by name, with or without the column `step` of raw ones; what nobody recorded is left out."""
+"""Callback that loads tables by name, raw ones with or without their column `step`. Unrecorded tables are left out."""
 
 _CLOSED = {
     "enable_external_access": False,
@@ -40,27 +40,27 @@ _CLOSED = {
     "python_enable_replacements": False,
     "temp_directory": "",
 }
-"""No files, no network, no extensions, nothing of this program's own variables, nothing written to the disk."""
+"""Settings of a sandbox: no files, network, extensions or access to Python variables, and no spilling to disk."""
 
 _BLOCK = 10_000
 _INTERRUPTED = "Query interrupted"
-"""How DuckDB reports a signal that Python's handler raised an exception for."""
+"""Message of DuckDB's error for a signal whose Python handler raised an exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a statement gives: the names of its columns, and its rows, once."""
+    """The result of a statement: column names, and rows that can be read once."""
 
     names: tuple[str, ...]
     cursor: Any
 
     def blocks(self) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows, some thousands at a time."""
+        """Yield the rows in blocks of up to 10,000."""
         while block := self._next():
             yield block
 
     def rows(self, limit: int) -> list[tuple[Any, ...]]:
-        """The next `limit` rows."""
+        """Fetch the next `limit` rows."""
         return self._next(limit)
 
     def _next(self, limit: int = _BLOCK) -> list[tuple[Any, ...]]:
@@ -72,7 +72,7 @@ class Result:
 
 
 class Session:
-    """An open session; `raw` names the tables whose column `step` is made only where it is asked for."""
+    """An open session. `raw` names the tables whose column `step` is computed only on request."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Session:
         threads: int | None = None,
         limit_s: float | None = None,
     ) -> None:
-        """Of these tables, whose rows `load` gives; `memory` bounds what DuckDB takes, such as `4GiB`, `limit_s` its time."""
+        """Create the tables without rows. `load` supplies rows; `memory` (such as `4GiB`) and `limit_s` bound each statement."""
         self.tables = {table.name: table for table in tables}
         self.unfilled: set[str] = set()
         self._load, self._raw, self._limit_s = load, frozenset(raw), limit_s
@@ -94,16 +94,16 @@ class Session:
             self._execute(f"CREATE TABLE {quoted(table.name)} ({declared(table)})")
 
     def run(self, statement: str, most: tuple[int, int] | None = None) -> Result:
-        """What one statement gives; raises `TracekitError` for anything but a query that DuckDB can answer.
+        """Run one statement; raise `TracekitError` for anything but a query that DuckDB can answer.
 
-        `most` are rows and the characters of a cell: DuckDB cuts what is more, before any of it is a Python object.
+        `most` is (rows, characters per cell): DuckDB truncates larger results before they become Python objects.
         """
         text = statements.single(statement, self._connection)
         meta = statements.about_tables(text, self.tables)
         if meta is not None:
             return Result(meta.names, _Rows(meta.rows(self.tables)))
         with_step = statements.may_use_step(text)
-        # A table that was read without its steps lacks that column: read again, before the statement is checked.
+        # A table loaded without steps lacks that column: reload it before the statement is checked.
         words = statements.words(text)
         self._fill(list(filter(words.__contains__, self._has_step)), with_step=with_step)
         self._check(text)
@@ -119,22 +119,22 @@ class Session:
         return Result(tuple(map(itemgetter(0), cursor.description)), cursor)
 
     def _bounded(self, text: str, rows: int, characters: int) -> Result:
-        """The first rows of a query, long cells cut."""
+        """Run a query limited to its first rows, with long cells truncated."""
         described = self._execute(f"DESCRIBE {text}").fetchall()
         names, types = (tuple(map(itemgetter(place), described)) for place in (0, 1))
         result = Result((), self._execute(bounded(text, types, rows, characters)))
         return Result(names, _Rows(merged(row, types) for row in result.rows(rows)))
 
     def statements(self, text: str) -> list[str]:
-        """The statements of a text, in order; raises `TracekitError` where it is no SQL."""
+        """Split a text into its statements; raise `TracekitError` if it is not valid SQL."""
         return statements.several(text, self._connection)
 
     def interrupt(self) -> None:
-        """Interrupt the statement that runs, from another thread."""
+        """Interrupt the running statement from another thread."""
         self._connection.interrupt()
 
     def _check(self, text: str) -> None:
-        """Nothing; raises what is wrong with a statement before any table is filled."""
+        """Validate the statement before filling any table."""
         if not statements.is_query(text):
             return
         try:
@@ -143,7 +143,7 @@ class Session:
             raise plain(error, self.tables) from None
 
     def _names(self, text: str) -> list[str]:
-        """The tables that a statement names, of those without rows; by its words where DuckDB cannot tell."""
+        """List the tables that a statement names; fall back to its words if DuckDB cannot say."""
         try:
             named = set(map(str.lower, self._connection.get_table_names(text)))
         except _duckdb().Error:
@@ -156,13 +156,13 @@ class Session:
         return list(filter(named.__contains__, self.tables))
 
     def _fill(self, names: Sequence[str], *, with_step: bool) -> None:
-        """Nothing; afterwards these tables have their rows."""
+        """Load the rows of these tables that are not loaded yet."""
         is_filled = partial(self._is_filled, with_step=with_step)
         missing = list(filterfalse(is_filled, names))
         if not missing:
             return
         if not self._raw.isdisjoint(missing):
-            # Rows and threads are numbered in one look at a file: what is joined by them has to be of the same look.
+            # Row and thread ids are assigned per reading of a file, so tables joined by them must come from one reading.
             before = list(filter(self._raw.__contains__, self._has_step))
             missing = list(dict.fromkeys((*before, *missing)))
             with_step = with_step or any(map(self._has_step.get, before))
@@ -176,7 +176,7 @@ class Session:
                 self._replace(self.tables[name], columns)
 
     def _is_filled(self, name: str, *, with_step: bool) -> bool:
-        """Whether a table has its rows, and their steps where these are asked for."""
+        """Whether a table has its rows, including their steps if requested."""
         if name not in self._has_step:
             return False
         return (
@@ -184,7 +184,7 @@ class Session:
         )
 
     def _replace(self, table: Table, columns: Columns) -> None:
-        """Nothing; afterwards the table is a view of these rows, which are not copied."""
+        """Replace a table by a view of these rows, without copying them."""
         name, rows = quoted(table.name), f"{table.name}__rows"
         self._execute(f"DROP {self._kind(table.name)} {name}")
         arrays, expressions = {}, []
@@ -196,12 +196,12 @@ class Session:
         self._described.discard(table.name)
 
     def _kind(self, name: str) -> str:
-        """What a table is to DuckDB: a view of rows, or a table without any."""
+        """Get the DuckDB kind of a table: a view of rows, or an empty table."""
         views = self._connection.execute("SELECT view_name FROM duckdb_views()").fetchall()
         return "VIEW" if (name,) in views else "TABLE"
 
     def _describe(self, names: Iterable[str]) -> None:
-        """Nothing; afterwards the catalogue says what these tables and their columns mean."""
+        """Add the documentation of these tables and their columns as catalog comments."""
         for name in set(names) - self._described:
             table = self.tables[name]
             self._execute(f"COMMENT ON {self._kind(name)} {quoted(name)} IS {literal(table.row)}")
@@ -212,7 +212,7 @@ class Session:
             self._described.add(name)
 
     def _execute(self, text: str) -> Any:
-        """The cursor of a statement."""
+        """Execute a statement within the time limit and return its cursor."""
         try:
             with _interrupted_after(self._limit_s, self._connection.interrupt):
                 return self._connection.execute(text)
@@ -221,7 +221,10 @@ class Session:
 
 
 def _known(error: Exception, tables: Mapping[str, Table] | None = None) -> BaseException:
-    """The error as tracekit raises it; Ctrl-C, of which DuckDB makes a RuntimeError, is a KeyboardInterrupt again."""
+    """Convert an exception of DuckDB to the one that tracekit raises.
+
+    DuckDB turns Ctrl-C into a RuntimeError; this turns it back into KeyboardInterrupt.
+    """
     if isinstance(error, _duckdb().Error):
         return plain(error, tables)
     return KeyboardInterrupt() if str(error) == _INTERRUPTED else error
@@ -229,7 +232,7 @@ def _known(error: Exception, tables: Mapping[str, Table] | None = None) -> BaseE
 
 @contextlib.contextmanager
 def _interrupted_after(limit_s: float | None, interrupt: Callable[[], None]) -> Iterator[None]:
-    """Nothing; what runs longer than the limit is interrupted."""
+    """Interrupt the body if it runs longer than the limit."""
     if limit_s is None:
         yield
         return
@@ -242,19 +245,19 @@ def _interrupted_after(limit_s: float | None, interrupt: Callable[[], None]) -> 
 
 
 class _Rows:
-    """Rows that are known already, as a cursor gives them."""
+    """A cursor over rows that are already in memory."""
 
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self._rows = list(rows)
 
     def fetchmany(self, count: int) -> list[tuple[Any, ...]]:
-        """The next rows."""
+        """Fetch the next rows."""
         rows, self._rows = self._rows[:count], self._rows[count:]
         return rows
 
 
 def _duckdb() -> Any:
-    """The library, imported now; raises `TracekitError` where it is not installed."""
+    """Import DuckDB; raise `TracekitError` if it is not installed."""
     try:
         import duckdb
     except ImportError:
@@ -266,7 +269,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", re.IGNORECASE)
 
 
 def _opened(memory: str | None, threads: int | None) -> Any:
-    """A connection that can reach nothing but what is registered with it, and stays so."""
+    """Open a connection that can reach only registered data, and lock its settings."""
     duckdb = _duckdb()
     settings: dict[str, Any] = dict(_CLOSED)
     if memory is not None:
@@ -281,9 +284,9 @@ def _opened(memory: str | None, threads: int | None) -> Any:
 
 
 def _scanned(array: Array) -> Array:
-    """The array as DuckDB can scan it: texts once each, and such as UTF-8 can hold.
+    """Convert an array for DuckDB to scan: distinct texts in valid UTF-8, contiguous masks.
 
-    What is missing lies in one piece: DuckDB 1 reads past a value that stands for all rows.
+    DuckDB 1 reads past the end of a broadcast mask (one value for all rows).
     """
     if isinstance(array, Coded):
         return utf8(array)
@@ -293,7 +296,7 @@ def _scanned(array: Array) -> Array:
 
 
 def _shown(name: str, array: Array) -> str:
-    """The expression of one column of a view."""
+    """Build the SELECT expression of one column of a view."""
     if not isinstance(array, Coded):
         return quoted(name)
     if not array.texts:

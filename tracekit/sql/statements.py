@@ -1,4 +1,4 @@
-"""What a statement is, before it runs: one query, what it is about, and what it may need."""
+"""Analysis of a statement before it runs: its kind, the tables it asks about, and the columns it may need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tracekit.sql.messages import ReadsOnlyError, plain
 from tracekit.sql.schema import TYPES
 
 _ALLOWED = ("SELECT", "EXPLAIN", "MULTI")
-"""MULTI is PIVOT, which finds the values first, then selects; before DuckDB 2 it is two statements without a text."""
+"""Allowed statement types. MULTI is PIVOT, which collects values and then selects.
+
+Before DuckDB 2, PIVOT parses as two statements without text.
+"""
 
 _NOT_CODE = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _COMPOSED = re.compile(r"\b(query(?:_table)?)\"?\s*\(", re.IGNORECASE)
@@ -25,19 +28,19 @@ _ABOUT = re.compile(r"\s*(?:describe|desc|show)\s+(?:table\s+)?\"?(\w+)\"?\s*;?\
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A statement about the tables themselves: of one, or of all where `table` is None."""
+    """A statement about tables rather than rows: `table` is the table it asks about, None for all."""
 
     table: str | None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its columns."""
+        """Names of the result's columns."""
         if self.table is None:
             return "table", "one row is"
         return "column", "type", "meaning"
 
     def rows(self, tables: Mapping[str, Table]) -> list[tuple[str, ...]]:
-        """Its rows."""
+        """List the result's rows."""
         if self.table is None:
             return list(map(attrgetter("name", "row"), tables.values()))
         columns = tables[self.table].columns
@@ -45,7 +48,7 @@ class About:
 
 
 def several(text: str, connection: Any) -> list[str]:
-    """The statements of a text; raises `TracekitError` where it is no SQL, or not one that only reads."""
+    """Split a text into statements; raise `TracekitError` if it is not valid SQL or does more than read."""
     import duckdb
 
     try:
@@ -66,7 +69,7 @@ def several(text: str, connection: Any) -> list[str]:
 
 
 def single(text: str, connection: Any) -> str:
-    """The one statement of a text."""
+    """Parse the only statement of a text."""
     parsed = several(text, connection)
     if len(parsed) != 1:
         raise TracekitError(f"{len(parsed)} statements where one is wanted", "give one at a time")
@@ -74,7 +77,7 @@ def single(text: str, connection: Any) -> str:
 
 
 def about_tables(text: str, tables: Mapping[str, Table]) -> About | None:
-    """What a statement asks about the tables themselves, `DESCRIBE kernels` or `SHOW TABLES`; None for any other."""
+    """Parse a statement such as `DESCRIBE kernels` or `SHOW TABLES`; None for any other."""
     match = _ABOUT.fullmatch(code(text))
     if not match:
         return None
@@ -87,34 +90,34 @@ def about_tables(text: str, tables: Mapping[str, Table]) -> About | None:
 
 
 def code(text: str) -> str:
-    """The statement without its texts and comments."""
+    """Strip string literals and comments from a statement."""
     return _NOT_CODE.sub(" ", text)
 
 
 def words(text: str) -> set[str]:
-    """The words of a statement, in small letters."""
+    """Collect the words of a statement in lower case."""
     return set(re.findall(r"[a-z_]\w*", code(text).lower()))
 
 
 def composed_query(text: str) -> str:
-    """The function by which a statement runs SQL that it puts together; empty where it calls none."""
+    """Find the function by which a statement runs SQL built at run time; empty if it calls none."""
     call = _COMPOSED.search(code(text))
     return call[1].lower() if call else ""
 
 
 def is_query(text: str) -> bool:
-    """Whether it can be explained: DESCRIBE, SUMMARIZE and PIVOT cannot."""
+    """Whether EXPLAIN accepts the statement; DESCRIBE, SUMMARIZE and PIVOT fail."""
     first = re.match(r"[\s(]*([a-z]+)", code(text).lower())
     return first is not None and first[1] in ("select", "with", "from", "values")
 
 
 def is_explained(text: str) -> bool:
-    """Whether it asks how a query would run, not what it gives."""
+    """Whether the statement asks for a query's plan instead of its rows."""
     return re.match(r"\s*explain\b", code(text), re.IGNORECASE) is not None
 
 
 def may_use_step(text: str) -> bool:
-    """Whether the column `step` may matter: it is named, or may be among all columns."""
+    """Whether the result may depend on the column `step`: it is named, or all columns are selected."""
     all_words = words(text)
     if "select" not in all_words or _ALL_COLUMNS & all_words:
         return True
@@ -123,5 +126,5 @@ def may_use_step(text: str) -> bool:
 
 
 def asks_for_comments(text: str) -> bool:
-    """Whether it reads what the catalogue says of tables and columns."""
+    """Whether the statement reads the catalog's comments on tables and columns."""
     return re.search(r"\b(?:duckdb_|comment)", code(text), re.IGNORECASE) is not None

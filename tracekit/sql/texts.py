@@ -1,4 +1,4 @@
-"""Texts as a database takes them: each once, in UTF-8."""
+"""Texts for a database: distinct and valid UTF-8."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tracekit.model.tables.arrays import Coded, narrowest
 
 
 def utf8(array: Coded) -> Coded:
-    r"""The same rows; half characters, which UTF-8 does not have, are escapes, and equal texts have one code.
+    r"""Escape lone surrogates, which UTF-8 cannot encode, and give equal texts one code.
 
     >>> utf8(Coded(np.array([1, 0, 2, -1]), ("a\udc80", "b", "b"))).texts
     ('a\\udc80', 'b')

@@ -1,4 +1,4 @@
-"""What DuckDB gives as plain values: numbers, texts, truth values, lists and objects of these."""
+"""DuckDB values as JSON-compatible values: numbers, texts, booleans, lists and objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracekit.model.report import Cell
 
 
 def plain_value(value: Any) -> Any:
-    """The value with nothing in it that JSON lacks.
+    """Convert a value to types that JSON supports.
 
     >>> plain_value(Decimal("2.50")), plain_value([Decimal("3"), b"x"])
     (2.5, [3, 'x'])
@@ -31,7 +31,7 @@ def plain_value(value: Any) -> Any:
 
 
 def cell(value: Any) -> Cell:
-    """The value as a cell of a sheet: lists and objects as their JSON."""
+    """Convert a value to a table cell; lists and objects become JSON text."""
     plain = plain_value(value)
     if isinstance(plain, list | dict):
         return json.dumps(plain, ensure_ascii=False)

@@ -1,1 +1,1 @@
-"""Statistics without any knowledge of traces: arrays in, frozen results out."""
+"""Statistics without knowledge of traces: arrays in, frozen results out."""

@@ -1,4 +1,4 @@
-"""Which word does an interval allow? The one rule for it, for a single comparison or arrays of them."""
+"""The rule that maps a confidence interval to a verdict word, for one comparison or arrays of them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tracekit.model.stats.estimate import Floats, t_quantile
 Word = Literal["regression", "improvement", "no change", "inconclusive"]
 
 FALSE_ALARM = 0.004
-"""A change may be said where equal sides would seem so much worse in at most this share of comparisons.
+"""One-sided false-alarm rate: a change is reported only beyond what equal sides exceed this often.
 
-Of the 0.5 % that is promised; the rest is for runs whose spread is not that of a normal distribution.
+The promise is 0.5 %; the margin is for runs whose spread is not normally distributed.
 """
 
 FALSE_ALARM_OF_TWO = 0.003
-"""The same up to two degrees of freedom, as two runs a side have: two runs that are slow by chance look alike."""
+"""False-alarm rate for up to two degrees of freedom (two runs per side): two runs may be slow together by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One thing that makes a log ratio uncertain: its standard error `se` on `df` degrees of freedom.
+    """One source of uncertainty of a log ratio: its standard error `se` on `df` degrees of freedom.
 
-    One that `widens` is part of the interval; of others a change has only to stand out. One that is not
-    `drawn` anew in every comparison was calibrated before: it stays as it is.
+    If it `widens`, it is part of the interval; otherwise a change only has to exceed it. If it is not `drawn` in every
+    comparison, it comes from a calibration and stays constant.
     """
 
     se: float | Floats
@@ -38,7 +38,7 @@ class Spread:
 
 
 def reach(spreads: Sequence[Spread], level: float) -> Floats:
-    """Half of the interval of the log ratio: the widest of what widens it; NaN where nothing varied."""
+    """Compute the half-width of the log ratio's interval: the widest spread that widens it; NaN without variation."""
     widths = [
         t_quantile(0.5 + level / 2, spread.df) * spread.se for spread in spreads if spread.widens
     ]
@@ -46,9 +46,9 @@ def reach(spreads: Sequence[Spread], level: float) -> Floats:
 
 
 def least_certain(spreads: Sequence[Spread]) -> Floats:
-    """The least log ratio that equal sides exceed on one side in at most `FALSE_ALARM` of comparisons.
+    """Compute the log ratio that equal sides exceed, on one side, in at most `FALSE_ALARM` of comparisons.
 
-    Whether runs differ by it, or the steps inside them, or what was calibrated: the largest counts.
+    The largest spread counts, whether it is between runs, between steps or from calibration.
     """
     return np.asarray(
         np.fmax.reduce([certain_quantile(spread.df) * spread.se for spread in spreads])
@@ -56,18 +56,18 @@ def least_certain(spreads: Sequence[Spread]) -> Floats:
 
 
 def certain_quantile(df: float | Floats) -> Floats:
-    """How many standard errors a change is larger than that is no false alarm."""
+    """Compute the number of standard errors beyond which a change is not a false alarm."""
     share = np.where(np.asarray(df) <= 2, FALSE_ALARM_OF_TWO, FALSE_ALARM)
     return t_quantile(1 - share, df)
 
 
 def words(low: Floats, high: Floats, delta: float | Floats) -> npt.NDArray[np.str_]:
-    """The word of each interval of the change for the worse (log scale): wholly beyond ±δ, inside, or neither."""
+    """Choose the word of each interval of the log change for the worse: beyond ±δ, inside, or inconclusive."""
     names: list[Word] = ["regression", "improvement", "no change"]
     inside = (-delta < low) & (high < delta)
     return np.select([low > delta, high < -delta, inside], names, "inconclusive")
 
 
 def is_certain(worse: float | Floats, spreads: Sequence[Spread]) -> npt.NDArray[np.bool_]:
-    """Whether equal sides would hardly ever seem so far apart."""
+    """Whether equal sides would hardly ever differ by this much."""
     return np.asarray(np.abs(worse) > least_certain(spreads))

@@ -1,4 +1,4 @@
-"""What is the interval of a comparison made of, in each design? The formulas, for one comparison or arrays of them."""
+"""The interval formulas of each comparison design, for one comparison or arrays of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tracekit.model.stats.estimate import ROUNDING, Floats, shared_rho, variance
 Design = Literal["runs", "steps", "paired runs", "paired steps"]
 
 WELCH_FROM = 4
-"""From so many runs a side on each side has its own spread; below, one is pooled."""
+"""Runs per side from which each side has its own spread; below, the spread is pooled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an interval is made of, one a comparison: the log ratio, its variance, degrees of freedom.
+    """The terms of an interval, one per comparison: the log ratio, its variance, degrees of freedom.
 
-    A variance of 0 says that nothing varied.
+    A variance of 0 means that nothing varied.
     """
 
     log_ratio: Floats
@@ -31,9 +31,9 @@ class Terms:
 
 
 def within_run(base: Floats, opt: Floats) -> Terms:
-    """One run a side, steps along the last axis: delta method on log means, AR(1)-inflated.
+    """Compute the terms for one run per side, steps along the last axis: delta method on log means, AR(1)-inflated.
 
-    The lag-1 correlation is of log steps and common to both sides.
+    The lag-1 correlation is that of log steps, common to both sides.
     """
     rho = shared_rho(np.log(base), np.log(opt))
     base_mean, opt_mean = base.mean(axis=-1), opt.mean(axis=-1)
@@ -44,9 +44,9 @@ def within_run(base: Floats, opt: Floats) -> Terms:
 
 
 def between_runs(base: Floats, opt: Floats) -> Terms:
-    """Log run means along the last axis: Welch from four runs a side on, else one pooled spread.
+    """Compute the terms for log run means along the last axis: Welch from four runs per side, else one pooled spread.
 
-    `df = k_base + k_opt − 2`, `SE = s √(1/k_base + 1/k_opt)` where pooled; one side may be one run.
+    Pooled: `df = k_base + k_opt − 2`, `SE = s √(1/k_base + 1/k_opt)`; one side may have a single run.
     """
     k, m = base.shape[-1], opt.shape[-1]
     ratio = base.mean(axis=-1) - opt.mean(axis=-1)
@@ -62,7 +62,7 @@ def between_runs(base: Floats, opt: Floats) -> Terms:
 
 
 def paired_steps(base: Floats, opt: Floats) -> Terms:
-    """Pairs of steps along the last axis: t on the residuals `(b − R o) / mean(b)`."""
+    """Compute the terms for pairs of steps along the last axis: t on the residuals `(b − R o) / mean(b)`."""
     n = base.shape[-1]
     base_mean, opt_mean = base.mean(axis=-1), opt.mean(axis=-1)
     residuals = base / base_mean[..., None] - opt / opt_mean[..., None]
@@ -71,7 +71,7 @@ def paired_steps(base: Floats, opt: Floats) -> Terms:
 
 
 def paired_runs(base: Floats, opt: Floats) -> Terms:
-    """Pairs of log run means along the last axis: t on their differences."""
+    """Compute the terms for pairs of log run means along the last axis: t on their differences."""
     differences = base - opt
     ratio = differences.mean(axis=-1)
     k = differences.shape[-1]
@@ -81,7 +81,7 @@ def paired_runs(base: Floats, opt: Floats) -> Terms:
 def welch(
     first: Floats, first_df: float | Floats, second: Floats, second_df: float | Floats
 ) -> tuple[Floats, Floats]:
-    """The variance of a difference and its degrees of freedom (Welch and Satterthwaite)."""
+    """Compute the variance of a difference and its degrees of freedom (Welch–Satterthwaite)."""
     total = first + second
     positive = total > 0
     divisor = np.where(positive, total, 1.0)
@@ -90,9 +90,9 @@ def welch(
 
 
 def terms_of(base: Sequence[Floats], opt: Sequence[Floats], design: Design) -> Terms:
-    """The terms of a design from the runs of both sides, each with its steps along the last axis.
+    """Compute the terms of a design from the runs of both sides, each with its steps along the last axis.
 
-    Of pairs there have to be two at least, and two steps where steps are compared.
+    Needs at least two pairs for paired designs, and two steps where steps are compared.
     """
     if design == "steps":
         return within_run(base[0], opt[0])
@@ -109,11 +109,11 @@ def spreads_of(
     terms: Terms,
     noise: tuple[float | Floats, float] | None = None,
 ) -> tuple[Spread, ...]:
-    """What a log ratio is uncertain by: its own terms, calibrated noise, and steps inside runs.
+    """List the uncertainties of a log ratio: its own terms, calibrated noise, and steps inside runs.
 
-    `noise` is (standard deviation of log run means, degrees of freedom). It counts where a side is one run, as that
-    cannot show how much runs differ: beside the terms of steps, and pooled with the spread of the other side's runs.
-    A standard error is NaN where nothing varied.
+    `noise` is (standard deviation of log run means, degrees of freedom). It counts if a side has one run, which cannot show
+    the spread between runs: next to the terms of steps, or pooled with the spread of the other side's runs. A standard error
+    is NaN without variation.
     """
     spreads = [_spread(terms.variance, terms.df)]
     single_run = min(len(base), len(opt)) == 1 and design != "paired runs"
@@ -131,11 +131,12 @@ def spreads_of(
 
 
 def inside_runs(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, Floats] | None:
-    """(variance, degrees of freedom) of the log ratio by steps alone; None where no place is in two runs.
+    """Compute (variance, degrees of freedom) of the log ratio from steps alone; None if no step index is in two runs.
 
-    What steps of one place have in common in all runs is no scatter: `(x / mean of the run) − mean of the place`
-    is what is left of a step. Of a side of `k` of all `R` runs of `n` steps it has `k (n − 1) (R − 1) / R` degrees of
-    freedom; of runs of different lengths each step has its share `(1 − 1/n) (1 − 1/R)` by the runs with its place.
+    Effects common to a step index in all runs are not scatter: the residual of a step is
+    `(x / mean of the run) − mean of the index`. A side of `k` of all `R` runs with `n` steps has `k (n − 1) (R − 1) / R`
+    degrees of freedom. With runs of different lengths each step contributes `(1 − 1/n) (1 − 1/R)`, where `R` counts the runs
+    with its index.
     """
     runs = (*base, *opt)
     lengths = [run.shape[-1] for run in runs]
@@ -158,6 +159,6 @@ def inside_runs(base: Sequence[Floats], opt: Sequence[Floats]) -> tuple[Floats, 
 
 
 def _spread(variance: Floats, df: Floats, *, widens: bool = True) -> Spread:
-    """The spread of a variance; NaN where it is only the rounding of numbers."""
+    """Convert a variance to a spread; NaN if it is only rounding."""
     varied = variance > ROUNDING**2
     return Spread(np.where(varied, np.sqrt(np.where(varied, variance, 1.0)), np.nan), df, widens)

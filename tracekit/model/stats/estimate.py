@@ -1,4 +1,4 @@
-"""What do the steps of one side say? Centre, spread, and an interval of the mean that says what it covers."""
+"""Estimate of one side: center, spread, and a labeled confidence interval of the mean."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from tracekit.model.stats.student import student_quantile
 
 Floats = npt.NDArray[np.float64]
 Runs = Sequence[Sequence[float] | Floats]
-"""The runs of one side, each the values of its steps in order, already one value a step."""
+"""The runs of one side: for each, the values of its steps in order, one value per step."""
 
 Unit = Literal["run", "step"]
 Cover = Literal["run-to-run", "within-run", "no interval"]
 
 RHO_CAP = 0.8
-"""The lag-1 correlation is clipped here: beyond it a short series cannot tell it from a trend."""
+"""Upper limit of the lag-1 correlation: a short series cannot separate a larger one from a trend."""
 
 LEAST_EFFECTIVE = 1.5
-"""A run counts as at least so many independent steps, however correlated they look."""
+"""Minimum number of independent steps that a run counts as, however correlated they look."""
 
 ROUNDING = 1e-12
-"""A relative spread up to here is the rounding of numbers, not noise that was observed."""
+"""Relative spread up to which variation is rounding, not observed noise."""
 
 RANGE = (1e-100, 1e100)
-"""Sizes that are taken for measurements; squares and sums of these stay finite."""
+"""Range of sizes accepted as measurements; their squares and sums stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One side alone; None where the runs cannot tell.
+    """The estimate of one side; None where the runs are insufficient.
 
-    `unit` is what was replicated: runs when there are at least two, else the steps of the one run.
-    `sd` is the spread of those units and `n` how many there are; `mean` is the mean over runs of
-    their means; `least`, `most` and `median` are of all steps. `low` and `high` bound the mean at
-    `level` with Student's t on `df`, which covers what `label` says. `rho` is the lag-1 correlation
-    of steps that widened it.
+    `unit` is what was replicated: runs if there are at least two, else the steps of the one run. `sd` is the spread of those
+    units and `n` their number. `mean` is the mean of the run means; `least`, `most` and `median` are over all steps. `low`
+    and `high` bound the mean at `level` by Student's t on `df`; `label` states what the interval covers. `rho` is the lag-1
+    correlation of steps that widened it.
     """
 
     runs: int
@@ -61,10 +60,10 @@ class Estimate:
 
 
 def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
-    """The centre and spread of one side; values of any sign, so shares and counts may be zero.
+    """Estimate the center and spread of one side; values may have any sign, so shares and counts may be zero.
 
-    Steps of one run are not independent: their interval counts `n_eff = n (1 − ρ) / (1 + ρ)` of them.
-    Where nothing varied there is no interval, as noise that was not seen is not known to be zero.
+    Steps of one run are not independent: their interval counts `n_eff = n (1 − ρ) / (1 + ρ)` of them. Without variation there
+    is no interval, because unobserved noise is not known to be zero.
 
     >>> estimate([[10.0, 12.0], [11.0, 13.0]]).label
     'run-to-run'
@@ -118,7 +117,7 @@ def estimate(runs: Runs, *, level: float = 0.95) -> Estimate:
 
 
 def checked(runs: Runs, *, positive: bool, side: str = "") -> list[Floats]:
-    """The runs as arrays of floats; a ValueError names the first value that is no measurement."""
+    """Convert the runs to float arrays; raise ValueError that names the first value that is not a measurement."""
     prefix = f"{side}: " if side else ""
     if not len(runs):
         raise ValueError(f"{prefix}no runs")
@@ -149,15 +148,15 @@ def checked(runs: Runs, *, positive: bool, side: str = "") -> list[Floats]:
 
 
 def check_level(level: float) -> None:
-    """Nothing, or a ValueError where the level of confidence is not between 0 and 1."""
+    """Raise ValueError if the confidence level is not between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"the level has to be between 0 and 1, not {level}")
 
 
 def lag_one(x: Floats) -> Floats:
-    """The lag-1 correlation along the last axis, corrected for few steps: `r + (1 + 3 r) / n`.
+    """Compute the lag-1 correlation along the last axis, corrected for few steps: `r + (1 + 3 r) / n`.
 
-    NaN where nothing varies. `x` is logarithms, or values of the order of one.
+    NaN without variation. `x` must be logarithms, or values of the order of one.
     """
     n = x.shape[-1]
     away = x - x.mean(axis=-1, keepdims=True)
@@ -168,9 +167,9 @@ def lag_one(x: Floats) -> Floats:
 
 
 def shared_rho(*sides: Floats) -> Floats:
-    """The lag-1 correlation of all sides, weighted by their steps and clipped to 0…0.8.
+    """Average the lag-1 correlation of all sides, weighted by their steps and clipped to 0…0.8.
 
-    A side without variation has no say; 0 where none varies.
+    A side without variation is ignored; 0 if none varies.
     """
     rhos = [(side.shape[-1], lag_one(side)) for side in sides]
     weight = sum(np.where(np.isnan(rho), 0.0, n) for n, rho in rhos)
@@ -179,14 +178,14 @@ def shared_rho(*sides: Floats) -> Floats:
 
 
 def n_effective(n: int | Floats, rho: float | Floats) -> Floats:
-    """So many independent steps tell as much as `n` steps with lag-1 correlation `rho`."""
+    """Compute the number of independent steps that `n` steps with lag-1 correlation `rho` are worth."""
     return np.maximum(np.asarray(n) * (1 - rho) / (1 + rho), LEAST_EFFECTIVE)
 
 
 def variance_of_mean(x: Floats, rho: float | Floats) -> tuple[Floats, Floats]:
-    """The variance of the mean along the last axis and its degrees of freedom.
+    """Compute the variance of the mean along the last axis, and its degrees of freedom.
 
-    `s² (n − 1) / (n (n_eff − 1))` on `n_eff − 1`; 0 where the spread is only rounding.
+    `s² (n − 1) / (n (n_eff − 1))` on `n_eff − 1`; 0 if the spread is only rounding.
     """
     n = x.shape[-1]
     effective = n_effective(n, rho)
@@ -197,14 +196,14 @@ def variance_of_mean(x: Floats, rho: float | Floats) -> tuple[Floats, Floats]:
 
 
 def t_quantile(probability: float | Floats, df: float | Floats) -> Floats:
-    """The quantiles of Student's t of arrays (of one: `student.student_quantile`); degrees of freedom need not be whole."""
+    """Compute quantiles of Student's t for arrays (for scalars: `student.student_quantile`); df may be fractional."""
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(df, probability), np.float64)
 
 
 def t_tail(t: float | Floats, df: float | Floats) -> Floats:
-    """The probability that Student's t lies above `t`."""
+    """Compute the probability that Student's t exceeds `t`."""
     from scipy.special import stdtr
 
     return np.asarray(stdtr(df, -np.asarray(t, np.float64)), np.float64)

@@ -1,4 +1,4 @@
-"""Which of many values are alike, and which stand apart: what a table or picture of 1,000 ranks shows."""
+"""Grouping of similar values and outliers, to show 1,000 ranks in a table or chart."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 GAPS = 10.0
-"""How many times the gap that three of four neighbours keep within parts two values,"""
+"""Multiple of the third quartile of all gaps that a separating gap must exceed."""
 
 SHARE = 0.01
-"""if it is also more than this share of the median."""
+"""Share of the median that a separating gap must exceed as well."""
 
 WORST, BEST = 5, 5
-"""Most values of either end that stand alone because they are first or last."""
+"""Maximum number of values at either end that get a row of their own."""
 
 
 def alike(values: Sequence[float], most: int) -> list[list[int]]:
-    """The places of the values, the highest first, in at most `most` (1 or more) rows of those alike.
+    """Group the indices of similar values into at most `most` (1 or more) rows, highest values first.
 
-    In order of size a value belongs to the row of the one before unless the gap between them is wide: more than
-    `GAPS` times the third quartile of all gaps, and than `SHARE` of the median's size. Where that makes too many rows
-    only the widest gaps part them. A third of the rows are kept for the highest values and a quarter for the lowest,
-    at most `WORST` and `BEST`, each alone: fewer where the next value is the same, so that no chance decides which.
+    In order of size, a value joins the row of the one before unless the gap between them is wide: more than `GAPS` times the
+    third quartile of all gaps, and more than `SHARE` of the median. If that gives too many rows, only the widest gaps
+    separate. Up to a third of the rows is for the highest values and a quarter for the lowest (at most `WORST` and `BEST`),
+    one value each; fewer if the next value is equal, because chance would decide which one gets the row.
 
     >>> alike([3.0, 9.0, 3.0, 5.0, 3.0, 3.0, 3.0], 4)
     [[1], [3], [0, 2, 4, 5, 6]]
@@ -44,10 +44,10 @@ def alike(values: Sequence[float], most: int) -> list[list[int]]:
 
 
 def middle(places: Sequence[int], values: Sequence[float]) -> int:
-    """The place whose value is the median of those of the places; of two the lower."""
+    """Find the index of the median value among these indices; the lower of two."""
     return sorted(places, key=lambda place: (values[place], place))[(len(places) - 1) // 2]
 
 
 def _alone(gaps: Sequence[float], most: int) -> int:
-    """How many values of an end stand alone: at most so many, and the last of them unlike the next."""
+    """Count the values of an end that get their own row: at most `most`, and the last must differ from the next."""
     return next((count for count in range(min(most, len(gaps)), 0, -1) if gaps[count - 1] > 0), 0)

@@ -1,7 +1,7 @@
-"""Do the same few always come first? An exact test with one vote a round, and how many rounds it needs.
+"""An exact test whether the same members always come first, with one vote per round, and the number of rounds it needs.
 
-Under chance the members of a round are exchangeable: any set of so many comes first as likely as any other. The set
-that is asked about was chosen because it came first, so that every set, and every size, could have been: their number counts.
+Under chance the members of a round are exchangeable: any set of a given size is equally likely to come first. The tested
+set was chosen because it came first, so the number of possible sets and sizes is corrected for.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MOST_TERMS = 4_000
-"""Up to so many votes their distribution is worked out; of more a bound of it that is never too small."""
+"""Number of votes up to which their distribution is exact; beyond, an upper bound is used."""
 
 
 ALL_ALONG = 0.75
-"""The share of the certainty that is spent on all rounds; the others, from some round on to the end, have what is left."""
+"""Share of the significance level for all rounds; the rest is for "from some round on to the end"."""
 
 
 def lasting(values: Floats, chosen: Bools, since: int = 0) -> float:
-    """How likely chance alone puts some rows before all others as often as it is with the chosen ones.
+    """Compute the probability that chance puts some rows before all others as often as the chosen ones.
 
-    A row a member, a column a round. `since` is the round from which on they come first, to the end: the first is
-    one of many that could have been, so that those rounds have to tell more.
+    Rows are members, columns are rounds. `since` is the first round from which they always come first, to the end. It was
+    chosen among many possible ones, so those rounds need stronger evidence.
 
     >>> values = np.array([[0, 0, 9, 9, 9, 9, 9], [1, 2, 3, 4, 5, 6, 7], [2, 1, 0, 1, 2, 1, 2.0]])
     >>> [round(lasting(values, np.array([True, False, False]), since), 3) for since in (0, 2)]
@@ -43,7 +43,7 @@ def lasting(values: Floats, chosen: Bools, since: int = 0) -> float:
 
 
 def votes_of(values: Floats, chosen: Bools) -> int:
-    """How often one of the chosen rows is among the largest of a column, as many as there are chosen; a tie is no vote.
+    """Count how often a chosen row is among the largest of a column, as many as are chosen; a tie does not count.
 
     >>> votes_of(np.array([[9.0, 8.0], [1.0, 8.0], [2.0, 3.0]]), np.array([True, False, False]))
     1
@@ -55,14 +55,14 @@ def votes_of(values: Floats, chosen: Bools) -> int:
 
 
 def chance(rows: int, size: int, rounds: int, votes: int) -> float:
-    """How likely chance alone gives some set of this size, or of a smaller one, so many votes in so many rounds.
+    """Compute the probability that chance gives some set of this size or smaller at least this many votes.
 
     >>> round(chance(4, 1, 4, 4), 6), round(chance(2, 1, 6, 6), 6), chance(4, 1, 4, 1)
     (0.03125, 0.03125, 1.0)
     """
     total = size * rounds
     sets = _log_choose(rows, size)
-    # Each size has a share of the certainty: a half, a quarter …; of two and three rows there is only one size.
+    # Each size gets a share of the significance level: 1/2, 1/4 …; with two or three rows there is only one size.
     sizes = 0.0
     if rows > 3:
         sizes = size * math.log(2)
@@ -76,7 +76,7 @@ def chance(rows: int, size: int, rounds: int, votes: int) -> float:
 
 
 def rounds_needed(rows: int, size: int, level: float) -> int:
-    """How many rounds tell a set that comes first in all of them from chance, by `lasting`.
+    """Compute how many rounds distinguish a set that always comes first from chance, by `lasting`.
 
     >>> rounds_needed(2, 1, 0.05), rounds_needed(3, 1, 0.05), rounds_needed(4, 1, 0.05), rounds_needed(8, 1, 0.05)
     (6, 4, 4, 3)
@@ -88,12 +88,12 @@ def rounds_needed(rows: int, size: int, level: float) -> int:
 
 
 def _log_choose(rows: int, size: int) -> float:
-    """The logarithm of the number of sets."""
+    """Compute the logarithm of the number of sets."""
     return math.lgamma(rows + 1) - math.lgamma(size + 1) - math.lgamma(rows - size + 1)
 
 
 def _log_tail(rows: int, size: int, rounds: int, votes: int) -> float:
-    """The logarithm of how likely a set that was chosen beforehand gets at least so many votes."""
+    """Compute the log probability that a set chosen beforehand gets at least this many votes."""
     of_round = np.zeros(size + 1)
     sets = _log_choose(rows, size)
     for hits in range(max(0, 2 * size - rows), size + 1):
@@ -109,7 +109,7 @@ def _log_tail(rows: int, size: int, rounds: int, votes: int) -> float:
 
 
 def _log_bound(total: int, share: float, reached: float) -> float:
-    """Chernoff's bound of the same: drawing without replacement spreads no wider than with it."""
+    """Compute Chernoff's bound of the same: drawing without replacement spreads no wider than with it."""
     if reached <= share:
         return 0.0
     below = (1 - reached) * math.log((1 - reached) / (1 - share))

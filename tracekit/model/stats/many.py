@@ -1,4 +1,4 @@
-"""Which of hundreds of kernels changed? Tests that count how many were looked at, less a shift common to all."""
+"""Tests of many kernels at once, corrected for multiple comparisons and for a shift common to all."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Presence = Literal["both", "new", "removed", "at times", "absent"]
 NotApplied = Literal["too few kernels", "most of them changed"]
 
 HEAVIEST = 0.1
-"""No kernel weighs more than this in the common shift: one that changed may not pass for the clock."""
+"""Maximum weight of a kernel in the common shift: one that changed must not pass for a clock change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a kernel has to reach: chance of false alarms, shares of the step, and the common shift's terms.
+    """Thresholds of kernel tests: false-discovery rate, shares of the step, and conditions of the common shift.
 
-    `false_share` is the share of false ones among those reported. `least_share` of the step is tested
-    at all, `least_effect` is the least change, `least_difference` its least share of the step.
-    The shift needs `shift_kernels`, of which at most `global_share` differ by more than `global_effect`.
+    `false_share` is the accepted share of false ones among the reported. Kernels below `least_share` of the step are not
+    tested. A change must reach `least_effect`, and `least_difference` as a share of the step. The shift needs
+    `shift_kernels` kernels, and at most `global_share` of them may differ by more than `global_effect`.
     """
 
     false_share: float = 0.05
@@ -52,10 +52,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The change that all kernels of a class have in common, on the log scale (above 0: slower).
+    """The change common to all kernels of a class, on the log scale (above 0: slower).
 
-    `value` is the median of `kernels` log ratios weighted by share; it is taken off the tests only
-    where `not_applied` is None. `value` is None without kernels.
+    `value` is the median of `kernels` log ratios weighted by share, None without kernels. It is subtracted in the tests only
+    if `not_applied` is None.
     """
 
     kind: str
@@ -66,12 +66,12 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class KernelTest:
-    """One kernel on both sides; None where it was not tested.
+    """One kernel on both sides; None if it was not tested.
 
-    `base` and `opt` are means of its totals, `difference` the second less the first, `share` what it
-    takes of the step (mean of both sides). `change` is the log ratio opt/base of totals, `corrected`
-    the same less the class's shift. `p` and `q` are of `change`, `p_corrected` and `q_corrected` of
-    `corrected`; the q are Benjamini-Hochberg's over all tested. `changed` is the verdict.
+    `base` and `opt` are means of its totals, `difference` is opt − base, `share` its share of the step (mean of both sides).
+    `change` is the log ratio opt/base of totals, and `corrected` the same minus the class's shift. `p` and `q` refer to
+    `change`, `p_corrected` and `q_corrected` to `corrected`; q values are Benjamini-Hochberg's over all tested. `changed` is
+    the verdict.
     """
 
     presence: Presence
@@ -90,7 +90,7 @@ class KernelTest:
 
 @dataclass(frozen=True, slots=True)
 class KernelTests:
-    """The tests of all kernels in the order given, the shifts by class, and how many were tested."""
+    """The tests of all kernels in the given order, the shifts by class, and the number of tested kernels."""
 
     kernels: tuple[KernelTest, ...]
     shifts: tuple[Shift, ...]
@@ -98,7 +98,7 @@ class KernelTests:
 
 
 def benjamini_hochberg(p: Sequence[float] | Floats) -> Floats:
-    """The p values adjusted so that those below a limit hold that share of false ones at most.
+    """Adjust p values to control the false-discovery rate (Benjamini-Hochberg).
 
     >>> [round(float(q), 4) for q in benjamini_hochberg([0.01, 0.04, 0.03])]
     [0.03, 0.04, 0.04]
@@ -117,9 +117,9 @@ def benjamini_hochberg(p: Sequence[float] | Floats) -> Floats:
 def common_shift(
     change: Floats, share: Floats, kind: str = "", limits: Limits | None = None
 ) -> Shift:
-    """The median log ratio of kernels found on both sides, weighted by their share of the step.
+    """Compute the share-weighted median log ratio of kernels found on both sides.
 
-    Not to be applied with too few kernels, or where most of them differ by more than a clock would.
+    It is not applied with too few kernels, or if most of them differ by more than a clock change would explain.
     """
     limits = limits or Limits()
     count = len(change)
@@ -143,12 +143,12 @@ def compare_kernels(
     opt_step: float,
     limits: Limits | None = None,
 ) -> KernelTests:
-    """Welch's t on logs of each kernel's totals, with and without the shift its class has in common.
+    """Test each kernel by Welch's t on the logs of its totals, with and without the common shift of its class.
 
-    `base` and `opt` are (kernels × units): totals of a step, mean over ranks, or of a run where there
-    are several; 0 where a kernel did not run. `base_step` and `opt_step` are the mean steps. Tested are
-    kernels that ran in every unit of both sides and take their share of the step; changed are those
-    that hold after the correction, in ratio and in time. A kernel whose totals never vary has no test.
+    `base` and `opt` are (kernels × units): totals per step, averaged over ranks, or per run if there are several; 0 where a
+    kernel did not run. `base_step` and `opt_step` are the mean steps. A kernel is tested if it ran in every unit of both
+    sides and takes its share of the step. It changed if the corrected change is significant and large enough, in ratio and in
+    time. A kernel whose totals never vary has no test.
     """
     limits = limits or Limits()
     base, opt, groups = _checked(base, opt, kinds, (base_step, opt_step))
@@ -194,7 +194,7 @@ def compare_kernels(
 def _checked(
     base: Floats, opt: Floats, kinds: Sequence[str], steps: tuple[float, float]
 ) -> tuple[Floats, Floats, npt.NDArray[np.object_]]:
-    """Both sides as tables and the classes as an array; a ValueError says what does not fit."""
+    """Convert both sides to matrices and the classes to an array; raise ValueError if they do not fit."""
     before, after = np.asarray(base, np.float64), np.asarray(opt, np.float64)
     if before.ndim != 2 or after.ndim != 2 or not len(before) == len(after) == len(kinds):
         raise ValueError("kernels: both sides and the classes have to name the same kernels")
@@ -210,7 +210,7 @@ def _checked(
 
 
 def _log_changes(base: Floats, opt: Floats, measured: npt.NDArray[np.bool_]) -> tuple[Floats, ...]:
-    """Log ratio opt/base of each kernel, its variance and degrees of freedom; NaN where not known."""
+    """Compute the log ratio opt/base of each kernel, its variance and degrees of freedom; NaN if unknown."""
     change, variance, df = (np.full(len(base), np.nan) for _ in range(3))
     before, after = np.log(base[measured]), np.log(opt[measured])
     change[measured] = after.mean(axis=1) - before.mean(axis=1)
@@ -224,7 +224,7 @@ def _log_changes(base: Floats, opt: Floats, measured: npt.NDArray[np.bool_]) -> 
 def _tests(
     change: Floats, variance: Floats, df: Floats, tested: npt.NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
-    """Two-sided p of no change, and q over all tested; NaN for the others."""
+    """Compute the two-sided p of no change, and q over all tested; NaN for the others."""
     p, q = np.full(len(change), np.nan), np.full(len(change), np.nan)
     t = np.abs(change[tested]) / np.sqrt(variance[tested])
     p[tested] = np.minimum(2 * t_tail(t, df[tested]), 1.0)
@@ -233,15 +233,15 @@ def _tests(
 
 
 def _held(weights: Floats) -> Floats:
-    """The weights, the heaviest lowered until none is above `HEAVIEST` of their sum.
+    """Lower the heaviest weights until none exceeds `HEAVIEST` of the sum.
 
-    Fewer kernels than that allows weigh the same.
+    With too few kernels for that, all weigh the same.
     """
     heaviest = max(HEAVIEST, 1 / len(weights))
     falling = np.sort(weights)[::-1]
     lighter = falling[::-1].cumsum()[::-1]
     for heavy in range(min(len(weights), round(1 / heaviest))):
-        # With so many of them lowered to `limit`, each is exactly `most` of the sum.
+        # With this many lowered to `limit`, each is exactly `heaviest` of the sum.
         limit = heaviest * lighter[heavy] / (1 - heavy * heaviest)
         if 0 < falling[heavy] <= limit:
             return np.asarray(np.minimum(weights, limit))
@@ -249,7 +249,7 @@ def _held(weights: Floats) -> Floats:
 
 
 def _weighted_median(values: Floats, weights: Floats) -> float:
-    """The value with half of the weight on either side; the middle of two where it falls between."""
+    """Compute the weighted median; the midpoint of two values if half of the weight falls between them."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
     half = below[-1] / 2
@@ -261,12 +261,12 @@ def _weighted_median(values: Floats, weights: Floats) -> float:
 
 
 def _presence(base: Floats, opt: Floats) -> Presence:
-    """On which sides a kernel ran; "at times" where it did not in every unit of a side."""
+    """Classify on which sides a kernel ran; "at times" if it did not run in every unit of a side."""
     if not base.any() or not opt.any():
         return "removed" if base.any() else "new" if opt.any() else "absent"
     return "both" if base.all() and opt.all() else "at times"
 
 
 def _known(value: float) -> float | None:
-    """The value, or None where there is none."""
+    """Replace NaN by None."""
     return None if np.isnan(value) else float(value)

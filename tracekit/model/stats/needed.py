@@ -1,4 +1,4 @@
-"""How many runs or steps would decide it? From the spread that was seen, and from what it may be at most."""
+"""Number of runs or steps needed for a verdict, from the observed spread and from its upper bound."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tracekit.model.stats.speedup import Speedup
 from tracekit.model.stats.verdict import LEAST_EFFECT, threshold
 
 ENOUGH_STEPS = 5
-"""So many steps of one run give an interval without a footnote: what to ask for where none is known."""
+"""Steps of one run that give an interval without a footnote; the recommendation if none is known."""
 
 MOST_STEPS = 2_000
 MOST_RUNS = 100
-"""More than these are not recommended to anybody."""
+"""Limits of what is recommended, with MOST_STEPS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What decides in 80 % of cases, per side; None where nothing that can be recommended would.
+    """Runs or steps per side that give a verdict in 80 % of cases; None if no recommendable number does.
 
-    `runs` by the spread as estimated and `most_runs` by the largest that the estimate leaves possible, which is None
-    beyond what can be recommended; `at_least` where the spread between runs was never seen. `steps` are those of one
-    run each, where these can decide. `pairs` says that steps and runs are pairs of them.
+    `runs` uses the estimated spread, `most_runs` the largest spread that the estimate allows (None beyond the recommendable).
+    `at_least` is True if the spread between runs was never observed. `steps` are those of one run per side, if they can
+    decide. With `pairs`, runs and steps are counted in pairs.
     """
 
     runs: int | None
@@ -49,11 +49,10 @@ def needed(
     change: float | None = None,
     alone: bool = False,
 ) -> Needed:
-    """How many runs a side, or steps of one run each, say *no change* of equal sides in 80 % of cases.
+    """Compute how many runs per side, or steps of one run each, confirm "no change" of equal sides in 80 % of cases.
 
-    With `change` instead: call one of this size a regression. `effect` is what has to be exceeded, and within which
-    nothing counts as changed; no number of runs decides on a change of exactly that. `alone` says that steps of one
-    run may stand for runs.
+    With `change`: how many detect a regression of this size. Changes within `effect` do not count; no number of runs decides
+    on a change of exactly that size. `alone` accepts steps of one run in place of runs.
     """
     delta = threshold(comparison, effect)
     if comparison.se is None or not comparison.spreads:
@@ -76,9 +75,9 @@ def needed(
 
 
 def runs_of(comparison: Speedup, k: int, times: float = 1.0) -> tuple[Spread, ...]:
-    """The spreads of a comparison of `k` runs a side that differ as much as these, or so many times as much.
+    """Predict the spreads of a comparison of `k` runs per side, scaled by `times`.
 
-    The spread between runs is what runs showed, or the calibrated noise; else steps bound it from below.
+    The spread between runs is the observed one or the calibrated noise; otherwise steps give a lower bound.
     """
     if comparison.pair_spread is not None:
         of_pair = comparison.pair_spread**2
@@ -105,7 +104,7 @@ def runs_of(comparison: Speedup, k: int, times: float = 1.0) -> tuple[Spread, ..
 
 
 def _of_run(comparison: Speedup, spread: float, steps: int) -> float:
-    """The variance of one run's log mean on a side."""
+    """Estimate the variance of one run's log mean on a side."""
     if comparison.design != "steps":
         return spread**2
     of_mean = (
@@ -115,7 +114,7 @@ def _of_run(comparison: Speedup, spread: float, steps: int) -> float:
 
 
 def _steps_of(comparison: Speedup, n: int) -> tuple[Spread, ...]:
-    """The spreads of a comparison of one run a side with so many steps."""
+    """Predict the spreads of a comparison of one run per side with `n` steps."""
     noise = tuple(spread for spread in comparison.spreads if not spread.drawn)
     if comparison.pair_spread is not None:
         return (Spread(comparison.pair_spread / n**0.5, n - 1.0), *noise)
@@ -129,7 +128,7 @@ def _steps_of(comparison: Speedup, n: int) -> tuple[Spread, ...]:
 
 
 def _first(decides: Callable[[int], bool], most: int) -> int | None:
-    """The least number from two on that decides; as many more of them do as well."""
+    """Find the smallest number from 2 on that decides, by bisection; None if `most` does not. Larger ones must decide too."""
     if not decides(most):
         return None
     low, high = 1, most

@@ -1,4 +1,4 @@
-"""How much do runs of one and the same thing differ? The calibration that one run a side cannot give itself."""
+"""A/A noise: the spread between runs of the same configuration, which a single run per side cannot show."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from tracekit.model.records import dataclass
 from tracekit.model.stats.estimate import RANGE, ROUNDING, Runs, checked, lag_one
 
 LEAST_RUNS = 4
-"""Fewer runs than this say too little about their own spread to widen an interval by it."""
+"""Minimum number of calibration runs whose noise is used to widen an interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
     """The spread of runs that should be equal.
 
-    `sd` is the standard deviation of the logarithms of run means on `df` degrees of freedom;
-    `steps` the fewest steps of a run; `rho` the lag-1 correlation of steps over all runs, weighted
-    by their steps (None where no run tells).
+    `sd` is the standard deviation of the logarithms of run means on `df` degrees of freedom, `steps` the fewest steps of a
+    run, `rho` the lag-1 correlation of steps over all runs, weighted by their steps (None if unknown).
     """
 
     sd: float
@@ -32,16 +31,16 @@ class Noise:
 
     @property
     def usable(self) -> bool:
-        """Whether enough runs were measured to widen an interval by."""
+        """Whether enough runs were calibrated to widen an interval."""
         return self.runs >= LEAST_RUNS and self.sd > ROUNDING
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """Plain numbers, as stored in a file; `from_dict` reads them back."""
+        """Convert to plain numbers for a file; `from_dict` reads them back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Noise:
-        """The calibration that `to_dict` wrote; a ValueError says what is wrong with it."""
+        """Restore a calibration that `to_dict` wrote; raise ValueError if it is invalid."""
         sd, rho = _number(stored, "sd"), stored.get("rho")
         runs, steps = _count(stored, "runs", 2), _count(stored, "steps", 1)
         if sd < 0:
@@ -52,7 +51,7 @@ class Noise:
 
 
 def calibrate(runs: Runs) -> Noise:
-    """The noise of two or more runs of the same thing, each its steps' values in order (all positive).
+    """Measure the noise of two or more runs of the same configuration, each a list of positive step values in order.
 
     >>> calibrate([[1.0, 1.0], [1.0, 1.0]]).sd
     0.0
@@ -81,7 +80,7 @@ def calibrate(runs: Runs) -> Noise:
 
 
 def _number(stored: Mapping[str, Any], key: str) -> float:
-    """A finite number of the stored form."""
+    """Read a finite number from the stored form."""
     value = stored.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < RANGE[1]:
         return float(value)
@@ -89,7 +88,7 @@ def _number(stored: Mapping[str, Any], key: str) -> float:
 
 
 def _count(stored: Mapping[str, Any], key: str, least: int) -> int:
-    """A whole number of the stored form, at least `least`."""
+    """Read an integer of at least `least` from the stored form."""
     value = _number(stored, key)
     if value != int(value) or value < least:
         raise ValueError(f"noise: {key} is {stored[key]!r}, not a whole number from {least} on")

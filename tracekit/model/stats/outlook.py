@@ -1,4 +1,4 @@
-"""How probable is each word, were the second side so much slower? For runs as these, or for more of them."""
+"""Power analysis: the probability of each verdict word for a given true change."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tracekit.model.stats.certainty import Spread, certain_quantile
 from tracekit.model.stats.estimate import Floats, t_quantile
 
 POWER = 0.8
-"""The share of comparisons that a promise is made for."""
+"""Share of comparisons in which a change must be detected."""
 
 BOUND = 0.8
-"""Where a promise must hold, a spread counts as large as this share of such estimates leaves possible."""
+"""Confidence of the upper bound of a spread, used where a promise must hold."""
 
 MOST = 10.0
-"""Log changes from here on are not looked for."""
+"""Search limit of log changes."""
 
 _OF_INTERVAL, _BESIDE = 64, 8
 
@@ -34,14 +34,14 @@ class Chances:
 
 
 SILENT = Chances(0.0, 0.0, 0.0, 1.0)
-"""Where no word may be said whatever is measured."""
+"""Probabilities if no word can be given, whatever is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Borders:
-    """What spreads as these, drawn many times, ask of a log ratio: half of the interval, and the certain change.
+    """Thresholds over many draws of the spreads: half-width of the interval, and least certain change.
 
-    `se` is that of the log ratio itself.
+    `se` is the standard error of the log ratio itself.
     """
 
     se: float
@@ -52,11 +52,10 @@ class Borders:
 def chances(
     worse: float, spreads: Sequence[Spread], delta: float, level: float, *, bound: bool = False
 ) -> Chances:
-    """The probability of each word where the true change for the worse is `worse` (log scale).
+    """Compute the probability of each word if the true log change for the worse is `worse`.
 
-    The log ratio is normal around it; each standard error that is drawn anew is that of its spread times
-    √(χ²/df); what was calibrated stays. It is summed over midpoints of the quantiles. With `bound` spreads are as
-    large as their estimates leave possible.
+    The log ratio is normal around it. Each drawn standard error varies as its spread times √(χ²/df), summed over midpoints of
+    its quantiles; calibrated ones are constant. With `bound`, spreads are at their upper bound.
 
     >>> found = chances(0.0, [Spread(0.005, 8.0)], 0.03, 0.95)
     >>> f"{found.no_change:.3f} {found.regression:.3f}"
@@ -68,9 +67,9 @@ def chances(
 def detectable(
     spreads: Sequence[Spread], delta: float, level: float, *, bound: bool = True
 ) -> float | None:
-    """The least change (0.041 = 4.1 %) that is called a regression with probability `POWER`; None beyond all sizes.
+    """Find the smallest change (0.041 = 4.1 %) called a regression with probability `POWER`; None beyond the search limit.
 
-    The spreads are taken at their upper bound, as they are estimates and a promise must hold; or as they are.
+    By default spreads are at their upper bound, because they are estimates and a promise must hold.
     """
     drawn = borders(spreads, level, bound=bound)
     beyond = np.maximum(delta + drawn.half, drawn.least) / drawn.se
@@ -87,7 +86,7 @@ def detectable(
 
 
 def upper_factor(df: float) -> float:
-    """How many times its estimate a standard deviation may be, in `BOUND` of cases.
+    """Compute the upper bound of a standard deviation relative to its estimate, with confidence `BOUND`.
 
     >>> f"{upper_factor(2):.2f} {upper_factor(4):.2f}"
     '2.12 1.56'
@@ -96,7 +95,7 @@ def upper_factor(df: float) -> float:
 
 
 def borders(spreads: Sequence[Spread], level: float, *, bound: bool = False) -> Borders:
-    """What spreads ask of a log ratio, over the quantiles of what is drawn anew; or those at their upper `BOUND`."""
+    """Compute the thresholds of a log ratio over the quantiles of the drawn spreads, or at their upper bounds."""
     half, certain = np.zeros((1, 1)), np.zeros((1, 1))
     errors = []
     for spread in spreads:
@@ -111,7 +110,7 @@ def borders(spreads: Sequence[Spread], level: float, *, bound: bool = False) -> 
 
 
 def _sizes(spread: Spread, factor: float) -> Floats:
-    """The standard error at the midpoints of equal shares of its distribution; those of the interval in a column."""
+    """List the standard error at the midpoints of equal shares of its distribution; as a column if it widens the interval."""
     df = float(spread.df)
     if not spread.drawn:
         return np.full((1, 1), float(spread.se))
@@ -122,7 +121,7 @@ def _sizes(spread: Spread, factor: float) -> Floats:
 
 
 def _chances(worse: float, drawn: Borders, delta: float) -> Chances:
-    """The mean over what is drawn."""
+    """Average the probabilities over the drawn thresholds."""
     beyond = np.maximum(delta + drawn.half, drawn.least)
     regression = float(_normal((worse - beyond) / drawn.se).mean())
     improvement = float(_normal((-worse - beyond) / drawn.se).mean())
@@ -140,7 +139,7 @@ def _normal(x: Floats) -> Floats:
 
 
 def _chi2(share: Floats, df: float) -> Floats:
-    """The quantile of χ²."""
+    """Compute the quantile of χ²."""
     from scipy.special import gammaincinv
 
     return np.asarray(2 * gammaincinv(df / 2, share), np.float64)

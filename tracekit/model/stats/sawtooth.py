@@ -1,4 +1,4 @@
-"""Does a short series climb and fall back, again and again? A hint, no verdict: memory that is given back late."""
+"""Detection of a sawtooth in a short series, as a hint rather than a verdict: memory that is freed late."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tracekit.model.records import dataclass
 Floats = npt.NDArray[np.float64]
 
 DROPS = 2
-"""Fewer drops are no sawtooth: a single one is a shift."""
+"""Minimum number of drops: a single one is a shift."""
 
 DEVIATIONS = 3.0
-"""How many deviations of its steps (1.4826 MAD) a drop exceeds."""
+"""Deviations of the steps (1.4826 MAD) that a drop must exceed."""
 
 LEAST_POINTS = 8
-"""Fewer points show no two teeth."""
+"""Minimum number of points that can show two teeth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sawtooth:
-    """`count` drops of `height` (median); `period` points apart, None where they are not evenly apart or only two."""
+    """`count` drops of `height` (median), `period` points apart; None if they are irregular or only two."""
 
     count: int
     height: float
@@ -31,11 +31,11 @@ class Sawtooth:
 
 
 def sawtooth(y: Sequence[float] | Floats, least: float = 0.0) -> Sawtooth | None:
-    """The drops of a series that climbs between them; None where it has none to speak of.
+    """Find the drops of a series that climbs between them; None if there is no sawtooth.
 
-    A drop is a step down by more than `least`, and by more than `DEVIATIONS` deviations below the median step.
-    Between drops hardly any step goes down, and each drop takes back at least half of what was climbed since the one
-    before. Of series of white noise fewer than 3 in 100 have such drops (8 points), from 20 points on fewer than 1.
+    A drop is a step down by more than `least`, and by more than `DEVIATIONS` deviations below the median step. Between drops
+    hardly any step goes down, and each drop takes back at least half of the climb since the previous one. White noise
+    produces such drops in fewer than 3 of 100 series of 8 points, and in fewer than 1 of 100 from 20 points on.
 
     >>> sawtooth([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
     Sawtooth(count=3, height=3.0, period=4)
@@ -54,7 +54,7 @@ def sawtooth(y: Sequence[float] | Floats, least: float = 0.0) -> Sawtooth | None
     climbs = np.delete(steps, drops)
     if np.count_nonzero(climbs >= 0) < 0.75 * len(climbs):
         return None
-    # What was climbed from the foot of one drop to the brink of the next.
+    # The climb from the bottom of one drop to the top of the next.
     climbed = ys[drops[1:]] - ys[drops[:-1] + 1]
     if not bool((2 * -steps[drops[1:]] >= climbed).all()):
         return None

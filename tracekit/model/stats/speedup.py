@@ -1,4 +1,4 @@
-"""How much faster is one side than the other, and how surely? The ratio of means with an interval by design."""
+"""Speedup between two sides: the ratio of means, with a confidence interval that depends on the design."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ FOOTNOTES: dict[Footnote, str] = {
     "noise of longer runs": "the A/A noise is of runs with more steps than these have",
     "not exact": "the values of a side differ between its steps or runs: they are not exact",
 }
-"""What each footnote of a comparison says."""
+"""Text of each footnote of a comparison."""
 
 WIDEST = 700.0
-"""Half-widths of logarithms from here on have no ratio that a float could hold."""
+"""Half-width of logarithms from which the ratio does not fit in a float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: `mean` over runs of run means, `median` of all steps.
+    """One side of a comparison: `mean` of the run means, `median` of all steps.
 
-    `fewest` is the least number of steps in a run. `spread` is the standard deviation of one unit
-    on the log scale: of run means where there are several (one for both sides where equal spread is
-    assumed), else of steps; None where unknown or where pairs were compared.
+    `fewest` is the smallest number of steps in a run. `spread` is the standard deviation of one unit on the log scale: of run
+    means if there are several (one for both sides if equal spread is assumed), else of steps. None if unknown, or if pairs
+    were compared.
     """
 
     runs: int
@@ -78,15 +78,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """How many times faster the second side is: `ratio` above 1 means it takes less.
+    """How many times faster the second side is: `ratio` above 1 means that it takes less.
 
-    `low` and `high` bound the ratio at `level` by Student's t on `df` with standard error `se` of
-    `log_ratio`; all None without an interval, and `label` says what they cover. `spreads` are all that
-    a change has to stand out from, that of the interval among them. `grand_ratio` is that of the sides'
-    arithmetic means, whose `difference` (second less first) attribution adds up to; `median_ratio`
-    that of the medians. `rho` is the lag-1 correlation of steps, `pair_spread` the standard deviation
-    of one pair on the log scale; each None where it is not used. `noise` is the A/A calibration
-    that verdicts and plans go by, None without a usable one.
+    `low` and `high` bound the ratio at `level` by Student's t on `df` with standard error `se` of `log_ratio`; all are None
+    without an interval. `label` states what they cover. `spreads` lists all uncertainties that a change must exceed, including
+    that of the interval. `grand_ratio` is the ratio of the sides' arithmetic means, whose `difference` (second minus first)
+    attribution adds up to; `median_ratio` is that of the medians. `rho` is the lag-1 correlation of steps, `pair_spread` the
+    standard deviation of one pair on the log scale; each is None if unused. `noise` is the A/A calibration for verdicts and
+    plans; None without a usable one.
     """
 
     label: Label
@@ -112,10 +111,9 @@ class Speedup:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Two exact numbers compared; without a ratio where the second is zero.
+    """A comparison of two exact numbers; without a ratio if the second is zero.
 
-    `equal` is None, and the label "no interval", where a side's own values differ: then `base`
-    and `opt` are its means.
+    If a side's own values differ, `equal` is None, the label is "no interval", and `base` and `opt` are means.
     """
 
     label: Label
@@ -135,12 +133,12 @@ def speedup(
     noise: Noise | None = None,
     paired: Pairing | None = None,
 ) -> Speedup:
-    """`mean(base) / mean(opt)` with the interval that the number of runs and steps supports.
+    """Compute `mean(base) / mean(opt)` with the interval that the number of runs and steps supports.
 
-    Values are per step, in order, positive, lower is better; ranks are reduced before. Several runs:
-    t on log run means (Welch from four a side on, else one pooled spread). One run each: t on the
-    log ratio of means with steps counted by their lag-1 correlation. Where a side is one run the interval is
-    widened to the A/A noise, if at least four runs were calibrated. `paired` is only for what was declared to be pairs.
+    Values are per step, in order, positive, lower is better; ranks are already reduced. Several runs: t on log run means
+    (Welch from four per side, else one pooled spread). One run each: t on the log ratio of means, with steps counted by their
+    lag-1 correlation. If a side has one run, the interval is widened to the A/A noise, given at least four calibrated runs.
+    Use `paired` only for declared pairs.
 
     >>> found = speedup([[10.2, 10.4, 10.1, 10.6, 10.3]], [[9.1, 9.3, 9.0, 9.2, 9.4]])
     >>> f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] {found.label}"
@@ -189,7 +187,7 @@ def speedup(
 
 
 def _pair_spread(side: Side, design: Design, terms: Terms) -> float | None:
-    """The spread of the difference of one pair; None where no pairs were compared."""
+    """Compute the spread of the difference of one pair; None if no pairs were compared."""
     pairs = {"paired steps": side.steps, "paired runs": side.runs}.get(design)
     if pairs is None:
         return None
@@ -197,9 +195,9 @@ def _pair_spread(side: Side, design: Design, terms: Terms) -> float | None:
 
 
 def exact(base: Runs, opt: Runs) -> Exact:
-    """Equality and difference of numbers that do not vary: bytes, counts, operations.
+    """Compare numbers that do not vary: bytes, counts, operations.
 
-    Each side's values (of any sign) have to be the same in all its steps and runs.
+    Each side's values (of any sign) must be the same in all its steps and runs.
 
     >>> exact([[512, 512]], [[384]]).difference
     -128.0
@@ -226,7 +224,7 @@ def _exact(
     equal: bool | None,
     footnotes: tuple[Footnote, ...],
 ) -> Exact:
-    """The numbers of both sides with their difference and ratio."""
+    """Build the result from the numbers of both sides."""
     return Exact(
         label=label,
         equal=equal,
@@ -239,7 +237,7 @@ def _exact(
 
 
 def _design(sides: tuple[list[Floats], list[Floats]], paired: Pairing | None) -> Design:
-    """How the sides are compared; a ValueError where declared pairs do not fit."""
+    """Choose the comparison design; raise ValueError if declared pairs do not fit."""
     base, opt = sides
     if paired == "run":
         if len(base) != len(opt):
@@ -257,7 +255,7 @@ def _design(sides: tuple[list[Floats], list[Floats]], paired: Pairing | None) ->
 
 
 def _label(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
-    """What the interval of this design is called before noise widens it."""
+    """Label the interval of this design, before noise widens it."""
     base, opt = sides
     if design == "runs":
         few = min(len(base), len(opt)) < WELCH_FROM
@@ -271,7 +269,7 @@ def _label(sides: tuple[list[Floats], list[Floats]], design: Design) -> Label:
 
 
 def _log_ratio(sides: tuple[list[Floats], list[Floats]]) -> float:
-    """The log ratio of what has no interval."""
+    """Compute the log ratio of sides without an interval."""
     base, opt = (float(np.mean([np.log(part.mean()) for part in parts])) for parts in sides)
     return base - opt
 
@@ -279,7 +277,7 @@ def _log_ratio(sides: tuple[list[Floats], list[Floats]]) -> float:
 def _spreads(
     sides: tuple[list[Floats], list[Floats]], label: Label, terms: Terms | None
 ) -> tuple[float | None, float | None]:
-    """The spread of one unit on each side; None where unknown, or where pairs were compared."""
+    """Compute the spread of one unit on each side; None if unknown, or if pairs were compared."""
     if terms is not None and label == "run-to-run (equal spread assumed)":
         shared = float(np.sqrt(terms.variance / sum(1 / len(parts) for parts in sides)))
         return shared, shared
@@ -293,7 +291,7 @@ def _spreads(
 
 
 def _side(parts: list[Floats], spread: float | None) -> Side:
-    """One side in numbers."""
+    """Summarize one side."""
     steps = np.concatenate(parts)
     return Side(
         runs=len(parts),
@@ -306,7 +304,7 @@ def _side(parts: list[Floats], spread: float | None) -> Side:
 
 
 def _footnotes(first: Side, second: Side, design: Design, noise: Noise | None) -> list[Footnote]:
-    """What a reader has to know about how little was measured."""
+    """List the caveats about how little was measured."""
     notes: list[Footnote] = []
     if "steps" in design:
         fewest = min(first.steps, second.steps)
@@ -328,9 +326,9 @@ def _footnotes(first: Side, second: Side, design: Design, noise: Noise | None) -
 def _with_interval(
     comparison: Speedup, label: Label, sides: tuple[list[Floats], list[Floats]], terms: Terms
 ) -> Speedup:
-    """The comparison with its interval, or with the footnote that says why there is none.
+    """Add the interval to a comparison, or the footnote that explains its absence.
 
-    Noise of runs is wider than that of the terms or it is not used: the wider half-width stands.
+    The half-width is the widest of the spreads, so calibrated noise counts only if it is wider than the terms.
     """
     noise = None if comparison.noise is None else (comparison.noise.sd, comparison.noise.df)
     all_spreads = spreads_of(*sides, comparison.design, terms, noise)

@@ -1,4 +1,4 @@
-"""Two shapes that a test for steady growth misses: equal rises every so many points, and growth that slows down."""
+"""Two shapes that a test for steady growth misses: equal rises at regular intervals, and growth that slows down."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tracekit.model.stats.trend import Growth, Label, Limits
 Floats = npt.NDArray[np.float64]
 
 LEAST_RISES = 3
-"""Two equal jumps a period apart happen by chance, a third in its place hardly ever."""
+"""Minimum number of rises: two equal jumps one period apart happen by chance, a third hardly ever."""
 
 EQUAL = 0.25
-"""Rises differ from their mean by at most this share of it."""
+"""Maximum deviation of a rise from the mean rise, as a share of it."""
 
 APART = 1.5
-"""Two treads lie so many times further apart than the points of one: those of a slope do not."""
+"""Minimum gap between two treads relative to the range within one; a slope does not reach it."""
 
 LEAST_BENT = 5
-"""Fewer points do not tell a bend from noise."""
+"""Minimum number of points that separate a bend from noise."""
 
 SLOWS = 0.01
-"""The chance of such a bend in a straight line with noise, below which growth slows down."""
+"""Significance level of a bend: the chance that a straight line with noise shows one."""
 
 FLATTER = 0.75
-"""Growth that ends less steep than this share of how it began is clearly flatter, and may be ending."""
+"""Ratio of final to initial slope below which growth is clearly flatter and may be ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class Staircase:
 
     @property
     def per_point(self) -> float:
-        """What that makes of each point."""
+        """Mean rise per point."""
         return self.height / self.every
 
 
 def staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | None:
-    """The stairs that a series climbs, of three or more equal rises of more than `least` in all; None of any other.
+    """Find three or more equal rises of more than `least` in total at regular intervals; None if there are none.
 
-    Between rises the series is level, and no rise is left out: what happens in every second, third … step does
-    that (an evaluation, a checkpoint). Of several periods that fit the shortest counts.
+    The series is level between rises, and no rise is missing: the cause acts in every second, third … step (an evaluation, a
+    checkpoint). The shortest period that fits wins.
 
     >>> staircase([0, 0, 4, 4, 4, 8, 8, 8, 12])
     Staircase(every=3, height=4.0, count=3)
@@ -59,7 +59,7 @@ def staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | No
     True
     """
     ys = np.asarray(y, np.float64)
-    # The first rise is before point 1 at the earliest, the last before the last point.
+    # The first rise comes before point 1 at the earliest, the last before the last point.
     longest = (len(ys) - 2) // (LEAST_RISES - 1)
     climbed = (
         stairs
@@ -71,7 +71,7 @@ def staircase(y: Sequence[float] | Floats, least: float = 0.0) -> Staircase | No
 
 
 def _climbed(ys: Floats, period: int, first: int) -> Staircase | None:
-    """The stairs with rises before point `first` and every `every` points from there."""
+    """Fit stairs with rises before point `first` and every `period` points from there; None if they do not fit."""
     edges = [0, *range(first, len(ys), period), len(ys)]
     treads = [ys[begin:end] for begin, end in pairwise(edges)]
     if len(treads) <= LEAST_RISES:
@@ -86,10 +86,10 @@ def _climbed(ys: Floats, period: int, first: int) -> Staircase | None:
 
 
 def slows_down(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> bool:
-    """Whether a series that grows does so by less and less: what fills up, rather than a leak.
+    """Whether growth slows down: something fills up, rather than leaks.
 
-    A parabola through it ends clearly flatter than it begins, and fits better than a line by more than noise does
-    (the t-test of its second coefficient).
+    A fitted parabola ends clearly flatter than it begins, and fits significantly better than a line (t-test of its second
+    coefficient).
 
     >>> slows_down(range(7), [0, 8, 12, 14, 15, 15.5, 15.75]), slows_down(range(7), range(7))
     (True, False)
@@ -117,9 +117,9 @@ def shaped(
     answer: Label,
     limits: Limits,
 ) -> Label:
-    """The answer to a series of these levels at `x`, where its shape says more.
+    """Refine the label of a series by its shape.
 
-    `stairs` for what is no steady growth, `filling` for growth that slows down.
+    Growth that is not steady becomes `stairs` if it has that shape; growth that slows down becomes `filling`.
     """
     first = growth.warm_up
     if answer in ("likely", "strong"):

@@ -1,6 +1,6 @@
-"""The quantile of Student's t for one probability and degrees of freedom that need not be whole.
+"""Scalar quantile of Student's t with fractional degrees of freedom.
 
-scipy has it for arrays; to import that takes longer than to read and measure a small profile.
+scipy has it for arrays, but importing scipy takes longer than reading and measuring a small profile.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ import math
 from functools import lru_cache
 
 EXACT = 1e-15
-"""Changes below this part of a value are rounding."""
+"""Relative change below which a term is rounding."""
 
 FEW, MANY = 3, 2e3
-"""From so many degrees of freedom on, the expansion around the normal quantile is exact to twelve digits and more."""
+"""Degrees of freedom from which the expansion is a start value, and from which it is exact to twelve digits."""
 
 LAST_STEP = 1e-9
-"""Newton's step after one of this size is smaller than rounding."""
+"""Size of Newton step after which the next one is below rounding."""
 
 MAX_TERMS, MAX_STEPS = 500, 60
 
 
 @lru_cache(4096)
 def student_quantile(probability: float, df: float) -> float:
-    """The value that Student's t on `df` degrees of freedom exceeds with 1 − `probability`; NaN for none.
+    """Compute the value that Student's t on `df` degrees of freedom exceeds with probability 1 − `probability`.
+
+    NaN for invalid input.
 
     >>> round(student_quantile(0.975, 4), 6), student_quantile(0.5, 3), round(student_quantile(0.025, 1), 6)
     (2.776445, 0.0, -12.706205)
@@ -36,13 +38,13 @@ def student_quantile(probability: float, df: float) -> float:
     if probability == 1:
         return math.inf
     above = 1 - probability
-    # Of few degrees of freedom the expansion may be anything.
+    # With few degrees of freedom the expansion is useless.
     near = _expanded(above, df) if df >= FEW else 1.0
     return near if df >= MANY else _solved(above, df, near)
 
 
 def _expanded(above: float, df: float) -> float:
-    """The quantile by powers of 1/df around the normal one (Abramowitz and Stegun 26.7.5)."""
+    """Expand the quantile in powers of 1/df around the normal one (Abramowitz and Stegun 26.7.5)."""
     from statistics import NormalDist
 
     z = -NormalDist().inv_cdf(above)
@@ -60,9 +62,9 @@ def _expanded(above: float, df: float) -> float:
 
 
 def _solved(above: float, df: float, near: float) -> float:
-    """The quantile by Newton's steps from `near`, on the logarithms of the tail and of t.
+    """Solve for the quantile by Newton's method from `near`, on the logarithms of the tail and of t.
 
-    There the tail bends one way only, so that no step can miss for good.
+    The log tail is concave there, so the steps converge.
     """
     target, log_scale = math.log(above), _log_scale(df)
     log_t = math.log(near)
@@ -78,7 +80,10 @@ def _solved(above: float, df: float, near: float) -> float:
 
 
 def _tail(t: float, df: float, log_scale: float) -> float:
-    """The probability above t > 0: ½ I(df / (df + t²); df/2, ½), by the continued fraction that converges faster."""
+    """Compute the probability above t > 0 by the continued fraction that converges faster.
+
+    ½ I(df / (df + t²); df/2, ½).
+    """
     a, ratio = df / 2, t * (t / df)
     log_x = -math.log1p(ratio)
     log_y = math.log(ratio) + log_x
@@ -90,7 +95,7 @@ def _tail(t: float, df: float, log_scale: float) -> float:
 
 
 def _continued_fraction(a: float, b: float, x: float) -> float:
-    """What the incomplete beta function is beside x^a (1−x)^b / (a B(a, b)), by Lentz's method."""
+    """Evaluate the incomplete beta function divided by x^a (1−x)^b / (a B(a, b)), by Lentz's method."""
     lower = 1 / (1 - (a + b) * x / (a + 1))
     upper, value = 1.0, lower
     for m in range(1, MAX_TERMS):
@@ -107,11 +112,11 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
 
 
 def _log_scale(df: float) -> float:
-    """The logarithm of the density of Student's t at 0: Γ((df+1)/2) / (Γ(df/2) √(df π))."""
+    """Compute the log density of Student's t at 0: Γ((df+1)/2) / (Γ(df/2) √(df π))."""
     a = df / 2
     if a < 40:
         ratio = math.lgamma(a + 0.5) - math.lgamma(a)
-    else:  # the two are too near for their difference
+    else:  # the two are too close for their difference
         inverse = 1 / a
         series = 1 / 8 - inverse**2 * (1 / 192 - inverse**2 * (1 / 640 - inverse**2 * 17 / 14336))
         ratio = math.log(a) / 2 - inverse * series

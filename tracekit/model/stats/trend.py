@@ -1,4 +1,4 @@
-"""Does a short series grow? Slope, Mann-Kendall tests, and the label that they support together."""
+"""Growth of a short series: Theil-Sen slope, Mann-Kendall tests, and the label they support together."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ Floats = npt.NDArray[np.float64]
 Label = Literal[
     "too few", "flat", "none", "saturating", "shift", "filling", "stairs", "likely", "strong"
 ]
-"""`label` gives all but two: `filling` grows by less and less, `stairs` by as much every so many points."""
+"""Labels of growth.
+
+The function `label` returns all but two: `filling` (growth that slows down) and `stairs` (equal rises at regular
+intervals).
+"""
 
 GROWS = ("stairs", "likely", "strong")
-"""What is growth that nothing speaks against."""
+"""Labels of growth without counter-evidence."""
 
 MAX_POINTS = 1_000
-"""Most points that are compared pair by pair; longer series are thinned evenly."""
+"""Maximum number of points compared pairwise; longer series are thinned evenly."""
 
 EXACT_UP_TO = 10
-"""So many points without ties get the exact distribution of Kendall's S."""
+"""Maximum number of points, without ties, for which the exact distribution of Kendall's S is used."""
 
 DETECTABLE = 18.0
 """Slopes above this many residual deviations over points^1.5 are found in 80 % of simulated series."""
@@ -36,7 +40,7 @@ DETECTABLE = 18.0
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """The median slope of all pairs of points, its interval, and of how many points it is."""
+    """The median slope of all pairs of points, its interval, and the number of points."""
 
     per_x: float
     low: float
@@ -46,7 +50,7 @@ class Slope:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What growth has to reach: `slope` per x (and as a share of the level), `flat` the range that is none."""
+    """Thresholds of growth: `slope` per x (and as a share of the level), and `flat`, the range that counts as flat."""
 
     min_count: int
     slope: float
@@ -59,11 +63,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a series shows once its first `warm_up` points are left out.
+    """Evidence for growth of a series after its first `warm_up` points.
 
-    `p` is one-sided (None where untested), `p_shift` that of growth beside the best single level
-    shift, `shift` where (the first x of the new level) and by how much that is, `rising` whether thirds and the late half keep growing, `detectable` the least slope that
-    would have been found.
+    `p` is one-sided (None if untested). `p_shift` is the p of growth next to the best single level shift, and `shift` is (first
+    x of the new level, size). `rising` means that thirds and the late half keep growing. `detectable` is the smallest slope
+    that would have been found.
     """
 
     slope: Slope | None
@@ -79,7 +83,7 @@ class Growth:
 
 
 def theil_sen(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Slope | None:
-    """The median of the slopes between all pairs, with Sen's 90 % interval; None without two distinct x.
+    """Compute the median slope of all pairs, with Sen's 90 % interval; None without two distinct x.
 
     >>> theil_sen([0, 1, 2], [0, 2, 5])
     Slope(per_x=2.5, low=2.0, high=3.0, count=3)
@@ -98,7 +102,7 @@ def theil_sen(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Slope
 
 
 def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Limits) -> Growth:
-    """The evidence for steady growth of `y` over `x`, both in order; see `label` for what it amounts to."""
+    """Collect the evidence for steady growth of `y` over `x`, both in order; `label` interprets it."""
     xs, ys = _thin(x, y)
     if len(xs) < limits.min_count:
         return Growth(theil_sen(xs, ys))
@@ -110,7 +114,7 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
         return Growth(slope, warm_up)
     residuals = ys - slope.per_x * xs
     deviation = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
-    # What three does not divide belongs to the middle: the outer thirds stay apart.
+    # A remainder of the division by three goes to the middle third, so that the outer thirds stay apart.
     third = len(ys) // 3
     parts = (ys[:third], ys[third : len(ys) - third], ys[len(ys) - third :])
     thirds = [float(np.median(part)) for part in parts]
@@ -134,7 +138,7 @@ def growth(x: Sequence[float] | Floats, y: Sequence[float] | Floats, limits: Lim
 
 
 def _detectable(deviation: float, ys: Floats, limits: Limits) -> float:
-    """The least slope that 4 of 5 such series show: beyond their noise, and beyond what is no growth by the limits."""
+    """Compute the smallest slope that 4 of 5 such series would show, beyond their noise and the limits."""
     enough = max(limits.slope, limits.slope_ratio * abs(float(np.median(ys))))
     count = float(len(ys))
     noise = DETECTABLE * deviation / (count * math.sqrt(count))
@@ -142,7 +146,7 @@ def _detectable(deviation: float, ys: Floats, limits: Limits) -> float:
 
 
 def least_squares(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float | None:
-    """The slope of the line with the least squares; None without two distinct x. No evidence of growth by itself.
+    """Compute the least-squares slope; None without two distinct x. Not evidence of growth by itself.
 
     >>> least_squares([0, 1, 2], [0, 2, 4])
     2.0
@@ -155,7 +159,7 @@ def least_squares(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> f
 
 
 def label(growth: Growth, limits: Limits, p: float | None = None) -> Label:
-    """What the evidence amounts to, with `p` in place of its own where several series were tested."""
+    """Choose the label that the evidence supports; `p` replaces its own if several series were tested."""
     if p is None:
         p = growth.p
     slope, p_shift, late_slope = growth.slope, growth.p_shift, growth.late_slope
@@ -173,12 +177,12 @@ def label(growth: Growth, limits: Limits, p: float | None = None) -> Label:
 
 
 def _rises_enough(growth: Growth, slope: float, limits: Limits) -> bool:
-    """Whether a series rises to its end, by as much as matters."""
+    """Whether a series rises to its end, by at least the threshold."""
     return growth.rising and slope >= max(limits.slope, limits.slope_ratio * abs(growth.level))
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """The p values corrected for how many were looked at (Holm), in the order given.
+    """Adjust p values for multiple comparisons (Holm), in the given order.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -192,7 +196,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _thin(x: Any, y: Any) -> tuple[Floats, Floats]:
-    """Both as floats, thinned evenly where there are too many."""
+    """Convert both to floats, thinned evenly if there are too many."""
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(xs) > MAX_POINTS:
         places = np.linspace(0, len(xs) - 1, MAX_POINTS).round().astype(np.int64)
@@ -202,19 +206,19 @@ def _thin(x: Any, y: Any) -> tuple[Floats, Floats]:
 
 @lru_cache(8)
 def _pairs(count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(the first, the second) of all pairs of so many; the series of a thousand ranks are as long as one another."""
+    """List the first and second index of all pairs; cached, because the series of a thousand ranks have equal lengths."""
     first, second = np.triu_indices(count, 1)
     return first, second
 
 
 def _score(y: Floats) -> int:
-    """Kendall's S: pairs that rise less pairs that fall."""
+    """Compute Kendall's S: the number of rising pairs minus that of falling pairs."""
     first, second = _pairs(len(y))
     return int(np.sign(y[second] - y[first]).sum())
 
 
 def _variance(y: Floats) -> float:
-    """The variance of S without a trend, with the correction for ties."""
+    """Compute the variance of S without a trend, corrected for ties."""
     n = len(y)
     ties = Counter(y.tolist()).values()
     scaled = n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)
@@ -222,7 +226,7 @@ def _variance(y: Floats) -> float:
 
 
 def _tail(score: float, variance: float) -> float:
-    """One-sided p of a score at least so high, by the normal distribution with continuity."""
+    """Compute the one-sided p of a score at least this high, by the normal distribution with continuity correction."""
     if variance <= 0:
         return 1.0
     z = (score - np.sign(score)) / sqrt(variance)
@@ -230,7 +234,7 @@ def _tail(score: float, variance: float) -> float:
 
 
 def _kendall(y: Floats) -> float:
-    """One-sided p of the Mann-Kendall test: exact for few points without ties."""
+    """Compute the one-sided p of the Mann-Kendall test: exact for few points without ties."""
     score, n = _score(y), len(y)
     if n > EXACT_UP_TO or len(np.unique(y)) < n:
         return _tail(score, _variance(y))
@@ -242,9 +246,9 @@ def _kendall(y: Floats) -> float:
 
 
 def _hamed_rao(y: Floats, residuals: Floats) -> float:
-    """One-sided p with the variance raised by what the detrended ranks repeat over lags 1 to 3."""
+    """Compute the one-sided p with the variance inflated by autocorrelation of the detrended ranks over lags 1 to 3."""
     n = len(y)
-    # Equal residuals share a rank: those of a perfect line do not repeat, they are no noise at all.
+    # Equal residuals share a rank: those of a perfect line are not noise, and not autocorrelated.
     _, place, equal = np.unique(residuals, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(equal) - (equal - 1) / 2)[place]
     ranks -= ranks.mean()
@@ -260,7 +264,7 @@ def _hamed_rao(y: Floats, residuals: Floats) -> float:
 
 
 def _best_split(y: Floats) -> int:
-    """Where the single level shift with the least squares begins (segments of ≥ 3 points); 0 where there is none."""
+    """Find the start of the least-squares single level shift (segments of ≥ 3 points); 0 if there is none."""
     n = len(y)
     if n < 6:
         return 0
@@ -272,7 +276,7 @@ def _best_split(y: Floats) -> int:
 
 
 def _beside_a_shift(y: Floats, split: int) -> float:
-    """One-sided p of growth within the two segments of a level shift."""
+    """Compute the one-sided p of growth within the two segments of a level shift."""
     if not split:
         return _kendall(y)
     parts = (y[:split], y[split:])

@@ -1,4 +1,4 @@
-"""What may be said of a comparison in one of four words?"""
+"""The verdict of a comparison: one of four words."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ CAPS: dict[Cap, str] = {
     "chance": "equal sides may seem as far apart by chance, with runs so few or steps so uneven",
     "many comparisons": "among so many comparisons this may be chance",
 }
-"""Why a verdict may be weaker than its interval."""
+"""Reasons why a verdict may be weaker than its interval."""
 
 LEAST_EFFECT = 0.03
-"""Changes up to this share do not matter, unless the caller says otherwise."""
+"""Default share up to which changes do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The word for a comparison, and what it rests on.
+    """The word for a comparison, and its evidence.
 
-    `uncapped` is the word of the interval alone and `caps` why it may not be said. `effect` is the
-    change that had to be exceeded as a share (0.03 = 3 %). `worse` is the change for the worse on
-    the log scale (below 0: for the better). `p` is two-sided: of a change beyond `effect` seen where
-    none is; None without an interval.
+    `uncapped` is the word of the interval alone, and `caps` are the reasons why it is not given. `effect` is the share that a
+    change had to exceed (0.03 = 3 %). `worse` is the log change for the worse (below 0: for the better). `p` is the two-sided
+    probability of seeing such a change beyond `effect` without one; None without an interval.
     """
 
     word: Word
@@ -59,12 +58,12 @@ def verdict(
     better: Better = "lower",
     assume_independent_steps: bool = False,
 ) -> Verdict:
-    """The word for a comparison: its whole interval beyond ±δ, or inside, or neither.
+    """Choose the word for a comparison: its whole interval beyond ±δ, inside, or neither.
 
-    δ is `ln(1 + min_effect)`, at least the spread of calibrated runs. A side of one run without A/A
-    noise stays inconclusive unless its steps are declared to stand for runs; two steps of one run
-    always do, and so does a comparison without an interval. A change has to be larger as well than
-    what equal sides seem to differ by once in 250 comparisons (`certainty.least_certain`).
+    δ is `ln(1 + min_effect)`, at least the spread of calibrated runs. A side with one run and no A/A noise stays inconclusive
+    unless its steps are declared independent. Two steps of one run are always inconclusive, and so is a comparison without
+    an interval. A change must also exceed the difference that equal sides show once in 250 comparisons
+    (`certainty.least_certain`).
 
     >>> from tracekit.model.stats.speedup import speedup
     >>> verdict(speedup([[10, 11, 10, 11, 10]] * 2, [[20, 21, 20, 21, 20]] * 2)).word
@@ -99,8 +98,9 @@ def verdict(
 
 
 def together(verdicts: Sequence[Verdict], *, level: float = 0.95) -> tuple[Verdict, ...]:
-    """Verdicts that stand side by side, in order: a change that Holm's correction does not leave
-    is inconclusive. Ones without an interval are no part of the family.
+    """Correct verdicts shown together by Holm's method: changes that do not survive become inconclusive.
+
+    The order is kept. Comparisons without an interval are not part of the family.
     """
     adjusted = iter(holm([judgement.p for judgement in verdicts if judgement.p is not None]))
     corrected = []
@@ -115,13 +115,13 @@ def together(verdicts: Sequence[Verdict], *, level: float = 0.95) -> tuple[Verdi
 
 
 def threshold(comparison: Speedup, min_effect: float) -> float:
-    """δ on the log scale: what matters, and at least the spread of calibrated runs."""
+    """Compute δ on the log scale: the least effect, and at least the spread of calibrated runs."""
     delta = _log_effect(min_effect)
     return delta if comparison.noise is None else max(delta, comparison.noise.sd)
 
 
 def why_capped(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap, ...]:
-    """Why no word of the interval may be said, whichever it is."""
+    """List the reasons why no word of the interval can be given, whichever it is."""
     caps: list[Cap] = []
     steps = "steps" in comparison.design
     if steps and min(comparison.base.steps, comparison.opt.steps) < 3:
@@ -135,7 +135,7 @@ def why_capped(comparison: Speedup, assume_independent_steps: bool) -> tuple[Cap
 
 
 def _sign(better: Better) -> int:
-    """1 where a rise is for the worse, −1 where it is for the better."""
+    """Map the better direction to 1 if a rise is for the worse, −1 if it is for the better."""
     signs = {"lower": 1, "higher": -1}
     if better not in signs:
         raise ValueError(f"better is 'lower' or 'higher', not {better!r}")
@@ -143,7 +143,7 @@ def _sign(better: Better) -> int:
 
 
 def _log_effect(effect: float) -> float:
-    """δ on the log scale; a ValueError for a share that is none."""
+    """Convert an effect to the log scale; raise ValueError if it is not a valid share."""
     if not (isfinite(effect) and effect >= 0):
         raise ValueError(f"the least effect cannot be {effect}")
     return log1p(effect)

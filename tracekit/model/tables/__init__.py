@@ -1,6 +1,6 @@
-"""The tables: every one declared as data, those that one question fills in the file of that question.
+"""The registry of tables. Each is declared as data; tables filled by one question are declared with that question.
 
-What readers fill, what several questions fill, and the columns that several tables have stand here.
+Declared here: tables filled by readers, tables filled by several questions, and columns that several tables share.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ RAW: tuple[Table, ...] = (*raw.TABLES, *snapshots.TABLES)
 ASKED_COLUMNS = frozenset(
     name for table in RAW for name, column in table.columns.items() if column.nullable
 ) - {"pid", "tid"}
-"""The columns of them that rows may lack and that questions read: in place of pid and tid they read `thread`."""
+"""Nullable raw columns that questions may request; instead of pid and tid they use `thread`."""
 
 ARGS = raw.ARGS
 
 SHARED: tuple[Table, ...] = (*shared.TABLES, *slots.TABLES)
-"""The measured tables that are of no question alone; `analyses.measured_tables` gives all."""
+"""Measured tables that belong to no single question; `analyses.measured_tables` lists all."""
 
 _BY_NAME = {table.name: table for table in (*RAW, *SHARED)}
 
 TABLES: Mapping[str, Table] = _BY_NAME
-"""The tables by name: those declared here, and those of the questions that have been loaded."""
+"""All tables by name: those declared here, and those of loaded questions."""
 
 
 def declare(table: Table) -> None:
-    """Nothing; a measured table that stands with the question that fills it is known from now on.
+    """Register a measured table that is declared with the question that fills it.
 
-    Raises `SchemaError` where another table has its name, or it does not begin with the keys.
+    Raises `SchemaError` if another table has its name, or if it does not begin with the key columns.
     """
     namesake = TABLES.get(table.name, table)
     if (namesake.row, dict(namesake.columns)) != (table.row, dict(table.columns)):

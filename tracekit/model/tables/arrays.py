@@ -1,7 +1,7 @@
-"""The columns of a table as bare arrays: what measuring gives, what travels between processes, folds and is put together.
+"""Table columns as bare arrays, the form in which measured tables are made, transferred, folded and concatenated.
 
-A pandas frame of twenty columns takes longer to make than most small measured tables take to measure: it is
-made where a question judges, or a person looks.
+Making a pandas frame of twenty columns takes longer than measuring most small tables, so frames are made only for rules
+and for users.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from tracekit.model.records import dataclass
 Ints = npt.NDArray[np.int64]
 
 OBJECT = np.dtype(object)
-"""The type of texts in frames that are judged; pandas takes its time to tell what `object` is."""
+"""dtype of texts in frames for rules; pandas is slow to resolve `object`."""
 
 AS_THEY_ARE = "biufO"
-"""The kinds of numpy arrays that a frame holds as they are."""
+"""Kinds of numpy arrays that a frame stores without conversion."""
 
 FEW_ROWS = 2000
-"""Of so few rows the columns of a frame are copied into one block of each type."""
+"""Row count up to which the columns of a frame are copied into one block per dtype."""
 
 FEW_TEXTS = 64
-"""So many texts are few: the type of a categorical of them is kept."""
+"""Cache the CategoricalDtype of columns with at most this many texts."""
 
 
-# These two are not to be changed either; frozen they would take twice as long to make, and a file makes thousands.
+# Coded and Nullable are immutable by convention: making frozen ones takes twice as long, and a file makes thousands.
 @dataclass(slots=True, eq=False)
 class Coded:
-    """Texts by their number in `texts`; the code -1 is missing."""
+    """Texts as codes into `texts`; code -1 is missing."""
 
     codes: npt.NDArray[Any]
     texts: tuple[str, ...]
 
     def __len__(self) -> int:
-        """The number of values."""
+        """Count the values."""
         return len(self.codes)
 
 
 @dataclass(slots=True, eq=False)
 class Nullable:
-    """Numbers, and which of them are missing."""
+    """Numbers with a mask of missing values."""
 
     values: npt.NDArray[Any]
     missing: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
-        """The number of values."""
+        """Count the values."""
         return len(self.values)
 
 
@@ -68,7 +68,7 @@ AnyArray = TypeVar("AnyArray", bound=npt.NDArray[Any] | Coded | Nullable)
 
 
 def at_rows(array: AnyArray, rows: Any) -> AnyArray:
-    """The array at these rows: numbers of rows, a mask, or a slice."""
+    """Select rows of an array by indices, mask or slice."""
     of_rows: Any
     if isinstance(array, np.ndarray):
         of_rows = array[rows]
@@ -80,12 +80,12 @@ def at_rows(array: AnyArray, rows: Any) -> AnyArray:
 
 
 def all_at_rows(arrays: Mapping[str, Array], rows: Any) -> dict[str, Any]:
-    """Equally long arrays at these rows."""
+    """Select rows of equally long arrays."""
     return {name: at_rows(array, rows) for name, array in arrays.items()}
 
 
 def holds(array: Array, value: str | int | None) -> npt.NDArray[np.bool_]:
-    """Which rows hold this value; None is a missing one.
+    """Mask the rows equal to a value; None selects missing ones.
 
     >>> holds(Coded(np.array([0, -1, 1]), ("gen", "ref")), "ref").tolist()
     [False, False, True]
@@ -101,13 +101,13 @@ def holds(array: Array, value: str | int | None) -> npt.NDArray[np.bool_]:
 
 
 SourceRows = tuple[tuple[str | int | None, ...], int]
-"""The values of the key columns of one source, and how many rows that follow each other are of it."""
+"""Key-column values of one source, and its number of consecutive rows."""
 
 
 class Keyed(Mapping[str, Array]):
-    """Measured columns, and before them the key columns of the sources of all rows: made where somebody looks at them.
+    """Measured columns preceded by the key columns of their sources, which are made on access.
 
-    `kinds` are the names and types of the key columns, `Int64` or `category`; `sources` have at least one row each.
+    `kinds` maps the key columns to their types, `Int64` or `category`; each of `sources` has at least one row.
     """
 
     __slots__ = ("_made", "kinds", "measured", "sources")
@@ -115,12 +115,12 @@ class Keyed(Mapping[str, Array]):
     def __init__(
         self, kinds: Mapping[str, str], sources: tuple[SourceRows, ...], measured: dict[str, Array]
     ) -> None:
-        """Of the sources of all rows in their order, and as long arrays."""
+        """Store the sources of all rows in order, and equally long measured arrays."""
         self.kinds, self.sources, self.measured = kinds, sources, measured
         self._made: dict[str, Coded | Nullable] = {}
 
     def __getitem__(self, name: str) -> Array:
-        """The array of one column."""
+        """Get the array of one column."""
         if name in self.measured:
             return self.measured[name]
         if name not in self._made:
@@ -128,29 +128,29 @@ class Keyed(Mapping[str, Array]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names of all columns in order."""
+        """Iterate over the names of all columns in order."""
         return chain(self.kinds, self.measured)
 
     def __len__(self) -> int:
-        """The number of columns."""
+        """Count the columns."""
         return len(self.kinds) + len(self.measured)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a column of this name; none is made to know it."""
+        """Check whether there is a column of this name, without making it."""
         return name in self.measured or name in self.kinds
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled without the columns that were made."""
+        """Pickle without the key columns that were made."""
         return Keyed, (self.kinds, self.sources, self.measured)
 
     def types(self) -> Iterator[tuple[str, str]]:
-        """The name and the type of every column."""
+        """Yield the name and type of every column."""
         yield from self.kinds.items()
         for name, array in self.measured.items():
             yield name, dtype_of(array)
 
     def where(self, is_kept: npt.NDArray[np.bool_]) -> Keyed:
-        """The rows for which `is_kept` holds."""
+        """Select the rows of a mask."""
         ends = np.cumsum(np.array([length for _, length in self.sources], np.int64))
         kept = np.diff(np.cumsum(is_kept)[ends - 1], prepend=0).tolist()
         pairs = zip(self.sources, kept, strict=True)
@@ -158,7 +158,7 @@ class Keyed(Mapping[str, Array]):
         return Keyed(self.kinds, sources, all_at_rows(self.measured, is_kept))
 
     def _key(self, name: str) -> Coded | Nullable:
-        """The column of one key."""
+        """Make one key column."""
         place = list(self.kinds).index(name)
         values: list[Any] = [of_source[place] for of_source, _ in self.sources]
         lengths = np.array([length for _, length in self.sources], np.int64)
@@ -173,26 +173,26 @@ class Keyed(Mapping[str, Array]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Rows of one table: equally long arrays by the names of the columns, in the order of the table."""
+    """Rows of one table: equally long arrays by column name, in the order of the table."""
 
     length: int
     arrays: Mapping[str, Array]
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Count the rows."""
         return self.length
 
     def __getitem__(self, name: str) -> Array:
-        """The array of one column."""
+        """Get the array of one column."""
         return self.arrays[name]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The texts that a column may hold; none of other columns."""
+        """Get the texts that a column may contain; empty for other columns."""
         array = self.arrays[name]
         return array.texts if isinstance(array, Coded) else ()
 
     def where(self, is_kept: npt.NDArray[np.bool_]) -> Columns:
-        """The rows for which `is_kept` holds."""
+        """Select the rows of a mask."""
         arrays: Mapping[str, Array]
         if isinstance(self.arrays, Keyed):
             arrays = self.arrays.where(is_kept)
@@ -201,11 +201,11 @@ class Columns:
         return Columns(int(np.count_nonzero(is_kept)), arrays)
 
     def frame(self) -> pd.DataFrame:
-        """A pandas frame of these rows; it shares the arrays where pandas can. Texts are categories."""
+        """Make a pandas frame, sharing the arrays where pandas can; texts are categories."""
         return framed({name: for_pandas(array) for name, array in self.arrays.items()}, self.length)
 
     def judged(self) -> pd.DataFrame:
-        """The frame that questions judge: texts are objects, NaN where one is missing, so that missing keys group too."""
+        """Make the frame for rules: texts are objects, NaN where missing, so that missing keys group too."""
         columns = {
             name: _objects(array) if isinstance(array, Coded) else for_pandas(array)
             for name, array in self.arrays.items()
@@ -213,7 +213,7 @@ class Columns:
         return framed(columns, self.length)
 
     def renamed(self, column: str, names: Mapping[str, str]) -> Columns:
-        """The same rows with other texts in a column, for those that have another name."""
+        """Replace texts of a column by their new names."""
         array = self.arrays[column]
         assert isinstance(array, Coded), "only texts are renamed"
         texts = tuple(names.get(text, text) for text in array.texts)
@@ -221,22 +221,22 @@ class Columns:
 
     @staticmethod
     def of(frame: pd.DataFrame) -> Columns:
-        """The columns of a frame."""
+        """Extract the columns of a frame."""
         return Columns(
             len(frame), {str(name): bare(column.array) for name, column in frame.items()}
         )
 
 
 class Frames(Mapping[str, pd.DataFrame]):
-    """Tables as frames, each made where one is first asked for."""
+    """Tables as frames, each made on first access."""
 
     def __init__(self, tables: Mapping[str, Columns | pd.DataFrame]) -> None:
-        """Of bare columns or frames."""
+        """Store bare columns or frames."""
         self._tables = dict(tables)
         self._frames: dict[str, pd.DataFrame] = {}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """The frame of one table."""
+        """Get the frame of one table."""
         table = self._tables[name]
         if isinstance(table, pd.DataFrame):
             return table
@@ -245,30 +245,30 @@ class Frames(Mapping[str, pd.DataFrame]):
         return self._frames[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the tables."""
+        """Iterate over the names of the tables."""
         return iter(self._tables)
 
     def __len__(self) -> int:
-        """The number of tables."""
+        """Count the tables."""
         return len(self._tables)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a table of this name."""
+        """Check whether there is a table of this name."""
         return name in self._tables
 
     def as_given(self) -> Mapping[str, Columns | pd.DataFrame]:
-        """The tables without a frame made."""
+        """Get the tables without making frames."""
         return self._tables
 
 
 def _objects(array: Coded) -> npt.NDArray[np.object_]:
-    """The texts of every row."""
+    """Expand the texts to an object array."""
     by_code: npt.NDArray[np.object_] = np.array([*array.texts, np.nan], object)
     return by_code.take(array.codes)
 
 
 def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
-    """The frame of these arrays of numpy or pandas, of the types they have; they are shared, or copied where rows are few."""
+    """Make a frame of numpy or pandas arrays without conversion; data is shared, or copied if there are few rows."""
     blocks = [_block(array, length) for array in arrays.values()]
     if _of_blocks is not None and blocks and not any(block is None for block in blocks):
         names, places = _named(tuple(arrays))
@@ -277,7 +277,7 @@ def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
             placed = _together(placed)
         frame: pd.DataFrame = _of_blocks(placed, pd.RangeIndex(length), names)
         return frame
-    # Said outright for texts, whose type pandas would guess.
+    # Explicit for texts, whose dtype pandas would guess.
     typed = {
         name: pd.Index(array, dtype=OBJECT, copy=False) if array.dtype == OBJECT else array
         for name, array in arrays.items()
@@ -286,7 +286,7 @@ def framed(arrays: Mapping[Any, Any], length: int) -> pd.DataFrame:
 
 
 def _frames_of_blocks() -> Any:
-    """What makes a frame of the arrays of its columns as they are, in a third of the time; None before pandas 3."""
+    """Import the pandas function that makes a frame from arrays in a third of the time; None before pandas 3."""
     try:
         return import_module("pandas.api.internals").create_dataframe_from_blocks
     except ImportError:
@@ -297,7 +297,7 @@ _of_blocks = _frames_of_blocks()
 
 
 def _block(array: Any, length: int) -> Any:
-    """An array as a frame holds it, of one column; None where pandas would make another of it."""
+    """Convert an array to a block of one column; None if pandas would convert it."""
     plain = np.asarray(array) if isinstance(array, np.ndarray | NumpyExtensionArray) else None
     if plain is not None and plain.dtype.kind in AS_THEY_ARE:
         return plain.reshape(1, length)
@@ -306,7 +306,7 @@ def _block(array: Any, length: int) -> Any:
 
 
 def _together(placed: list[tuple[Any, Ints]]) -> list[tuple[Any, Ints]]:
-    """The blocks and their places, those of one type of numpy in one: pandas takes rows of each block by itself."""
+    """Merge blocks of the same numpy dtype, because pandas selects rows block by block."""
     of_pandas: list[tuple[Any, Ints]] = []
     by_type: dict[np.dtype[Any], list[tuple[Any, Ints]]] = {}
     for block, place in placed:
@@ -320,17 +320,17 @@ def _together(placed: list[tuple[Any, Ints]]) -> list[tuple[Any, Ints]]:
 
 @lru_cache(1024)
 def _named(names: tuple[Any, ...]) -> tuple[pd.Index[Any], list[Ints]]:
-    """The names of columns as a frame has them, and the place of each."""
+    """Make the column index of a frame, and the position of each column."""
     return pd.Index(list(names)), list(np.arange(len(names)).reshape(-1, 1))
 
 
 def arrays_of(frame: pd.DataFrame) -> dict[str, Any]:
-    """The columns of a frame as pandas has them, by name: what measuring gives of a table."""
+    """Get the pandas arrays of a frame by column name."""
     return {str(name): column.array for name, column in frame.items()}
 
 
 def bare(array: Any) -> Array:
-    """A pandas array as these columns hold it; any other as it is."""
+    """Convert a pandas array to the form of these columns; other arrays stay as they are."""
     if isinstance(array, pd.Categorical):
         return Coded(array.codes, tuple(array.categories.tolist()))
     if isinstance(array, pd.arrays.IntegerArray):
@@ -343,7 +343,7 @@ def bare(array: Any) -> Array:
 
 
 def dtype_of(array: Array) -> str:
-    """The name of the type that pandas has for such an array."""
+    """Get the pandas dtype name of an array."""
     if isinstance(array, Coded):
         return "category"
     if isinstance(array, Nullable):
@@ -353,12 +353,12 @@ def dtype_of(array: Array) -> str:
 
 @cache
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a type of numpy."""
+    """Get the name of a numpy dtype."""
     return str(dtype)
 
 
 def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
-    """One array of several of a kind, one after the other; texts are united, `first_texts` before the others."""
+    """Concatenate arrays of one kind; texts are merged, with `first_texts` before the others."""
     same: Sequence[Any] = parts
     if isinstance(parts[0], Coded):
         return _united(same, first_texts)
@@ -369,14 +369,14 @@ def joined(parts: Sequence[Array], first_texts: Sequence[str] = ()) -> Array:
 
 
 def stacked(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The rows of several parts with the same columns, one after the other."""
+    """Concatenate the rows of several parts with the same columns."""
     if len(parts) < 2:
         return dict(*parts)
     return {name: joined(list(map(itemgetter(name), parts))) for name in parts[0]}
 
 
 def trimmed(array: Coded) -> Coded:
-    """The same rows; the texts are those that occur, in their order.
+    """Drop unused texts and sort the others.
 
     >>> trimmed(Coded(np.array([2, -1, 0]), ("b", "c", "a")))
     Coded(codes=array([ 0, -1,  1], dtype=int8), texts=('a', 'b'))
@@ -394,7 +394,7 @@ def trimmed(array: Coded) -> Coded:
 
 
 def trimmed_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The same columns, all texts `trimmed`."""
+    """Drop unused texts of all columns, and sort the others."""
     columns = dict(arrays)
     for name, array in arrays.items():
         if isinstance(array, Coded):
@@ -403,7 +403,7 @@ def trimmed_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def all_alike(value: np.generic, length: int) -> npt.NDArray[Any]:
-    """So many times this value, in the memory of one; not to be written to. As `numpy.broadcast_to`, in a third of its time.
+    """Repeat a value in the memory of one; read-only. Like `numpy.broadcast_to` in a third of the time.
 
     >>> all_alike(np.int64(-1), 3)
     array([-1, -1, -1])
@@ -413,63 +413,63 @@ def all_alike(value: np.generic, length: int) -> npt.NDArray[Any]:
 
 @lru_cache(256, typed=True)
 def _only(value: np.generic) -> npt.NDArray[Any]:
-    """An array of this value alone."""
+    """Make a read-only array of one value."""
     array = np.array([value])
     array.setflags(write=False)
     return array
 
 
 def numbers_or_none(values: Sequence[int | None]) -> Nullable:
-    """A column of these numbers; None is missing."""
+    """Make a column of numbers; None is missing."""
     missing = np.array([value is None for value in values], np.bool_)
     return Nullable(np.array([value or 0 for value in values], np.int64), missing)
 
 
 def repeated_number(value: int | None, length: int) -> Nullable:
-    """So many rows with this number, or without one."""
+    """Repeat a number, or a missing value for None."""
     return Nullable(np.full(length, value or 0, np.int64), np.full(length, value is None))
 
 
 def repeated_text(text: str | None, length: int) -> Coded:
-    """So many rows with this text; None is missing."""
+    """Repeat a text, or a missing value for None."""
     if text is None:
         return Coded(np.full(length, -1, np.int8), ())
     return Coded(np.zeros(length, np.int8), (text,))
 
 
 def of_texts(codes: npt.NDArray[Any], texts: tuple[str, ...]) -> Any:
-    """A categorical of these codes into `texts`; code -1 is missing. For few texts: their type is kept."""
+    """Make a categorical of these codes into `texts`; code -1 is missing. The dtype is cached, so use it for few texts."""
     storage = str(pd.get_option("mode.string_storage"))
     return pd.Categorical.from_codes(codes, dtype=_dtype(texts, storage), validate=False)
 
 
 def as_text(values: Any) -> pd.Index[str]:
-    """An index of text, also when it is empty (pandas would otherwise guess its type from the values)."""
+    """Make an index of texts, also when empty (pandas would guess the dtype from the values)."""
     return pd.Index([str(value) for value in values], dtype="str")
 
 
 @lru_cache(2048)
-def _dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa: ARG001 - how texts are stored
-    """The type of a categorical of these texts: it takes longer to make than its values."""
+def _dtype(texts: tuple[str, ...], storage: str) -> pd.CategoricalDtype:  # noqa: ARG001 - part of the cache key: how pandas stores texts
+    """Make the CategoricalDtype of these texts; cached, because it takes longer to make than the values."""
     return pd.CategoricalDtype(as_text(texts))
 
 
 def for_pandas(array: Array) -> Any:
-    """An array of the type that its column has in a frame."""
+    """Convert an array to the type of its column in a frame."""
     if isinstance(array, Coded):
         if len(array.texts) <= FEW_TEXTS:
             return of_texts(array.codes, array.texts)
         return pd.Categorical.from_codes(array.codes, as_text(array.texts), validate=False)
     if isinstance(array, Nullable):
         if array.values.dtype.kind == "i":
-            # They may be held in narrower ones.
+            # The values may be narrower than int64.
             return pd.arrays.IntegerArray(array.values.astype(np.int64, copy=False), array.missing)
         return pd.arrays.FloatingArray(array.values, array.missing)
     return array
 
 
 def _united(parts: Sequence[Coded], first_texts: Sequence[str]) -> Coded:
-    """The codes of all parts into one list of texts, in the order in which these come."""
+    """Merge coded parts into one list of texts, in order of appearance."""
     texts = parts[0].texts
     is_common = first_texts in ((), texts) and all(part.texts == texts for part in parts)
     if is_common and len(set(texts)) == len(texts):
@@ -486,5 +486,5 @@ def _united(parts: Sequence[Coded], first_texts: Sequence[str]) -> Coded:
 
 @cache
 def narrowest(count: int) -> np.dtype[Any]:
-    """The narrowest type of codes into so many texts, as pandas would have it: a byte as a rule."""
+    """Choose the narrowest dtype for codes into `count` texts, as pandas does; usually one byte."""
     return np.min_scalar_type(-max(count, 1))

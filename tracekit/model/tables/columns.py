@@ -1,4 +1,4 @@
-"""Columns that several tables have, and the keys that every measured row begins with."""
+"""Columns that several tables share, and the key columns at the start of every measured row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEYS: Mapping[str, Column] = {
     ),
     "source": Column("category", "File, relative to the directory given."),
 }
-"""What every measured row begins with: process = (run, host, pid); role and rank are labels."""
+"""Key columns of every measured row: process = (run, host, pid); role and rank are labels."""
 
 STEP = Column("Int64", "Step number as the run counted it.")
 STAGE = Column("category", "Stage name as recorded.")
@@ -62,7 +62,7 @@ SELF_LAUNCHES = {
     "device_busy_ns": Column("Int64", "The same as a union per device, Σ over devices."),
     "launch_count": Column("Int64", "Device ops it launched itself."),
 }
-"""What an op launched itself, without what ops inside it did."""
+"""Device work launched by an op itself, without ops nested in it."""
 
 PLACE = {
     "step": STEP,

@@ -1,4 +1,4 @@
-"""The tables that readers fill: what a source recorded."""
+"""Raw tables: what a source recorded, filled by readers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ ARGS = Table(
         "number": Column("Float64", "Value where it is a number."),
     },
 )
-"""Python asks a trace for one argument at a time: `Trace.arg`."""
+"""Table of arguments; in Python, `Trace.arg` gets one argument at a time."""
 
 THREAD_STATES = ("waiting", "ready", "unknown")
-"""Why a thread is on no CPU."""
+"""Reasons why a thread is off the CPU."""
 
 TABLES: tuple[Table, ...] = (
     Table(

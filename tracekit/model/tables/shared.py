@@ -1,4 +1,4 @@
-"""The measured tables that several questions fill, and those that are folded over the files of one process."""
+"""Measured tables that several questions fill, and those that are folded over the files of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measured table of exclusive time: each nanosecond of a step once, for what took it; why devices are idle."""
+"""The measured table of exclusive time: each nanosecond of a step assigned once, with the cause of idle time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAUSES = (
     "unknown",
     "after_last",
 )
-"""Why nothing ran. `host_*`: the next op was not launched yet, by what the host did meanwhile."""
+"""Causes of idle time. `host_*`: the next op was not launched yet, by what the host did meanwhile."""
 
 CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
     "host_start_up": (
@@ -74,7 +74,7 @@ CAUSE_TITLES: Mapping[str, tuple[str, str]] = {
     "unknown": ("launch unknown", "Where the next op was launched is not recorded."),
     "after_last": ("after the last op", "No device op followed any more in this recording."),
 }
-"""What people read for each cause, and what it means."""
+"""Title and meaning of each cause."""
 
 HOLDERS = (
     "python",
@@ -91,7 +91,7 @@ HOLDERS = (
     "device",
     "nothing",
 )
-"""What held a device back: the kinds of the deepest thing recorded then on the thread that launched the next work."""
+"""Kinds of the deepest recorded activity on the thread that launched the next op, while a device was idle."""
 
 HOLDER_TITLES: Mapping[str, tuple[str, str]] = {
     "python": ("Python", "A Python function."),
@@ -114,12 +114,12 @@ HOLDER_TITLES: Mapping[str, tuple[str, str]] = {
     "device": ("launched", "The launch had returned; the device had not begun."),
     "nothing": ("nothing recorded", "Nothing was recorded: what the host did is not known."),
 }
-"""What people read for each kind, and what it means."""
+"""Title and meaning of each kind."""
 
 CLASSES = ("compute", "collective", "memcpy", "memset", "idle", "host", "no_op")
-"""What took the time. On a device the first four, the earlier before the later, and `idle`.
+"""Classes of exclusive time. On a device the first four, in order of priority, and `idle`.
 
-Of a source without a device: `host` (in an op of the step thread), `collective`, `no_op` (in neither).
+For a source without a device: `host` (in an op of the step thread), `collective`, `no_op` (in neither).
 """
 
 CLASS_TITLES: Mapping[str, tuple[str, str]] = {
@@ -137,10 +137,10 @@ CLASS_TITLES: Mapping[str, tuple[str, str]] = {
         "The step thread was in no recorded op: Python, or a wait that is not recorded.",
     ),
 }
-"""What people read for each class, and what it means."""
+"""Title and meaning of each class."""
 
 CPU_ACTIVITIES = ("gc", "loader", "wait", "op", "python", "between", "silent")
-"""What the host of a process without a device does at an instant; the first that applies counts."""
+"""Activities of the host in a process without a device; the first that applies counts."""
 
 CPU_ACTIVITY_TITLES: Mapping[str, tuple[str, str]] = {
     "gc": ("garbage collection", "Recorded garbage collection of Python."),
@@ -151,14 +151,14 @@ CPU_ACTIVITY_TITLES: Mapping[str, tuple[str, str]] = {
     "between": ("between ops", "Nothing was recorded, but not for long."),
     "silent": ("no host activity", "Nothing was recorded on any thread for long."),
 }
-"""The title of each activity, and its meaning."""
+"""Title and meaning of each activity."""
 
 NO_OP, UNLINKED, OTHER = "(no op)", "(unlinked)", "(other)"
-"""Where there is no op path: in no op, launch not recorded, the many small rows of a source together."""
+"""Values in place of an op path: in no op, launch not recorded, and the sum of a source's many small rows."""
 
 
 def class_title(kind: str, cause: str = "") -> str:
-    """A class as people read it, idle time with its cause.
+    """Get the title of a class; idle time includes its cause.
 
     >>> class_title("idle", "sync"), class_title("host")
     ('idle: stream wait', 'host ops')

@@ -1,4 +1,4 @@
-"""The tables of what is recorded of memory: the history of PyTorch's caching allocator, levels in a log, categories."""
+"""Raw tables of memory: the history of PyTorch's caching allocator, levels in a log, categories of a timeline."""
 
 from __future__ import annotations
 
@@ -10,34 +10,41 @@ ACTIONS = (
     *("segment_alloc", "segment_free", "segment_map", "segment_unmap"),
     *("oom", "snapshot", "annotate", "other"),
 )
-"""What an allocator records of itself."""
+"""Actions that an allocator records."""
 
 STATES = ("active", "pending_free", "inactive", "other")
-"""What may be with a block: in use; freed, but another stream may still use it; free; anything else."""
+"""States of a block: in use; freed, but another stream may still use it; free; anything else."""
 
 MOMENTS = ("peak", "grown", "end")
-"""When: most was requested | right before the segment with which most was reserved | the snapshot was taken."""
+"""Moments: peak of requested bytes | right before the segment that set the reserved peak | the snapshot itself."""
 
 ORIGINS = ("recorded", "before", "freed", "rest")
-"""recorded: allocated in the history | before: earlier, and in use at the end, so that its block tells the
-stack | freed: earlier, and freed in the history, which tells only who freed it | rest: beyond the cap."""
+"""Origins of a block.
+
+recorded: allocated within the history | before: allocated earlier and in use at the end, so its block has the stack |
+freed: allocated earlier and freed within the history, which has only the freeing stack | rest: beyond the cap.
+"""
 
 SITE_KINDS = ("user", "library", "native", "empty", "unknown")
-"""The frame that names a stack: the program's Python | an installed package's | no Python frame at all |
-a stack without frames | no stack was recorded."""
+"""Kinds of the frame that names a stack.
+
+The program's Python | an installed package's Python | no Python frame | a stack without frames | no recorded stack.
+"""
 
 BASES = ("recorded", "metadata", "compiled", "stage", "none")
-"""How a category is known: by a profiler | text that the program attached | what was being compiled |
-the annotated range in which it was allocated | not at all."""
+"""Sources of a category.
+
+A profiler | text attached by the program | the compile context | the annotated range of the allocation | none.
+"""
 
 QUANTITIES = ("requested", "allocated", "reserved", "peak allocated", "peak reserved")
-"""What a level of memory is of: asked for, rounded up by the allocator, had from the device, or the most of these."""
+"""Quantities of a memory level: requested, rounded by the allocator, reserved from the device, and peaks of these."""
 
 CATEGORIES = (
     *("parameter", "optimizer_state", "input", "temporary"),
     *("activation", "gradient", "autograd_detail", "unknown"),
 )
-"""What torch guesses a tensor is for, in the order of its own numbers; unknown: it found nothing out."""
+"""Tensor categories as guessed by torch, in the order of its own numbers; unknown: no guess."""
 
 MEMORIES = ("device", "host")
 MEMORY = Column("category", "device: memory of a device | host: pinned memory.", MEMORIES)
@@ -49,7 +56,7 @@ CATEGORY = Column("category", "What for, as a profiler recorded it.")
 SNAPSHOT_NS = Column("Int64", "ns since the Unix epoch; <NA>: not recorded, rows are in order.")
 
 DEVICE_KEYS = {**KEYS, "memory": MEMORY, "device": DEVICE}
-"""What every measured row of a snapshot begins with."""
+"""Key columns of every measured row of a snapshot."""
 
 MOMENT = Column(
     "category",

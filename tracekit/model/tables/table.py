@@ -1,7 +1,7 @@
-"""What a table is: named columns with the type, the unit and the meaning of each.
+"""Table schemas: named columns with type, unit and meaning.
 
-A unit is the suffix of a column's name: `_ns`, `_bytes`, `_ratio` (0 to 1), `_gb_per_s` (1e9 bytes), `_count`.
-`Int64` and `Float64` (capitals) and open categories may hold `<NA>`; no number stands for "unknown".
+The suffix of a column's name is its unit: `_ns`, `_bytes`, `_ratio` (0 to 1), `_gb_per_s` (1e9 bytes), `_count`. `Int64`
+and `Float64` (capitalized) and open categories may contain `<NA>`; no number means "unknown".
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tracekit.model.tables.arrays import (
 )
 
 FEW_ROWS = 1000
-"""Of so few rows Python compares texts sooner than pandas is asked to, and missing numbers share their arrays."""
+"""Row count up to which Python compares texts faster than pandas, and missing numbers share their arrays."""
 
 Dtype = Literal["int32", "int64", "Int64", "Float64", "bool", "category"]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its pandas dtype, one line of meaning, and the closed set of its values, if closed."""
+    """One column: its pandas dtype, its meaning in one line, and its values if they are a closed set."""
 
     dtype: Dtype
     doc: str
@@ -50,11 +50,11 @@ class Column:
 
 
 UNITS = ("ns", "bytes", "ratio", "gb_per_s", "count")
-"""The units that names of columns end in."""
+"""Units that column names end in."""
 
 
 def unit_of(name: str, column: Column) -> str:
-    """The unit of a column, which its name ends in; `text` of texts, and nothing of other numbers."""
+    """Get a column's unit from the suffix of its name; `text` for texts, empty for other numbers."""
     if column.dtype == "category":
         return "text"
     return next((unit for unit in UNITS if name == unit or name.endswith(f"_{unit}")), "")
@@ -62,17 +62,17 @@ def unit_of(name: str, column: Column) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A named set of columns, and what one row of it is; equal to itself alone."""
+    """A named set of columns, and the meaning of one row; compared by identity."""
 
     name: str
     row: str
     columns: Mapping[str, Column]
 
     def cast(self, data: Mapping[str, Any] | None = None, length: int | None = None) -> Columns:
-        """Columns made of equally long arrays: cast to the declared types and put in order, rows as given.
+        """Cast equally long arrays to the declared types, in the declared order; rows stay as given.
 
-        Nullable columns that are not given are all missing; no data at all gives the empty table. Raises `SchemaError`
-        for other missing columns, unknown ones, and values that do not fit.
+        Nullable columns that are not given are all missing; no data at all gives the empty table. Raises `SchemaError` for other
+        missing columns, unknown ones, and values that do not fit.
         """
         data = data or {}
         if length is None:
@@ -82,14 +82,14 @@ class Table:
     def cast_arrays(
         self, data: Mapping[str, Any], length: int, but: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """The arrays of so many rows of `cast`, those of `but` left out. Raises `SchemaError` as that does."""
+        """Cast like `cast` to a dict of arrays, without the columns in `but`; raises `SchemaError` in the same cases."""
         arrays: dict[str, Array] = {}
         columns = _columns(self, tuple(data), but)
         try:
             for name, column, as_declared in columns:
                 given: Any = data.get(name)
                 kind = type(given)
-                # Seen here, as most are as they are declared: a call for each takes longer than that.
+                # Checked inline: most arrays already fit, and a call for each takes longer than the check.
                 if kind is as_declared or (kind is np.ndarray and given.dtype is as_declared):
                     arrays[name] = given
                 else:
@@ -105,15 +105,15 @@ class Table:
     def frame(
         self, data: Mapping[str, Any] | None = None, length: int | None = None
     ) -> pd.DataFrame:
-        """The frame of `cast` columns; raises `SchemaError` as that does."""
+        """Cast like `cast` and make a frame; raises `SchemaError` in the same cases."""
         return self.cast(data, length).frame()
 
     def empty(self) -> pd.DataFrame:
-        """The table without rows, one frame for all who ask: never to be changed in place."""
+        """Get the empty table as a frame. It is shared by all callers and must not be modified in place."""
         return _empty(self, str(pd.get_option("mode.string_storage")))
 
     def no_rows(self) -> Columns:
-        """The columns without rows, one for all who ask."""
+        """Get the empty columns, shared by all callers."""
         return _no_rows(self)
 
     def fits(self, columns: Columns) -> None:
@@ -139,9 +139,9 @@ class Table:
 def _columns(
     table: Table, names: tuple[str, ...], but: tuple[str, ...]
 ) -> tuple[tuple[str, Column, object], ...]:
-    """The columns of a table that are cast but for some, each with what is as declared: a type of numpy, or of ours.
+    """List the columns to cast (all but `but`), each with the array type that needs no cast.
 
-    Raises `SchemaError` unless they can be made of those of these names.
+    Raises `SchemaError` unless the given `names` suffice.
     """
     missing = {n for n, c in table.columns.items() if n not in (*names, *but) and not c.nullable}
     unknown = set(names) - table.columns.keys() | set(names).intersection(but)
@@ -153,26 +153,26 @@ def _columns(
 
 
 def _as_declared(column: Column) -> object:
-    """The type of arrays that are a column without a change; None where each value is looked at."""
+    """Get the array type that fits a column without a cast; None if each value must be checked."""
     if column.dtype == "category":
         return None if column.values else Coded
     return Nullable if column.dtype in _MAYBE else _NUMBERS[column.dtype]
 
 
 @cache
-def _empty(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - how texts are stored
-    """The frame of a table without rows: questions ask often for tables that no source filled."""
+def _empty(table: Table, storage: str) -> pd.DataFrame:  # noqa: ARG001 - part of the cache key: how pandas stores texts
+    """Make the frame of a table without rows; cached, because questions often request tables that no source filled."""
     return table.frame()
 
 
 @cache
 def _no_rows(table: Table) -> Columns:
-    """The columns of a table without rows."""
+    """Make the columns of a table without rows."""
     return table.cast()
 
 
 def _cast(column: Column, given: Any, length: int) -> Array:
-    """One column as an array of its declared type."""
+    """Cast one column to its declared type."""
     if column.dtype == "category":
         return _coded(column, given, length)
     if given is None:
@@ -181,11 +181,11 @@ def _cast(column: Column, given: Any, length: int) -> Array:
 
 
 _MAYBE = ("Int64", "Float64")
-"""The types of numbers that rows may lack."""
+"""Nullable number types."""
 
 
 def _nullable(column: Column, given: Any) -> Array:
-    """Numbers of the declared type, of which some may be missing."""
+    """Cast to nullable numbers of the declared type."""
     if isinstance(given, Nullable):
         return given
     if isinstance(given, np.ndarray) and given.dtype == _NUMBERS[column.dtype]:
@@ -198,12 +198,12 @@ def _nullable(column: Column, given: Any) -> Array:
 
 
 def _numbers(column: Column, given: Any) -> Array:
-    """Numbers or truth values of the declared type."""
+    """Cast to numbers or booleans of the declared type."""
     values = np.asarray(given)
     if values.dtype == _NUMBERS[column.dtype]:
         return values
     cast: Any = pd.array(values, dtype=column.dtype)
-    # numpy casts to these without a word whatever is lost.
+    # numpy casts to these types silently, even if values change.
     if not (np.asarray(cast) == values).all():
         raise ValueError(f"values that are no {column.dtype}")
     return bare(cast)
@@ -219,7 +219,7 @@ _NUMBERS: dict[str, np.dtype[Any]] = {
 
 
 def _all_missing(column: Column, length: int) -> Array:
-    """A nullable column without any value; an empty one where values are required."""
+    """Make a nullable column of missing values; an empty column if values are required."""
     if not column.nullable:
         return np.array([], dtype=column.dtype)
     if length > FEW_ROWS:
@@ -229,13 +229,13 @@ def _all_missing(column: Column, length: int) -> Array:
 
 
 def _missing(dtype: Dtype, length: int) -> Nullable:
-    """So many missing numbers."""
+    """Make `length` missing numbers."""
     return Nullable(np.zeros(length, _NUMBERS[dtype]), np.ones(length, np.bool_))
 
 
 @cache
 def _few_missing(dtype: Dtype) -> Nullable:
-    """A few missing numbers, which all short columns without a value share."""
+    """Make the missing numbers that all short columns share."""
     missing = _missing(dtype, FEW_ROWS)
     missing.values.setflags(write=False)
     missing.missing.setflags(write=False)
@@ -243,7 +243,7 @@ def _few_missing(dtype: Dtype) -> Nullable:
 
 
 def _coded(column: Column, given: Any, length: int) -> Coded:
-    """Texts of the closed set when there is one (other values are an error), else those that are there."""
+    """Encode texts by the closed set if there is one (other values are an error), else by the texts present."""
     if given is None:
         return Coded(np.full(length, -1, np.int8), column.values)
     values = given.array if isinstance(given, pd.Series) else given
@@ -261,7 +261,7 @@ def _coded(column: Column, given: Any, length: int) -> Coded:
 
 
 def _open_texts(values: Any) -> Coded:
-    """The texts of any column, in sorted order where they are not coded yet."""
+    """Encode any column of texts; new codes are in sorted order."""
     if isinstance(values, Coded):
         return values
     if isinstance(values, pd.Categorical):
@@ -269,7 +269,7 @@ def _open_texts(values: Any) -> Coded:
     if len(values) <= FEW_ROWS:
         try:
             coded = _few_texts(tuple(values))
-        except TypeError:  # values that no set holds
+        except TypeError:  # unhashable values
             coded = None
         if coded is not None:
             return coded
@@ -288,9 +288,9 @@ def _open_texts(values: Any) -> Coded:
 
 @lru_cache(1024)
 def _few_texts(values: tuple[Any, ...]) -> Coded | None:
-    """The texts of a few rows, in sorted order; None where there is anything but texts and None.
+    """Encode the texts of a few rows, in sorted order; None if there is anything but texts and None.
 
-    Many files of one run have the same in many columns, which share it then: it is not to be written to.
+    The result is cached and shared by columns with equal values, which the files of one run often have; it is read-only.
     """
     if not set(map(type, values)) <= {str, NoneType}:
         return None
@@ -305,13 +305,13 @@ def _few_texts(values: tuple[Any, ...]) -> Coded | None:
 
 
 def coded(codes: Any, like: pd.Series[Any]) -> Any:
-    """A categorical of these codes, with the categories of `like`; code -1 is missing."""
+    """Make a categorical of these codes, with the categories of `like`; code -1 is missing."""
     dtype: Any = like.dtype
     return pd.Categorical.from_codes(codes, dtype=dtype)
 
 
 def concat(table: Table, parts: Sequence[Columns]) -> Columns:
-    """The rows of several parts of one table, in order; texts are united, not lost."""
+    """Concatenate parts of one table in order; texts are merged, not lost."""
     filled = list(filter(len, parts)) or list(parts[:1])
     if not filled:
         return table.cast()
@@ -331,7 +331,7 @@ def concat(table: Table, parts: Sequence[Columns]) -> Columns:
 def _joined(
     parts: Sequence[Mapping[str, Array]], columns: Mapping[str, Column]
 ) -> dict[str, Array]:
-    """These columns of all parts, one after the other."""
+    """Concatenate these columns of all parts."""
     return {
         name: joined([part[name] for part in parts], column.values)
         for name, column in columns.items()

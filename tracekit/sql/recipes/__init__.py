@@ -1,4 +1,4 @@
-"""Statements with a name: one `.sql` file each, whose first line says what it answers."""
+"""Named SQL recipes: one `.sql` file each, whose first line states the question it answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUFFIX = ".sql"
 
 @cache
 def names() -> tuple[str, ...]:
-    """The names of all recipes, in order."""
+    """List the names of all recipes in order."""
     paths = sorted(map(attrgetter("name"), files(__name__).iterdir()))
     return tuple(name.removesuffix(_SUFFIX) for name in paths if name.endswith(_SUFFIX))
 
@@ -28,5 +28,5 @@ def statement(name: str, hint: str = "tracekit sql --recipes lists them") -> str
 
 
 def answer(name: str) -> str:
-    """What a recipe answers: its first line."""
+    """Read a recipe's question: its first line."""
     return statement(name).splitlines()[0].removeprefix("--").strip()
