@@ -165,7 +165,7 @@ def refuse_missing(paths: Sequence[str | Path]) -> None:
 def refuse_special(path: str | Path) -> None:
     """Raise `TracekitError` for a pipe, socket or device, because opening one may block forever."""
     with contextlib.suppress(OSError, ValueError):
-        _refuse_special(shown(os.fspath(path)), os.stat(path).st_mode)  # noqa: PTH116 - what is no path is suppressed
+        _refuse_special(shown(os.fspath(path)), os.stat(path).st_mode)  # noqa: PTH116 - errors of invalid paths are suppressed
 
 
 def _refuse_special(text: str, mode: int) -> None:

@@ -170,7 +170,7 @@ def keys_of(of: Records) -> set[str]:
         rows = of.rows[start : start + _CHUNK]
         if sum(map(len, rows)) > _FEW_KEYS * len(
             rows
-        ):  # one with many keys may stand in many places
+        ):  # a dictionary with many keys may be referenced many times
             rows = list({id(row): row for row in rows}.values())
         keys.update(*rows)
     odd = next((key for key in keys if type(key) is not str), "")
