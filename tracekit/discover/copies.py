@@ -62,6 +62,7 @@ def without_copied_logs(members: Sequence[Placed], runs: Sequence[Hashable]) -> 
 
 
 def _is_log(member: Placed) -> bool:
+    """Check whether a source is a log."""
     return member.source.tool == "log"
 
 
@@ -143,6 +144,7 @@ def _preference(member: Placed) -> tuple[object, ...]:
 
 
 def _passed_over(member: Placed, reason: Reason) -> Ignored:
+    """Record a source as a duplicate."""
     return Ignored(member.source.path, reason, member.nodes, "duplicate")
 
 

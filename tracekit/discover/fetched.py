@@ -92,6 +92,7 @@ def of_archive(path: Path) -> Path:
 
 @once
 def _of_archive(path: Path, sign: Sign) -> Path:
+    """Extract an archive in this state (`sign`), once per process."""
     import tarfile
     import zipfile
 

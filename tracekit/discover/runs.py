@@ -263,6 +263,7 @@ def _key(member: Placed) -> Key:
 
 
 def _spelling(label: str | None) -> str | None:
+    """Normalize the spelling of a label; None if there is none."""
     return None if label is None else words(label)
 
 

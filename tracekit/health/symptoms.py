@@ -112,6 +112,7 @@ def _team_name(capture: Capture) -> str:
 
 
 def _rank_of(capture: Capture) -> int | None:
+    """Get the rank of a capture."""
     return capture.source.rank
 
 

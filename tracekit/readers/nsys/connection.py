@@ -246,6 +246,7 @@ def _bound(size_bytes: int) -> Callable[[], int]:
     left = [50 + size_bytes // 10_000]
 
     def stop() -> int:
+        """Count a call; returns 1 once the step budget is spent."""
         left[0] -= 1
         return int(left[0] < 0)
 
@@ -253,6 +254,7 @@ def _bound(size_bytes: int) -> Callable[[], int]:
 
 
 def _text(raw: bytes) -> str:
+    """Decode a text of the file, replacing invalid bytes."""
     return raw.decode("utf-8", "replace")
 
 

@@ -205,6 +205,7 @@ def diagnostics(db: Database, pid: int | None) -> list[Note]:
 
 
 def _severity(text: str) -> NoteSeverity:
+    """Classify a profiler warning by its words."""
     is_loss = _LOST.search(text) is not None
     if is_loss and not _PERHAPS.search(text):
         return "data_loss"
@@ -223,6 +224,7 @@ def _diagnostic(text: str, count: int) -> Note:
 
 
 def _rank(text: str) -> int:
+    """Rank a profiler warning by severity, most severe first."""
     return ("data_loss", "error", "warning", "info").index(_severity(text))
 
 
@@ -342,10 +344,12 @@ def _shortened(text: str) -> str:
 
 
 def _is_ordinal(value: object) -> bool:
+    """Check whether a value is a plausible CUDA ordinal."""
     return isinstance(value, int) and 0 <= value < 4096
 
 
 def _is_plain(value: object) -> bool:
+    """Check whether a GPU property is a short text or a non-negative integer."""
     if isinstance(value, str):
         return 0 < len(value) <= MAX_TEXT
     return isinstance(value, int) and 0 <= value < 2**62

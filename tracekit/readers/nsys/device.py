@@ -325,18 +325,22 @@ def _copy_name(key: int) -> str:
 
 
 def _fill_name(key: int) -> str:
+    """Name a memset as Kineto does, from its memory kind."""
     return "Memset" if key == _NONE else f"Memset ({_memory(key)})"
 
 
 def _graph_name(key: int) -> str:
+    """Name a CUDA graph by its id."""
     return "CUDA graph" if key == MISSING else f"CUDA graph {key}"
 
 
 def _sync_name(key: int) -> str:
+    """Name a synchronisation record by its type."""
     return dict(enumerate(_SYNCS)).get(key, _SYNCS[0])
 
 
 def _memory(kind: int) -> str:
+    """Name a memory kind as Kineto does."""
     return dict(enumerate(_MEMORIES)).get(kind, "Unknown")
 
 
@@ -377,6 +381,7 @@ _MOST_X, _MOST_YZ = 2**31 - 1, 2**16 - 1
 
 
 def _shared(db: Database, table: str) -> str | None:
+    """Build SQL for the total shared memory of a kernel; None if the table lacks it."""
     names = ("staticSharedMemory", "dynamicSharedMemory")
     if table != KERNEL or not has(db, table, *names):
         return None

@@ -262,6 +262,7 @@ def _first_rank(
 
 
 def _by_nccl(everyone: Identity, pair: tuple[int, int]) -> Identity:
+    """Set rank and world size from NCCL."""
     return replace(everyone, rank=pair[0], world_size=pair[1], rule=_BY_NCCL)
 
 

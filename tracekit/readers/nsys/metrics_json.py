@@ -165,6 +165,7 @@ def _blocks(db: Database, types: Sequence[int]) -> Iterator[tuple[Ints, Ints, li
 
 
 def _refuse(constant: str) -> float:
+    """Raise `ValueError` for NaN and Infinity."""
     raise ValueError(constant)
 
 

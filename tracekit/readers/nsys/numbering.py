@@ -16,6 +16,7 @@ Codes = npt.NDArray[np.int32]
 
 
 def _nothing() -> Ints:
+    """Make an empty int64 array."""
     return np.empty(0, np.int64)
 
 

@@ -135,6 +135,7 @@ class PageRows:
 
 
 def _integers(column: bytearray) -> Ints:
+    """View a buffer as int64."""
     return np.frombuffer(column, np.int64)
 
 

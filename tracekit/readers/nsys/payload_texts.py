@@ -65,6 +65,7 @@ def recorded(db: Database, columns: Sequence[str] = COLUMNS) -> bool:
 
 
 def _any_value(db: Database, columns: Sequence[str]) -> bool:
+    """Check whether any row has a value in these columns. True if the table is damaged."""
     wanted = " OR ".join(f"{name} IS NOT NULL" for name in columns)
     sql = f"SELECT 1 FROM {TABLE} WHERE {wanted} LIMIT 1"
     try:

@@ -207,6 +207,7 @@ def _absences(db: Database, draft: _Draft, range_count: int) -> list[Note]:
 
 
 def _row_count(draft: _Draft) -> int:
+    """Count the rows of all tables added so far."""
     return sum(map(len, draft.tables.values()))
 
 

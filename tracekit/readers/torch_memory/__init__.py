@@ -121,6 +121,7 @@ def _simple(value: object, most: int) -> object:
 
 
 def _plain(text: str) -> str:
+    """Limit a text's length and replace lone surrogates."""
     return without_surrogates(text[:MAX_TEXT])
 
 

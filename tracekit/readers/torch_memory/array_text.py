@@ -66,11 +66,13 @@ class ArrayText:
             yield self._drop(last_match.end())
 
     def _fill(self) -> bool:
+        """Append the next block; returns False at the end of the text."""
         block = next(self._blocks, b"")
         self._data += block
         return bool(block)
 
     def _drop(self, count: int) -> bytes:
+        """Consume and return the next `count` bytes."""
         front, self._data = self._data[:count], self._data[count:]
         self.offset += count
         return front

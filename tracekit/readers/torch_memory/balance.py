@@ -135,6 +135,7 @@ def total(values: Ints) -> int:
 
 
 def _ints(column: pd.Series[Any]) -> Ints:
+    """Convert a column to int64, with 0 for missing values."""
     return column.to_numpy(np.int64, na_value=0)
 
 
