@@ -1,4 +1,4 @@
-"""Conversion of a memory snapshot's objects, checked key by key, to the tables declared in `schema/snapshots.py`."""
+"""Conversion of a memory snapshot's objects, checked key by key, to the tables declared in `model/tables/snapshots.py`."""
 
 from __future__ import annotations
 
