@@ -1,7 +1,7 @@
-"""Paths → sources: which files are profiles, whose they are, and which of them make up one run.
+"""Discovery of sources: finds the profiles among the given paths, the process of each, and the runs.
 
-Formats are told by content, through the `sniff` that the caller passes. Whose a file is, is told by the
-manifest that its process wrote, else by the file itself (`complete`), else by names.
+The caller passes `sniff`, which detects formats by content. The process of a file is determined by the manifest that it
+wrote, else by the file itself (`complete`), else by names.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _TRACE_NAME = re.compile(r"\.json(?:\.(?:gz|zst|xz|bz2|zip))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The sources found, what was passed over and why, and what to know about both."""
+    """Sources, ignored files with reasons, and notes on both."""
 
     sources: tuple[Source, ...]
     ignored: tuple[Ignored, ...] = ()
@@ -89,34 +89,34 @@ class Discovery:
     title: str = ""
     manifests: tuple[Manifest, ...] = ()
     seen_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """The nodes that see a source, by its name, where several do."""
+    """Nodes that see a source, by its name, if several do."""
     labelled: frozenset[str] = frozenset()
-    """The runs that a person named: `label=path`."""
+    """Runs that the user named: `label=path`."""
     left_out: tuple[Source, ...] = ()
-    """Sources that by their names are none of what was asked for."""
+    """Sources whose names exclude them from the selection."""
 
     def state_counts(self, copies: int = 0) -> dict[str, int]:
-        """How many files are refused, unreadable or duplicates; states without any are left out.
+        """Count the refused, unreadable and duplicate files. States without files are omitted.
 
-        `copies` are the files that were read and hold what another of them does.
+        `copies` is the number of files that were read and have the same content as another.
         """
         states = Counter(i.state for i in self.ignored if i.state != "no profile")
         states += Counter({"duplicate": copies})
         return dict(sorted(states.items()))
 
     def ignored_counts(self) -> dict[str, int]:
-        """How many files were ignored for each reason, most frequent first."""
+        """Count the ignored files by reason, most frequent first."""
         return _reason_counts(self.ignored)
 
 
 def _reason_counts(ignored: Iterable[Ignored]) -> dict[str, int]:
-    """How many files were ignored for each reason, most frequent first."""
+    """Count the ignored files by reason, most frequent first."""
     return dict(Counter(file.reason.text for file in ignored).most_common())
 
 
 @dataclass(slots=True)
 class _Findings:
-    """What has been gathered so far."""
+    """Discovery results collected so far."""
 
     placed: list[Placed] = field(default_factory=list[Placed])
     manifests: list[Manifest] = field(default_factory=list[Manifest])
@@ -138,13 +138,12 @@ def discover(  # noqa: PLR0913 - one per option
     elsewhere: Sequence[Survey] = (),
     within: Sequence[str] = (),
 ) -> Discovery:
-    """The sources under `paths`: files, directories, glob patterns, `label=path`.
+    """Find the sources under `paths`: files, directories, glob patterns, `label=path`.
 
     `exclude` are globs on names and on paths relative to an argument. `ranks`, `steps` and `stages`
-    leave out what is known to be something else; see `wanted`. `sample` keeps so many ranks. `elsewhere` are
-    arguments that others have looked at, after those in `paths`. No link and no search for a log leads out of the
-    directories `within`, where there are any. Raises `TracekitError` where a path
-    does not exist and, unless it `may_be_empty`, where nothing at all is found.
+    drop sources known to be something else; see `wanted`. `sample` limits the number of ranks. `elsewhere` are
+    surveys of other machines, placed after those of `paths`. With `within`, links and the search for a log never leave
+    these directories. Raises `TracekitError` if a path does not exist and, unless `may_be_empty`, if nothing is found.
     """
     if isinstance(paths, str | Path):
         paths = [paths]
@@ -190,7 +189,7 @@ def discover(  # noqa: PLR0913 - one per option
 def _in_runs(
     surveys: Sequence[Survey], arguments: Sequence[Argument]
 ) -> tuple[_Findings, list[Source], list[tuple[int, tuple[str, ...]]]]:
-    """(all that was found, the sources, for each the place of its argument and the root of its run)."""
+    """Assign sources to runs: (all findings, sources, argument position and run root of each source)."""
     gathered = _Findings()
     sources: list[Source] = []
     runs: list[tuple[int, tuple[str, ...]]] = []
@@ -213,7 +212,7 @@ def _in_runs(
 
 
 def _named(sources: Sequence[Source], runs: Sequence[str]) -> list[Source]:
-    """The sources with their runs, each under a name of its own."""
+    """Set the run of each source and give it a unique name."""
     names = numbered([source.name for source in sources])
     named = zip(sources, runs, names, strict=True)
     return [replace(source, run=run, name=name) for source, run, name in named]
@@ -222,13 +221,13 @@ def _named(sources: Sequence[Source], runs: Sequence[str]) -> list[Source]:
 def _labelled(
     arguments: Sequence[Argument], names: Sequence[str], runs: Sequence[tuple[int, Any]]
 ) -> frozenset[str]:
-    """The names of the runs that a person has labelled."""
+    """List the names of the runs that the user labelled."""
     places = zip(names, runs, strict=True)
     return frozenset(name for name, (place, _) in places if arguments[place].label)
 
 
 def _seen_by(sources: Sequence[Source], placed: Sequence[Placed]) -> dict[str, tuple[str, ...]]:
-    """The nodes that see a source, by its name, where several do."""
+    """Map source names to the nodes that see the source, if several do."""
     nodes_of = {(file.source.node, file.source.path): file.nodes for file in placed}
     seen_by: dict[str, tuple[str, ...]] = {}
     for source in sources:
@@ -239,7 +238,7 @@ def _seen_by(sources: Sequence[Source], placed: Sequence[Placed]) -> dict[str, t
 
 
 def _counted_once(surveys: Sequence[Survey], arguments: Sequence[Argument]) -> list[_Findings]:
-    """What each argument holds; content that lies below several of them counts once."""
+    """Collect the findings of each argument. Content found under several arguments counts once."""
     prefixes = [""]
     if len(arguments) > 1:
         prefixes = numbered(short_names(list(map(_base_parts, arguments))))
@@ -251,15 +250,15 @@ def _counted_once(surveys: Sequence[Survey], arguments: Sequence[Argument]) -> l
 
 
 def _base_parts(argument: Argument) -> tuple[str, ...]:
-    """What an argument is called by: its label, else the directories that lead to it."""
+    """List the name parts of an argument: its label, else the directories that lead to it."""
     return (argument.label,) if argument.label else argument.base.parts[1:]
 
 
 def complete(source: Source, facts: Mapping[str, object]) -> Source:
-    """`source` with what its reader found in the file; a note where names or manifest say otherwise.
+    """Add the facts that the reader found in a file to `source`. Notes conflicts with names or the manifest.
 
     `facts` are `rank`, `world_size`, `host`, `pid`, `step`, or as traces record them, `distributedInfo`
-    and `host_name`. The file is believed before the name, and a manifest before the file.
+    and `host_name`. The file takes precedence over the name, and a manifest over the file.
     """
     source = _by_its_account(source, facts)
     described = told_by_manifest(source)
@@ -279,7 +278,7 @@ def complete(source: Source, facts: Mapping[str, object]) -> Source:
 
 
 def _by_its_account(source: Source, facts: Mapping[str, object]) -> Source:
-    """`source` with what its process, which is known now, says of itself; with no account but that."""
+    """Keep only the account of the source's process, which is now known, and apply it."""
     if not source.accounts:
         return source
     pid, host = facts.get("pid", source.pid), facts.get("host", source.host)
@@ -295,7 +294,7 @@ def _by_its_account(source: Source, facts: Mapping[str, object]) -> Source:
 
 
 def inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
-    """One plain row a source, in order: what `tracekit inspect` prints."""
+    """Build one plain row per source, in order, as `tracekit inspect` prints them."""
     rows: list[dict[str, object]] = []
     for source in discovery.sources:
         facts = zip(_ROW, attrgetter(*_ROW)(source), strict=True)
@@ -305,7 +304,7 @@ def inspect_rows(discovery: Discovery) -> list[dict[str, object]]:
 
 
 def _look(surveyed: Survey, prefix: str) -> _Findings:
-    """The sources and manifests among the files of one argument."""
+    """Collect the sources and manifests among the files of one argument."""
     findings = _Findings(ignored=list(surveyed.ignored), notes=list(surveyed.notes))
     files = [looked.found for looked in surveyed.files]
     names = numbered(list(map(partial(_name, prefix), files)))
@@ -330,19 +329,19 @@ def _look(surveyed: Survey, prefix: str) -> _Findings:
 
 
 def _name(prefix: str, file: Found) -> str:
-    """A file as it is shown: its path below its argument, of several arguments with what that is called by."""
+    """Name a file by its path below the argument, prefixed if there are several arguments."""
     return shown("/".join(filter(None, (prefix, *file.parts))))
 
 
 def _ignore(findings: _Findings, looked: Looked, reason: Reason, state: State) -> None:
-    """Let the findings hold that a file is not read, and why."""
+    """Record a file as not read, with the reason."""
     findings.ignored.append(Ignored(looked.found.path, reason, looked.found.nodes, state))
 
 
 def _pass_over(
     findings: _Findings, looked: Looked, name: str, verdict: Note | Unreadable | Reason
 ) -> None:
-    """Let the findings hold a file that no reader takes, with a note on one that is missed."""
+    """Record a file that no reader takes, with a note if it looks like a profile."""
     if isinstance(verdict, Note):
         findings.notes.append(verdict)
         reason = Reason(verdict.code, verdict.message, verdict.data)
@@ -361,19 +360,19 @@ def _pass_over(
 
 
 def _take(findings: _Findings, counted: Counted) -> None:
-    """Let the findings hold only what counts, and what is said of the rest."""
+    """Replace the sources with those that count, and add the notes on the others."""
     findings.placed = counted.placed
     findings.ignored += counted.ignored
     findings.notes += counted.notes
 
 
 def _holds_copies(findings: _Findings) -> bool:
-    """Whether something was left out because it is read elsewhere."""
+    """Check whether a file was ignored as a duplicate."""
     return any(ignored.state == "duplicate" for ignored in findings.ignored)
 
 
 def _take_log_above(surveyed: Survey, prefix: str, findings: _Findings) -> None:
-    """Add the driver's log beside the profile directory; not where there are several runs to give it to."""
+    """Add the driver's log next to the profile directory, unless there are several runs."""
     if set(run_roots(findings.placed, loose=False)) != {()}:
         return
     log = surveyed.log_above()
@@ -385,12 +384,12 @@ def _take_log_above(surveyed: Survey, prefix: str, findings: _Findings) -> None:
 
 
 def _note_on(severity: NoteSeverity, code: str, reason: Reason, name: str) -> Note:
-    """The note on a file that is not read for this reason."""
+    """Build the note on a file that is not read for this reason."""
     return Note(severity, code, reason.text, name, data=reason.note_data())
 
 
 def _looks_like_profile(name: str, reason: Reason) -> bool:
-    """Whether a file that no reader takes for this reason is missed: by its name it holds a trace."""
+    """Check whether a file that no reader takes looks like a profile by its name."""
     if nsys_pairs.is_missed(name, reason):
         return True
     facts = read_name((name,))
@@ -399,9 +398,9 @@ def _looks_like_profile(name: str, reason: Reason) -> bool:
 
 
 def _place(file: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) -> Placed:
-    """A source as its names describe it."""
+    """Build a source from the facts in its names."""
     facts = NameFacts()
-    # The driver speaks for every role and rank, wherever its log lies and whatever it is called.
+    # The driver's log covers all roles and ranks, whatever its name and directory.
     if sniffed.tool != "log":
         facts = read_name((*above, *map(shown, file.parts)))
     assert sniffed.reader is not None
@@ -427,7 +426,7 @@ def _place(file: Found, name: str, above: tuple[str, ...], sniffed: Sniffed) -> 
 
 
 def _claim(looked: Looked) -> tuple[str | None, Reason | None]:
-    """The reader that takes a file, and what is wrong with it."""
+    """Extract a file's reader and problem from its classification."""
     match looked.verdict:
         case Sniffed(reader, _, reason):
             return reader, reason
@@ -438,7 +437,7 @@ def _claim(looked: Looked) -> tuple[str | None, Reason | None]:
 
 
 def _apply_manifests(findings: _Findings) -> None:
-    """Describe the sources of one argument by its manifests, and note what these miss."""
+    """Apply the manifests of one argument to its sources, and note missing files."""
     places: dict[tuple[str | None, str], int] = {}
     present: dict[str | None, list[Path]] = defaultdict(list)
     for place, placed in enumerate(findings.placed):
@@ -466,7 +465,7 @@ def _apply_manifests(findings: _Findings) -> None:
 def _claim_place(
     findings: _Findings, claimed: dict[int, str], place: int, manifest: Manifest, listed: Listed
 ) -> None:
-    """Describe the source at a place by the first manifest that lists it; a note on others that do."""
+    """Apply a manifest to the source that it lists. If another manifest already lists the source, adds a note instead."""
     if place in claimed:
         message = f"listed by {claimed[place]} too, which is used"
         data = Data(told_by=manifest.name, used=claimed[place])
@@ -479,7 +478,7 @@ def _claim_place(
 
 
 def _hand_accounts(findings: _Findings) -> None:
-    """Give the reports of nsys what their processes say of themselves: such a file names a process at most."""
+    """Attach accounts to nsys reports, whose names identify at most a process."""
     by_pid: dict[int, list[Manifest]] = defaultdict(list)
     for manifest in findings.manifests:
         if manifest.tool == "nsys" and manifest.pid is not None:
@@ -501,7 +500,7 @@ def _hand_accounts(findings: _Findings) -> None:
             findings.placed[place] = replace(placed, source=replace(source, accounts=(silent,)))
             continue
         own_account = account_of(own_manifest)
-        if told_by_manifest(source):  # it lists this very file, whatever its host is called there
+        if told_by_manifest(source):  # it lists this file, so its host name may differ
             own_account = replace(own_account, host=None)
         else:
             source = describe(source, own_manifest, Listed(source.name))
@@ -510,7 +509,7 @@ def _hand_accounts(findings: _Findings) -> None:
 
 
 def _first_of_host(manifests: Iterable[Manifest], host: str | None) -> Manifest | None:
-    """The first of these manifests that may be of the host; None where there is none."""
+    """Find the first manifest that may be from this host; None if there is none."""
     for manifest in manifests:
         if _may_be_one_host(host, manifest.host):
             return manifest
@@ -518,7 +517,7 @@ def _first_of_host(manifests: Iterable[Manifest], host: str | None) -> Manifest 
 
 
 def _captures_of_job(accounts: Sequence[Account]) -> tuple[Recorded, ...]:
-    """Each step that any process captured, from the first start of it to the last stop."""
+    """Merge the captures of all processes: each step from its first start to its last stop."""
     windows: dict[int, tuple[int, int]] = {}
     for capture in chain.from_iterable(map(attrgetter("captures"), accounts)):
         step, start_ns, stop_ns = capture.step, capture.start_unix_ns, capture.stop_unix_ns
@@ -533,7 +532,7 @@ def _captures_of_job(accounts: Sequence[Account]) -> tuple[Recorded, ...]:
 def _run_names(
     arguments: Sequence[Argument], runs: Sequence[tuple[int, tuple[str, ...]]]
 ) -> list[str]:
-    """The name of each run: its label, else the shortest end of its path that no other run has."""
+    """Name each run: its label, else the shortest suffix of its path that is unique."""
     names: dict[tuple[int, tuple[str, ...]], str] = {}
     paths: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
     for place, root in dict.fromkeys(runs):
@@ -548,7 +547,7 @@ def _run_names(
 
 
 def _believe(source: Source, key: str, value: object, *, described: bool) -> Source:
-    """`source` with one fact from its content, if that is to be believed; a conflict is noted."""
+    """Apply one fact from a file's content if it takes precedence. Notes a conflict."""
     before = getattr(source, key)
     change: dict[str, Any] = {key: value}
     if before is None:
@@ -565,14 +564,14 @@ def _believe(source: Source, key: str, value: object, *, described: bool) -> Sou
 
 
 def _may_be_one_host(first: object, second: object) -> bool:
-    """Whether two names may be one host, with and without its domain; unknown may be any."""
+    """Check whether two names may denote the same host, with or without domain. None matches any host."""
     if first is None or second is None:
         return True
     return str(first).partition(".")[0].lower() == str(second).partition(".")[0].lower()
 
 
 def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitError:
-    """The error for arguments without a single source, with what was found instead."""
+    """Build the error for arguments without any source, with the main reason."""
     known = summarize((), findings.notes)
     if known:
         recording = known[0]
@@ -593,6 +592,6 @@ def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitErro
 
 
 def _title(arguments: Sequence[Argument]) -> str:
-    """The arguments as typed, in a few words."""
+    """Format the arguments as typed, shortened."""
     first = ", ".join(shown(argument.text) for argument in arguments[:3])
     return f"{first} and {len(arguments) - 3} more" if len(arguments) > 3 else first

@@ -1,4 +1,4 @@
-"""What the user named (files, directories, patterns, `label=path`) → the regular files meant by it."""
+"""Command-line arguments (files, directories, patterns, `label=path`) and the regular files that they denote."""
 
 from __future__ import annotations
 
@@ -33,25 +33,28 @@ _TEMPORARY_NAME = Reason("temporary", "temporary: being written, or left by a pr
 
 
 State = Literal["refused", "unreadable", "duplicate", "no profile"]
-"""What a file is that is not read: one that looks like a profile and no reader takes, one that the system does
-not let us read, one whose content or recording is read from another file, or nothing that was asked for."""
+"""State of a file that is not read.
+
+`refused` looks like a profile but no reader takes it; `unreadable` is denied by the system; `duplicate` has its content
+or recording read from another file; `no profile` is everything else.
+"""
 
 
 FileCounts = tuple[tuple[str, int], ...]
-"""How many files are in each state: `read` first, then those of these that any is in."""
+"""Number of files by state: `read` first, then the other states with any file."""
 
 _PLURALS = {"refused": "refused", "unreadable": "unreadable", "duplicate": "duplicates"}
 
 
 def counted(read: int, failed: int, states: Mapping[str, int]) -> FileCounts:
-    """The counts of files by state; those that `failed` when they were read are refused. No profile is not counted."""
+    """Count files by state. Files that `failed` while reading are refused; `no profile` is not counted."""
     counts = {**states, "refused": states.get("refused", 0) + failed}
     unread = ((state, counts.get(state, 0)) for state in _PLURALS)
     return ("read", read), *filter(itemgetter(1), unread)
 
 
 def accounted(counts: FileCounts) -> str:
-    """`26 files: 22 read, 2 refused, 1 unreadable, 1 duplicate`."""
+    """Format file counts: `26 files: 22 read, 2 refused, 1 unreadable, 1 duplicate`."""
     total = sum(map(itemgetter(1), counts))
     states = (f"{n:,} {plural(n, state, _PLURALS.get(state, state))}" for state, n in counts)
     return f"{total:,} {plural(total, 'file')}: {', '.join(states)}"
@@ -59,10 +62,10 @@ def accounted(counts: FileCounts) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One thing named by the user: a directory, the matches of a pattern, or files named one by one.
+    """One argument of the user: a directory, the matches of a pattern, or files named one by one.
 
-    `base` is what names are relative to; `entries` are files and directories in it. `loose` marks
-    files that were named one by one: whether they are one run, only their names can tell.
+    Names are relative to `base`; `entries` are files and directories in it. `loose` marks
+    files that were named one by one: only their names tell whether they are one run.
     """
 
     text: str
@@ -74,9 +77,9 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One regular file; `parts` are its names below the argument's base, `nodes` those of a cluster that see it.
+    """One regular file; `parts` are its names below the argument's base, `nodes` the cluster nodes that see it.
 
-    No node means here. Inode and time of change tell whether a path is the same file on several nodes.
+    No nodes means this machine. Inode and modification time tell whether a path is the same file on several nodes.
     """
 
     path: Path
@@ -89,7 +92,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A file or directory that is not read, and why; `state` is what that means for the answer."""
+    """A file or directory that is not read, with the reason; `state` says how it is counted."""
 
     path: Path
     reason: Reason
@@ -98,13 +101,13 @@ class Ignored:
 
     @property
     def name(self) -> str:
-        """The path as it can be printed; names may hold bytes that are no text."""
+        """Printable path; file names may contain bytes that are not text."""
         return shown(str(self.path))
 
 
 @dataclass(slots=True)
 class Listing:
-    """The files of one argument, in natural order, and what was passed over."""
+    """Files of one argument, in natural order, and ignored files."""
 
     files: list[Found] = field(default_factory=list[Found])
     ignored: list[Ignored] = field(default_factory=list[Ignored])
@@ -112,9 +115,9 @@ class Listing:
 
 
 def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
-    """The arguments in the order given; files without a label are one argument, as a shell pattern gives them.
+    """Parse the arguments in order. Files without a label become one argument, as a shell pattern expands to them.
 
-    An existing path is taken as it is, whatever characters it holds; then comes a pattern that matches,
+    An existing path is used as it is, whatever characters it has; next comes a matching pattern,
     then `label=path`. A `Path` is never split at `=`.
     """
     arguments: list[Argument] = []
@@ -136,9 +139,9 @@ def read_arguments(paths: Sequence[str | Path]) -> tuple[Argument, ...]:
 
 
 def split_label(given: str | Path) -> tuple[str | None, Path]:
-    """(label, path) of an argument: the one place that knows what `label=path` means.
+    """Split an argument into (label, path). The only place that parses `label=path`.
 
-    What exists or matches as it is typed has no label, whatever characters it holds, nor has a `Path`.
+    A path or pattern that exists as typed has no label, whatever characters it has, nor has a `Path`.
     """
     text = os.fspath(given)
     remember(text)
@@ -154,19 +157,19 @@ def split_label(given: str | Path) -> tuple[str | None, Path]:
 
 
 def refuse_missing(paths: Sequence[str | Path]) -> None:
-    """Nothing; raises `TracekitError` for the first argument that leads to no file and no directory."""
+    """Raise `TracekitError` for the first argument that does not exist."""
     for path in paths:
         _read_argument(path)
 
 
 def refuse_special(path: str | Path) -> None:
-    """Nothing; raises `TracekitError` for a pipe, a socket or a device: opening one may wait for ever."""
+    """Raise `TracekitError` for a pipe, socket or device, because opening one may block forever."""
     with contextlib.suppress(OSError, ValueError):
-        _refuse_special(shown(os.fspath(path)), os.stat(path).st_mode)  # noqa: PTH116 - what is no path is suppressed
+        _refuse_special(shown(os.fspath(path)), os.stat(path).st_mode)  # noqa: PTH116 - errors of invalid paths are suppressed
 
 
 def _refuse_special(text: str, mode: int) -> None:
-    """Raise for whatever is neither a file nor a directory."""
+    """Raise `TracekitError` unless the mode is a file's or a directory's."""
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -178,7 +181,7 @@ def _refuse_special(text: str, mode: int) -> None:
 
 
 def expanded(pattern: str) -> str:
-    """The pattern with `~`, also after `label=`, and variables as they are on this machine."""
+    """Expand variables and `~`, also after `label=`, on this machine."""
     text = os.path.expandvars(pattern)
     label, equals, path = text.partition("=")
     if equals and path.startswith("~") and not os.path.lexists(text):
@@ -187,20 +190,20 @@ def expanded(pattern: str) -> str:
 
 
 def leads_out(path: Path, within: Sequence[str]) -> bool:
-    """Whether a path leads out of these directories, themselves without links; of none of them nothing does."""
+    """Check whether a path leads out of these directories, which must be resolved. False if there are none."""
     real = Path(os.path.realpath(path))
     return bool(within) and not any(map(real.is_relative_to, within))
 
 
 def list_files(argument: Argument, exclude: Sequence[str], within: Sequence[str] = ()) -> Listing:
-    """Every regular file meant by `argument`, except hidden, temporary and excluded ones, and links out of `within`."""
+    """List the regular files of `argument`, except hidden, temporary and excluded ones and links out of `within`."""
     listing = Listing()
     seen: set[tuple[int, int]] = set()
     links: list[Path] = []
     folders: list[Path] = []
     several = len(argument.entries) > 1
     for entry in reversed(argument.entries):
-        # A pattern names files that nobody meant; a single file is read whatever it is called.
+        # A pattern may match unintended files; a single file is read whatever its name.
         folder = os.path.isdir(entry)  # noqa: PTH112 - false, not an error, where access is denied
         if several and (reason := _pass_over(entry, argument.base, exclude, folder=folder)):
             listing.ignored.append(Ignored(entry, reason))
@@ -208,7 +211,7 @@ def list_files(argument: Argument, exclude: Sequence[str], within: Sequence[str]
             folders.append(entry)
         else:
             _take_file(entry, argument.base, seen, listing)
-    # Links come last: what they lead to keeps its real name where the tree holds it too.
+    # Links come last: a target inside the tree keeps its real name.
     while folders or links:
         path = folders.pop() if folders else links.pop(0)
         try:
@@ -228,7 +231,7 @@ def list_files(argument: Argument, exclude: Sequence[str], within: Sequence[str]
 
 
 def _read_argument(given: str | Path) -> Argument:
-    """One argument as typed."""
+    """Parse one argument as typed."""
     label, path = split_label(given)
     text = os.fspath(given)
     path_text = text if label is None else str(path)
@@ -247,7 +250,7 @@ def _read_argument(given: str | Path) -> Argument:
 
 
 def _existing(given: str, label: str | None, text: str = "") -> Argument | None:
-    """The argument for a path that exists, None where there is none; `text` is how it was typed."""
+    """Build the argument for an existing path; None if it does not exist. `text` is how it was typed."""
     text = text or given
     path = Path(os.path.abspath(given))  # noqa: PTH100 - `resolve` would lose the name of a link
     try:
@@ -268,13 +271,13 @@ def _existing(given: str, label: str | None, text: str = "") -> Argument | None:
 
 
 def _pattern(text: str, label: str | None) -> Argument | None:
-    """The argument for a glob pattern, None where nothing matches."""
+    """Build the argument for a glob pattern; None if nothing matches."""
     if not _MAGIC & set(text) or "\0" in text:
         return None
     literal, magic = split_pattern(text)
     pattern = os.path.join(glob.escape(str(literal)), magic)  # noqa: PTH118 - a pattern, not a path
     matches = sorted(glob.iglob(pattern, recursive=True), key=natural)  # noqa: PTH207
-    # `**` yields a directory and what is in it: the directory alone is enough.
+    # `**` yields a directory and its contents: the directory alone is enough.
     names = set(matches)
     tops = [path for path in map(Path, matches) if names.isdisjoint(map(str, path.parents))]
     if not tops:
@@ -285,12 +288,12 @@ def _pattern(text: str, label: str | None) -> Argument | None:
 
 
 def _common_folder(paths: Iterable[Path]) -> Path:
-    """The nearest directory that all of them lie in."""
+    """Find the deepest directory that contains all paths."""
     return Path(os.path.commonpath([path.parent for path in paths]))
 
 
 def split_pattern(text: str) -> tuple[Path, str]:
-    """The part of a pattern that exists as written, and the part to expand."""
+    """Split a pattern into its existing part and the part to expand."""
     parts = Path(os.path.abspath(text)).parts  # noqa: PTH100
     for length in range(len(parts) - 1, 0, -1):
         literal = Path(*parts[:length])
@@ -308,12 +311,12 @@ def _take_folder(
     links: list[Path],
     within: Sequence[str],
 ) -> Iterator[Path]:
-    """The real directories in `folder`, last first; its files go to `listing`, its links to `links`."""
+    """List a folder: yields its real directories, last first, and adds files to `listing` and links to `links`."""
     with os.scandir(folder) as scan:
         entries = sorted(scan, key=lambda e: natural(e.name), reverse=True)
     for entry in entries:
         path = Path(entry.path)
-        # Asking an entry whether it is a directory raises where links form a circle.
+        # `DirEntry.is_dir` raises for circular links.
         is_folder = os.path.isdir(path) if entry.is_symlink() else entry.is_dir()  # noqa: PTH112
         reason = _pass_over(path, base, exclude, folder=is_folder)
         if reason is not None:
@@ -329,7 +332,7 @@ def _take_folder(
 
 
 def _pass_over(path: Path, base: Path, exclude: Sequence[str], *, folder: bool) -> Reason | None:
-    """Why a name met in a directory is not looked at; None where it is."""
+    """Explain why an entry of a directory is skipped; None if it is not."""
     name = path.name
     relative = os.path.relpath(path, base)
     for pattern in exclude:
@@ -344,7 +347,7 @@ def _pass_over(path: Path, base: Path, exclude: Sequence[str], *, folder: bool) 
 
 
 def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: Listing) -> None:
-    """Put one file into `listing`, once for each file on disk that a link leads to."""
+    """Add a file to `listing`, unless it is a link to a file already listed."""
     try:
         status = path.stat()
     except OSError as error:
@@ -364,7 +367,7 @@ def _take_file(path: Path, base: Path, seen: set[tuple[int, int]], listing: List
 
 
 def _refuse(path: Path, error: OSError, listing: Listing) -> None:
-    """Name what the system does not let us read."""
+    """Record a path that the system did not let us read."""
     text = _BROKEN_LINKS.get(error.errno or 0)
     if text is not None and path.is_symlink():
         listing.ignored.append(Ignored(path, Reason("link", text)))

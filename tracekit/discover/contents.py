@@ -1,4 +1,4 @@
-"""What a file holds, as a digest: the same digest, the same bytes; and which of many files hold the same."""
+"""Content digests of files, and detection of files with the same content."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _TRAILER_BYTES = 8
 _BLOCK_BYTES = 1 << 20
 _ENDS_BYTES = 1 << 16
-"""So much of both ends tells most files of one size apart, exports of nsys among them: whole pages."""
+"""Bytes read at both ends: enough to distinguish most files of one size, including nsys exports (whole pages)."""
 
 
 def content_digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes in hexadecimal digits; raises `OSError` where they cannot be read."""
+    """Compute the SHA-256 of a file's bytes in hexadecimal. Raises `OSError` if it cannot be read."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def same_contents(paths: Iterable[Path]) -> dict[Path, str]:
-    """Each file that holds what another of `paths` holds, inflated where it is gzip, and a digest of that.
+    """Find files with the same content as another of `paths`, inflated if gzip: digest by path.
 
-    Only files of one length are looked into, and read as a whole only where both ends are equal too or, of gzip,
-    the checksum in its trailer. A gzip file of several members is known from its equals alone. What cannot be
-    read is left out.
+    Only files of equal length are compared. They are read completely only if both ends match or, for gzip, the checksum in
+    the trailer. A gzip file of several members is matched only with identical files. Unreadable files are skipped.
     """
     by_length: dict[int, list[tuple[Path, bytes | None]]] = {}
     for path in dict.fromkeys(paths):
@@ -53,7 +52,7 @@ def same_contents(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def _length(path: Path) -> tuple[int, bytes | None]:
-    """(bytes of the text modulo 2³², its CRC32 where the file is gzip), as gzip's trailer (RFC 1952) has them."""
+    """Read (text length modulo 2³², CRC32 if gzip), as in gzip's trailer (RFC 1952)."""
     with path.open("rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
         if stream.read(2) != _GZIP_MAGIC or size < _TRAILER_BYTES:
@@ -64,7 +63,7 @@ def _length(path: Path) -> tuple[int, bytes | None]:
 
 
 def _suspects(same_length: list[tuple[Path, bytes | None]]) -> list[Path]:
-    """Those of some files of one length that something short does not tell from another of them."""
+    """Find files of one length with the same checksum or ends as another."""
     if len(same_length) < 2:
         return []
     any_gzip = any(checksum is not None for _, checksum in same_length)
@@ -77,7 +76,7 @@ def _suspects(same_length: list[tuple[Path, bytes | None]]) -> list[Path]:
 
 
 def ends_digest(path: Path) -> bytes:
-    """A digest of both ends of a file; raises `OSError` where they cannot be read."""
+    """Compute a digest of both ends of a file. Raises `OSError` if it cannot be read."""
     with path.open("rb", buffering=0) as stream:
         digest = hashlib.sha256(stream.read(_ENDS_BYTES))
         stream.seek(-min(_ENDS_BYTES, os.fstat(stream.fileno()).st_size), os.SEEK_END)
@@ -86,7 +85,7 @@ def ends_digest(path: Path) -> bytes:
 
 
 def _checksum(path: Path) -> bytes:
-    """The CRC32 of a file as gzip writes it."""
+    """Compute the CRC32 of a file in gzip's byte order."""
     crc = 0
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):
@@ -95,7 +94,7 @@ def _checksum(path: Path) -> bytes:
 
 
 def _inflated_digest(path: Path) -> str:
-    """The SHA-256 of the text in a file; of its bytes, where it is no gzip or damaged."""
+    """Compute the SHA-256 of a file's text, or of its bytes if it is not gzip or damaged."""
     with path.open("rb") as stream:
         is_gzip = stream.read(2) == _GZIP_MAGIC
     if is_gzip:
@@ -105,7 +104,7 @@ def _inflated_digest(path: Path) -> str:
 
 
 def _digest(stream: BinaryIO) -> str:
-    """The SHA-256 of what a stream still holds."""
+    """Compute the SHA-256 of the rest of a stream."""
     digest = hashlib.sha256()
     while block := stream.read(_BLOCK_BYTES):
         digest.update(block)

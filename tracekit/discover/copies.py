@@ -1,4 +1,4 @@
-"""Several files with one content: which of them counts, and what is said of the others."""
+"""Duplicate files: which of several files with the same content is read, and notes on the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.sources import Note, Source
 
 SAME_CONTENT = "same-content"
-"""The code of notes on files that hold what another holds."""
+"""Code of notes on files with the same content as another."""
 
 _REASON = Reason("same-content", "the same content as another file, which is read")
 _NAMED_TWICE = Reason("named-twice", "named before, and counted once")
@@ -25,7 +25,7 @@ _NAMED_TWICE = Reason("named-twice", "named before, and counted once")
 
 @dataclass(slots=True)
 class Counted:
-    """Sources of which none holds what another holds, and what is said of those that do."""
+    """Sources without duplicates, with the ignored duplicates and notes on them."""
 
     placed: list[Placed] = field(default_factory=list[Placed])
     ignored: list[Ignored] = field(default_factory=list[Ignored])
@@ -35,9 +35,9 @@ class Counted:
 def counted_once(
     arguments: Sequence[Argument], placed: Sequence[Sequence[Placed]]
 ) -> list[Counted]:
-    """For each argument its sources, each content in it once, and each path once in all that have no label.
+    """Remove duplicates per argument: each content once, and each path once over all arguments without a label.
 
-    Logs are told from their copies once it is known to which runs they belong: `without_copied_logs`.
+    Duplicate logs are removed later, once their runs are known: `without_copied_logs`.
     """
     counts: list[Counted] = []
     named_before: list[Placed] = []
@@ -53,7 +53,7 @@ def counted_once(
 
 
 def without_copied_logs(members: Sequence[Placed], runs: Sequence[Hashable]) -> Counted:
-    """The members without logs that hold what another log of their run holds."""
+    """Remove logs with the same content as another log of their run."""
     run_of = dict(zip(map(id, members), runs, strict=True))
     counted = Counted(list(members))
     logs = filter(_is_log, members)
@@ -62,13 +62,14 @@ def without_copied_logs(members: Sequence[Placed], runs: Sequence[Hashable]) -> 
 
 
 def _is_log(member: Placed) -> bool:
+    """Check whether a source is a log."""
     return member.source.tool == "log"
 
 
 def _leave_out_copies(counted: Counted, parts: Iterable[Sequence[Placed]]) -> None:
-    """Let what is counted hold no copy of another of its part; of equals counts the one of which names and manifests say most.
+    """Remove duplicates within each part. Keeps the file described best by names and manifests.
 
-    Then the one least deep, of the shortest name, first in natural order. One note a pair of directories.
+    Ties go to the least deep file, then the shortest name, then natural order. Adds one note per pair of directories.
     """
     copy_ids: set[int] = set()
     for members in parts:
@@ -81,7 +82,7 @@ def _leave_out_copies(counted: Counted, parts: Iterable[Sequence[Placed]]) -> No
 
 
 def _originals(members: Sequence[Placed]) -> dict[int, Placed]:
-    """What counts in place of a copy, by the identity of the copy."""
+    """Map the identity of each duplicate to the file that is read instead."""
     originals: dict[int, Placed] = {}
     for same in groups(members, attrgetter("content")):
         if same[0].content is not None:
@@ -92,7 +93,7 @@ def _originals(members: Sequence[Placed]) -> dict[int, Placed]:
 
 
 def _not_named_before(members: Sequence[Placed], before: Iterable[Placed]) -> Counted:
-    """The members whose very path is not among those `before`."""
+    """Remove the members whose path is among those `before`."""
     paths = set(map(_path, before))
     counted = Counted([member for member in members if _path(member) not in paths])
     repeated = [member for member in members if _path(member) in paths]
@@ -106,7 +107,7 @@ def _not_named_before(members: Sequence[Placed], before: Iterable[Placed]) -> Co
 
 
 def _named_apart(arguments: Sequence[Argument], counts: Sequence[Counted]) -> list[Note]:
-    """A note for each two arguments that hold the same: a person named them apart, so both are runs."""
+    """Note each two arguments with the same files: the user named them separately, so both are runs."""
     first: dict[object, int] = {}
     shared: Counter[tuple[int, int]] = Counter()
     for place, counted in enumerate(counts):
@@ -127,12 +128,12 @@ def _named_apart(arguments: Sequence[Argument], counts: Sequence[Counted]) -> li
 
 
 def _path(member: Placed) -> tuple[str | None, Path]:
-    """Where a file lies, as one machine of a cluster sees it."""
+    """Build the key of a file's path, as one machine of a cluster sees it."""
     return member.source.node, member.source.path
 
 
 def _preference(member: Placed) -> tuple[object, ...]:
-    """What orders files of one content, the one to be read first."""
+    """Build the sort key of files with the same content; the first is read."""
     source: Source = member.source
     facts = (
         *(source.role, source.scope, source.step, source.rank, source.world_size),
@@ -143,17 +144,18 @@ def _preference(member: Placed) -> tuple[object, ...]:
 
 
 def _passed_over(member: Placed, reason: Reason) -> Ignored:
+    """Record a source as a duplicate."""
     return Ignored(member.source.path, reason, member.nodes, "duplicate")
 
 
 def _folders(pair: tuple[Placed, Placed]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The directories of a copy and of what is read in its place."""
+    """List the directories of a duplicate and of the file that is read instead."""
     copy, original = pair
     return copy.parts[:-1], original.parts[:-1]
 
 
 def _note(pairs: Sequence[tuple[Placed, Placed]]) -> Note:
-    """What is said of copies that lie in one directory, of files in one directory."""
+    """Build the note on the duplicates between two directories."""
     copy, original = pairs[0]
     message = f"the same content as {original.source.name}, which counts"
     if len(pairs) > 1:

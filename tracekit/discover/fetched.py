@@ -1,8 +1,7 @@
-"""What does not lie on this machine as files: addresses of other stores, and members of archives, as a directory of copies.
+"""Local copies of remote files and of archive members, as a directory.
 
-A copy is kept in the cache (`model/cache.py`, kind `fetched`) and taken again while its original is told to be the same, by
-size and by what its store says of it (a tag, a checksum, a time). Nothing is written anywhere else. Where nothing may
-be kept the copies last as long as the process.
+Copies are cached (`model/cache.py`, kind `fetched`) and reused while size and version (tag, checksum or time) of the
+original are unchanged. Nothing is written anywhere else. If caching is off, the copies last as long as the process.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ _held = ExitStack()
 atexit.register(_held.close)
 
 watchers: list[Callable[[str, int, int], None]] = []
-"""Who is told of every file that is fetched: the address, how many files are here by then, of how many."""
+"""Callbacks after each fetched file, with: address, files fetched so far, total number of files."""
 
 
 def is_address(text: str) -> bool:
-    """Whether the text is an address of a store, not a path of this machine."""
+    """Check whether the text is the address of a store, not a local path."""
     return bool(_ADDRESS.match(text))
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is an archive whose members are files of their own; a packed single file is none."""
+    """Check whether a file is an archive of several files. A compressed single file is not."""
     if not _ARCHIVE.match(path.name) or not path.is_file():
         return False
     import tarfile
@@ -71,7 +70,7 @@ def is_archive(path: Path) -> bool:
 
 
 def here(path: str | Path) -> Path:
-    """The path itself, or that of copies where it is an address or an archive."""
+    """Return a local path: `path` itself, or copies if it is an address or an archive."""
     if isinstance(path, str) and is_address(path):
         return of_address(path)
     return of_archive(Path(path)) if is_archive(Path(path)) else Path(path)
@@ -79,25 +78,26 @@ def here(path: str | Path) -> Path:
 
 @once
 def of_address(address: str) -> Path:
-    """The directory (or file) of copies of what lies at an address, which may be a pattern; looked at once a process.
+    """Fetch the files at an address, which may be a pattern, once per process: the directory (or file) of copies.
 
-    Raises `TracekitError` where nothing is there, the store cannot be asked, or the package that speaks to it is missing.
+    Raises `TracekitError` if there is nothing, the store cannot be reached, or its package is not installed.
     """
     return _copied(address, stores.listed(address))
 
 
 def of_archive(path: Path) -> Path:
-    """The directory of copies of the members of an archive; raises `TracekitError` for one that cannot be read."""
+    """Extract an archive's members: the directory of copies. Raises `TracekitError` if the archive cannot be read."""
     return _of_archive(path, sign_of(path.stat()))
 
 
 @once
 def _of_archive(path: Path, sign: Sign) -> Path:
+    """Extract an archive in this state (`sign`), once per process."""
     import tarfile
     import zipfile
 
     name = path.name.partition(".")[0] or "archive"
-    # Without a state nothing is taken for the same later: it may change again and keep its times.
+    # Without a settled state copies are not reused: the file may change again and keep its times.
     state = f"{path} {sign}" if is_settled(sign, time.time_ns()) else None
     try:
         with ExitStack() as stack:
@@ -129,7 +129,7 @@ def _of_archive(path: Path, sign: Sign) -> Path:
 
 
 def _zipped(archive: zipfile.ZipFile, state: str | None, top: str) -> Iterator[Original]:
-    """The files of a zip archive."""
+    """List the files of a zip archive."""
     for member in archive.infolist():
         if not member.is_dir():
             if member.flag_bits & _ENCRYPTED:
@@ -142,9 +142,9 @@ def _zipped(archive: zipfile.ZipFile, state: str | None, top: str) -> Iterator[O
 
 
 def _refuse_twice(path: Path, members: Iterable[Original]) -> None:
-    """Raise where two members of a zip archive have one name: which of them is meant cannot be told.
+    """Raise `TracekitError` if two members of a zip archive have the same name, because the choice is ambiguous.
 
-    A tar archive is added to by writing the new state of a file behind the old one: the last is meant.
+    Tar archives are updated by appending the new version of a file, so there the last one counts.
     """
     if path.name.lower().endswith(".zip"):
         counts = Counter("/".join(member.parts[1:]) for member in members)
@@ -155,7 +155,7 @@ def _refuse_twice(path: Path, members: Iterable[Original]) -> None:
 
 
 def _tarred(archive: tarfile.TarFile, state: str | None, top: str) -> Iterator[Original]:
-    """The regular files of a tar archive; links and devices are none."""
+    """List the regular files of a tar archive, without links and devices."""
     for member in archive:
         if member.isreg():
             opened = partial(_of_tar, archive, member)
@@ -164,7 +164,7 @@ def _tarred(archive: tarfile.TarFile, state: str | None, top: str) -> Iterator[O
 
 
 def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    """A regular file of a tar archive."""
+    """Open a regular file of a tar archive."""
     stream = archive.extractfile(member)
     assert stream is not None, "a regular file"
     return stream
@@ -174,9 +174,9 @@ def _of_tar(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _copied(text: str, found: Listed, most_bytes: int | None = None) -> Path:
-    """The directory that holds copies of all originals and nothing else, or the one copy.
+    """Copy all originals into a directory without other files. Returns the directory, or the only copy.
 
-    Of an archive, copies are made up to `most_bytes` together.
+    Copies of archive members are limited to `most_bytes` in total.
     """
     folder, shown_text = _folder(text), redact(text)
     top = folder / "copies"
@@ -208,7 +208,7 @@ def _copied(text: str, found: Listed, most_bytes: int | None = None) -> Path:
 
 
 def _folder(text: str) -> Path:
-    """Where the copies of what has this name are kept."""
+    """Create the folder for copies of the original with this name."""
     parent = None if cache.is_off() else cache.folder("fetched")
     if parent is None:
         return _held.enter_context(new_folder())
@@ -219,7 +219,7 @@ def _folder(text: str) -> Path:
 
 
 def _index(folder: Path) -> dict[str, Any]:
-    """The sizes and signs of what is there, by name; nothing where it is damaged."""
+    """Read sizes and signs of the copies by name. Empty if the index is damaged."""
     with suppress(OSError, ValueError):
         index = json.loads((folder / _INDEX).read_bytes())
         if isinstance(index, dict):
@@ -228,18 +228,18 @@ def _index(folder: Path) -> dict[str, Any]:
 
 
 def _remove_others(top: Path, wanted: Iterable[str]) -> None:
-    """Nothing; copies of what is not there any more are removed."""
+    """Remove copies whose original no longer exists."""
     keep = set(wanted)
     for path in sorted(top.rglob("*"), reverse=True):
         if path.is_dir():
             with suppress(OSError):
-                path.rmdir()  # only where it is empty
+                path.rmdir()  # only if empty
         elif path.relative_to(top).as_posix() not in keep:
             path.unlink(missing_ok=True)
 
 
 def _too_large(text: str, *, is_bomb: bool) -> TracekitError:
-    """The error for more bytes than are copied: an archive unpacks to too many, or they are more than is kept."""
+    """Build the error for too many bytes: the archive expands too much, or the copies exceed the cache limit."""
     if is_bomb:
         return TracekitError(f"{shown(text)}: {expansion.BOMB}", "unpack it first, or a part of it")
     return TracekitError(
@@ -251,7 +251,7 @@ def _too_large(text: str, *, is_bomb: bool) -> TracekitError:
 def _copy(
     text: str, original: Original, target: Path, most_bytes: int, too_large: TracekitError
 ) -> None:
-    """Nothing; afterwards the copy is whole, or not there: raises `TracekitError` where it cannot be had."""
+    """Copy one file completely or not at all. Raises `TracekitError` if it cannot be fetched."""
     below = "/".join(original.parts)
     unfinished = target.with_name(f"{cache.PARTIAL}{os.urandom(8).hex()}")
     try:
@@ -263,7 +263,7 @@ def _copy(
         unfinished.replace(target)
     except TracekitError:
         raise
-    except Exception as error:  # noqa: BLE001 - each store has errors of its own
+    except Exception as error:  # noqa: BLE001 - each store raises its own errors
         raise TracekitError(
             f"{shown(text)}: {shown(below)} cannot be fetched: {type(error).__name__}: {error}",
             "try again; what was fetched already is kept",
@@ -273,13 +273,13 @@ def _copy(
 
 
 def _refuse_short(count: int, size_bytes: int | None) -> None:
-    """Nothing; raises `OSError` where a file ended before its size."""
+    """Raise `OSError` if a file ended before its size."""
     if size_bytes is not None and count < size_bytes:
         raise OSError(f"it ended after {count:,} of {size_bytes:,} bytes")
 
 
 def _pieces(source: stores.Stream, most_bytes: int, too_large: TracekitError) -> Iterator[bytes]:
-    """The bytes of a file; raises `too_large` after so many."""
+    """Read a file in pieces. Raises `too_large` beyond `most_bytes`."""
     count = 0
     while piece := source.read(PIECE_BYTES):
         count += len(piece)

@@ -1,4 +1,4 @@
-"""How captures ended, as their processes wrote it: which were lost and why, and which somebody else wrote elsewhere."""
+"""Capture outcomes recorded in manifests: captures that were lost, with reasons, and captures written elsewhere."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST_NAMED = 3
 def ledger_notes(
     manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
 ) -> list[Note]:
-    """Compare the captures in manifests with the files that are here; `passed_over` are names of other files."""
+    """Compare the captures in manifests with the present files; `passed_over` are names of files that are not read."""
     told = _one_per_process(manifests)
     return [*_losses(told), *_elsewhere(told, sources, passed_over)]
 
 
 def _one_per_process(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """The manifests without copies: that of a process under nsys lies in Ray's session too."""
+    """Remove duplicate manifests: a process under nsys also has one in Ray's session."""
     distinct = {
         (m.host, m.pid, m.tool, m.role, m.rank) if m.pid is not None else m.path: m
         for m in manifests
@@ -34,7 +34,7 @@ def _one_per_process(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 
 def _losses(manifests: Sequence[Manifest]) -> Iterator[Note]:
-    """A note for each reason why captures were lost, or not written in full, with the processes that gave it."""
+    """Note each reason for lost or incomplete captures, with the processes that recorded it."""
     processes: dict[tuple[str, tuple[int, ...], bool], list[Manifest]] = defaultdict(list)
     for manifest in manifests:
         for (reason, is_lost), steps in _steps_by_reason(manifest).items():
@@ -61,7 +61,7 @@ def _steps_by_reason(manifest: Manifest) -> dict[tuple[str, bool], list[int]]:
 
 
 def _what_happened(steps: Sequence[int], is_lost: bool) -> str:
-    """What became of these steps, in words."""
+    """Describe the outcome of these steps."""
     several = len(steps) > 1
     named = f"{plural(len(steps), 'step')} {numbers(steps)}" if steps else "a capture"
     if is_lost:
@@ -72,9 +72,9 @@ def _what_happened(steps: Sequence[int], is_lost: bool) -> str:
 def _elsewhere(
     manifests: Sequence[Manifest], sources: Iterable[Source], passed_over: Iterable[str]
 ) -> Iterator[Note]:
-    """A note for each place where nsys wrote reports that are not here."""
+    """Note each location where nsys wrote reports that are missing here."""
     pids = _recorded_pids(sources, passed_over)
-    if None in pids:  # one of the reports may be of any process
+    if None in pids:  # such a report may be of any process
         return
     places: dict[tuple[str | None, str | None], list[tuple[Manifest, int]]] = defaultdict(list)
     for manifest in manifests:
@@ -86,7 +86,7 @@ def _elsewhere(
 
 
 def _recorded_pids(sources: Iterable[Source], passed_over: Iterable[str]) -> set[int | None]:
-    """The processes whose reports are here, read or not; None for a report that names no process."""
+    """Collect the pids of the present reports, read or not; None for a report that names no process."""
     pids = {source.pid for source in sources if source.tool == "nsys"}
     for name in passed_over:
         if name.endswith((*REPORT_SUFFIXES, STREAM_SUFFIX)):
@@ -95,11 +95,11 @@ def _recorded_pids(sources: Iterable[Source], passed_over: Iterable[str]) -> set
 
 
 def _captures_elsewhere(manifest: Manifest) -> list[Recorded]:
-    """The captures of a process that nsys wrote."""
+    """List a process's captures that nsys wrote."""
     if manifest.tool != "nsys":
         return []
     captures = [*filter(_is_elsewhere, manifest.captures)]
-    # Before captures had outcomes, files said which had been moved here.
+    # Older manifests have no outcomes: `files` listed the captures that had been moved here.
     told_nothing = all(capture.outcome is None for capture in captures)
     return [] if manifest.files and told_nothing else captures
 
@@ -107,7 +107,7 @@ def _captures_elsewhere(manifest: Manifest) -> list[Recorded]:
 def _note_elsewhere(
     where: str | None, host: str | None, told: Sequence[tuple[Manifest, int]]
 ) -> Note:
-    """The note on the captures of some processes that lie in one place."""
+    """Build the note on captures in one other location."""
     count = sum(number for _, number in told)
     captures = f"{count:,} {plural(count, 'capture')}"
     processes = f"{len(told):,} {plural(len(told), 'process', 'processes')}"
@@ -119,7 +119,7 @@ def _note_elsewhere(
 
 
 def _is_elsewhere(capture: Recorded) -> bool:
-    """Whether somebody else wrote a capture; those without an outcome ended before there were any."""
+    """Check whether another process wrote a capture. Older captures have no outcome, only a stop time."""
     if capture.outcome is None:
         return capture.stop_unix_ns is not None
     return capture.outcome == "elsewhere"

@@ -1,11 +1,11 @@
-"""Where the driver's log of a profile may lie, by names alone: how far above it, and in which files."""
+"""Possible locations of a driver's log, by names alone: how far above the profile, and in which files."""
 
 from __future__ import annotations
 
 import re
 
 MOST_LOGS = 100
-"""So many files of one directory are looked at."""
+"""Most files of one directory that are checked."""
 
 STEPS_UP = 2
 
@@ -16,7 +16,7 @@ _LOG_NAME = re.compile(r"[^.].*\.(?:jsonl|log|out|txt)(?:\.gz)?\Z", re.DOTALL)
 
 
 def holds_output(folder: str) -> bool:
-    """Whether the name of a directory says that it holds output of a run, so that the log may lie above it.
+    """Check whether a directory is named like a run's output, so the log may be above it.
 
     >>> holds_output("outputs"), holds_output("torch_profile"), holds_output("run1")
     (True, True, False)
@@ -25,5 +25,5 @@ def holds_output(folder: str) -> bool:
 
 
 def may_be_log(name: str) -> bool:
-    """Whether a file of this name may be a driver's log."""
+    """Check whether a file is named like a driver's log."""
     return bool(_LOG_NAME.match(name))

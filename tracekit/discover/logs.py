@@ -1,4 +1,4 @@
-"""Where the driver's log of a profile may lie: beside its directory, or beside the `outputs` around it."""
+"""Search for the driver's log of a profile: next to its directory, or next to the `outputs` around it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def nearest(
     look: Callable[[Found], T | None],
     within: Sequence[str] = (),
 ) -> tuple[Found, T] | Note | None:
-    """The one log above the directory given, and what `look` said of it; a note where it cannot be told.
+    """Find the only log above the argument's directory, with the result of `look`. Returns a note if it is ambiguous.
 
-    A step up is made only from a directory whose name says that it holds output of a run. `look` is
-    None for what is no log; one log of JSON lines goes before console logs of the same run. No step and no link
-    leads out of the directories `within`, where there are any.
+    The search moves up only from a directory named like a run's output. `look` returns
+    None for files that are not logs; a single JSON-lines log is preferred to console logs of the same run. With `within`,
+    the search and links never leave these directories.
     """
     folder, up = argument.base, tuple[str, ...]()
     while len(argument.entries) == 1 and len(up) < STEPS_UP and holds_output(folder.name):
@@ -52,7 +52,7 @@ def nearest(
 
 
 def _files(folder: Path, up: tuple[str, ...], exclude: Sequence[str]) -> list[Found]:
-    """Files of a directory with the name of a log, in natural order; none where it cannot be read."""
+    """List the files of a directory named like logs, in natural order. Empty if it cannot be read."""
     files: list[Found] = []
     try:
         with os.scandir(folder) as scan:

@@ -1,7 +1,7 @@
-"""What a profiled process wrote about its own files (`"schema": "capture/1"` or `2`) → facts of sources.
+"""Capture manifests: what a profiled process wrote about its own files (`"schema": "capture/1"` or `2`).
 
-A manifest is believed before the content of a file and before its name: it was written by the process
-itself, which knew its role and step; names are cut to what file systems allow, and files get renamed.
+A manifest takes precedence over the content of a file and over its name. The process that wrote it knew its role and
+step; file names are truncated to what file systems allow, and files get renamed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INT64 = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One file that a manifest says the process wrote; `path` as recorded."""
+    """One file that the process wrote according to its manifest; `path` as recorded."""
 
     path: str
     step: int | None = None
@@ -40,7 +40,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One process's account of itself. `closed` is false if it never came to write the end of it."""
+    """One process's manifest. `closed` is false if the process never finished profiling."""
 
     path: Path
     name: str
@@ -66,7 +66,7 @@ class Manifest:
 
 
 def is_manifest(path: Path, size_bytes: int) -> bool:
-    """Whether a file says that it is a manifest; only files of its endings and of moderate size are looked into."""
+    """Check whether a file has a manifest's schema. Only files of its suffixes and of moderate size are read."""
     if path.suffix.lower() not in _SUFFIXES or not 0 < size_bytes <= _LIMIT_BYTES:
         return False
     with path.open("rb") as stream:
@@ -76,7 +76,7 @@ def is_manifest(path: Path, size_bytes: int) -> bool:
 
 
 def read_manifest(path: Path, name: str) -> Manifest | Note:
-    """The manifest in a file, or the note that says why it cannot be used."""
+    """Read a manifest. Returns a note if it cannot be used."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -118,7 +118,7 @@ def read_manifest(path: Path, name: str) -> Manifest | Note:
 
 
 def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Listed], list[Note]]:
-    """Which of the `present` files a manifest lists, and notes on those that are not there."""
+    """Match a manifest's files with the `present` ones: (listed entry by path, notes on missing files)."""
     notes = list(manifest.notes)
     known_paths = set(map(os.path.normpath, present))
     files: dict[Path, Listed] = {}
@@ -140,7 +140,7 @@ def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Lis
         notes.append(Note("data_loss", "open", message, name, data=data))
     reasons = {reason for capture in manifest.captures for reason in capture.because}
     told = tuple(problem for problem in manifest.problems if problem not in reasons)
-    if told:  # reasons of lost captures are told with these
+    if told:  # reasons of lost captures are noted separately
         count, data = len(told), Data(problems=told)
         problems = first_few(told, 3, "; ")
         message = f"{process} could not profile all that was asked: {problems}"
@@ -149,12 +149,12 @@ def account(manifest: Manifest, present: Iterable[Path]) -> tuple[dict[Path, Lis
 
 
 def account_of(manifest: Manifest) -> Account:
-    """What a manifest says of its process, for files that name nothing but the process."""
+    """Extract a manifest's statements about its process, for files that name only the process."""
     return Account(*attrgetter(*Account.__slots__)(manifest))
 
 
 def configuration_notes(manifests: Iterable[Manifest]) -> list[Note]:
-    """What of the run's configuration had no effect, as its processes said: a note each, with how many said it."""
+    """Note the configuration options that had no effect, according to the processes, with the number of processes."""
     counts: Counter[str] = Counter()
     for manifest in manifests:
         counts.update(dict.fromkeys(manifest.ignored, 1))
@@ -162,7 +162,7 @@ def configuration_notes(manifests: Iterable[Manifest]) -> list[Note]:
 
 
 def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> Source:
-    """`source` as its manifest describes it; where the name says otherwise, a note says so."""
+    """Apply a manifest to `source`. Notes the fields for which the name says something else."""
     step = listed.step
     steps = {capture.step for capture in manifest.captures}
     if isinstance(manifest, Manifest):
@@ -192,7 +192,7 @@ def describe(source: Source, manifest: Manifest | Account, listed: Listed) -> So
 
 
 def told_by_manifest(source: Source) -> frozenset[str]:
-    """The fields of `source` that a manifest filled."""
+    """List the fields of `source` that a manifest set."""
     filled: set[str] = set()
     for note in source.notes:
         fields = note.data.get("fields")
@@ -202,7 +202,7 @@ def told_by_manifest(source: Source) -> frozenset[str]:
 
 
 def without_manifest(source: Source) -> Source:
-    """`source` without what a manifest filled: it is another process than the manifest's."""
+    """Remove the facts that a manifest set, because `source` is another process."""
     unknown: dict[str, Any] = dict.fromkeys(told_by_manifest(source))
     if not unknown:
         return source
@@ -211,21 +211,21 @@ def without_manifest(source: Source) -> Source:
 
 
 def _same(named: object, told: object) -> bool:
-    """Whether two values agree; labels agree in any spelling, since verl turns `_` into `-`."""
+    """Check whether two values agree. Labels agree in any spelling, since verl replaces `_` with `-`."""
     if isinstance(named, str) and isinstance(told, str):
         return words(named) == words(told)
     return named == told
 
 
 def name_process(manifest: Manifest) -> str:
-    """A process in words: `actor rank 3 (pid 17 on node1)`."""
+    """Format a process: `actor rank 3 (pid 17 on node1)`."""
     label = phrase(manifest.role, called("rank", manifest.rank)) or "a process"
     place = phrase(called("pid", manifest.pid), called("on", manifest.host))
     return f"{label} ({place})" if place else label
 
 
 def _resolve(recorded: str, folder: Path, known_paths: set[str]) -> str | None:
-    """The present file that a recorded path means, also after the directory was moved elsewhere."""
+    """Find the present file of a recorded path, even after the directory was moved."""
     for path in (folder / recorded, folder / Path(recorded).name):
         if os.path.normpath(path) in known_paths:
             return os.path.normpath(path)
@@ -233,7 +233,7 @@ def _resolve(recorded: str, folder: Path, known_paths: set[str]) -> str | None:
 
 
 def _files(entries: Sequence[Any], wrong: list[str]) -> Iterable[Listed]:
-    """The well-formed entries of `files`."""
+    """Yield the valid entries of `files`."""
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
             wrong.append("files")
@@ -248,7 +248,7 @@ def _files(entries: Sequence[Any], wrong: list[str]) -> Iterable[Listed]:
 
 
 def _captures(entries: Sequence[Any], wrong: list[str]) -> Iterable[Recorded]:
-    """The well-formed entries of `captures`."""
+    """Yield the valid entries of `captures`."""
     for entry in entries:
         if not isinstance(entry, dict):
             wrong.append("captures")
@@ -265,17 +265,17 @@ def _captures(entries: Sequence[Any], wrong: list[str]) -> Iterable[Recorded]:
 
 
 def _texts(data: Mapping[str, Any], key: str, wrong: list[str]) -> tuple[str, ...]:
-    """The texts of a list, fit to be shown."""
+    """Read the texts of a list, made printable."""
     return tuple(shown(v) for v in _list(data, key, wrong) if isinstance(v, str))
 
 
 def is_count(value: object) -> bool:
-    """Whether a JSON value is a number that ranks, steps and ids can be."""
+    """Check whether a JSON value is a non-negative 64-bit integer, as ranks, steps and ids are."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INT64
 
 
 def _count(data: Mapping[str, Any], key: str, wrong: list[str]) -> int | None:
-    """A non-negative integer, None where absent or anything else."""
+    """Read a non-negative integer; None if absent or invalid."""
     value = data.get(key)
     if value is None or is_count(value):
         return value
@@ -284,7 +284,7 @@ def _count(data: Mapping[str, Any], key: str, wrong: list[str]) -> int | None:
 
 
 def _text(data: Mapping[str, Any], key: str, wrong: list[str]) -> str | None:
-    """A non-empty text fit to be shown, None where absent or anything else."""
+    """Read a non-empty text, made printable; None if absent or invalid."""
     value = data.get(key)
     if value is None or value == "":
         return None
@@ -295,7 +295,7 @@ def _text(data: Mapping[str, Any], key: str, wrong: list[str]) -> str | None:
 
 
 def _list(data: Mapping[str, Any], key: str, wrong: list[str]) -> Sequence[Any]:
-    """A list, empty where absent or anything else."""
+    """Read a list. Empty if absent or invalid."""
     value = data.get(key)
     if isinstance(value, list):
         return value
@@ -305,7 +305,7 @@ def _list(data: Mapping[str, Any], key: str, wrong: list[str]) -> Sequence[Any]:
 
 
 def _object(data: Mapping[str, Any], key: str, wrong: list[str]) -> Mapping[str, Any]:
-    """An object, empty where absent or anything else."""
+    """Read an object. Empty if absent or invalid."""
     value = data.get(key)
     if isinstance(value, dict):
         return value

@@ -1,7 +1,7 @@
-"""Recorded file and directory names → what they say: role, scope, step, rank … No file is touched here.
+"""Facts in file and directory names: role, scope, step, rank … No file is accessed here.
 
-A fact that a name does not state is None, never 0. The file name is read first; directories fill what
-it leaves open, from the nearest upwards, until one says nothing.
+A fact that a name does not state is None, never 0. The file name takes precedence; directories fill the
+remaining facts, from the nearest upwards, until one states nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tracekit.model.patterns import expression
 from tracekit.model.records import dataclass
 
 HOST_FOLDER, HOST_NAME = "host=", r"[0-9A-Za-z][0-9A-Za-z.-]{0,252}"
-"""`host=<name>/` holds what one host wrote, of a run of several hosts."""
+"""Prefix and name pattern of directories `host=<name>/`, which contain one host's files of a multi-host run."""
 WHOLE_STEP = frozenset({"e2e", "train", "train_overall", "step"})
-"""Scopes of captures that hold every stage of a step."""
+"""Scopes of captures that contain every stage of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameFacts:
-    """What the names of a file and of its directories say about it, as recorded.
+    """Facts in the names of a file and its directories, as recorded.
 
-    `worker` is what tells processes apart where no rank is named; `start` the label of the moment the
-    capture began or was written, whose unit only the writer knows.
+    `worker` distinguishes processes if no rank is named; `start` is the label of the moment when the
+    capture began or was written, in a unit known only to the writer.
     """
 
     role: str | None = None
@@ -48,7 +48,7 @@ _NOTHING = NameFacts()
 
 
 def read_name(parts: tuple[str, ...]) -> NameFacts:
-    """What `parts` say: directories from the outermost, the file name last. Never raises.
+    """Parse `parts`: directories from the outermost, the file name last. Never raises.
 
     >>> read_name(("e2e", "actor-rollout-ref_e2e_rank1-of-2_pid7_20261120082204602.json.gz")).rank
     1
@@ -75,21 +75,21 @@ def read_name(parts: tuple[str, ...]) -> NameFacts:
 
 
 def says_something(folder: str) -> bool:
-    """Whether a directory name alone states a role, scope, step, rank or replica."""
+    """Check whether a directory name alone states a role, scope, step, rank or replica."""
     return _read_folders([folder], "") != _NOTHING
 
 
 def stem_of(name: str) -> str:
-    """A file name without the suffixes that say only how it is written."""
+    """Strip the suffixes that describe only the file format."""
     return _SUFFIX.sub("", name)
 
 
 def is_scope(label: str) -> bool:
-    """Whether `label` names a stage or a whole-step capture rather than a role."""
+    """Check whether `label` names a stage or a whole-step capture rather than a role."""
     return _SCOPE.fullmatch(label.lower().replace("-", "_")) is not None
 
 
-# Only what is safe to strip: a CI upload puts its epoch before `.gz`, a browser " (1)" into copies.
+# Only suffixes that are safe to strip: a CI upload puts its epoch before `.gz`, a browser " (1)" into copies.
 _SUFFIX = expression(
     r"(?: \([0-9]{1,3}\))?(?:\.pt)?(?:\.trace)?(?:\.json)?(?:\.[0-9]{9,19})?"
     r"(?:\.(?:nsys-rep|qdrep|qdstrm|sqlite|pickle|pkl|snap))?(?:\.(?:gz|zst|xz|bz2|zip))?(?: \([0-9]{1,3}\))?\Z"
@@ -108,7 +108,7 @@ _SCOPE = expression(
     r"|infer_[a-z]+_batch|(?:[a-z]+_){0,3}log_?probs?"
 )
 _REWARD = ("reward", "reward_model")
-# `train` alone is a common directory of other projects; verl writes it into file names only.
+# `train` alone is a common directory of other projects; verl uses it only in file names.
 _NOT_A_SCOPE_FOLDER = frozenset({"train"})
 
 _VERL = expression(
@@ -176,12 +176,12 @@ _CLOCK_FOLDER = expression(r"[0-9]{9,19}(?:\.[0-9]+)?")
 
 
 def _number(text: str | None) -> int | None:
-    """`text` as a number where there is one."""
+    """Convert `text` to a number; None for None."""
     return None if text is None else int(text)
 
 
 def _over(below: NameFacts, above: NameFacts) -> NameFacts:
-    """The facts of both, `above` where both speak."""
+    """Merge two sets of facts; `above` takes precedence."""
     if below == _NOTHING:
         return above
     values = zip(NameFacts.__slots__, attrgetter(*NameFacts.__slots__)(above), strict=True)
@@ -189,20 +189,20 @@ def _over(below: NameFacts, above: NameFacts) -> NameFacts:
 
 
 def _world(rank: str, world: str | None) -> int | None:
-    """World size, unless the rank does not fit into it."""
+    """Parse the world size; None if the rank does not fit into it."""
     if world is None or int(rank) >= int(world):
         return None
     return int(world)
 
 
 def _stated_once(numbers: Iterable[int | None]) -> int | None:
-    """The number that is stated, None where there are several or none."""
+    """Find the only distinct number; None if there are several or none."""
     different = set(numbers)
     return different.pop() if len(different) == 1 else None
 
 
 def _verl(stem: str, folders: list[str]) -> NameFacts | None:
-    """By verl 0.9: `[<role>_][<scope>_][step<S>_]rank<r>[-of-<W>][_<topology>]_pid<pid>_<time>[_mb<i>]`."""
+    """Parse a name of verl 0.9: `[<role>_][<scope>_][step<S>_]rank<r>[-of-<W>][_<topology>]_pid<pid>_<time>[_mb<i>]`."""
     m = _VERL.fullmatch(stem)
     if m is None:
         return None
@@ -225,17 +225,17 @@ def _verl(stem: str, folders: list[str]) -> NameFacts | None:
 
 
 def _repeats(label: str, folders: list[str]) -> bool:
-    """Whether the directory has the name `label`, and it is no role's."""
+    """Check whether the directory has the name `label`, and it is not a role's."""
     return bool(folders) and words(folders[-1]) == words(label) and not _is_role(label)
 
 
 def _is_role(label: str) -> bool:
-    """Whether `label` is a role's name wherever it stands."""
+    """Check whether `label` is always a role's name."""
     return _ROLE_FOLDER.fullmatch(label.lower().replace("-", "_")) is not None
 
 
 def _verl_prof_rank(stem: str, folders: list[str]) -> NameFacts | None:
-    """By verl 0.7.1-0.8.0: `<scope>/[<role>_]prof_rank-<r>[_<pid>]_<time>`."""
+    """Parse a name of verl 0.7.1-0.8.0: `<scope>/[<role>_]prof_rank-<r>[_<pid>]_<time>`."""
     del folders
     m = _VERL_PROF_RANK.fullmatch(stem)
     if m is None:
@@ -244,7 +244,7 @@ def _verl_prof_rank(stem: str, folders: list[str]) -> NameFacts | None:
 
 
 def _verl_prof_start(stem: str, folders: list[str]) -> NameFacts | None:
-    """By verl until 0.7.0: `prof_start_<a>_end_<b>_rank_<r>`; a and b count profiler, not RL steps."""
+    """Parse a name of verl up to 0.7.0: `prof_start_<a>_end_<b>_rank_<r>`; a and b are profiler steps, not RL steps."""
     del folders
     m = _VERL_PROF_START.fullmatch(stem)
     if m is None:
@@ -253,7 +253,7 @@ def _verl_prof_start(stem: str, folders: list[str]) -> NameFacts | None:
 
 
 def _vllm(stem: str, folders: list[str]) -> NameFacts | None:
-    """By vLLM: `dp<i>_pp<i>_tp<i>_…_rank<r>.<ns>`, all counted within the engine."""
+    """Parse a name of vLLM: `dp<i>_pp<i>_tp<i>_…_rank<r>.<ns>`, all relative to the engine."""
     del folders
     m = _VLLM.fullmatch(stem)
     if m is None:
@@ -263,7 +263,7 @@ def _vllm(stem: str, folders: list[str]) -> NameFacts | None:
 
 
 def _sglang(stem: str, folders: list[str]) -> NameFacts | None:
-    """By SGLang: `<profile id>-TP-<k>[-DP-<i>][-PP-<i>][-EP-<i>][-<stage>]`."""
+    """Parse a name of SGLang: `<profile id>-TP-<k>[-DP-<i>][-PP-<i>][-EP-<i>][-<stage>]`."""
     del folders
     m = _SGLANG.fullmatch(stem)
     if m is None:
@@ -272,7 +272,7 @@ def _sglang(stem: str, folders: list[str]) -> NameFacts | None:
     index = {dim.lower(): int(value) for dim, value in zip(pairs[::2], pairs[1::2], strict=True)}
     topology = "-".join(f"{dim}{value}" for dim, value in index.items())
     facts = NameFacts(scope=m["scope"], topology=topology)
-    # Behind another data or pipeline rank the tensor rank is not the rank within the engine.
+    # With a nonzero data or pipeline rank, the tensor rank differs from the rank within the engine.
     if index.get("dp", 0) == index.get("pp", 0) == 0:
         facts = replace(facts, rank=index["tp"])
     if _CLOCK_FOLDER.fullmatch(m["start"]):
@@ -281,18 +281,18 @@ def _sglang(stem: str, folders: list[str]) -> NameFacts | None:
 
 
 def _nsys_verl(stem: str, folders: list[str]) -> NameFacts | None:
-    """By Ray and verl: `[[<role>_]<host>_]worker_process_<pid>[.<capture range>]`."""
+    """Parse a name of Ray and verl: `[[<role>_]<host>_]worker_process_<pid>[.<capture range>]`."""
     del folders
     m = _NSYS_VERL.fullmatch(stem)
     if m is None:
         return None
-    role, _, host = (m["owner"] or "").rpartition("_")  # a host name holds no underscore
+    role, _, host = (m["owner"] or "").rpartition("_")  # host names have no underscore
     part = _called("range", m["part"])
     return NameFacts(role=role or None, host=host or None, pid=int(m["pid"]), part=part)
 
 
 def _nsys_nemo(stem: str, folders: list[str]) -> NameFacts | None:
-    """By NeMo-RL: `<worker>_<start>:<stop>_<pid>`, the steps from start to before stop."""
+    """Parse a name of NeMo-RL: `<worker>_<start>:<stop>_<pid>`, the steps from start to before stop."""
     del folders
     m = _NSYS_NEMO.fullmatch(stem)
     if m is None:
@@ -304,7 +304,7 @@ def _nsys_nemo(stem: str, folders: list[str]) -> NameFacts | None:
 
 
 def _handler(stem: str, folders: list[str]) -> NameFacts | None:
-    """By `tensorboard_trace_handler`: `<worker, or host_pid>.<time>`; some name workers by rank."""
+    """Parse a name of `tensorboard_trace_handler`: `<worker, or host_pid>.<time>`; some name workers by rank."""
     del folders
     m = _HANDLER.fullmatch(stem)
     if m is None:
@@ -324,7 +324,7 @@ def _handler(stem: str, folders: list[str]) -> NameFacts | None:
 
 
 def _plain(stem: str) -> NameFacts:
-    """Any other name: a rank, step or pid that it states once and beyond doubt."""
+    """Parse any other name: a rank, step or pid that it states unambiguously."""
     ranks: list[int] = []
     worlds: list[int | None] = []
     for m in _RANK.finditer(stem):
@@ -342,12 +342,12 @@ def _plain(stem: str) -> NameFacts:
 
 
 def _called(word: str, number: str | None) -> str | None:
-    """A part with its number as recorded; None where there is no number."""
+    """Format a label with its number; None if there is no number."""
     return f"{word}{int(number)}" if number else None
 
 
 def _joined(*parts: str | None) -> str | None:
-    """Those of the parts that say something, in one label; None where none does."""
+    """Join labels with `-`, skipping None; None if all are None."""
     return "-".join(filter(None, parts)) or None
 
 
@@ -364,10 +364,10 @@ _LAYOUTS: tuple[Callable[[str, list[str]], NameFacts | None], ...] = (
 
 
 def _relocated(facts: NameFacts, m: re.Match[str], around: NameFacts) -> NameFacts:
-    """Of verl's `rollout-replica<n>[-globalrank<g>]_<engine file>`: the engine's facts, with the replica.
+    """Merge verl's `rollout-replica<n>[-globalrank<g>]_<engine file>` with the engine's facts.
 
-    The engine counts ranks within itself, and so do the files verl left in the replica's directory;
-    the rank among all GPUs is kept beside them, in the topology.
+    The engine numbers ranks within itself, and so do the files that verl left in the replica's directory;
+    the rank among all GPUs is kept in the topology.
     """
     topology = _joined(_called("globalrank", m[2]), facts.topology)
     role = "reward" if around.role in _REWARD else "rollout"
@@ -375,7 +375,7 @@ def _relocated(facts: NameFacts, m: re.Match[str], around: NameFacts) -> NameFac
 
 
 def _read_folders(folders: list[str], stem: str) -> NameFacts:
-    """What the directories say, from the nearest up to the first that says nothing."""
+    """Parse directory names, from the nearest upwards until one states nothing."""
     for depth, folder in enumerate(folders[:-5:-1]):
         if worker := _ROLL_FOLDER.fullmatch(folder):
             scope = folders[-1] if depth else None  # `<worker>/<function>/…`
@@ -387,7 +387,7 @@ def _read_folders(folders: list[str], stem: str) -> NameFacts:
         folder_facts = _read_folder(folder, above, stem)
         if folder_facts is None:
             break
-        # Below `reward_model/` the engines of the reward model write as the rollout's do.
+        # In `reward_model/`, the reward model's engines use the same names as the rollout's.
         if folder_facts.role in _REWARD and facts.role == "rollout":
             facts = replace(facts, role="reward")
         facts = _over(folder_facts, facts)
@@ -395,7 +395,7 @@ def _read_folders(folders: list[str], stem: str) -> NameFacts:
 
 
 def _read_folder(folder: str, above: str, stem: str) -> NameFacts | None:
-    """What one directory name says; None when it is a name like any other."""
+    """Parse one directory name; None if it is an ordinary name."""
     facts: NameFacts | None = None
     if m := _REPLICA_FOLDER.fullmatch(folder):
         facts = NameFacts(role="rollout", replica=int(m[1]))

@@ -1,7 +1,7 @@
-"""Nsight Systems leaves several files of one recording: which of them is read, and what the others are.
+"""Files of one Nsight Systems recording: which is read, and why the others are not.
 
-`nsys profile` writes a stream (`X.qdstrm`) that its importer makes a report (`X.nsys-rep`, `X.qdrep` until
-2021); `nsys export` and `nsys stats` leave a database of the same recording (`X.sqlite`) beside that.
+`nsys profile` writes a stream (`X.qdstrm`) that its importer converts to a report (`X.nsys-rep`, `X.qdrep` until
+2021). `nsys export` and `nsys stats` write a database of the same recording (`X.sqlite`) next to it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _MISSED = (*REPORT_SUFFIXES, STREAM_SUFFIX, EXPORT_SUFFIX)
 def passed_over(
     files: Sequence[Found], claims: Sequence[tuple[str | None, Reason | None]]
 ) -> dict[int, Reason]:
-    """For each file, by its place in `files`, that need not be read because of another: why not.
+    """Find files that another file replaces: reason by position in `files`.
 
-    `claims` are the reader of each file and what is wrong with the file, both as far as known.
+    `claims` are the reader and the problem of each file, as far as known.
     """
     by_path = {(file.nodes[:1], file.path): place for place, file in enumerate(files)}
     dropped: dict[int, Reason] = {}
@@ -77,18 +77,18 @@ def passed_over(
 
 
 def export_beside(report: Path) -> Path:
-    """Where `nsys export` and `nsys stats` put the export of a report, unless told otherwise."""
+    """Build the path where `nsys export` and `nsys stats` put a report's export by default."""
     return report.with_name(stem_of_report(report.name) + EXPORT_SUFFIX)
 
 
 def stem_of_report(name: str) -> str:
-    """The name of a report, stream or export without its suffix."""
+    """Strip the suffix of a report, stream or export."""
     stem, dot, suffix = name.rpartition(".")
     return stem if f"{dot}{suffix}".lower() in _MISSED else name
 
 
 def is_stale(export: Path, report: Path) -> bool:
-    """Whether an export was made before the report that now lies beside it; False where that cannot be told."""
+    """Check whether an export is older than the report next to it. False if unknown."""
     try:
         return export.stat().st_mtime_ns + CLOCK_SLACK_NS < report.stat().st_mtime_ns
     except OSError:
@@ -96,37 +96,37 @@ def is_stale(export: Path, report: Path) -> bool:
 
 
 def _is_older(export: Found, report: Found) -> bool:
-    """`is_stale`, of files that may lie on another machine."""
+    """Check whether an export is older than its report, from recorded times. Works for files of other machines."""
     if export.mtime_ns is None or report.mtime_ns is None:
         return False
     return export.mtime_ns + CLOCK_SLACK_NS < report.mtime_ns
 
 
 def is_ray_check(name: str) -> bool:
-    """Whether a file is what Ray makes nsys write to see that it works."""
+    """Check whether a file is from Ray's check that nsys works."""
     return name == "empty" or (
         name.startswith("empty.") and name.lower().endswith(_MISSED) and name.count(".") == 1
     )
 
 
 def empty_file(suffix: str) -> Reason:
-    """That a file of that suffix is empty, and what that tells."""
+    """Explain an empty file by its suffix."""
     text = ": ".join(filter(None, ("empty file (0 bytes)", why_empty(suffix))))
     return Reason("empty-file", text)
 
 
 def why_empty(suffix: str) -> str:
-    """What an empty file of that suffix tells; empty where it tells nothing."""
+    """Find the likely cause of an empty file with this suffix. Empty if unknown."""
     return _EMPTY.get(suffix.lower(), "")
 
 
 def unread(suffix: str) -> Reason | None:
-    """What a file of that suffix is that no reader takes; None for a suffix of other tools."""
+    """Explain why no reader takes a file with an nsys suffix; None for other suffixes."""
     if suffix.lower() in REPORT_SUFFIXES:
         return NO_REPORT
     return LONE_STREAM if suffix.lower() == STREAM_SUFFIX else None
 
 
 def is_missed(name: str, reason: Reason) -> bool:
-    """Whether something was lost with a file that is not read for this reason."""
+    """Check whether a file that is not read for this reason is a lost nsys file."""
     return name.lower().endswith(_MISSED) and reason.code not in _NEVER_MISSED

@@ -1,7 +1,7 @@
-"""Which sources belong to one run, what the runs are called, and what files of a run repeat each other.
+"""Grouping of sources into runs, names of runs, and duplicates within a run.
 
-A sub-directory is a run of its own only if a sibling holds the same (tool, role, scope, step, rank,
-replica, part); otherwise it is a role or stage folder. Where siblings are runs, so is every directory among
+A sub-directory is a separate run only if a sibling has the same (tool, role, scope, step, rank,
+replica, part); otherwise it is a role or stage folder. If siblings are runs, so is every directory among
 them whose name states no role, stage, step, rank or replica.
 """
 
@@ -25,10 +25,10 @@ Key = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A source, where it lies below its argument, and what its names say that a `Source` does not keep.
+    """A source with its path below the argument, and the facts in its names that a `Source` does not have.
 
-    `nodes` are those of a cluster that see the file; none means here. `content` is a digest of what it holds, where
-    another file holds the same.
+    `nodes` are the cluster nodes that see the file, empty for this machine. `content` is a digest of the content, if another
+    file has the same content.
     """
 
     source: Source
@@ -40,10 +40,10 @@ class Placed:
 
 
 def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
-    """For each member of one argument the directory, below the argument, that is its run.
+    """Find the run directory of each member of one argument, relative to the argument.
 
-    `loose` members were named file by file: their directories are runs unless the names of these state
-    a role, stage …, and files of one directory that names do not tell apart are runs of their own.
+    `loose` members were named file by file: their directories are runs unless their names state
+    a role, stage …, and files of one directory with indistinguishable names are separate runs.
     """
     roots: list[tuple[str, ...]] = [()] * len(members)
     pending: list[tuple[Sequence[int], int]] = [(range(len(members)), 0)]
@@ -69,7 +69,7 @@ def run_roots(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
 
 
 def roots_with_ids(members: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
-    """For each member its run: a directory below the argument, and the run id where one holds several."""
+    """Find the run of each member: its directory, plus the run id if one directory has several runs."""
     roots = _with_logs(members, loose=loose)
     ids: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for placed, root in zip(members, roots, strict=True):
@@ -82,7 +82,7 @@ def roots_with_ids(members: Sequence[Placed], *, loose: bool) -> list[tuple[str,
 
 
 def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]]:
-    """The run of each source; a log belongs to the run that it lies in or, failing that, to the only one below it."""
+    """Find the run of each source. A log belongs to the run that contains it, else to the only run below it."""
     traces = [p for p in placed if p.source.tool != "log"]
     roots = dict(zip(map(id, traces), run_roots(traces, loose=loose), strict=True))
     runs = set(roots.values())
@@ -100,7 +100,7 @@ def _with_logs(placed: Sequence[Placed], *, loose: bool) -> list[tuple[str, ...]
 
 
 def short_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """A short name for each path, the same for the same path and unique among different ones.
+    """Shorten paths to names that are equal for equal paths and unique otherwise.
 
     >>> short_names([("a", "outputs", "profile"), ("b", "outputs", "profile")])
     ['a', 'b']
@@ -128,7 +128,7 @@ def short_names(paths: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _common_end(paths: Sequence[tuple[str, ...]]) -> int:
-    """How many last parts all paths share, where some share their last; each keeps its first part."""
+    """Count the common last parts of all paths, if any share the last part. Each path keeps its first part."""
     last_parts = {path[-1:] for path in paths}
     if len(last_parts) == len(paths):
         return 0
@@ -141,7 +141,7 @@ def _common_end(paths: Sequence[tuple[str, ...]]) -> int:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """The names, no two the same: a second bearer gets `#2`."""
+    """Make names unique: repeated names get `#2`, `#3` and so on."""
     used_names = set(names)
     bearers: dict[str, int] = defaultdict(int)
     unique_names: list[str] = []
@@ -157,7 +157,7 @@ def numbered(names: Sequence[str]) -> list[str]:
 
 
 def mark_repeats(members: Sequence[Placed]) -> list[Source]:
-    """The sources of one run: successive captures told apart by `part`, duplicates and doubts noted."""
+    """List the sources of one run. Numbers successive captures by `part`, and notes duplicates and conflicts."""
     sources = [member.source for member in members]
     keys = list(map(_key, members))
     processes = list(map(_process, members))
@@ -173,7 +173,7 @@ def mark_repeats(members: Sequence[Placed]) -> list[Source]:
 
 
 def _note_duplicates(same: Sequence[int], sources: list[Source]) -> None:
-    """Note that names tell these sources from one another in nothing."""
+    """Note that these sources have indistinguishable names."""
     first, second = sources[same[0]].name, sources[same[1]].name
     for i in same:
         other = second if sources[i].name == first else first
@@ -184,12 +184,12 @@ def _note_duplicates(same: Sequence[int], sources: list[Source]) -> None:
 def _run_folders(
     children: dict[str, list[int]], members: Sequence[Placed], *, loose: bool
 ) -> set[str]:
-    """Which of the sub-directories `children`, of several, are runs; the key "" stands for files beside them."""
+    """Find the sub-directories that are runs, among several `children`. The key "" is the files next to them."""
     if len(children) < 2:
         return set()
     holders: dict[tuple[Key, str | None], dict[str, set[str | None]]] = defaultdict(dict)
     for name, child in children.items():
-        # Where a rank is unknown, another host makes it another process of the same run.
+        # If the rank is unknown, another host means another process of the same run.
         host = name if name.startswith(HOST_FOLDER) else None
         for i in child:
             holders[_key(members[i]), host].setdefault(name, set()).add(members[i].run_id)
@@ -205,12 +205,12 @@ def _run_folders(
 
 
 def _alike(folder: Sequence[int], members: Sequence[Placed]) -> list[int]:
-    """Which files of one directory their names do not tell from the others."""
+    """Find the files of one directory with indistinguishable names."""
     alike_files: list[int] = []
     for same in groups(folder, lambda i: _key(members[i])):
         if members[same[0]].source.rank is not None:
             of_processes = [same]
-        else:  # files of unknown rank from different processes may well be the ranks of one run
+        else:  # files of unknown rank from different processes may be ranks of one run
             of_processes = groups(same, lambda i: _process(members[i]))
         for files in of_processes:
             starts = {members[i].facts.start for i in files} - {None}
@@ -222,7 +222,7 @@ def _alike(folder: Sequence[int], members: Sequence[Placed]) -> list[int]:
 
 
 def _number_captures(same: Sequence[int], members: Sequence[Placed], sources: list[Source]) -> None:
-    """Name captures of one process `capture1`, `capture2` … where only the start tells them apart."""
+    """Name captures of one process `capture1`, `capture2` … if only the start time distinguishes them."""
     starts = {members[i].facts.start for i in same}
     moments = sorted(filter(None, starts), key=natural)
     parts = {sources[i].part for i in same}
@@ -238,13 +238,13 @@ def _number_captures(same: Sequence[int], members: Sequence[Placed], sources: li
 
 
 def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
-    """Note where several processes claim one rank of one role and step."""
+    """Note that several processes claim one rank of one role and step."""
     first = sources[same[0]]
     known_pids = {pid for i in same if (pid := sources[i].pid) is not None}
     if first.rank is None or len(known_pids) < 2:
         return
     pids = tuple(map(str, sorted(known_pids)))
-    # The roles of colocated workers write memory snapshots under the same names.
+    # Colocated workers of several roles write memory snapshots under the same names.
     severity: NoteSeverity = "info" if first.tool == "torch_memory" else "warning"
     message = (
         f"{len(pids)} processes (pid {first_few(pids, 4)}) claim rank {first.rank}: "
@@ -256,28 +256,29 @@ def _note_shared_rank(same: Sequence[int], sources: list[Source]) -> None:
 
 
 def _key(member: Placed) -> Key:
-    """What tells the sources of one run apart; labels in one spelling, the part last."""
+    """Build the key that distinguishes the sources of a run. Labels are normalized; the part is last."""
     s = member.source
     role, scope = _spelling(s.role), _spelling(s.scope)
     return (s.tool, role, scope, s.step, s.rank, s.replica, s.topology, s.part)
 
 
 def _spelling(label: str | None) -> str | None:
+    """Normalize the spelling of a label; None if there is none."""
     return None if label is None else words(label)
 
 
 def _process(member: Placed) -> Key:
-    """What the names say about the process that wrote a file."""
+    """Build the key of the process that wrote a file, from names."""
     return (member.source.host, member.source.pid, member.facts.worker)
 
 
 def _is_known(member: Placed) -> bool:
-    """Whether the names say at all whose file it is."""
+    """Check whether the names identify the process at all."""
     return (member.source.rank, *_process(member)) != (None,) * 4
 
 
 def groups(things: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """`things` gathered by `key`, in the order of their first members."""
+    """Group `things` by `key`, in order of first appearance."""
     by_key: dict[Hashable, list[T]] = defaultdict(list)
     for thing in things:
         by_key[key(thing)].append(thing)

@@ -1,4 +1,4 @@
-"""Some ranks of many: chosen by their numbers, spread over the job, before anything of them is read."""
+"""Sampling of ranks: chosen by number, spread over the job, before any file is read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tracekit.model.errors import TracekitError
 from tracekit.model.sources import Note, Source
 
 SAMPLED = "sampled"
-"""The code of the note that tells what a sample left out."""
+"""Code of the note on ranks left out by sampling."""
 
 _SHOWN = 12
-"""Most ranks that the note names."""
+"""Most ranks named in the note."""
 
 
 def sample(sources: Sequence[Source], count: int) -> tuple[list[Source], list[Note]]:
-    """(the sources of `count` ranks, and those of no rank; a note on the others), all where there are no more ranks.
+    """Sample `count` ranks: (their sources and those without a rank, a note on the others). Keeps all if there are fewer.
 
-    First and last rank come first, then one of every role, then one of every host, then what lies furthest
-    from all chosen: the same files give the same ranks. `TracekitError` where names tell no ranks.
+    Deterministic: the first and last rank, then one of every role, then one of every host, then the rank furthest
+    from all chosen ones. Raises `TracekitError` if no name has a rank.
     """
     if count < 1:
         raise TracekitError(f"a sample of {count} ranks holds nothing", "ask for 1 or more")
@@ -48,7 +48,7 @@ def sample(sources: Sequence[Source], count: int) -> tuple[list[Source], list[No
 
 
 def _groups(sources: Iterable[Source]) -> list[list[set[int]]]:
-    """The ranks of every role, and those of every host, as far as names tell them."""
+    """Group the ranks by role and by host, as far as names tell."""
     roles: dict[tuple[str, str | None], set[int]] = {}
     hosts: dict[str, set[int]] = {}
     for source in sources:
@@ -62,13 +62,13 @@ def _groups(sources: Iterable[Source]) -> list[list[set[int]]]:
 def _spread(
     ranks: npt.NDArray[np.int64], kinds: Sequence[Sequence[set[int]]], count: int
 ) -> list[int]:
-    """`count` of these ranks, in the order in which they are chosen."""
+    """Choose `count` ranks, in order of choice."""
     places = np.arange(len(ranks))
     chosen = [int(ranks[0]), int(ranks[-1])][:count]
     far = np.minimum(places, places[::-1])
 
     def add(candidates: npt.NDArray[np.bool_]) -> None:
-        """The candidate furthest from all chosen, the first of equals."""
+        """Add the candidate furthest from all chosen ranks, the first of equals."""
         best = int(np.where(candidates, far, -1).argmax())
         chosen.append(int(ranks[best]))
         np.minimum(far, abs(places - best), out=far)

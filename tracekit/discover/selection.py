@@ -1,4 +1,4 @@
-"""Which ranks, steps and stages were asked for, and which sources that leaves."""
+"""Selection of sources by rank, step and stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracekit.model.units import numbers
 T = TypeVar("T")
 
 LEFT_OUT = "left-out"
-"""The code of the notes that tell what was left out as asked."""
+"""Code of notes on sources left out by the user's filters."""
 
 _LONGEST_RANGE = 1_000_000
 _MOST_STAGES = 12
@@ -29,10 +29,9 @@ _MOST_STAGES = 12
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one process, or a file that was left out by its name, is known to hold: its rank, steps and stages.
+    """Rank, steps and stages of one process, or of a file that was left out by its name.
 
-    `is_kept` where it has something of all that was asked for, or may have; `has_stage` where it has a stage
-    that was asked for.
+    `is_kept` if it has, or may have, some of everything requested; `has_stage` if it has a requested stage.
     """
 
     rank: int | None
@@ -44,7 +43,7 @@ class Holding:
 
 
 def parse_numbers(text: str) -> frozenset[int]:
-    """The numbers in `0-3,7`; `TracekitError` for anything else.
+    """Parse numbers and ranges such as `0-3,7`. Raises `TracekitError` for anything else.
 
     >>> sorted(parse_numbers("0-3,7"))
     [0, 1, 2, 3, 7]
@@ -70,10 +69,10 @@ def wanted(
     steps: Collection[int] | None = None,
     stages: Collection[str] | None = None,
 ) -> bool:
-    """Whether nothing known about `source` speaks against it: unknown ranks and steps are kept.
+    """Check whether `source` may match the filters. Unknown ranks and steps match.
 
     None and an empty collection both mean all. Stages are globs, see `stages.stage_filter`; captures of whole
-    steps hold every stage and are kept.
+    steps contain every stage and match.
     """
     if ranks and source.rank is not None and source.rank not in ranks:
         return False
@@ -86,14 +85,14 @@ def wanted(
 
 
 def _stage(source: Source) -> str | None:
-    """The stage that the name of a source says it covers; None for whole steps and where it says nothing."""
+    """Find the stage that a source's name states; None for whole steps and unknown."""
     if source.scope is None or words(source.scope) in WHOLE_STEP:
         return None
     return scope_stage(source.scope, source.role)
 
 
 def _covers(source: Source, steps: Collection[int]) -> bool:
-    """Whether a source of known step, or of a window such as `steps3-5`, covers any of `steps`."""
+    """Check whether a source of known step, or of a window such as `steps3-5`, covers any of `steps`."""
     window = re.match(r"steps([0-9]+)-([0-9]+)", source.part or "")
     if window is None:
         return source.step in steps
@@ -107,9 +106,9 @@ def select(
     steps: Collection[int] | None,
     stages: Collection[str] | None,
 ) -> tuple[list[Source], list[Source], list[Note]]:
-    """(the wanted sources, the others, notes that count these); `TracekitError` where no profile is left.
+    """Filter sources: (matching, others, notes with counts). Raises `TracekitError` if no profile matches.
 
-    A driver's log speaks for every rank and stage: alone it is not what was asked for.
+    A driver's log covers every rank and stage, so logs alone do not satisfy a filter by these.
     """
     chosen = list(sources)
     notes: list[Note] = []
@@ -125,7 +124,7 @@ def select(
             left_out = before - len(chosen)
             message = f"{left_out} of {before} sources left out by {what}"
             notes.append(Note("info", LEFT_OUT, message, count=left_out, data=Data(by=what)))
-    # A log may tell of steps that nobody profiled; it speaks of no rank, and of no stage where profiles are.
+    # A log may cover steps that were not profiled. It has no rank, and its stages count only without profiles.
     tool = attrgetter("tool")
     logs_alone = set(map(tool, chosen)) == {"log"} != set(map(tool, sources))
     if not chosen or (logs_alone and (ranks or stages)):
@@ -136,7 +135,7 @@ def select(
 
 
 def of_name(source: Source, stages: Collection[str] | None = None) -> Holding:
-    """What a source that is not read holds: what its name says."""
+    """Describe a source that is not read by its name."""
     stage = _stage(source)
     return Holding(
         source.rank,
@@ -148,7 +147,7 @@ def of_name(source: Source, stages: Collection[str] | None = None) -> Holding:
 
 
 def _known(value: T | None) -> frozenset[T]:
-    """The value alone; nothing where it is not known."""
+    """Wrap a value in a set. Empty for None."""
     return frozenset() if value is None else frozenset({value})
 
 
@@ -159,9 +158,9 @@ def left_out(
     steps: Collection[int] | None,
     stages: Collection[str],
 ) -> list[Note]:
-    """A note that counts processes which hold nothing of what was asked for; `TracekitError` where none holds it.
+    """Note how many processes match none of the filters. Raises `TracekitError` if all of them do not.
 
-    `holdings` were read, `unread` are sources that are something else by their names.
+    `holdings` were read; `unread` are sources that were excluded by their names.
     """
     if not (ranks or steps or stages):
         return []
@@ -180,7 +179,7 @@ def check(
     steps: Collection[int] | None,
     stages: Collection[str] | None,
 ) -> None:
-    """Nothing; raises `TracekitError` where nothing that was kept is known to be what was asked for."""
+    """Raise `TracekitError` if no kept process is known to match the filters."""
     candidates = list(filter(attrgetter("is_kept"), holdings))
     if not candidates or _absent(candidates, ranks, steps, stages):
         raise refusal(holdings, ranks, steps, stages)
@@ -194,7 +193,7 @@ def refusal(
     *,
     by_name: bool = False,
 ) -> TracekitError:
-    """The error for filters that select nothing: which of them, and what ranks, steps and stages there are."""
+    """Build the error for filters that select nothing: the unmatched filters, and the available values."""
     absent = _absent(holdings, ranks, steps, stages)
     profiles = sum(not holding.is_log for holding in holdings)
     count = f"{profiles} profiles" if profiles else f"{len(holdings)} logs"
@@ -228,7 +227,7 @@ def _absent(
     steps: Collection[int] | None,
     stages: Collection[str] | None,
 ) -> list[str]:
-    """What of rank, step and stage was asked for and nothing is known to have; a log has no say where profiles are."""
+    """List the filters (rank, step, stage) that no holding is known to match. Logs count only without profiles."""
     profiles = list(filterfalse(attrgetter("is_log"), holdings)) or holdings
     absent: list[str] = []
     if ranks and not any(holding.rank in ranks for holding in profiles):

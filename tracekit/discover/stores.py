@@ -1,7 +1,7 @@
-"""What lies in another store, by its address: its files, and what may tell of them above; nothing is copied here.
+"""Listing of remote stores by address: the files there, and possible driver logs above. Nothing is copied here.
 
-A directory is listed folder by folder, so that a store that holds too much is not listed to its end. The driver's log of a
-profile is looked for where it would be looked for on this machine (`log_places`).
+Directories are listed one by one, so listing stops early if a store has too many files. Driver logs are searched where
+they would be on the local machine (`log_places`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tracekit.model.redaction import redact, shown_cause
 SMALL_BYTES = 1 << 20
 MOST_FILES = 100_000
 LOG_BYTES = 1 << 28
-"""So many bytes of logs above what was asked for are fetched, one after the other."""
+"""Most bytes of logs fetched from above the address."""
 
 _PROFILE = expression(
     r"(?i).*(?:\.(?:json|jsonl|pickle|pkl|snap|sqlite|nsys-rep|log|txt|manifest|tkm|csv|html)"
     r"(?:\.(?:gz|zst|xz|bz2|zip))?|\.(?:gz|zst|xz|bz2|zip))\Z"
 )
-"""How files may be called that are worth a look; others are fetched where they are small."""
+"""Names of possible profiles. Other files are fetched only if they are small."""
 
 _SAME_BY = (
     "ETag",
@@ -50,7 +50,7 @@ _SAME_BY = (
     "created",
     "date_time",
 )
-"""What stores say of a file that changes with it; the first that is known counts."""
+"""Metadata keys of stores that change with the file; the first known one is used."""
 
 _MAGIC, _MAGIC_OF_PAGES = expression(r"[*?\[]"), re.compile(r"\*")
 
@@ -68,7 +68,7 @@ _PACKAGES = {
     "abfs": "adlfs",
     "az": "adlfs",
 }
-"""What speaks to a store."""
+"""Package that accesses each kind of store."""
 
 _KEYS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, hold the keys",
@@ -81,24 +81,24 @@ _KEYS = {
 }
 _SAME_KEYS = {"s3a": "s3", "gcs": "gs", "az": "abfs", "sftp": "ssh", "https": "http"}
 _BUCKETS = ("s3", "gs", "abfs")
-"""Stores whose first name is that of a bucket."""
+"""Stores whose first path part is a bucket."""
 
 _REFUSED = expression("Credential|Authenti|Unauthorized|Forbidden|AccessDenied")
 _UNREACHED = expression("Endpoint|Connect|Timeout|gaierror")
-"""What the names of errors tell, whose classes are of packages that need not be here."""
+"""Patterns of exception class names; the packages with the classes may not be installed."""
 
 
 class Stream(Protocol):
-    """What bytes are read from."""
+    """Readable stream of bytes."""
 
     def read(self, count: int, /) -> bytes: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """One file elsewhere: its names below the directory of copies, its size, what tells it from another state of it.
+    """One remote file: its path below the directory of copies, its size, and a sign that changes with its content.
 
-    `is_asked` is false for what was found above what was asked for: that it cannot be had is no error.
+    `is_asked` is false for files found above the address; failing to fetch them is not an error.
     """
 
     parts: tuple[str, ...]
@@ -110,7 +110,7 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The files at an address; `base` are the names of the directory that was asked for, or of that of the one file."""
+    """Files at an address. `base` is the path of the requested directory, or of the directory of the one file."""
 
     originals: tuple[Original, ...]
     base: tuple[str, ...]
@@ -118,12 +118,12 @@ class Listed:
 
 
 def _without_query(address: str) -> str:
-    """The address of a page without what stands behind its question mark."""
+    """Strip the query of a URL."""
     return address.partition("?")[0]
 
 
 def listed(address: str) -> Listed:
-    """The files at an address, which may be a pattern; raises `TracekitError` where none is there or can be seen."""
+    """List the files at an address, which may be a pattern. Raises `TracekitError` if there are none or access fails."""
     try:
         import fsspec
     except ImportError:
@@ -145,7 +145,7 @@ def listed(address: str) -> Listed:
 
 
 def _listed(store: Any, path: str, *, is_folder: bool) -> Listed:
-    """The files at a path of a store, or that match it."""
+    """List the files at a path of a store, or those that match it."""
     magic = _MAGIC_OF_PAGES if "://" in path else _MAGIC
     if start := magic.search(path):
         base = path[: start.start()].rpartition("/")[0]
@@ -173,18 +173,18 @@ def _listed(store: Any, path: str, *, is_folder: bool) -> Listed:
 
 
 def _is_page(path: str, detail: Mapping[str, Any]) -> bool:
-    """Whether a file is the page by which a web server lists a directory."""
+    """Check whether a file is a web server's directory listing."""
     return detail.get("mimetype") == "text/html" and not path.lower().endswith((".html", ".htm"))
 
 
 def _files_below(store: Any, base: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every file below a directory by its full name, hidden ones left out; raises for what is too much."""
+    """Yield every visible file below a directory with its full name. Raises `TracekitError` above `MOST_FILES`."""
     waiting, seen, count = [base], {base}, 0
     while waiting:
         for detail in store.ls(waiting.pop(), detail=True):
             full = detail["name"].rstrip("/")
             below = full.removeprefix(f"{base}/")
-            # A page of a web server links whatever it likes.
+            # A directory page may link to anything.
             if below == full or full in seen or "/." in f"/{below}" or _is_query(full):
                 continue
             if detail.get("type") == "directory":
@@ -200,12 +200,12 @@ def _files_below(store: Any, base: str) -> Iterator[tuple[str, Mapping[str, Any]
 
 
 def _is_query(full: str) -> bool:
-    """Whether a link is to the same page in another order, or the like."""
+    """Check whether a link is a variant of the same page, such as another sort order."""
     return "://" in full and "?" in full
 
 
 def _worth(store: Any, base: str, details: Mapping[str, Mapping[str, Any]]) -> Iterator[Original]:
-    """The files of a store that may be profiles or tell of one, by their names and sizes."""
+    """Yield the files that may be profiles or describe one, by name and size."""
     for full, detail in sorted(details.items()):
         original = _original(store, full, full[len(base) :], detail)
         size = original.size_bytes
@@ -214,22 +214,24 @@ def _worth(store: Any, base: str, details: Mapping[str, Mapping[str, Any]]) -> I
 
 
 def _original(store: Any, full: str, below: str, detail: Mapping[str, Any]) -> Original:
-    """One file of a store."""
+    """Build the description of one file of a store."""
     if _sign(detail) is None and "://" in full:
-        detail = {**detail, **store.info(full)}  # a page has names alone
+        detail = {**detail, **store.info(full)}  # a directory page has only names
     size = detail.get("size")
     size_bytes = size if isinstance(size, int) else None
     opened: Callable[[], AbstractContextManager[Stream]] = partial(store.open, full, "rb")
     if "://" in full:
         below = unquote(_without_query(below))
-        opened = partial(store.open, full, "rb", block_size=0)  # not every web server gives parts
+        opened = partial(
+            store.open, full, "rb", block_size=0
+        )  # not every web server supports ranges
     elif size_bytes and hasattr(store, "ftp"):
         opened = partial(_Pipelined, store, full, size_bytes)
     return Original(parts(below), size_bytes, _sign(detail), opened)
 
 
 class _Pipelined:
-    """A file by SFTP, of which a whole piece is asked for at once: packet after packet would wait for the network each time."""
+    """An SFTP file that requests a whole piece at once, because single packets would each wait for the network."""
 
     def __init__(self, store: Any, full: str, size_bytes: int) -> None:
         self._file, self._at, self._size_bytes = store.open(full, "rb"), 0, size_bytes
@@ -241,7 +243,7 @@ class _Pipelined:
         self._file.close()
 
     def read(self, count: int, /) -> bytes:
-        """The next bytes."""
+        """Read the next bytes."""
         count = min(count, self._size_bytes - self._at)
         piece = b"".join(self._file.readv([(self._at, count)])) if count else b""
         self._at += len(piece)
@@ -249,12 +251,12 @@ class _Pipelined:
 
 
 def _sign(detail: Mapping[str, Any]) -> str | None:
-    """What a store says of a file that changes with it."""
+    """Build a sign from the metadata that changes with the file; None if unknown."""
     return next((f"{key} {detail[key]}" for key in _SAME_BY if detail.get(key)), None)
 
 
 def _logs_above(store: Any, folder: str, kept: tuple[str, ...]) -> Iterator[Original]:
-    """The files above a directory that may be the driver's log, as far as names allow and they are not too large."""
+    """Yield the possible driver logs above a directory, by name, up to `LOG_BYTES` in total."""
     left = LOG_BYTES
     for up in range(1, len(kept)):
         folder = folder.rpartition("/")[0]
@@ -280,13 +282,13 @@ def _logs_above(store: Any, folder: str, kept: tuple[str, ...]) -> Iterator[Orig
 
 
 def _placed(original: Original, kept: tuple[str, ...], *, is_asked: bool = True) -> Original:
-    """The same file below these directories."""
+    """Move a file below these directories."""
     names = (*kept, *original.parts)
     return Original(names, original.size_bytes, original.sign, original.open, is_asked)
 
 
 def _base_names(base: str) -> tuple[str, ...]:
-    """The names of a directory of a store, without the host of a web server; one at least."""
+    """Split a store's directory into names, without the host of a web server. At least one name."""
     _, is_web, rest = base.rpartition("://")
     names = rest.split("/")
     if is_web:
@@ -295,7 +297,7 @@ def _base_names(base: str) -> tuple[str, ...]:
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """The names of a path as it may stand below a directory of ours; raises `TracekitError` for one that leads out of it."""
+    """Split a path into names that are safe below a local directory. Raises `TracekitError` if it leads out of it."""
     names = tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
     if not names or ".." in names or "\0" in name or max(map(len, names)) > 255:
         raise TracekitError(
@@ -304,16 +306,16 @@ def parts(name: str) -> tuple[str, ...]:
     return names
 
 
-# What is wrong
+# Errors
 
 
 def _shown(address: str) -> str:
-    """The address as it can be printed."""
+    """Make the address printable."""
     return shown(address)
 
 
 def _refusal(address: str, scheme: str, store: Any, error: Exception) -> TracekitError:
-    """What the error of a store means: keys, network, nothing there, a package, or what it says itself."""
+    """Translate a store's error: credentials, network, missing files, a missing package, or its own message."""
     family = _SAME_KEYS.get(scheme, scheme)
     causes = list(_chain(error))
     if isinstance(error, ImportError):
@@ -338,12 +340,12 @@ def _refusal(address: str, scheme: str, store: Any, error: Exception) -> Traceki
 
 
 def _missing(address: str, scheme: str, store: Any) -> TracekitError:
-    """That nothing is there; of a bucket, whether it is the bucket."""
+    """Build the error for an empty address. Checks whether the bucket exists."""
     if _SAME_KEYS.get(scheme, scheme) in _BUCKETS and store is not None:
         bucket = address.partition("://")[2].partition("/")[0]
         try:
             is_there = store.exists(bucket)
-        except Exception:  # noqa: BLE001 - then it is unknown
+        except Exception:  # noqa: BLE001 - assume that it exists
             is_there = True
         if not is_there:
             return TracekitError(
@@ -353,7 +355,7 @@ def _missing(address: str, scheme: str, store: Any) -> TracekitError:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it came from."""
+    """Yield an error and its causes."""
     cause: BaseException | None = error
     for _ in range(10):
         if cause is None:
@@ -363,13 +365,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Whether a store asked for other keys."""
+    """Check whether a store refused the credentials."""
     is_named = bool(_REFUSED.search(type(error).__name__))
     return is_named or isinstance(error, PermissionError) or _status(error) in (401, 403)
 
 
 def _is_unreached(error: BaseException) -> bool:
-    """Whether a store did not answer."""
+    """Check whether a store did not answer."""
     from socket import gaierror
 
     if isinstance(error, ConnectionError | TimeoutError | gaierror):
@@ -378,6 +380,6 @@ def _is_unreached(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The status by which a web server refused, None where it was no server."""
+    """Read the HTTP status of an error; None if it has none."""
     status = getattr(error, "status", None)
     return status if isinstance(status, int) else None

@@ -1,6 +1,7 @@
-"""What lies where an argument points, as one machine sees it, and the union of what several see.
+"""Surveys of arguments: the files of each, as one machine sees them, classified by content.
 
-All that discovery asks of the disk is asked here, once; the rest is told by names and by what is said here.
+All disk access of discovery happens here, once. Everything else works on names and on these results. Surveys of several
+machines can be merged.
 """
 
 from __future__ import annotations
@@ -28,40 +29,40 @@ _NO_SNAPSHOT = Reason("no-snapshot", "pickle, but no memory snapshot")
 _LFS_POINTER = Reason("lfs-pointer", "Git LFS pointer: the file itself was not downloaded")
 _PICKLES = dict.fromkeys((".pickle", ".pkl", ".snap"), _NO_SNAPSHOT)
 FOLDERS_ABOVE = 6
-"""So many directories above the one given may say something: enough for every known layout."""
+"""Most directory names above the argument that are parsed: enough for every known layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sniffed:
-    """What a look at a file told: the reader that takes it and what is wrong with it, or why none takes it."""
+    """Result of sniffing a file: its reader and problem, or why no reader takes it."""
 
     reader: str | None
     tool: Tool = "torch"
     reason: Reason | None = None
     certain: bool = False
-    """Whether the reason is what its content alone tells, whatever it is called."""
+    """Whether the reason follows from the content alone, whatever the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """That the system did not let us read a file, and why."""
+    """A file that the system did not let us read, with the reason."""
 
     reason: Reason
 
 
 Sniff = Callable[[Path], Sniffed]
 Verdict = Sniffed | Manifest | Note | Unreadable | Reason
-"""What one file is: something a reader takes, a manifest, an unusable one, nothing to be read, or why it is none."""
+"""Classification of a file: readable, a manifest, an unusable manifest, unreadable, or the reason why no reader takes it."""
 
 Log = tuple[Found, Sniffed] | Note | None
-"""The driver's log above a directory, the reason why it cannot be told, or that there is none."""
+"""The driver's log above a directory, a note if it is ambiguous, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One file, what it is, and the directories above the argument, which may say something of it.
+    """One file, its classification, and the directory names above the argument, which may describe it.
 
-    `content` is a digest of what it holds, where another file of its machine was found to hold the same.
+    `content` is a digest of the content, if another file on its machine has the same content.
     """
 
     found: Found
@@ -72,7 +73,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The files of one argument in natural order, what was passed over, and how to look for a log above."""
+    """Files of one argument in natural order, ignored files, and a function that searches for a log above."""
 
     argument: Argument
     files: tuple[Looked, ...]
@@ -84,9 +85,9 @@ class Survey:
 def survey(
     argument: Argument, exclude: Sequence[str], sniff: Sniff, within: Sequence[str] = ()
 ) -> Survey:
-    """What lies where `argument` points, here; the log above is looked for when it is asked for.
+    """Survey the files of `argument` on this machine. The log above is searched on demand.
 
-    Nothing leads out of the directories `within`, where there are any.
+    With `within`, links and the search never leave these directories.
     """
     listing = list_files(argument, exclude, within)
     above = tuple(map(shown, argument.base.parts[-FOLDERS_ABOVE:]))
@@ -99,7 +100,7 @@ def survey(
 
 
 def with_contents(surveys: Sequence[Survey]) -> list[Survey]:
-    """The same surveys, of this machine, with the content of files that hold the same as another in any of them."""
+    """Add content digests to files with the same content as another file in any of these surveys of this machine."""
     paths: list[Path] = []
     for looked in chain.from_iterable(map(attrgetter("files"), surveys)):
         if isinstance(looked.verdict, Sniffed) and looked.verdict.reader:
@@ -113,7 +114,7 @@ def with_contents(surveys: Sequence[Survey]) -> list[Survey]:
 
 
 def called(looked: Looked, name: str) -> Looked:
-    """The same file; what it is says that it is called `name`."""
+    """Name a file. Its manifest and notes use this name."""
     verdict = looked.verdict
     if isinstance(verdict, Manifest):
         notes = tuple(replace(note, source=name) for note in verdict.notes)
@@ -124,7 +125,7 @@ def called(looked: Looked, name: str) -> Looked:
 
 
 def _as_log(found: Found, sniff: Sniff) -> Sniffed | None:
-    """What a file is if it is a driver's log."""
+    """Sniff a file; None unless it is a driver's log."""
     verdict = _read_head(found, sniff)
     if isinstance(verdict, Sniffed) and verdict.reader == "driver_log":
         return verdict
@@ -132,7 +133,7 @@ def _as_log(found: Found, sniff: Sniff) -> Sniffed | None:
 
 
 def _read_head(found: Found, sniff: Sniff) -> Verdict:
-    """What one file is; `called` gives it its name."""
+    """Classify one file by its head. `called` names it later."""
     suffix = found.path.suffix.lower()
     if nsys_pairs.is_ray_check(found.path.name):
         return nsys_pairs.RAY_CHECK
@@ -152,7 +153,7 @@ def _read_head(found: Found, sniff: Sniff) -> Verdict:
 
 
 def _sniffed(path: Path, sniff: Sniff) -> Sniffed:
-    """What `sniff` tells of a file, also where it refuses the file."""
+    """Sniff a file. Converts errors to a refusal with a reason."""
     try:
         return sniff(path)
     except TraceFormatError as error:
@@ -162,7 +163,7 @@ def _sniffed(path: Path, sniff: Sniff) -> Sniffed:
 
 
 def _why_not(sniffed: Sniffed, suffix: str) -> Reason:
-    """Why no reader takes a file: by its content where that is certain, else by its suffix."""
+    """Explain why no reader takes a file: by its content if certain, else by its suffix."""
     reason = sniffed.reason or _no_format(suffix)
     if sniffed.certain:
         return reason
@@ -170,13 +171,13 @@ def _why_not(sniffed: Sniffed, suffix: str) -> Reason:
 
 
 def _no_format(suffix: str) -> Reason:
-    """That no reader takes files of that suffix."""
+    """Explain that no reader takes files with this suffix."""
     text = f"no reader takes {shown(suffix) or 'files without a suffix'}"
     return Reason("no-format", text, Data(suffix=shown(suffix)))
 
 
 def _is_lfs_pointer(found: Found) -> bool:
-    """Whether a file only stands for one that Git LFS keeps elsewhere."""
+    """Check whether a file is only a Git LFS pointer."""
     if found.size_bytes > _LFS_LIMIT_BYTES:
         return False
     with found.path.open("rb") as stream:

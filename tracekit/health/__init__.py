@@ -1,1 +1,1 @@
-"""What goes wrong in captures: problems as data, the signs of each, and the sessions of Ray."""
+"""Capture health: known problems, the signs of each, and Ray's session directories."""

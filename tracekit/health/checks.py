@@ -1,4 +1,4 @@
-"""What went wrong in a capture, why, and what to do: from what readers say and what files show side by side."""
+"""Diagnosis of a capture: problems with cause and remedy, from reader notes and from comparing captures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracekit.model.trace import Failure, Note, NoteSeverity
 __all__ = ["GRAVE", "Capture", "Diagnosis", "diagnose"]
 
 GRAVE: tuple[NoteSeverity, ...] = ("error", "data_loss")
-"""Severities of what was lost or cannot be read."""
+"""Severities of lost or unreadable data."""
 
 _ORDER = {code: place for place, code in enumerate(PROBLEMS)}
 _GRAVITY = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
@@ -23,7 +23,7 @@ _GRAVITY = {"error": 0, "data_loss": 1, "warning": 2, "info": 3}
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that went wrong in the capture: what in which files, where that comes from, what to do."""
+    """One problem of the capture: description, files, cause and remedy."""
 
     code: str
     severity: NoteSeverity
@@ -42,14 +42,14 @@ def diagnose(
     *,
     complete: bool = True,
 ) -> tuple[Diagnosis, ...]:
-    """What went wrong, the gravest first, one for each thing however many files it befell.
+    """Diagnose a capture: one entry per problem, however many files it affects, most severe first.
 
-    `notes` hold what was passed over too (`codes.IGNORED`); `seen` is what else shows; where the captures are
-    not `complete` somebody chose a part of them, and absent ranks and steps are no fault.
+    `notes` include ignored files (`codes.IGNORED`); `seen` are further symptoms. If the captures are not
+    `complete`, the user selected a part, and missing ranks and steps are not problems.
     """
     nsys = frozenset(capture.source.name for capture in captures if capture.source.tool == "nsys")
     of_recordings = list(symptoms_of(recordings_of(captures, notes), nsys))
-    # A kind says in one sentence what notes on the same say in several.
+    # A recording kind covers in one sentence what several notes say.
     said = {symptom.code for symptom in of_recordings}
     by_kind: dict[tuple[str, str], list[Symptom]] = {}
     for symptom in (
@@ -63,13 +63,13 @@ def diagnose(
 
 
 def _order(diagnosis: Diagnosis) -> tuple[object, ...]:
-    """What orders diagnoses: the gravest first, then as in the table, then by their words."""
+    """Build the sort key of a diagnosis: severity, order of the table, text."""
     gravity = _GRAVITY[diagnosis.severity]
     return gravity, _ORDER[diagnosis.code], natural(diagnosis.what)
 
 
 def _diagnosis(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
-    """What several symptoms of one kind are together."""
+    """Merge symptoms of one kind into a diagnosis."""
     first = symptoms_of_kind[0]
     problem = PROBLEMS[first.code]
     names: set[str] = set()
@@ -79,7 +79,7 @@ def _diagnosis(symptoms_of_kind: Sequence[Symptom]) -> Diagnosis:
         severities.append(symptom.severity or problem.severity)
     places = tuple(sorted(names, key=natural))
     count = sum(symptom.count for symptom in symptoms_of_kind) or len(places) or 1
-    # Texts of others may hold braces: they are put in, and never filled themselves.
+    # Messages may contain braces: they are inserted, never used as a format.
     files = f"{len(places):,} {'file' if len(places) == 1 else 'files'}"
     what = first.what or problem.what.format(files=files, count=f"{count:,}")
     return Diagnosis(

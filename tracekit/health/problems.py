@@ -1,4 +1,4 @@
-"""What can go wrong in a capture, as data: how grave it is, where it comes from and what to do about it."""
+"""Known problems of captures, as data: severity, description, cause and remedy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tracekit.model.trace import NoteSeverity
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that goes wrong. `what` is shown with `{files}` ("3 files") and `{count}` put in.
+    """One known problem. `what` is a format string with `{files}` ("3 files") and `{count}`.
 
-    Empty where whoever finds it says what it is.
+    `what` is empty if the symptom provides the description.
     """
 
     severity: NoteSeverity
@@ -26,7 +26,7 @@ _EXPORT = (
 )
 
 PROBLEMS: Mapping[str, Problem] = {
-    # What cannot be read at all.
+    # Files that cannot be read.
     "no-profile": Problem(
         "error",
         "",
@@ -110,7 +110,7 @@ PROBLEMS: Mapping[str, Problem] = {
         "a fault of tracekit, not of the profile",
         "report it with this line; the rest of the report stands",
     ),
-    # What was recorded and got lost.
+    # Recorded data that was lost.
     "empty-file": Problem(
         "data_loss",
         "{files} of 0 bytes",
@@ -239,7 +239,7 @@ PROBLEMS: Mapping[str, Problem] = {
         "part of the file could not be used",
         "copy or export it again, and compare sizes with the original",
     ),
-    # What is there and misleads.
+    # Data that is present but misleading.
     "no-kernels": Problem(
         "warning",
         "{files}: CUDA was traced, or a GPU listed, but no kernel was recorded",
@@ -467,4 +467,4 @@ PROBLEMS: Mapping[str, Problem] = {
         "delete it, if you like",
     ),
 }
-"""By code, the gravest first; within a severity in the order in which a person should look at them."""
+"""Problems by code, most severe first; within a severity in the order in which a user should look at them."""

@@ -1,4 +1,4 @@
-"""Ray's session directories: whether those that were given are the ones that hold the reports."""
+"""Checks of Ray's session directories: whether the given directories have the nsys reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_NAMED = 3
 
 
 def session_symptoms(folders: Sequence[Path], reports: Sequence[Path]) -> Iterator[Symptom]:
-    """What is wrong with the directories that were named, in which these reports of nsys lie."""
+    """Find problems of the given directories, which contain these nsys reports."""
     real_reports = [_real(path) for path in reports]
     for path in folders:
         folder = _real(path)
@@ -37,29 +37,29 @@ def session_symptoms(folders: Sequence[Path], reports: Sequence[Path]) -> Iterat
 
 
 def _real(path: Path) -> Path:
-    """Where a path leads; a link that leads to itself is itself, which `resolve` would raise on."""
+    """Resolve a path. A link to itself resolves to itself; `Path.resolve` would raise."""
     return Path(os.path.realpath(path))
 
 
 def _within(folder: Path, reports: Sequence[Path]) -> list[Path]:
-    """The reports that lie in a directory, however deep."""
+    """List the reports below a directory."""
     return [report for report in reports if folder in report.parents]
 
 
 def _session(path: Path) -> Path | None:
-    """The session directory that `path` is or lies in, None outside of any."""
+    """Find the session directory that `path` is or is inside of; None if there is none."""
     inside = (path, *path.parents)
     return next((folder for folder in inside if _SESSION.fullmatch(folder.name)), None)
 
 
 def _session_names(reports: Iterable[Path]) -> list[str]:
-    """The names of the sessions that reports lie in, in natural order."""
+    """List the names of the sessions with reports, in natural order."""
     names = {session.name for session in map(_session, reports) if session is not None}
     return sorted(names, key=natural)
 
 
 def _mixed(reports: Sequence[Path]) -> Iterator[Symptom]:
-    """That reports of one directory are of several sessions."""
+    """Report a directory with reports of several sessions."""
     names = list(map(shown, _session_names(reports)))
     if len(names) > 1:
         more = " …" if len(names) > _MOST_NAMED else ""
@@ -69,7 +69,7 @@ def _mixed(reports: Sequence[Path]) -> Iterator[Symptom]:
 
 
 def _elsewhere(path: Path, folder: Path) -> Iterator[Symptom]:
-    """That a directory without reports is of Ray, and a session has some: its own first, then those beside it."""
+    """Report a Ray directory without reports if a session has some: its own session, else a sibling."""
     session = _session(folder)
     if session is None:
         return
@@ -83,7 +83,7 @@ def _elsewhere(path: Path, folder: Path) -> Iterator[Symptom]:
 
 
 def _not_the_latest(folder: Path, reports: Sequence[Path]) -> Iterator[Symptom]:
-    """That Ray's link to the latest session, in a directory of sessions, leads past those with the reports."""
+    """Report that Ray's link to the latest session, in a directory of sessions, points to one without reports."""
     latest = folder / LATEST
     if _session(folder) is not None or not latest.is_symlink():
         return
@@ -98,7 +98,7 @@ def _not_the_latest(folder: Path, reports: Sequence[Path]) -> Iterator[Symptom]:
 
 
 def _others(root: Path, session: Path) -> list[Path]:
-    """The other sessions in Ray's directory, the one started last first; at most `_MOST`."""
+    """List the other sessions in Ray's directory, latest first, at most `_MOST`."""
     try:
         inside = list(islice(root.iterdir(), 100 * _MOST))
     except OSError:
@@ -108,7 +108,7 @@ def _others(root: Path, session: Path) -> list[Path]:
 
 
 def _report_count(session: Path) -> int:
-    """How many reports one session has, those of Ray's check left out."""
+    """Count the reports of a session, without Ray's own check."""
     try:
         inside = list(islice(session.joinpath(*_IN_SESSION).iterdir(), 100 * _MOST))
     except OSError:
@@ -117,5 +117,5 @@ def _report_count(session: Path) -> int:
 
 
 def _is_report(name: str) -> bool:
-    """Whether a file is a report, and not that of Ray's check."""
+    """Check whether a file is a report other than Ray's check."""
     return name.endswith(REPORT_SUFFIXES) and not name.startswith("empty")

@@ -1,4 +1,4 @@
-"""Symptoms of the kinds of recordings, with the sentence and command of `analyze`."""
+"""Symptoms for each kind of recording, with the sentence and command that `analyze` prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracekit.model.sources import Note
 
 
 def recordings_of(captures: Iterable[Capture], notes: Sequence[Note]) -> tuple[Recording, ...]:
-    """Summarize the kinds of these captures, and of the files that are known and not read."""
+    """Summarize the kinds of these captures, and of recognized files that are not read."""
     recorded = [
         Recorded(capture.source.name, capture.source.tool, capture.recording)
         for capture in captures
@@ -23,7 +23,7 @@ def recordings_of(captures: Iterable[Capture], notes: Sequence[Note]) -> tuple[R
 
 
 def symptoms_of(recordings: Iterable[Recording], nsys: frozenset[str]) -> Iterator[Symptom]:
-    """Give a symptom for each kind that is not a normal recording; `nsys` are the names of sources of nsys."""
+    """Yield a symptom for each abnormal kind of recording. `nsys` are the names of nsys sources."""
     for recording in recordings:
         kind = KINDS[recording.kind]
         if kind.severity is None:

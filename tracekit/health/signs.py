@@ -1,4 +1,4 @@
-"""What readers and discovery say about a file → what is wrong with it: codes to keys of `PROBLEMS`."""
+"""Mapping of reader and discovery notes to known problems: codes to keys of `PROBLEMS`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tracekit.model.trace import Failure, Note, NoteSeverity
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One thing that is wrong: its key in `PROBLEMS`, the files it is about, and what that table leaves open.
+    """One observed problem: its key in `PROBLEMS`, its files, and the fields that the table leaves open.
 
-    `severity` where it is not that of the table.
+    `severity` overrides the table's.
     """
 
     code: str
@@ -46,7 +46,7 @@ _PROFILES = (
 _PACKED = re.compile(r"\.(?:gz|zst|xz|bz2|zip)\Z")
 
 NAMED = frozenset({"archive", "other-text"})
-"""Problems of which the data of the reason say what the file is and what to do."""
+"""Problems whose reason data describe the file and the remedy."""
 
 _BY_REASON: Mapping[str, str] = {
     **{code: code for code in NAMED},
@@ -64,7 +64,7 @@ _BY_REASON: Mapping[str, str] = {
     "stale-export": "stale-export",
     "forbidden": "forbidden",
 }
-"""The problem of a file that is not read, by why it is not."""
+"""Problem of a file that is not read, by reason code."""
 
 _BY_REFUSAL: Mapping[str, str] = {
     **_BY_REASON,
@@ -73,17 +73,17 @@ _BY_REFUSAL: Mapping[str, str] = {
     "cut-snapshot": "truncated-trace",
     "damaged-snapshot": "truncated-trace",
 }
-"""The problem of a file that should have been read, by why it could not be."""
+"""Problem of a file that could not be read, by error code."""
 
 _OF_VERSIONS = frozenset({"newer-report", "refused-report"})
-"""Problems of which the data of the reason say what it is, with the versions."""
+"""Problems whose reason data describe them, including versions."""
 
 _BY_STATE: Mapping[str, str] = {
     "no-log": "wal-missing",
     "cut": "truncated-database",
     "interrupted-writer": "open-database",
 }
-"""The problem of a database, by the state in which it was opened."""
+"""Problem of a database, by the state in which it was opened."""
 
 _OF_TRACE = frozenset(
     {
@@ -91,7 +91,7 @@ _OF_TRACE = frozenset(
         *("packed-damaged", "packed-crc", "packed-bomb", "not-an-event", "too-long"),
     }
 )
-"""Codes of notes on what a trace lost because it is cut off or damaged."""
+"""Codes of notes on data that a trace lost because it is truncated or damaged."""
 
 _BY_NOTE: Mapping[str, str] = {
     IMPOSSIBLE_TIMES: IMPOSSIBLE_TIMES,
@@ -130,16 +130,16 @@ _COUNTED = frozenset({"open-ranges", "missing-files", "odd-times", IMPOSSIBLE_TI
 def signs(
     notes: Sequence[Note], failures: Sequence[Failure] = (), nsys: Collection[str] = ()
 ) -> Iterator[Symptom]:
-    """What notes and failures tell, at most one symptom each; `nsys` are the names of sources that nsys recorded."""
+    """Convert notes and failures to symptoms, at most one each. `nsys` are the names of nsys sources."""
     ignored = {note.source for note in notes if note.code == IGNORED}
     mixed = {note.source for note in notes if note.code == INTERLEAVED}
     for note in notes:
         if note.source in mixed:
-            continue  # The kind of the recording says it; the damage inside comes from there.
+            continue  # the kind of recording reports it and causes the damage inside
         if note.code == IGNORED:
             yield from _passed_over(note)
         elif note.code == UNREADABLE or (note.code == MISSED and note.source not in ignored):
-            # Discovery notes what it misses, and lists it among what it passed over too.
+            # Discovery also lists the files it misses among the ignored ones.
             yield _refused(note.data.text("why"), note.data, note.source, note.message)
         elif note.code != MISSED:
             yield from _noted(note, note.source in nsys)
@@ -148,7 +148,7 @@ def signs(
 
 
 def _noted(note: Note, of_nsys: bool) -> Iterator[Symptom]:
-    """What is wrong with a file that was read, by one note on it; nothing where nothing is."""
+    """Convert one note on a file that was read to a symptom, if it is a problem."""
     if note.code.startswith(OF_ERRORS):
         yield Symptom("broken-question", (note.source,), note.message)
         return
@@ -160,7 +160,7 @@ def _noted(note: Note, of_nsys: bool) -> Iterator[Symptom]:
 
 
 def _problem(note: Note, of_nsys: bool) -> str | None:
-    """The problem that a note by itself means, None where nothing went wrong."""
+    """Map a note to its problem; None if nothing went wrong."""
     if note.code == "conflict" and note.severity == "warning":
         return "conflict"
     if note.code == OPENED:
@@ -175,8 +175,8 @@ def _problem(note: Note, of_nsys: bool) -> str | None:
 
 
 def _softened(note: Note) -> NoteSeverity | None:
-    """The severity of a symptom where a note is less sure than the table; None leaves it to the table."""
-    # nsys says so of most captures that begin or end while the program runs.
+    """Find the severity of a note that is less certain than the table; None for the table's severity."""
+    # nsys warns about most captures that begin or end while the program runs.
     if note.code == "lost-rows" and note.data.get("certain") is False:
         return "warning"
     if note.code == "lost-capture" and note.severity == "warning":
@@ -185,7 +185,7 @@ def _softened(note: Note) -> NoteSeverity | None:
 
 
 def _passed_over(note: Note) -> Iterator[Symptom]:
-    """What is wrong with a file that nobody reads; nothing where it is no profile, or read in another form."""
+    """Convert a note on an ignored file to a symptom, if the file was a profile that nothing replaces."""
     name = _PACKED.sub("", note.source.lower())
     why = note.data.text("why")
     problem = _BY_REASON.get(why)
@@ -199,12 +199,12 @@ def _passed_over(note: Note) -> Iterator[Symptom]:
 
 
 def _named(problem: str, data: Data, source: str) -> Symptom:
-    """The symptom of a file of which the data say what it is and what to do."""
+    """Build the symptom of a file whose data describe it and the remedy."""
     return Symptom(problem, (source,), data.text("what"), remedy=data.text("remedy"))
 
 
 def _refused(code: str, data: Data, source: str, message: str, hint: str = "") -> Symptom:
-    """Why a file could not be read; in its own words where that is no problem of the table."""
+    """Build the symptom of a file that could not be read. Uses its own message if the error is not a known problem."""
     problem = _BY_REFUSAL.get(code)
     if problem is None:
         return Symptom(UNREADABLE, (source,), message, remedy=hint)

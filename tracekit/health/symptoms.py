@@ -1,4 +1,4 @@
-"""What the captures of a run show when they are put beside one another: absent ranks, steps, ranges, clocks."""
+"""Symptoms from comparing the captures of a run: missing ranks, steps and ranges, duplicates, separate clocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracekit.model.units import numbers
 
 T = TypeVar("T")
 Units = dict[str, frozenset[int]]
-"""The numbers of what is repeated in a run, by kind: of "step", or where no step is known of "range" or "capture of train"."""
+"""Numbers of the repeated parts of a run, by kind: "step", or without known steps "range" or "capture of train"."""
 
 _MOST_NUMBERS = 200
 _MOST_PIDS = 4
@@ -24,10 +24,10 @@ _MOST_PIDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One process in one source: when something happened in it, and how much. None is not known.
+    """One process in one source: its time span and row counts. None is unknown.
 
-    `recorded` are what one profiles for: NVTX ranges, ops, CUDA calls (`call_count`) and GPU work (of it
-    `kernel_count` kernels). `session` is one start of nsys, `recording` the kind of recording.
+    `recorded` counts NVTX ranges, ops, CUDA calls (`call_count`) and GPU work (including `kernel_count`
+    kernels). `session` is one start of nsys, `recording` the kind of recording.
     """
 
     source: Source
@@ -46,19 +46,19 @@ class Capture:
 
     @property
     def kind(self) -> str | None:
-        """The code of the kind of recording."""
+        """Code of the kind of recording."""
         return None if self.recording is None else self.recording.kind
 
 
 NOT_COMPARED = frozenset({"front-end", "empty", *FOREIGN})
-"""Kinds of recordings that are not ranks of a job: nothing is compared with them."""
+"""Kinds of recordings that are not ranks of a job and are not compared."""
 
 Check = Callable[[Sequence[Capture]], Iterator[Symptom]]
-"""A function that gives what is wrong among the captures of one run."""
+"""Function that finds problems among the captures of one run."""
 
 
 def symptoms(captures: Sequence[Capture], *, complete: bool = True) -> Iterator[Symptom]:
-    """Everything that is wrong among the captures; unless they are `complete`, what is absent was not asked for."""
+    """Find all problems among the captures. Missing parts are reported only if the captures are `complete`."""
     compared = [
         capture
         for capture in captures
@@ -75,7 +75,7 @@ def symptoms(captures: Sequence[Capture], *, complete: bool = True) -> Iterator[
 
 
 def _groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """The items gathered by `key`, in the order of their first members."""
+    """Group items by `key`, in order of first appearance."""
     by_key: dict[Hashable, list[T]] = {}
     for item in items:
         by_key.setdefault(key(item), []).append(item)
@@ -83,25 +83,25 @@ def _groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 def _places(captures: Iterable[Capture]) -> tuple[str, ...]:
-    """The files of these captures, each once."""
+    """List the files of these captures, without repeats."""
     return tuple(dict.fromkeys(capture.source.name for capture in captures))
 
 
 def _team(capture: Capture) -> Hashable:
-    """Whom a process is compared with: its role, profiler and engine."""
+    """Build the key of a process's team: role, profiler and engine. Only members of a team are compared."""
     source = capture.source
     return _spelled(source.role), source.tool, source.replica
 
 
 def _spelled(label: str | None) -> str | None:
-    """A label as it is compared, whatever joins its words; None where there is none."""
+    """Normalize the spelling of a label for comparison; None if there is none."""
     if label is None:
         return None
     return words(label)
 
 
 def _team_name(capture: Capture) -> str:
-    """How a team is called before "rank": empty without a role."""
+    """Format a team's name before "rank". Empty without a role."""
     source = capture.source
     name = ""
     if source.role:
@@ -112,37 +112,38 @@ def _team_name(capture: Capture) -> str:
 
 
 def _rank_of(capture: Capture) -> int | None:
+    """Get the rank of a capture."""
     return capture.source.rank
 
 
 def _distinct(captures: Iterable[Capture], key: Callable[[Capture], T | None]) -> set[T]:
-    """What `key` gives of these captures, as far as it is known."""
+    """Collect the known values of `key` over these captures."""
     return {value for value in map(key, captures) if value is not None}
 
 
 def _ranks(captures: Iterable[Capture]) -> set[int]:
-    """The ranks of these captures, as far as they are known."""
+    """Collect the known ranks of these captures."""
     return _distinct(captures, _rank_of)
 
 
 def _of_tool(captures: Iterable[Capture], tool: Tool) -> list[Capture]:
-    """The captures of one profiler."""
+    """Select the captures of one profiler."""
     return [capture for capture in captures if capture.source.tool == tool]
 
 
 def _with_rank(captures: Iterable[Capture]) -> list[Capture]:
-    """The captures whose rank is known."""
+    """Select the captures with a known rank."""
     return [capture for capture in captures if capture.source.rank is not None]
 
 
 def _missing_ranks(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Ranks below the world size, or below the highest rank, that have no file in a team."""
+    """Report ranks below the world size, or below the highest rank, without a file in a team."""
     for team in _groups(run, _team):
         present = _ranks(team)
         if not present:
             continue
         world = max(capture.source.world_size or 0 for capture in team)
-        # A file of a rank alone, whose world is not known, says nothing of others.
+        # A single rank with unknown world size implies nothing about others.
         count = max(world, max(present) + 1) if len(present) > 1 else world
         missing = count - len(present)
         if missing <= 0:
@@ -158,7 +159,7 @@ def _missing_ranks(run: Sequence[Capture]) -> Iterator[Symptom]:
 
 
 def _absent(present: Collection[int], count: int) -> str:
-    """The first numbers below `count` that are not present, in words; bounded, whatever the file says."""
+    """Format the first numbers below `count` that are not present. Bounded, whatever the file says."""
     absent: list[int] = []
     value = 0
     while value < count and len(absent) < _MOST_NUMBERS:
@@ -170,12 +171,12 @@ def _absent(present: Collection[int], count: int) -> str:
 
 
 def _plural(count: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
+    """Format a count with its noun: `1 rank`, `2 ranks`."""
     return f"{count:,} {_nouns(count, noun)}"
 
 
 def _nouns(count: int, noun: str) -> str:
-    """`rank` of one, `ranks` of several."""
+    """Inflect a noun: `rank` for 1, else `ranks`."""
     return noun if count == 1 else f"{noun}s"
 
 
@@ -184,7 +185,7 @@ _RANGE_FILE = re.compile(r"\.([0-9]{1,6})\.(?:nsys-rep|qdrep|sqlite)\Z")
 
 
 def _units(capture: Capture) -> Units:
-    """What of the run a capture holds: its steps, else its number among the captures of its process."""
+    """List the parts of the run in a capture: its steps, else its number among its process's captures."""
     source = capture.source
     steps = set(capture.steps)
     if source.step is not None:
@@ -199,7 +200,7 @@ def _units(capture: Capture) -> Units:
 
 
 def _ordinals(source: Source) -> list[tuple[str, int]]:
-    """The number of a source among the captures of its process, where its name has one."""
+    """Parse the number of a source among its process's captures from its name, if it has one."""
     for piece in (source.part or "").split("-"):
         match = _NUMBERED.fullmatch(piece)
         if match is not None:
@@ -211,13 +212,13 @@ def _ordinals(source: Source) -> list[tuple[str, int]]:
 
 
 def _missing_steps(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Steps, or numbered captures, that other ranks of the team have and a rank has not."""
+    """Report steps, or numbered captures, that other ranks of the team have and a rank lacks."""
     for team in _groups(_with_rank(run), _team):
         units_of_ranks = [(rank, _units_of_rank(rank)) for rank in _groups(team, _rank_of)]
         units_of_team = _joined(units for _, units in units_of_ranks)
         lacking: dict[tuple[str, tuple[int, ...]], list[Capture]] = {}
         for rank, units in units_of_ranks:
-            # A kind of which a rank has none at all may not be its business.
+            # A rank without any unit of a kind may not be meant to have it.
             for kind in sorted(units):
                 absent = tuple(sorted(units_of_team[kind] - units[kind]))
                 if absent:
@@ -227,7 +228,7 @@ def _missing_steps(run: Sequence[Capture]) -> Iterator[Symptom]:
 
 
 def _lacks(kind: str, absent: Sequence[int], captures: Sequence[Capture]) -> Symptom:
-    """That the ranks of these captures lack units of a kind, which others have."""
+    """Build the symptom for ranks that lack units which others have."""
     ranks = _ranks(captures)
     verb = "lacks" if len(ranks) == 1 else "lack"
     noun, _, scope = kind.partition(" ")
@@ -238,7 +239,7 @@ def _lacks(kind: str, absent: Sequence[int], captures: Sequence[Capture]) -> Sym
 
 
 def _units_of_rank(captures: Sequence[Capture]) -> Units:
-    """What one rank holds of the run; its captures of one kind count from 1, whatever they are called."""
+    """Collect the parts of the run that one rank has. Its captures of one kind are renumbered from 1."""
     units = _joined(map(_units, captures))
     for kind, ordinals in units.items():
         if kind.startswith("capture"):
@@ -247,7 +248,7 @@ def _units_of_rank(captures: Sequence[Capture]) -> Units:
 
 
 def _joined(several: Iterable[Units]) -> Units:
-    """What any of them holds, kind by kind."""
+    """Merge units, kind by kind."""
     joined: Units = {}
     for units in several:
         for kind, ordinals in units.items():
@@ -256,24 +257,24 @@ def _joined(several: Iterable[Units]) -> Units:
 
 
 def _process(capture: Capture) -> Hashable:
-    """The process of a capture; one that is not known is a file of its own."""
+    """Build the key of a capture's process. An unknown process is identified by its file."""
     source = capture.source
     if source.pid is None:
         return source.name
     if source.host is not None:
         return source.pid, source.host
-    # Containers on several hosts give the same ids: without the host's name the rank tells them apart.
+    # Containers on different hosts reuse pids. Without a host name, the rank distinguishes them.
     return source.pid, source.rank
 
 
 def _of_nsys(run: Iterable[Capture]) -> list[list[Capture]]:
-    """The captures of every process that nsys recorded and whose id is known."""
+    """Group the nsys captures with a known pid by process."""
     with_pid = (capture for capture in _of_tool(run, "nsys") if capture.source.pid is not None)
     return _groups(with_pid, _process)
 
 
 def _missing_ranges(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Capture ranges of nsys (`X.1`, `X.3`) of which one in between has no file."""
+    """Report gaps in nsys capture range numbers (`X.1`, `X.3`)."""
     for process in _of_nsys(run):
         ordinals = [ordinal for capture in process for ordinal in _ordinals(capture.source)]
         present = {number for kind, number in ordinals if kind == "range" and number}
@@ -288,7 +289,7 @@ def _missing_ranges(run: Sequence[Capture]) -> Iterator[Symptom]:
 
 
 def _who(capture: Capture) -> str:
-    """A process in words: `actor rank 3 (pid 17)`."""
+    """Format a process: `actor rank 3 (pid 17)`."""
     source = capture.source
     rank = "" if source.rank is None else f"rank {source.rank}"
     label = (_team_name(capture) + rank).strip()
@@ -298,19 +299,19 @@ def _who(capture: Capture) -> str:
 
 
 def _claim(capture: Capture) -> Hashable:
-    """The part of the run that a process claims to be."""
+    """Build the key of the part of the run that a process claims to be."""
     source = capture.source
     place = (source.step, source.rank, source.topology, source.part)
     return _team(capture), _spelled(source.scope), *place
 
 
 def _shared_ranks(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Ranks that several processes claim for the same part of the run."""
+    """Report ranks that several processes claim for the same part of the run."""
     claimants: dict[str, list[Capture]] = {}
     for captures in _groups(_with_rank(run), _claim):
         first = captures[0]
         pids = sorted(_distinct(captures, lambda capture: capture.source.pid))
-        # The roles of colocated workers write memory snapshots under the same names.
+        # Colocated workers of several roles write memory snapshots under the same names.
         if len(pids) < 2 or first.source.tool == "torch_memory":
             continue
         names = ", ".join(map(str, pids[:_MOST_PIDS]))
@@ -323,7 +324,7 @@ def _shared_ranks(run: Sequence[Capture]) -> Iterator[Symptom]:
 
 
 def _reused_pids(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Process ids that stand for several starts of nsys."""
+    """Report pids shared by several starts of nsys."""
     for process in _of_nsys(run):
         sessions = _distinct(process, lambda capture: capture.session)
         if len(sessions) > 1:
@@ -332,7 +333,7 @@ def _reused_pids(run: Sequence[Capture]) -> Iterator[Symptom]:
 
 
 def _nested_ranges(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Files of one process, of one start of nsys, that cover the same time."""
+    """Report files of one process, from one start of nsys, that cover the same time."""
     for process in _of_nsys(run):
         placed = [c for c in process if c.absolute_time and c.last_ns > c.first_ns]
         for captures in _groups(placed, lambda capture: capture.session):
@@ -344,7 +345,7 @@ def _nested_ranges(run: Sequence[Capture]) -> Iterator[Symptom]:
 
 
 def _within_others(captures: Sequence[Capture]) -> list[Capture]:
-    """The captures of which half or more lies within an earlier begun one of another file."""
+    """Find the captures that overlap at least half with an earlier capture in another file."""
     nested: list[Capture] = []
     latest: Capture | None = None
     for capture in sorted(captures, key=lambda c: (c.first_ns, -c.last_ns)):
@@ -358,7 +359,7 @@ def _within_others(captures: Sequence[Capture]) -> list[Capture]:
 
 
 def _no_device_rows(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Processes without GPU work in a run in which others of their role have some, by one profiler."""
+    """Report processes without GPU work if others of their team have some."""
     for team in _groups(_of_tool(run, "torch"), _team):
         processes = _groups(team, lambda c: (c.source.rank, _process(c)))
         without: list[Capture] = []
@@ -373,7 +374,7 @@ def _no_device_rows(run: Sequence[Capture]) -> Iterator[Symptom]:
 
 
 def _unknown_ranks(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Processes whose traces and names say no rank, where others have one or collectives show that there are."""
+    """Report processes of unknown rank if others have one, or if collectives show that ranks exist."""
     of_torch = [c for c in _of_tool(run, "torch") if c.source.replica is None]
     unknown = [capture for capture in of_torch if capture.source.rank is None]
     distributed = len(unknown) < len(of_torch) or any(c.has_collectives for c in unknown)
@@ -384,10 +385,10 @@ def _unknown_ranks(run: Sequence[Capture]) -> Iterator[Symptom]:
 
 
 def _no_common_clock(run: Sequence[Capture]) -> Iterator[Symptom]:
-    """Files whose times count from a zero of their own, in a run of several processes."""
+    """Report files with relative times in a run of several processes."""
     placed = [capture for capture in run if capture.last_ns > capture.first_ns]
     relative = [capture for capture in placed if not capture.absolute_time]
-    # The processes of one file share its clock.
+    # Processes of one file share its clock.
     if relative and len(_groups(placed, _process)) > 1 and len(_places(placed)) > 1:
         files = _plural(len(_places(placed)), "file")
         what = f"{len(_places(relative)):,} of {files} have a clock of their own"
@@ -403,4 +404,4 @@ _CHECKS: tuple[Check, ...] = (
     _no_common_clock,
 )
 _CHECKS_OF_ABSENCE: tuple[Check, ...] = (_missing_ranks, _missing_steps, _missing_ranges)
-"""What is absent from a part that somebody chose is no fault."""
+"""Checks for missing parts. They are skipped if the user selected a part."""

@@ -1,4 +1,4 @@
-"""SQLite exports of Nsight Systems: one Trace a process, in the tables that every reader fills."""
+"""Reader of Nsight Systems SQLite exports: one Trace per process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def sniff(head: bytes) -> bool:
-    """Whether a file begins like an SQLite database, or like one of which the first page was never written."""
+    """Check whether a file begins like an SQLite database, or like one whose first page was never written."""
     return head.startswith(MAGIC) or (len(head) >= 512 and not head[:512].strip(b"\0"))
 
 
 def beside(path: Path) -> tuple[str, ...] | None:
-    """Nothing is read beside the file, but a journal of changes that SQLite has not written to it yet."""
+    """Report that nothing else is read with the file; None if an SQLite journal next to it may hold changes."""
     return None if has_journal(path) else ()
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """The Traces of the file, one a process, with the tables of `want`. Raises `TraceFormatError`, nothing else.
+    """Read the Traces of the file, one per process, with the tables of `want`. Raises only `TraceFormatError`.
 
-    `on_bytes` is called with the bytes read so far. Processes are told apart by the tables that are read.
+    `on_bytes` is called with the bytes read so far. Processes are identified from the tables that are read.
     """
     return [trace for trace, _ in each(source, want, on_bytes)]
 
@@ -34,8 +34,8 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 def each(
     source: Source, want: Want, on_bytes: Callable[[int], None] | None = None
 ) -> Iterator[tuple[Trace, int]]:
-    """The same, each when it is asked for, and how many follow it: beside what was read there is one at a time."""
-    # Most who ask what a file is do not read it.
+    """Yield each Trace with the number of Traces that follow. Only one Trace is in memory at a time."""
+    # Imported here because most callers only sniff the file.
     from tracekit.readers.nsys import traces
 
     return traces.each(source, want, on_bytes)

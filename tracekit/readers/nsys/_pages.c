@@ -1,9 +1,9 @@
-/* tracekit.readers.nsys._pages: the rows of an SQLite table straight from the pages of its file, for Python.
+/* tracekit.readers.nsys._pages: reads the rows of an SQLite table directly from the pages of its file.
  *
- * What is read is what SQLite would read. A row that is not as plain as an exporter writes it (a value of another type, an
- * overflow page) ends the reading: SQLite has to be asked for the rows from there on. Where pages do not fit together,
- * nothing that was read of the table counts: SQLite comes by the rows in its own way.
- * The format of the pages is that of https://www.sqlite.org/fileformat2.html; names are those of it.
+ * Results equal SQLite's. A row that is not as plain as exporters write it (a value of another type, an overflow page)
+ * ends the reading, and SQLite must read the rows from there on. If pages are inconsistent, all rows read so far are
+ * invalid, because SQLite recovers rows in its own way.
+ * Page format and names: https://www.sqlite.org/fileformat2.html
  */
 #include <Python.h>
 #include <stdlib.h>
@@ -17,19 +17,19 @@
 
 #include "../chrome/_scan_columns.h"
 
-/* SQLite itself goes no deeper. */
+/* SQLite's own limit. */
 #define MAX_DEPTH 20
 #define MAX_FIELDS 2000
 #define AHEAD_BYTES ((size_t)1 << 18)
 #define MAX_NAME 8192
 
-/* ODD: a row that SQLite has to be asked for; DAMAGED: pages that do not fit together. */
+/* ODD: only SQLite can read the row; DAMAGED: inconsistent pages. */
 enum { MORE = 0, END = 1, ODD = 2, DAMAGED = 3 };
 enum { INTERIOR = 0x05, LEAF = 0x0d };
 
 static const int64_t MISSING = INT64_MIN;
 
-/* An interior page on the way down; `next` is the child to go to, `cells` the last one. */
+/* An interior page on the path to the leaf; `next` is the next child, `cells` the last one. */
 typedef struct {
     unsigned char *page;
     int cells, next;
@@ -43,17 +43,17 @@ typedef struct {
     uint64_t visited;
     tk_level levels[MAX_DEPTH];
     int depth;
-    unsigned char *window; /* pages as they lie in the file, `window_count` from `window_first` on */
+    unsigned char *window; /* consecutive pages of the file, `window_count` from `window_first` on */
     uint32_t window_first, window_count, window_room;
     const unsigned char *leaf;
     int leaf_cells, leaf_next;
-    int64_t bound; /* row ids from here on are greater */
-    int16_t *what; /* by field of a record: the column that takes it, -1 none */
+    int64_t bound; /* lower bound (exclusive) of the following row ids */
+    int16_t *what; /* by field of a record: its column, -1 if not read */
     int field_count, column_count, text_field;
     tk_texts texts;
     uint64_t seed;
     int with_shapes;
-    unsigned char *present; /* by field of a record: whether any row has a value, if it is asked for */
+    unsigned char *present; /* by field of a record: whether any row has a value, if requested */
     int state;
 } Pages;
 
@@ -62,7 +62,7 @@ typedef struct {
 static unsigned be16(const unsigned char *p) { return (unsigned)p[0] << 8 | p[1]; }
 static uint32_t be32(const unsigned char *p) { return (uint32_t)be16(p) << 16 | be16(p + 2); }
 
-/* Behind the variable-length integer at p; NULL where it does not end before e. */
+/* Returns the end of the variable-length integer at p; NULL if it does not end before e. */
 static const unsigned char *read_varint(const unsigned char *p, const unsigned char *e, uint64_t *value)
 {
     uint64_t bits = 0;
@@ -80,7 +80,7 @@ static const unsigned char *read_varint(const unsigned char *p, const unsigned c
     return NULL;
 }
 
-/* So many bytes of the file from `start` on, or fewer; 0 or less where there are none. */
+/* Reads up to `size` bytes of the file from `start`; 0 or less if there are none. */
 static Py_ssize_t read_at(int fd, unsigned char *into, size_t size, uint64_t start)
 {
 #ifdef _WIN32
@@ -105,7 +105,7 @@ static bool read_pages(Pages *self, uint32_t first, uint32_t count)
     return true;
 }
 
-/* A page in the window, until the next one is asked for; many at once where they follow one another. NULL: there is none. */
+/* Loads a page, valid until the next call. Reads ahead if pages are consecutive. NULL if the page does not exist. */
 static const unsigned char *get_page(Pages *self, uint32_t number)
 {
     if (number < 2 || number > self->page_count || self->visited++ > self->page_count) return NULL;
@@ -119,14 +119,14 @@ static const unsigned char *get_page(Pages *self, uint32_t number)
     return self->window + (size_t)(number - self->window_first) * self->page_size;
 }
 
-/* The place of a cell of a page whose cell pointers begin at `pointers`; NULL where it cannot be. */
+/* Finds a cell of a page whose cell pointers begin at `pointers`; NULL if the pointer is invalid. */
 static const unsigned char *get_cell(const Pages *self, const unsigned char *page, int pointers, int cells, int number)
 {
     size_t place = be16(page + pointers + 2 * number);
     return place >= (size_t)(pointers + 2 * cells) && place + 4 <= self->usable ? page + place : NULL;
 }
 
-/* The key of an interior cell; false where there is none. */
+/* Reads the key of an interior cell; false if there is none. */
 static bool interior_key(const Pages *self, const unsigned char *page, int cells, int number, int64_t *key)
 {
     uint64_t bits;
@@ -136,7 +136,7 @@ static bool interior_key(const Pages *self, const unsigned char *page, int cells
     return true;
 }
 
-/* The record of a cell of a leaf, its size and key; NULL where the page ends before it does. */
+/* Finds the record of a leaf cell, its size and key; NULL if it exceeds the page. */
 static const unsigned char *leaf_record(const Pages *self, const unsigned char *page, int cells, int number, uint64_t *size, int64_t *key)
 {
     const unsigned char *e = page + self->usable, *p = get_cell(self, page, 8, cells, number);
@@ -147,14 +147,14 @@ static const unsigned char *leaf_record(const Pages *self, const unsigned char *
     *key = (int64_t)bits;
     uint64_t here = *size, most = self->usable - 35, least = (self->usable - 12) * 32 / 255 - 23;
     if (here > most) {
-        /* The rest lies on overflow pages, the first of which is named here. */
+        /* The rest is on overflow pages; the cell ends with the number of the first one. */
         here = least + (here - least) % (self->usable - 4);
         here = (here > most ? least : here) + 4;
     }
     return here <= (uint64_t)(e - p) ? p : NULL;
 }
 
-/* Whether every cell of a page lies in it: SQLite takes none of them otherwise. */
+/* Checks whether all cells are inside the page; otherwise SQLite reads none of them. */
 static bool has_sound_cells(const Pages *self, const unsigned char *page, int cells)
 {
     uint64_t size;
@@ -164,7 +164,7 @@ static bool has_sound_cells(const Pages *self, const unsigned char *page, int ce
     return true;
 }
 
-/* Down to a child, which is a leaf or one level more. */
+/* Descends to a child: a leaf or an interior page. */
 static bool enter(Pages *self, uint32_t number)
 {
     const unsigned char *page = get_page(self, number);
@@ -188,7 +188,7 @@ static bool enter(Pages *self, uint32_t number)
     return true;
 }
 
-/* On to the next leaf: MORE, END behind the last one, or DAMAGED. */
+/* Moves to the next leaf: MORE, END after the last one, or DAMAGED. */
 static int next_leaf(Pages *self)
 {
     self->leaf = NULL;
@@ -198,7 +198,7 @@ static int next_leaf(Pages *self)
         tk_level *level = &self->levels[self->depth - 1];
         int64_t key;
         if (level->next) {
-            /* No row before is beyond the key between both children, and none after is not. */
+            /* The key between two children bounds the rows of both. */
             if (!interior_key(self, level->page, level->cells, level->next - 1, &key) || self->bound > key) return DAMAGED;
             self->bound = key;
         }
@@ -212,13 +212,13 @@ static int next_leaf(Pages *self)
 
 /* ---- texts */
 
-/* Whether the text is whole UTF-8 without a zero byte: SQLite's functions count the characters of all others in their own way. */
+/* Checks for valid UTF-8 without zero bytes: SQLite counts the characters of other texts differently. */
 static bool is_plain_text(const unsigned char *p, const unsigned char *e)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones << 7;
     while (p < e) {
         uint64_t word;
-        /* Bytes from 1 to 127, eight at a time. */
+        /* ASCII without zero, eight bytes at a time. */
         for (; e - p >= 8 && (word = tk_load8(p), !((word | (word - ones)) & tops)); p += 8) {}
         if (p == e) break;
         int length = *p ? tk_utf8_sequence(p, e) : -1;
@@ -228,7 +228,7 @@ static bool is_plain_text(const unsigned char *p, const unsigned char *e)
     return true;
 }
 
-/* Where the tail of a text begins: a marker at its first place, if a digit follows it (or a list, which SIZES begins with). */
+/* Finds the tail of a text: the first occurrence of a marker, if a digit follows (or a list, for SIZES). */
 typedef struct {
     const unsigned char *sequence, *op_id, *shapes;
 } tails;
@@ -249,7 +249,8 @@ static tails find_tails(const unsigned char *p, const unsigned char *e)
     return at;
 }
 
-/* The code of a name: a digit for its kind and what is before its tail, as `nvtx_rows` has them; -1 where SQLite is to be asked. */
+/* Assigns the code of a name, whose key is a digit for its kind and the text before its tail, as in `nvtx_rows`; -1 if
+ * only SQLite can read it. */
 static int32_t name_code(Pages *self, const unsigned char *text, size_t size)
 {
     unsigned char key[MAX_NAME + 1];
@@ -294,7 +295,7 @@ static bool read_integer(const unsigned char *p, uint64_t type, int64_t *value)
     return *value != MISSING;
 }
 
-/* Reads the text of a name, which is none for another value. */
+/* Reads the text of a name; other types count as no text. */
 static bool read_name(Pages *self, const unsigned char *p, uint64_t type, size_t size, int32_t *code)
 {
     *code = type >= 13 && type & 1 ? name_code(self, p, size) : tk_code_of(&self->texts, self->seed, (const unsigned char *)"0", 1);
@@ -355,9 +356,9 @@ static size_t read_rows(Pages *self, int64_t **columns, int32_t *codes, int64_t 
     return row;
 }
 
-/* ---- what Python sees */
+/* ---- Python interface */
 
-/* Takes the places of the fields; 0 with an exception set where they are none. */
+/* Parses the record positions of the fields; 0 with an exception set if they are invalid. */
 static int take_fields(Pages *self, PyObject *fields, PyObject *looked)
 {
     self->column_count = (int)PyTuple_Size(fields);
@@ -444,7 +445,7 @@ static void pages_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* A new bytearray of `count` items, appended to the list, which owns it; its memory, or NULL with an exception set. */
+/* Appends a new bytearray of `count` items to the list, which owns it. Returns its memory, or NULL with an exception set. */
 static void *add_column(PyObject *list, size_t count, size_t item)
 {
     PyObject *column = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(count * item));

@@ -1,10 +1,10 @@
-# What the reader of pages shows to `pages.py`.
+# Interface of the C page reader to `pages.py`.
 
 from typing import Self
 
-# The rows of one table: the file, the size of its pages, how much of one is used, how many there are and which is the
-# table's first; the places in a record of the columns wanted, all integers, those of which it is asked whether any row has a
-# value, and that of the names, -1 for none.
+# Rows of one table. Layout: the file, its page size, the usable bytes per page, the number of pages and the table's root
+# page. `fields` are the record positions of the wanted integer columns, `looked` those of columns to check for any
+# value, and `names` that of the names (-1: none).
 class Pages:
     def __new__(
         cls,
@@ -18,9 +18,9 @@ class Pages:
         names: int,
         /,
     ) -> Self: ...
-    # Row ids and columns (int64), at last the codes of names (int32), of at most so many rows more.
+    # Row ids and columns (int64), then the codes of names (int32), of at most `count` more rows.
     def take(self, count: int, /) -> list[bytearray]: ...
-    # The names from this code on.
+    # Names from the code `first` on.
     def names(self, first: int, /) -> list[bytes]: ...
     def has_value(self, field: int, /) -> bool: ...
     @property

@@ -1,6 +1,6 @@
-"""The rows of one table as columns of integers, block by block, and past damage where that can be.
+"""Rows of one table as integer columns in blocks, reading past damage if possible.
 
-Numbers leave SQLite as one text a column and block, which costs half of what Python's rows do.
+Each column of a block leaves SQLite as one text, which halves the cost compared with Python rows.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def blocks(
     expressions: Mapping[str, str] | None = None,
     names: NameCodes | None = None,
 ) -> Iterator[dict[str, Ints]]:
-    """The rows of a table in blocks of columns, `MISSING` where a value is NULL or no integer.
+    """Yield the rows of a table in blocks of columns, `MISSING` for NULL and non-integer values.
 
-    With `names` a block has the column `pages.CODES` too, where its rows came from the pages themselves. Where a page is damaged, the rows before it and after it come all the same, and `db.lost` tells.
+    With `names`, a block read directly from the pages also has the column `pages.CODES`. If a page is damaged, the rows
+    before and after it are read, and `db.lost` records the damage.
     """
     present = db.columns.get(table)
     if present is None:
@@ -76,7 +77,7 @@ class Endless(Exception):  # noqa: N818 - ends a scan, like StopIteration
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What is read of a table: SQL by column, and which rows."""
+    """Query of a table: SQL by column, and the rows to read."""
 
     db: Database
     table: str
@@ -88,13 +89,13 @@ class _Scan:
 
 
 def at_most(seen: int, most: int) -> None:
-    """Raise `Endless` once more rows were seen than there can be."""
+    """Raise `Endless` if more rows were seen than the file can hold."""
     if seen > most:
         raise Endless
 
 
 def _forward(scan: _Scan) -> Iterator[tuple[dict[str, Ints], int]]:
-    """(block, its last row id) in the order of row ids; at damage first what lies right before it."""
+    """Yield (block, its last row id) in order of row id. At damage, shrinks blocks to read up to it."""
     last = MISSING
     if not scan.where:
         page_rows = PageRows(scan.db, scan.table, scan.sql, scan.names)
@@ -106,7 +107,7 @@ def _forward(scan: _Scan) -> Iterator[tuple[dict[str, Ints], int]]:
 
 
 def _by_sqlite(scan: _Scan, last: int) -> Iterator[tuple[dict[str, Ints], int]]:
-    """The same as SQLite reads it behind the row id `last`, `MISSING` for all."""
+    """Yield (block, its last row id) through SQLite, after the row id `last` (`MISSING`: from the start)."""
     size, gapless = BLOCK_ROWS, not scan.where
     while True:
         try:
@@ -133,9 +134,9 @@ def _by_sqlite(scan: _Scan, last: int) -> Iterator[tuple[dict[str, Ints], int]]:
 
 
 def _gapless(scan: _Scan, last: int) -> dict[str, Ints] | None:
-    """The next rows if they are all there and hold integers only, None if not: a third quicker than `_block`.
+    """Read the next block if it has no gaps and only integers; else None. A third faster than `_block`.
 
-    Bounds on row ids need no inner query, through which every value would have to go.
+    Bounds on row ids need no inner query, through which every value would pass.
     """
     joined = ", ".join(f"group_concat({_present(sql)})" for sql in scan.sql.values())
     bounds = one_row(
@@ -151,7 +152,7 @@ def _gapless(scan: _Scan, last: int) -> dict[str, Ints] | None:
 
 
 def _backward(scan: _Scan, stop: int) -> Iterator[dict[str, Ints]]:
-    """The blocks from the end of the table back to the row id `stop` or to damage."""
+    """Yield blocks from the end of the table back to the row id `stop` or to damage."""
     low, size = 2**63 - 1, BLOCK_ROWS
     while True:
         limits = f"> {stop} AND {scan.row_id} <= {low}" if stop != MISSING else f"<= {low}"
@@ -173,7 +174,7 @@ def _backward(scan: _Scan, stop: int) -> Iterator[dict[str, Ints]]:
 def _block(
     scan: _Scan, limits: str | None, order: str, size: int
 ) -> tuple[dict[str, Ints], int, int]:
-    """(columns, number of rows, last row id in reading order) of at most `size` rows."""
+    """Read at most `size` rows: (columns, number of rows, last row id in reading order)."""
     where = _condition(scan, limits)
     end = "min(r)" if order else "max(r)"
     joined = ", ".join(f"group_concat(c{i})" for i in range(len(scan.sql)))
@@ -195,7 +196,7 @@ def _block(
 
 
 def _condition(scan: _Scan, limits: str | None) -> str:
-    """SQL for which rows are read, within these limits of the row id."""
+    """Build the WHERE clause, with these limits on the row id."""
     conditions = []
     if limits:
         conditions.append(f"{scan.row_id} {limits}")
@@ -205,7 +206,7 @@ def _condition(scan: _Scan, limits: str | None) -> str:
 
 
 def _columns(scan: _Scan, texts: Sequence[object], length: int) -> dict[str, Ints]:
-    """Those of the columns that are integers all through, from their texts."""
+    """Parse the column texts. Omits columns with non-integers."""
     columns = {}
     for name, text in zip(scan.sql, texts, strict=True):
         column = _parsed(text, length)
@@ -215,7 +216,7 @@ def _columns(scan: _Scan, texts: Sequence[object], length: int) -> dict[str, Int
 
 
 def _parsed(text: object, length: int) -> Ints | None:
-    """So many integers from their text; None where it is anything else."""
+    """Parse `length` integers from a text; None if it has anything else."""
     if not isinstance(text, str):
         return None
     try:
@@ -228,17 +229,17 @@ def _parsed(text: object, length: int) -> Ints | None:
 
 
 def _present(sql: str) -> str:
-    """SQL for a value, `MISSING` instead of NULL."""
+    """Build SQL that replaces NULL with `MISSING`."""
     return f"coalesce({sql}, {MISSING})"
 
 
 def _whole(sql: str) -> str:
-    """SQL for a value that counts only if it is an integer."""
+    """Build SQL that replaces non-integers with `MISSING`."""
     return f"iif(typeof({sql}) = 'integer', {sql}, {MISSING})"
 
 
 def _count_odd(scan: _Scan, bad: Collection[str], where: str, order: str, size: int) -> None:
-    """Count the values of a block, in these columns, that are neither integers nor NULL."""
+    """Count a block's values in these columns that are neither integers nor NULL."""
     cells = ", ".join(f"{scan.sql[name]} AS c{i}" for i, name in enumerate(bad))
     sums = ", ".join(f"sum(typeof(c{i}) NOT IN ('integer', 'null'))" for i in range(len(bad)))
     inner = (

@@ -1,6 +1,6 @@
-"""An export of Nsight Systems as an open SQLite database, and what of it could not be read.
+"""Connection to an Nsight Systems export as an SQLite database, with a record of unreadable tables.
 
-The file is untrusted: nothing of it is executed, nothing is written beside it, no query runs for ever.
+The file is untrusted: none of its code runs, nothing is written next to it, and every query is bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracekit.readers.nsys.opening import Opening, Warned, opening
 
 
 def _installed() -> Any:
-    """The library of the extra `fast`; None without it."""
+    """Import apsw (extra `fast`); None if it is not installed."""
     try:
         return import_module("apsw")
     except ImportError:
@@ -33,10 +33,10 @@ apsw = _installed()
 MAX_TABLES = 10_000
 NOT_AN_EXPORT = Reason("foreign-database", "an SQLite database, but no export of Nsight Systems")
 ROW_BYTES = 4
-"""No row takes fewer bytes: more rows than the file has room for are a loop in its pages."""
+"""Smallest size of a row in bytes. More rows than fit in the file mean a loop in its pages."""
 
 STEPS = 1_000_000
-"""SQLite's steps between two looks at whether it has taken too many."""
+"""SQLite VM steps between two checks of the step budget."""
 
 _LENGTH_LIMIT = 64 * 2**20
 _ROW_IDS = ("rowid", "_rowid_", "oid")
@@ -52,10 +52,10 @@ _DAMAGE |= {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT}
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """An open export. `columns` holds the tables that exist, as named there, and the columns of each.
+    """An open export. `columns` maps each table to its columns.
 
-    `lost` fills while tables are read: per table what could not be, and how many rows were. `quick` is a
-    second connection to the same file through apsw, whose SQLite is newer; None where it is not installed.
+    `lost` fills while tables are read: per table the error and the number of rows read. `quick` is a second connection
+    through apsw, whose SQLite is newer; None if apsw is not installed.
     """
 
     path: Path
@@ -65,17 +65,17 @@ class Database:
     warnings: tuple[Warned, ...] = ()
     lost: dict[str, Lost] = field(default_factory=dict[str, "Lost"])
     odd: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """Per (table, column) how many values are no integers where integers belong."""
+    """Number of non-integer values per (table, column) of integers."""
     looked: dict[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
-    """Per (table, columns) whether any of them has a value, where a whole table was looked through for it."""
+    """Whether any of these columns has a value, per (table, columns) that were scanned completely."""
     quick: Any = None
     plain: Path | None = None
-    """The file, where it holds all that there is and nobody writes to it: no log or journal has a say."""
+    """Path of the file if it is complete without a log or journal and nobody writes to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Where the reading of a table ended early: SQLite's words, and the rows read all the same."""
+    """Where reading a table ended early: SQLite's message and the rows read before."""
 
     message: str
     rows: int
@@ -83,9 +83,9 @@ class Lost:
 
 @contextmanager
 def opened(path: Path, *, with_pages: bool = False) -> Iterator[Database]:
-    """The database at `path`, read-only. Every error of SQLite in the body becomes a `TraceFormatError`.
+    """Open the database at `path` read-only. Converts SQLite errors in the body to `TraceFormatError`.
 
-    `with_pages`: rows may come from the pages of the file themselves, which may raise `pages.DamagedPagesError`.
+    With `with_pages`, rows may be read directly from the file's pages, which may raise `pages.DamagedPagesError`.
     """
     with opening(path) as source:
         try:
@@ -100,70 +100,70 @@ def opened(path: Path, *, with_pages: bool = False) -> Iterator[Database]:
                 plain = source.plain if with_pages else None
                 yield replace(database, quick=_quick(source, stop, stack), plain=plain)
             except (sqlite3.Error, UnicodeDecodeError) as error:
-                # SQLite's words hold names of the file, which may be no text at all.
+                # SQLite's message may quote names in the file that are not valid text.
                 raise _refused(path, error, source) from error
 
 
 def one_row(db: Database, sql: str, parameters: Sequence[int | str] = ()) -> tuple[Any, ...]:
-    """The only row of a query for numbers, by the quicker library where it is installed."""
+    """Fetch the only row of a numeric query, through apsw if installed."""
     if db.quick is not None:
         try:
             quick_row: tuple[Any, ...] = db.quick.execute(sql, tuple(parameters)).fetchone()
             return quick_row
         except (apsw.Error, UnicodeDecodeError):
-            pass  # the standard library tells what is wrong, so that it is told in one way
+            pass  # sqlite3 repeats the query and reports the error in its own words
     row: tuple[Any, ...] = db.connection.execute(sql, tuple(parameters)).fetchone()
     return row
 
 
 def has(db: Database, table: str, *columns: str) -> bool:
-    """Whether the export has this table, with all of these columns."""
+    """Check whether the export has this table with all of these columns."""
     return table in db.columns and db.columns[table].issuperset(columns)
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it."""
+    """Quote an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def row_id(columns: frozenset[str]) -> str:
-    """What the row id of a table with these columns is called."""
+    """Find the row id alias that the table's columns do not shadow."""
     shadowed = set(map(str.lower, columns))
     return next(alias for alias in _ROW_IDS if alias not in shadowed)
 
 
 def most_rows(db: Database) -> int:
-    """How many rows no table of this file can exceed."""
+    """Bound the number of rows of any table in this file."""
     return db.size_bytes // ROW_BYTES + 1
 
 
 def is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether SQLite met a damaged page, not a fault of the query."""
+    """Check whether SQLite found a damaged page, not an error in the query."""
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(code, int) and code & 0xFF in _DAMAGE
 
 
 def damaged(db: Database, table: str, error: Exception, count: int) -> None:
-    """Remember that a table could not be read to its end; the scan that read most counts."""
+    """Record that a table could not be read to its end. Keeps the scan that read the most rows."""
     earlier = db.lost.get(table)
     if earlier is None or earlier.rows < count:
         db.lost[table] = Lost(one_line(error), count)
 
 
 def one_line(error: Exception) -> str:
-    """SQLite's words, on one line and not long."""
+    """Shorten SQLite's message to one line."""
     if isinstance(error, UnicodeDecodeError):
         return "a name in it is no text"
     return printable(str(error))[:200]
 
 
 def printable(text: str) -> str:
-    """The text on one line, without control characters."""
+    """Put the text on one line without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def damage_notes(db: Database, name: str) -> list[Note]:
-    """Notes about what of the file could not be read, for the source of this name."""
+    """Build notes on unreadable parts of the file, for the source of this name."""
     notes: list[Note] = []
     for warned in db.warnings:
         data = Data(state=warned.state)
@@ -186,7 +186,7 @@ _SAFE = (
 
 
 def _quick(source: Opening, stop: Callable[[], int], stack: ExitStack) -> Any:
-    """A connection through apsw, as careful as the other; None where there is none."""
+    """Open a second connection through apsw with the same limits; None if that fails."""
     if apsw is None:
         return None
     try:
@@ -206,7 +206,7 @@ def _quick(source: Opening, stop: Callable[[], int], stack: ExitStack) -> Any:
 def _described(
     path: Path, connection: sqlite3.Connection, source: Opening, stop: Callable[[], int]
 ) -> Database:
-    """The database with its tables, after every means to run something of its own is taken from it."""
+    """Read the schema, after disabling code in the file. Raises `TraceFormatError` unless it is an export."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH_LIMIT)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.text_factory = _text
@@ -229,7 +229,7 @@ def _described(
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
-    """The stored columns of a table; none where its rows cannot be told apart by row id."""
+    """List the stored columns of a table. Empty if its rows have no usable row id."""
     listed = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
     names = frozenset(str(row[1]) for row in listed)
     if not names or set(map(str.lower, names)).issuperset(_ROW_IDS):
@@ -242,10 +242,11 @@ def _columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
 
 
 def _bound(size_bytes: int) -> Callable[[], int]:
-    """A function that says when all queries together took more steps than any honest file of this size needs."""
+    """Build a progress handler that stops queries once their total steps exceed any valid file of this size."""
     left = [50 + size_bytes // 10_000]
 
     def stop() -> int:
+        """Count a call; returns 1 once the step budget is spent."""
         left[0] -= 1
         return int(left[0] < 0)
 
@@ -253,11 +254,12 @@ def _bound(size_bytes: int) -> Callable[[], int]:
 
 
 def _text(raw: bytes) -> str:
+    """Decode a text of the file, replacing invalid bytes."""
     return raw.decode("utf-8", "replace")
 
 
 def _refused(path: Path, error: Exception, source: Opening) -> TraceFormatError:
-    """The error for a database that cannot be used at all."""
+    """Build the error for an unusable database."""
     says = one_line(error)
     why = "; ".join((*(warned.text for warned in source.warnings), says))
     states = {warned.state for warned in source.warnings}

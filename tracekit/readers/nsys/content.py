@@ -1,6 +1,6 @@
-"""What an Nsight Systems export says of itself: versions, clock, GPUs, diagnostics, and what is missing in it.
+"""Metadata of an Nsight Systems export: versions, clock, GPUs, diagnostics, and missing data.
 
-Of the recorded environment, arguments, paths and captured output nothing is read here.
+The recorded environment, arguments, paths and captured output are not read here.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tracekit.readers.nsys.connection import printable
 from tracekit.readers.nsys.database import Database, has, integers, rows
 
 EXPORT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-"""What the table of the exporter's own words is called: since 2023.3, and before."""
+"""Tables with the exporter's metadata: since 2023.3, and before."""
 
 START = "TARGET_INFO_SESSION_START_TIME"
 MAX_NS = 2**61
 MAX_TEXT = 200
 MAX_DIAGNOSTICS = 50
-"""Most diagnostics of one process that become notes of their own."""
+"""Most diagnostics of one process that become separate notes."""
 
 _ABSOLUTE = 10**17
-"""No capture is three years long: a shift beyond that is a date."""
+"""Smallest time shift that is an absolute date: no capture lasts three years."""
 
 _VERSION = re.compile(r"[0-9]{4}(?:\.[0-9]{1,5}){1,3}")
 
@@ -35,7 +35,7 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 _PERHAPS = re.compile(r"\b(?:might|may|could) (?:not )?have\b", re.IGNORECASE)
-"""nsys says so of most captures that begin or end while the program runs: nothing proves a loss."""
+"""Hedged warnings. nsys prints them for most captures that begin or end while the program runs; they prove no loss."""
 
 _ROUTINE = re.compile(
     r"no .* (?:were |was )?collected|(?:was|were) not collected|unable to collect|scheduling information is absent"
@@ -58,15 +58,15 @@ _PROPERTIES: Mapping[str, str] = {
     "sharedMemPerMultiprocessor": "maxShmemPerSm",
     "uuid": "uuid",
 }
-"""Kineto's name of a GPU's property, and the column of `TARGET_INFO_GPU` that holds it."""
+"""Column of `TARGET_INFO_GPU` for each GPU property, by Kineto's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How recorded times become Unix ns: `base_ns` is added. `end_ns` is the recorded time of the recording's end.
+    """Conversion of recorded times to Unix ns: add `base_ns`.
 
-    `end_ns` is None where it is not recorded; not `absolute`: times count from the recording's own start.
-    `start_ns` is the recorded time of the recording's start, 0 unless the exporter shifted all times.
+    `start_ns` and `end_ns` are the recorded times of the recording's start and end. `start_ns` is 0 unless the exporter
+    shifted all times; `end_ns` is None if not recorded. If not `absolute`, times count from the recording's start.
     """
 
     base_ns: int
@@ -76,7 +76,7 @@ class Clock:
 
 
 def clock(db: Database) -> tuple[Clock, list[Note]]:
-    """(the file's clock, notes on it): a shift that the exporter applied is undone."""
+    """Read the file's clock and notes on it. Undoes a shift that the exporter applied."""
     notes: list[Note] = []
     utc = _first_integer(db, START, "utcEpochNs") or 0
     is_known = 0 < utc < MAX_NS
@@ -86,7 +86,7 @@ def clock(db: Database) -> tuple[Clock, list[Note]]:
     configured = _whole(exporter.get("EXPORT_CONFIG_TIME_SHIFT"))
     shift = configured or _whole(exporter.get("EXPORT_PARAM_TIME_SHIFT"))
     if exporter.get("EXPORT_PARAM_TIME_NORMALIZE", "").lower() == "true" and abs(shift) < _ABSOLUTE:
-        # Made absolute by the exporter, and whatever else it was told to add.
+        # The exporter made times absolute, in addition to any configured shift.
         shift += utc
     if shift:
         text = f"the exporter shifted all times by {shift} ns, which is undone"
@@ -100,7 +100,7 @@ def clock(db: Database) -> tuple[Clock, list[Note]]:
 
 
 def meta(db: Database) -> dict[str, Any]:
-    """Versions, and what the capture was told to record, under fixed keys; what is unknown is left out."""
+    """Read versions and capture settings under fixed keys. Unknown values are omitted."""
     exported, captured = _exporter(db), _capture(db)
     system = _system(db)
     exporter = _version(exported.get("EXPORT_PRODUCT_VERSION"))
@@ -119,30 +119,33 @@ def meta(db: Database) -> dict[str, Any]:
 
 
 def without_unknown(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that are known, those that are not None."""
+    """Drop the facts that are None."""
     return {key: value for key, value in facts.items() if value is not None}
 
 
 def capture_year(db: Database) -> int | None:
-    """The year of the nsys that captured, as far as the file says; the exporter's only where it is the older one."""
+    """Find the release year of the nsys that captured; None if unknown.
+
+    The exporter's version counts only up to 2022.
+    """
     version = _version(_system(db).get("TargetInstallDir"))
     if version is not None:
         return int(version[:4])
     version = _version(_exporter(db).get("EXPORT_PRODUCT_VERSION"))
-    # A report may be exported by any nsys from its own version on.
+    # Any later nsys can export a report.
     if version is None or int(version[:4]) > 2022:
         return None
     return int(version[:4])
 
 
 def _version(text: str | None) -> str | None:
-    """The version of nsys in a text; None where there is none."""
+    """Find an nsys version in a text; None if there is none."""
     match = _VERSION.search(text or "")
     return match and match[0]
 
 
 def device_properties(db: Database, pid: int | None, used: Collection[int]) -> list[dict[str, Any]]:
-    """The GPUs of a process as Kineto lists them: `id` is the CUDA ordinal; those `used`, else all of the host."""
+    """List a process's GPUs as Kineto does: `id` is the CUDA ordinal. Only the `used` ones, or all if none match."""
     if not has(db, "TARGET_INFO_GPU", "id"):
         return []
     columns = ("id", "cuDevice", *_PROPERTIES.values())
@@ -167,7 +170,7 @@ def device_properties(db: Database, pid: int | None, used: Collection[int]) -> l
 
 
 def _ordinals(db: Database, pid: int | None) -> dict[Any, Any]:
-    """The CUDA ordinal that a process gives each GPU, by the profiler's number of it; empty where not recorded."""
+    """Map the profiler's GPU numbers to a process's CUDA ordinals. Empty if not recorded."""
     if pid is None or not has(db, "TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
         return {}
     numbers = ("gpuId", "cudaId")
@@ -175,18 +178,18 @@ def _ordinals(db: Database, pid: int | None) -> dict[Any, Any]:
 
 
 def gpu_numbers(db: Database, pid: int | None, used: Collection[int]) -> frozenset[int]:
-    """The profiler's numbers of the GPUs that a process calls by these CUDA ordinals."""
+    """Map a process's CUDA ordinals to the profiler's GPU numbers."""
     numbers = {ordinal: gpu for gpu, ordinal in _ordinals(db, pid).items()}
     return frozenset(int(numbers.get(number, number)) for number in used)
 
 
 def diagnostics(db: Database, pid: int | None) -> list[Note]:
-    """What the profiler warned of, of this process and of none in particular: a note a text, with its count."""
+    """Build notes from the profiler's warnings for this process and the machine, one per distinct text with its count."""
     if not has(db, "DIAGNOSTIC_EVENT", "severity", "text"):
         return []
     where, parameters = "severity >= 2", list[int]()
     if pid is not None and has(db, "DIAGNOSTIC_EVENT", "globalPid"):
-        # Process number 0 and negative ids stand for the machine.
+        # Process number 0 and negative ids denote the machine.
         of_process = "globalPid IS NULL OR globalPid < 0 OR (globalPid >> 24) & 16777215 IN (0, ?)"
         where += f" AND ({of_process})"
         parameters.append(pid)
@@ -202,6 +205,7 @@ def diagnostics(db: Database, pid: int | None) -> list[Note]:
 
 
 def _severity(text: str) -> NoteSeverity:
+    """Classify a profiler warning by its words."""
     is_loss = _LOST.search(text) is not None
     if is_loss and not _PERHAPS.search(text):
         return "data_loss"
@@ -211,7 +215,7 @@ def _severity(text: str) -> NoteSeverity:
 
 
 def _diagnostic(text: str, count: int) -> Note:
-    """The note on one warning of the profiler, which has no codes: it is known by its words alone."""
+    """Build the note on one profiler warning. Warnings have no codes, so the text is classified."""
     message = f"the profiler says: {text}"
     if not _LOST.search(text):
         return Note(_severity(text), "profiler-warning", message, count=count, data=Data(says=text))
@@ -220,15 +224,16 @@ def _diagnostic(text: str, count: int) -> Note:
 
 
 def _rank(text: str) -> int:
+    """Rank a profiler warning by severity, most severe first."""
     return ("data_loss", "error", "warning", "info").index(_severity(text))
 
 
 def absences(
     db: Database, pid: int | None, *, api_count: int, device_op_count: int, range_count: int
 ) -> list[Note]:
-    """Notes on what one would expect to be recorded and is not, with the likely causes.
+    """Note expected data that was not recorded, with likely causes.
 
-    The counts are of what was read: runtime and driver calls, device work, NVTX ranges with open ones.
+    The counts are of rows read: runtime and driver calls, device ops, NVTX ranges including open ones.
     """
     notes = []
     if not device_op_count and (api_count or _rows_of(db, "TARGET_INFO_GPU")):
@@ -251,7 +256,7 @@ def absences(
 
 
 def _domains(db: Database, pid: int | None) -> bool:
-    """Whether this process created an NVTX domain."""
+    """Check whether this process created an NVTX domain."""
     if not has(db, "NVTX_EVENTS", "eventType", "globalTid"):
         return False
     where, parameters = "eventType = 75", list[int]()
@@ -262,13 +267,13 @@ def _domains(db: Database, pid: int | None) -> bool:
 
 
 def _rows_of(db: Database, table: str) -> bool:
-    """Whether a table has any row."""
+    """Check whether a table has any row."""
     columns = sorted(db.columns.get(table, ()))[:1]
     return bool(columns) and bool(rows(db, table, tuple(columns), limit=1))
 
 
 def _exporter(db: Database) -> dict[str, str]:
-    """What the exporter says of itself, under the names that are used here."""
+    """Read the exporter's metadata, limited to `_OF_EXPORTER`."""
     for table in EXPORT_TABLES:
         pairs = _named(db, table, _OF_EXPORTER)
         if pairs:
@@ -287,17 +292,17 @@ _OF_SYSTEM = ("TargetInstallDir", "Hostname", "CudaDriverVersion", "NvDriverVers
 
 
 def _capture(db: Database) -> dict[str, str]:
-    """What the capture was told to do, under the names that are used here."""
+    """Read the capture's settings, limited to `_OF_CAPTURE`."""
     return _named(db, "META_DATA_CAPTURE", _OF_CAPTURE)
 
 
 def _system(db: Database) -> dict[str, str]:
-    """What is recorded of the machine, under the names that are used here."""
+    """Read the machine's metadata, limited to `_OF_SYSTEM`."""
     return _named(db, "TARGET_INFO_SYSTEM_ENV", _OF_SYSTEM)
 
 
 def _named(db: Database, table: str, names: tuple[str, ...]) -> dict[str, str]:
-    """The values of these names alone in a table of names and values; of several the least."""
+    """Read only these names from a name-value table. If a name repeats, the smallest value is kept."""
     if not has(db, table, "name", "value"):
         return {}
     marks = ", ".join("?" * len(names))
@@ -307,7 +312,7 @@ def _named(db: Database, table: str, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _first_integer(db: Database, table: str, column: str) -> int | None:
-    """The largest integer of a column of a small table; None where there is none."""
+    """Read the largest integer in a column of a small table; None if there is none."""
     if not has(db, table, column):
         return None
     recorded = integers(db, table, (column,), order=(column,))
@@ -318,7 +323,7 @@ def _first_integer(db: Database, table: str, column: str) -> int | None:
 
 
 def _whole(text: str | None) -> int:
-    """The integer that a text is, 0 for any other."""
+    """Parse an integer; 0 for anything else."""
     if text is None or not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         return 0
     return int(text)
@@ -328,21 +333,23 @@ _SWITCHES = {"true": 1, "false": 0}
 
 
 def _plain(text: str | None) -> str | None:
-    """A short text on one line, None for an empty one."""
+    """Shorten a text to one line; None if empty."""
     return _shortened(text or "") or None
 
 
 def _shortened(text: str) -> str:
-    """A text on one line, without control characters, cut at `MAX_TEXT`."""
+    """Shorten a text to one line of `MAX_TEXT` characters without control characters."""
     line = printable(text[: 4 * MAX_TEXT])
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
 
 
 def _is_ordinal(value: object) -> bool:
+    """Check whether a value is a plausible CUDA ordinal."""
     return isinstance(value, int) and 0 <= value < 4096
 
 
 def _is_plain(value: object) -> bool:
+    """Check whether a GPU property is a short text or a non-negative integer."""
     if isinstance(value, str):
         return 0 < len(value) <= MAX_TEXT
     return isinstance(value, int) and 0 <= value < 2**62

@@ -1,4 +1,4 @@
-"""Everything that is read of an export, before it is put together as Traces, and whose processes it is."""
+"""Raw contents of an export for all processes, read before Traces are built, and the processes that own them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CALL_NOUNS = ("CUDA calls", "calls of the operating system", "records of the pro
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What was read, for all processes; None for a table that is not wanted or was not recorded.
+    """Everything read from a file, for all processes. None for a table that is not wanted or not recorded.
 
-    `pids` are the processes that get a Trace, `UNKNOWN` among them for rows that do not say whose they are.
-    `calls` are in the order of `CALL_NOUNS`. `notes` are about the file.
+    `pids` are the processes that get a Trace, including `UNKNOWN` for rows without a process. `calls` are in the order of
+    `CALL_NOUNS`. `notes` are about the file.
     """
 
     clock: Clock
@@ -56,7 +56,7 @@ class Contents:
 
 
 def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Contents:
-    """What of the file is wanted; `advance` is told the share that is done."""
+    """Read the wanted tables of a file. Calls `advance` with the share of work done."""
     clock, notes = nsys_content.clock(db)
     tables = _tables(db, want, clock, advance)
     if want.table("counters"):
@@ -82,7 +82,7 @@ def contents(db: Database, want: Want, advance: Callable[[float], None]) -> Cont
 
 
 def _tables(db: Database, want: Want, clock: Clock, advance: Callable[[float], None]) -> Contents:
-    """The tables that are wanted and recorded, for all processes; whose they are is not looked at yet."""
+    """Read the wanted tables for all processes, before rows without a process are assigned."""
     tables = Contents(clock)
     if want.table("device_ops") and nsys_device.recorded(db):
         tables = replace(tables, device=nsys_device.read(db, clock, want))
@@ -112,7 +112,7 @@ def _tables(db: Database, want: Want, clock: Clock, advance: Callable[[float], N
 
 
 def _owners(tables: Contents, used: Collection[int]) -> tuple[set[int], set[int]]:
-    """(the processes with ranges, calls of CUDA or work of a GPU, those with calls of the operating system)."""
+    """Find (processes with ranges, CUDA calls or GPU work; processes with operating system calls)."""
     profiled = {*used, *(tables.memory or ())}
     if tables.ranges is not None:
         profiled.update(nsys_nvtx.processes(tables.ranges))
@@ -125,7 +125,7 @@ def _owners(tables: Contents, used: Collection[int]) -> tuple[set[int], set[int]
 
 
 def _processes(profiled: set[int], others: set[int]) -> tuple[tuple[int, ...], int]:
-    """(the processes that get a Trace, how many are left out): those with more than calls of the system."""
+    """Choose the processes that get a Trace: (pids, number left out). Those with only operating system calls are left out."""
     pids = sorted(profiled - {UNKNOWN})
     left_out = len(others - {*pids, UNKNOWN})
     if len(pids) > 1 and UNKNOWN in profiled:
@@ -134,5 +134,5 @@ def _processes(profiled: set[int], others: set[int]) -> tuple[tuple[int, ...], i
         return tuple(pids), left_out
     if left_out == 1 and not profiled:
         return tuple(others - {UNKNOWN}), 0
-    # Where nothing else was recorded, the file is taken as a whole.
+    # Nothing else was recorded: the whole file is one process.
     return (UNKNOWN,), 0

@@ -1,4 +1,4 @@
-"""What an export tells of the CPU: samples of what threads ran, and when they were off it."""
+"""CPU data of an export: call-stack samples and thread scheduling."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ SAMPLES, CHAINS, SWITCHES = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS", "SCHED_EV
 _NOUNS = {SAMPLES: "samples of the CPU", SWITCHES: "records of threads on a CPU"}
 
 MAX_FRAMES = 12
-"""So many functions of a sample are read, from the innermost on."""
+"""Most functions read per sample, from the innermost outwards."""
 
 MAX_NAME, MAX_PATH = 200, 1_000
-"""Characters of a function, and of all of a sample."""
+"""Most characters of a function name, and of a sample's whole path."""
 
 _NO_FILE = "[Unknown]"
 
@@ -46,12 +46,12 @@ _WAITING, _READY, _UNKNOWN = map(THREAD_STATES.index, ("waiting", "ready", "unkn
 _ENDED = -1
 
 _STATES = {1: _READY, 2: _WAITING, 3: _WAITING, 4: _WAITING, 5: _ENDED, 7: _WAITING, 8: _WAITING}
-"""What the profiler's number of a state says of a thread that leaves the CPU; of other numbers it is not known."""
+"""State of a thread that leaves the CPU, by the profiler's state number. Other numbers are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuRows:
-    """Rows of all processes; the codes of their `name` and `path` are of these texts. `notes` are about the file."""
+    """CPU rows of all processes. Codes of `name` and `path` refer to `names` and `paths`; `notes` are about the file."""
 
     processes: ByProcess = field(default_factory=ByProcess)
     names: Sequence[str | None] = ()
@@ -60,7 +60,7 @@ class CpuRows:
 
 
 def read_samples(db: Database, clock: Clock) -> CpuRows | None:
-    """The samples of what threads ran; None where none were taken."""
+    """Read the CPU samples; None if none were taken."""
     if SAMPLES not in db.columns:
         return None
     if not has(db, SAMPLES, "start", "globalTid"):
@@ -78,7 +78,7 @@ def read_samples(db: Database, clock: Clock) -> CpuRows | None:
 
 
 def read_switches(db: Database, clock: Clock) -> CpuRows | None:
-    """When threads were put on a CPU and taken off it; None where that was not recorded."""
+    """Read when threads were scheduled in and out; None if not recorded."""
     if SWITCHES not in db.columns:
         return None
     if not has(db, SWITCHES, "start", "isSchedIn", "globalTid"):
@@ -94,7 +94,7 @@ def read_switches(db: Database, clock: Clock) -> CpuRows | None:
 
 
 def tids_of(cpu: CpuRows | None, pid: int) -> set[int]:
-    """The numbers of the threads of a process that have rows."""
+    """List the thread numbers of a process that have rows."""
     if cpu is None or pid not in cpu.processes:
         return set()
     parts = cpu.processes[pid].parts.get("tid", [])
@@ -102,7 +102,7 @@ def tids_of(cpu: CpuRows | None, pid: int) -> set[int]:
 
 
 def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[Columns, list[Note]]:
-    """(`cpu_samples` of one process, ids from 0; notes); `cpu` lets go of its rows."""
+    """Build (`cpu_samples` of one process with ids from 0, notes). Releases the process's rows."""
     process = cpu.processes.pop(pid, Process())
     tid, ts, chain = map(process.column, ("tid", "ts_ns", "chain"))
     known_rows = np.flatnonzero(tid != MISSING)
@@ -123,12 +123,12 @@ def cpu_samples(cpu: CpuRows, pid: int, threads: Sequence[int]) -> tuple[Columns
 def thread_states(
     cpu: CpuRows, pid: int, threads: Sequence[int], clock: Clock
 ) -> tuple[Columns, list[Note]]:
-    """(`thread_states` of one process, ids from 0; notes); `cpu` lets go of its rows."""
+    """Build (`thread_states` of one process with ids from 0, notes). Releases the process's rows."""
     process = cpu.processes.pop(pid, Process())
     tid, ts, enters, state = map(process.column, ("tid", "ts_ns", "enters", "state"))
     known_rows = np.flatnonzero((tid != MISSING) & (enters != MISSING))
     unusable = len(tid) - len(known_rows)
-    # Of what happens at once the thread leaves first.
+    # At equal times, switch-outs sort before switch-ins.
     known_rows = known_rows[np.lexsort((enters[known_rows] != 0, ts[known_rows], tid[known_rows]))]
     tid, ts, enters, state = (
         tid[known_rows],
@@ -159,7 +159,7 @@ def thread_states(
 
 
 def _states(number: Ints) -> Ints:
-    """What the numbers of states say, as places in `THREAD_STATES`."""
+    """Map the profiler's state numbers to positions in `THREAD_STATES`."""
     state = np.full(len(number), _UNKNOWN, np.int64)
     for recorded, place in _STATES.items():
         state[number == recorded] = place
@@ -167,18 +167,18 @@ def _states(number: Ints) -> Ints:
 
 
 def _places(tid: Ints, threads: Sequence[int]) -> npt.NDArray[np.int32]:
-    """The places of these threads among all of the process."""
+    """Find the index of each thread among all threads of the process."""
     return np.searchsorted(np.array(threads, np.int64), tid).astype(np.int32)
 
 
 def _without_columns(table: str) -> CpuRows:
-    """No rows, and a note that says why."""
+    """Build an empty result with a note on the missing columns."""
     text = f"{_NOUNS[table]} are not read: the table {table} has no column for their time or thread"
     return CpuRows(notes=(Note("warning", "cpu-columns", text, data=Data(table=table)),))
 
 
 def _notes(table: str, process: Process, unusable: int) -> list[Note]:
-    """Notes about what was left out of one process."""
+    """Build notes on dropped rows of one process."""
     notes = []
     if untimed := process.odd["no-time"]:
         text = f"{_NOUNS[table]} without a usable time were left out"
@@ -190,7 +190,7 @@ def _notes(table: str, process: Process, unusable: int) -> list[Note]:
 
 
 def _chains(db: Database) -> tuple[Ints, Ints, list[str | None], list[str | None]]:
-    """(the ids of samples with functions, ascending; a code for each; by code the innermost function, and the path to it)."""
+    """Read call chains: (sample ids ascending, code of each; per code the innermost function and the full path)."""
     names = Names()
     parts = list(_frames(db, names))
     if not parts:
@@ -208,7 +208,7 @@ def _chains(db: Database) -> tuple[Ints, Ints, list[str | None], list[str | None
 
 
 def _frames(db: Database, names: Names) -> Iterator[tuple[Ints, Ints, Codes, Codes]]:
-    """(sample, depth, code of the function, code of its file) of the innermost functions, in blocks."""
+    """Yield (sample, depth, function code, module code) of the innermost functions, in blocks."""
     if not has(db, CHAINS, "id", "symbol", "stackDepth"):
         return
     recorded = ("id", "stackDepth", "symbol", "module", "unresolved")
@@ -223,14 +223,14 @@ def _frames(db: Database, names: Names) -> Iterator[tuple[Ints, Ints, Codes, Cod
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """The texts of codes of functions and modules."""
+    """Texts of function and module codes."""
 
     labels: list[str | None]
 
     def function(self, symbol: int, module: int) -> str | None:
-        """A function by its name, else by the file it is in; None where neither is known.
+        """Name a function, or its module if the function is unknown; None if neither is known.
 
-        Where both are one text the profiler says something of the sample itself.
+        If both are the same text, it is the profiler's remark on the sample, not a function.
         """
         name = self.labels[symbol] if symbol >= 0 else None
         file = self.labels[module] if module >= 0 else None

@@ -1,4 +1,4 @@
-"""What the readers of an export ask of its database: integers as columns, texts by their ids, small tables."""
+"""Queries on an export's database: integer columns, texts by id, small tables."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ += ["opened", "quoted", "rows", "take_missing", "texts", "tolerant"]
 Bools = npt.NDArray[np.bool_]
 
 TEXT_LIMIT = 4096
-"""Characters of a text that are read; nothing that names work is longer."""
+"""Most characters of a text that are read. No name is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Integer columns of equal length. `missing` says where a value is NULL or no integer (0 stands there)."""
+    """Integer columns of equal length. `missing` marks NULL and non-integer values (stored as 0)."""
 
     values: dict[str, Ints]
     missing: dict[str, Bools | None]
@@ -51,9 +51,9 @@ def integers(
     order: Sequence[str] = (),
     expressions: Mapping[str, str] | None = None,
 ) -> Numbers:
-    """Columns of a table as integers, with `expressions` (name to SQL) beside them; all missing where absent.
+    """Read columns and SQL `expressions` (by name) of a table as integers. Absent columns are missing in all rows.
 
-    Rows come in the order of the columns `order`, else in that of the file, which means nothing.
+    Rows are sorted by the columns `order`, else in file order, which has no meaning.
     """
     names = (*columns, *(expressions or {}))
     parts = list(
@@ -61,7 +61,7 @@ def integers(
     )
     values: dict[str, Ints] = {}
     for name in names:
-        # Each block is let go as soon as it is copied: the peak is the result and one column.
+        # Release each block once it is copied: the peak is the result and one column.
         values[name] = np.concatenate([np.empty(0, np.int64), *(part.pop(name) for part in parts)])
     length = len(next(iter(values.values()), ()))
     if order and length:
@@ -73,7 +73,7 @@ def integers(
 
 
 def take_missing(values: Ints) -> Bools | None:
-    """Where `values` is missing, None for nowhere; 0 is put there."""
+    """Mark the `MISSING` values and set them to 0; None if there are none."""
     missing: Bools = values == MISSING
     if not missing.any():
         return None
@@ -84,7 +84,7 @@ def take_missing(values: Ints) -> Bools | None:
 def texts(
     db: Database, table: str, key: str, value: str, ids: Sequence[int] | Ints | None = None
 ) -> dict[int, str]:
-    """The texts of a table by their integer keys (only these `ids`, if given), at most `TEXT_LIMIT` characters each."""
+    """Read the texts of a table by integer key (only these `ids`, if given), at most `TEXT_LIMIT` characters each."""
     if not has(db, table, key, value):
         return {}
     k, v = quoted(key), quoted(value)
@@ -111,7 +111,7 @@ def rows(
     parameters: Sequence[int | str] = (),
     limit: int = 100_000,
 ) -> list[tuple[Any, ...]]:
-    """The rows of a small table, values as stored; None for a column that is absent, nothing for a table."""
+    """Read the rows of a small table with values as stored. None for an absent column; no rows for an absent table."""
     present = db.columns.get(table)
     if present is None:
         return []
@@ -123,7 +123,7 @@ def rows(
 
 
 def _cell(name: str) -> str:
-    """SQL for the value in a column, of a long text or blob the beginning."""
+    """Build SQL for a column's value. Cuts long texts and blobs."""
     q = quoted(name)
     return f"CASE WHEN typeof({q}) IN ('text', 'blob') THEN substr({q}, 1, 65536) ELSE {q} END"
 
@@ -131,7 +131,7 @@ def _cell(name: str) -> str:
 def tolerant(
     db: Database, table: str, sql: str, parameters: Sequence[int | str] = ()
 ) -> list[tuple[Any, ...]]:
-    """The rows of a query of one table; where the table is damaged, those before the damage."""
+    """Run a query on one table. If the table is damaged, returns the rows before the damage."""
     rows_read: list[tuple[Any, ...]] = []
     try:
         rows_read.extend(db.connection.execute(sql, tuple(parameters)))
@@ -143,7 +143,7 @@ def tolerant(
 
 
 def _gather(db: Database, table: str, sql: str, into: dict[int, str]) -> None:
-    """Add the (key, text) rows of a query; at damage what came before it."""
+    """Add the (key, text) rows of a query. If the table is damaged, adds the rows before the damage."""
     try:
         for key, text in db.connection.execute(sql):
             into[key] = text

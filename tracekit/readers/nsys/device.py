@@ -1,4 +1,4 @@
-"""The device work of an export: kernels, copies, fills and whole graphs, and what waited for them."""
+"""Device work of an export: kernels, copies, fills, CUDA graphs, and synchronisation."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ CONTEXTS = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
 _KIND = {name: code for code, name in enumerate(DEVICE_OP_KINDS)}
 _PLAIN_WAYS = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 _UNIFIED = 11
-"""Copies from this kind on are those of unified memory, which its driver makes."""
+"""First copy kind of unified memory; its driver makes these copies."""
 _WAYS = dict(enumerate((*_PLAIN_WAYS, "HtoD", "DtoH", "DtoD"), 1))
 _MEMORIES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
 _SYNCS = ("Unknown Sync", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 _NO_STREAM = 2**32 - 1
 _NONE = 1023
-"""In a packed key: not recorded."""
+"""Value of an unrecorded field in a packed key."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """The device work of all processes, in parts; `labels` are the texts of the codes of names.
+    """Device work of all processes, in parts. `labels` are the texts of name codes.
 
-    `contexts` are the devices of (process, context), where work was looked at for them.
+    `contexts` are the devices of (process, context) from the work itself, if requested.
     """
 
     processes: ByProcess
@@ -71,10 +71,10 @@ class DeviceRows:
     args: tuple[str, ...]
     contexts: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     recorded: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    """The same as the export lists them."""
+    """Devices of (process, context) from the export's context tables."""
 
     def shared(self, pid: int) -> list[int]:
-        """The devices on which a process has several contexts."""
+        """List the devices on which a process has several contexts."""
         devices = Counter(
             device for (process, _), device in self.recorded.items() if process == pid
         )
@@ -82,12 +82,12 @@ class DeviceRows:
 
 
 Check = Callable[[Ops], Repair]
-"""Says which device ops have impossible times."""
+"""Function that finds device ops with impossible times."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """A table of one process, its arguments by position, and how many rows are odd in which way."""
+    """A table of one process, its arguments by position, and counts of irregular rows by kind."""
 
     columns: Columns
     args: Mapping[str, Sparse]
@@ -96,12 +96,12 @@ class DeviceTable:
 
 
 def recorded(db: Database) -> bool:
-    """Whether the export has a table of device work, be it empty."""
+    """Check whether the export has a table of device work, even if it is empty."""
     return any(table in db.columns for table in (KERNEL, MEMCPY, MEMSET, GRAPH))
 
 
 def read(db: Database, clock: Clock, want: Want) -> DeviceRows:
-    """The device work of all processes, with the arguments and nullable columns that are wanted."""
+    """Read the device work of all processes, with the wanted arguments and nullable columns."""
     names, processes = Names(), ByProcess()
     contexts: dict[tuple[int, int], int] = {}
     looks = want.table("syncs") and SYNC in db.columns and not recorded_contexts(db)
@@ -128,7 +128,7 @@ def read(db: Database, clock: Clock, want: Want) -> DeviceRows:
 
 
 def _cells(db: Database, table: str, want: Want, keys: Sequence[str]) -> dict[str, str]:
-    """SQL for what is wanted of the rows of a table, by column."""
+    """Build SQL for the wanted columns of a table."""
     sql = {"key": _key(db, table)}
     if want.column("device"):
         sql["device"] = column(db, table, "deviceId")
@@ -148,9 +148,9 @@ def _cells(db: Database, table: str, want: Want, keys: Sequence[str]) -> dict[st
 def device_ops(
     found: DeviceRows, pid: int, longest_ns: int | None = None, check: Check | None = None
 ) -> DeviceTable:
-    """`device_ops` of one process, ids from 0 in the order of start; `found` lets go of its rows.
+    """Build `device_ops` of one process with ids from 0, sorted by start. Removes its rows from `found`.
 
-    Ops longer than the capture (`longest_ns`, where that is known) are left out, and what `check` says of the others.
+    Drops ops longer than the capture (`longest_ns`, if known) and the ops that `check` rejects.
     """
     of_process = found.processes.pop(pid, Process())
     ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
@@ -187,7 +187,7 @@ def device_ops(
         "stream": whole_numbers(stream[positions]),
     }
     odd = {**of_process.odd, "no-name": int(np.count_nonzero(name.codes < 0)), OVERLONG: overlong}
-    # Each column is let go of before the next is made.
+    # Release each column before building the next.
     del ts, starts, dur, lengths, codes, kind, name, device, stream, collective
     columns["correlation"] = narrowed(whole_numbers(correlation[positions]))
     del correlation
@@ -202,12 +202,12 @@ def device_ops(
 
 
 def _at(columns: Sequence[npt.NDArray[Any]], rows: Ints) -> list[npt.NDArray[Any]]:
-    """These columns at these rows."""
+    """Take these rows of each column."""
     return [column[rows] for column in columns]
 
 
 def used(found: DeviceRows) -> dict[int, frozenset[int]]:
-    """The devices that each process used."""
+    """List the devices that each process used."""
     devices: dict[int, frozenset[int]] = {}
     for pid, of_process in found.processes.items():
         numbers = set[int]()
@@ -218,7 +218,7 @@ def used(found: DeviceRows) -> dict[int, frozenset[int]]:
 
 
 def read_syncs(db: Database, clock: Clock) -> DeviceRows:
-    """The synchronisation records of all processes."""
+    """Read the synchronisation records of all processes."""
     names, processes = Names(), ByProcess()
     if SYNC in db.columns:
         sql = {
@@ -233,7 +233,7 @@ def read_syncs(db: Database, clock: Clock) -> DeviceRows:
 
 
 def syncs(found: DeviceRows, pid: int, devices: Mapping[tuple[int, int], int]) -> DeviceTable:
-    """`syncs` of one process; `devices` holds the device of each (process, context), for the recorded one lies."""
+    """Build `syncs` of one process. `devices` maps (process, context) to the device, because the recorded device is wrong."""
     of_process = found.processes.pop(pid, Process())
     ts, dur = of_process.column("ts_ns"), of_process.column("dur_ns")
     contexts, device = of_process.column("context"), of_process.column("device")
@@ -259,7 +259,7 @@ def syncs(found: DeviceRows, pid: int, devices: Mapping[tuple[int, int], int]) -
 
 
 def recorded_contexts(db: Database) -> dict[tuple[int, int], int]:
-    """The device of every (process, context), as recorded."""
+    """Read the device of every (process, context) from the context tables."""
     pairs: dict[tuple[int, int], int] = {}
     for table in CONTEXTS:
         if has(db, table, "processId", "contextId", "deviceId"):
@@ -275,7 +275,7 @@ _CONTEXT, _OF_CONTEXT = "context of work", "device of context"
 def _look_at_contexts(
     contexts: dict[tuple[int, int], int], pid: Ints, block: dict[str, Ints]
 ) -> None:
-    """Nothing; `contexts` has by then the devices on which work of these rows' contexts ran first."""
+    """Record the first device on which each context of these rows ran work."""
     columns = [pid, block.pop(_CONTEXT), block.pop(_OF_CONTEXT)]
     for process, context, device in distinct_rows(columns):
         if MISSING not in (context, device):
@@ -285,7 +285,7 @@ def _look_at_contexts(
 def _changer(
     names: Names, source: str, kind: int, optional: tuple[str, ...]
 ) -> Callable[[dict[str, Ints]], dict[str, npt.NDArray[Any]]]:
-    """What a block becomes: keys of names as codes, the kind, and columns that this table lacks."""
+    """Build a function that converts a block: name keys to codes, the kind, and columns that this table lacks."""
 
     def change(block: dict[str, Ints]) -> dict[str, npt.NDArray[Any]]:
         length = len(block["key"])
@@ -297,7 +297,7 @@ def _changer(
 
 
 def _key(db: Database, table: str) -> str:
-    """SQL for what tells the name of a row."""
+    """Build SQL for the name key of a row."""
     if table == KERNEL:
         return column(db, table, "demangledName", "shortName", "mangledName")
     if table == GRAPH:
@@ -309,12 +309,12 @@ def _key(db: Database, table: str) -> str:
 
 
 def _bounded(db: Database, table: str, name: str) -> str:
-    """SQL for a small number in a column."""
+    """Build SQL for a small number in a column."""
     return f"(coalesce({column(db, table, name)}, {_NONE}) & {_NONE})"
 
 
 def _copy_name(key: int) -> str:
-    """The name of a copy as Kineto writes it, from its packed way and memories."""
+    """Name a copy as Kineto does, from its packed direction and memory kinds."""
     way, source, target = key >> 20, (key >> 10) & _NONE, key & _NONE
     name = phrase("Memcpy", _WAYS.get(way))
     if way in _WAYS and way >= _UNIFIED:
@@ -325,31 +325,35 @@ def _copy_name(key: int) -> str:
 
 
 def _fill_name(key: int) -> str:
+    """Name a memset as Kineto does, from its memory kind."""
     return "Memset" if key == _NONE else f"Memset ({_memory(key)})"
 
 
 def _graph_name(key: int) -> str:
+    """Name a CUDA graph by its id."""
     return "CUDA graph" if key == MISSING else f"CUDA graph {key}"
 
 
 def _sync_name(key: int) -> str:
+    """Name a synchronisation record by its type."""
     return dict(enumerate(_SYNCS)).get(key, _SYNCS[0])
 
 
 def _memory(kind: int) -> str:
+    """Name a memory kind as Kineto does."""
     return dict(enumerate(_MEMORIES)).get(kind, "Unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """A recorded argument: SQL for it, None where a table has none, and its text where it is not a number."""
+    """A recorded argument: SQL (None if the table lacks it), and a text function if it is not a number."""
 
     sql: Callable[[Database, str], str | None]
     text: Callable[[int], str] | None = None
 
 
 def _plain(name: str, *tables: str) -> _Argument:
-    """The number in a column of these tables (no tables: of all)."""
+    """Build an argument for a numeric column of these tables (none given: all)."""
 
     def sql(db: Database, table: str) -> str | None:
         if (tables and table not in tables) or not has(db, table, name):
@@ -360,7 +364,7 @@ def _plain(name: str, *tables: str) -> _Argument:
 
 
 def _three(letter: str) -> _Argument:
-    """Three numbers as Kineto writes them: `[16, 1, 1]`."""
+    """Build an argument for three numbers in Kineto's form: `[16, 1, 1]`."""
     names = tuple(f"{letter}{axis}" for axis in "XYZ")
 
     def sql(db: Database, table: str) -> str | None:
@@ -373,10 +377,11 @@ def _three(letter: str) -> _Argument:
 
 
 _MOST_X, _MOST_YZ = 2**31 - 1, 2**16 - 1
-"""The largest grid that CUDA allows on each axis; blocks are smaller."""
+"""Largest grid that CUDA allows per axis. Blocks are smaller."""
 
 
 def _shared(db: Database, table: str) -> str | None:
+    """Build SQL for the total shared memory of a kernel; None if the table lacks it."""
     names = ("staticSharedMemory", "dynamicSharedMemory")
     if table != KERNEL or not has(db, table, *names):
         return None
@@ -384,7 +389,7 @@ def _shared(db: Database, table: str) -> str | None:
 
 
 def _memory_of(name: str) -> _Argument:
-    """The kind of memory in a column of copies."""
+    """Build an argument for the memory kind in a column of copies."""
     return _Argument(_plain(name, MEMCPY).sql, _memory)
 
 
@@ -399,4 +404,4 @@ _ARGUMENTS: Mapping[str, _Argument] = {
     "src": _memory_of("srcKind"),
     "dst": _memory_of("dstKind"),
 }
-"""What is recorded besides the columns, under Kineto's names."""
+"""Arguments beyond the columns, under Kineto's names."""

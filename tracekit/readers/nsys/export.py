@@ -1,4 +1,4 @@
-"""The installed `nsys`: where it is, what it can do, and a report exported by it into a folder of ours."""
+"""The installed `nsys`: finding it, reading its version, and exporting a report with it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PROGRAM_VARIABLE = "TRACEKIT_NSYS"
 EXPORT_NAME = "export.sqlite"
 
 TIME_LIMIT_S = 600.0
-"""How long one export may take, and a second more for each megabyte: reports of 1 GB took eight minutes."""
+"""Time limit of one export in seconds, plus one second per megabyte. Reports of 1 GB took eight minutes."""
 QUESTION_LIMIT_S = 60.0
-"""How long nsys may take to say its version."""
+"""Seconds that nsys may take to print its version."""
 FRESH_S = 30.0
-"""A report that changed so recently may still be being written."""
+"""Seconds after its last change during which a report may still be being written."""
 
 _WITH_BLOBS = (2026, 1)
-"""The first release that is known to export payloads; 2024.2 refuses the option."""
+"""First release known to export payloads. 2024.2 rejects the option."""
 _SAID_BYTES = 1 << 14
 _LONGEST = 200
 _LATER = "run it again when the run has ended"
@@ -46,7 +46,7 @@ _NEWER = re.compile(r"newer than|version number is invalid", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An installed nsys: its path, its version as it says it, and whether it exports payloads of NVTX ranges."""
+    """An installed nsys: path, reported version, and whether it can export NVTX payloads."""
 
     path: str
     version: str
@@ -54,9 +54,9 @@ class Program:
 
 
 def program() -> Program | None:
-    """The nsys that `$TRACEKIT_NSYS` names, else that on PATH; None where there is none.
+    """Find nsys: `$TRACEKIT_NSYS`, else PATH. None if not installed.
 
-    Raises `TracekitError` where the variable names no program, or where nsys does not answer.
+    Raises `TracekitError` if the variable does not name a program or nsys does not answer.
     """
     named = os.environ.get(PROGRAM_VARIABLE)
     program_path = shutil.which(named or "nsys")
@@ -71,9 +71,9 @@ def program() -> Program | None:
 
 
 def export(report: Path, nsys: Program, folder: Path) -> Path:
-    """The export of `report` that `nsys` makes in `folder`, which is ours alone and empty.
+    """Export `report` with `nsys` into `folder`, which must be private and empty.
 
-    Raises `TraceFormatError` for whatever nsys cannot export, with what it says, and where it takes too long.
+    Raises `TraceFormatError` with nsys's message if the export fails or takes too long.
     """
     before = report.stat()
     target = folder / EXPORT_NAME
@@ -94,7 +94,7 @@ def export(report: Path, nsys: Program, folder: Path) -> Path:
 
 
 def not_installed(report: Path) -> TraceFormatError:
-    """The error for a report where there is no nsys to export it."""
+    """Build the error for a report that cannot be exported because nsys is not installed."""
     version = report_version(report)
     wrote = f" (nsys {_dotted(version)} wrote it)" if version else ""
     text = f"a report of Nsight Systems{wrote}, and there is no nsys here to export it"
@@ -103,7 +103,7 @@ def not_installed(report: Path) -> TraceFormatError:
 
 
 def command(report: Path) -> str:
-    """The command that exports a report to where it is found again, for the nsys that wrote it or a newer one."""
+    """Format the nsys command that exports a report to where tracekit finds it."""
     target = shlex.quote(shown(export_beside(report).name))
     version = report_version(report)
     include = " --include-blobs=true" if version and version >= _WITH_BLOBS else ""
@@ -112,7 +112,7 @@ def command(report: Path) -> str:
 
 @cache
 def _asked(path: str) -> Program:
-    """The program at `path`, asked for its version and its options: once in each process of ours."""
+    """Query the program's version and options. Cached per process."""
     version = _answer(path, "--version")
     number = _NUMBER.search(version)
     options = _answer(path, "export", "--help")
@@ -120,7 +120,7 @@ def _asked(path: str) -> Program:
 
 
 def _answer(path: str, *arguments: str) -> str:
-    """What nsys says to these arguments."""
+    """Run nsys with these arguments and return its output."""
     try:
         with _started([path, *arguments], stdout=subprocess.PIPE) as child:
             output, _ = child.communicate(timeout=QUESTION_LIMIT_S)
@@ -134,7 +134,7 @@ def _answer(path: str, *arguments: str) -> str:
 
 
 def _linked(report: Path, folder: Path) -> str:
-    """A name for the report in `folder` that no option, quote or `%` macro of nsys can be in."""
+    """Link the report into `folder` under a name without options, quotes or nsys `%` macros."""
     name = f"report{report.suffix.lower()}"
     try:
         (folder / name).symlink_to(report.absolute())
@@ -197,7 +197,7 @@ def _started(
 def _signals_held() -> Iterator[None]:
     """Delay SIGINT and SIGTERM until afterwards, whichever of our threads receives them."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # exceptions of signals are raised in the main thread only
+        yield  # signal handlers run only in the main thread
         return
     received: list[int] = []
     asking = (signal.SIGINT, signal.SIGTERM)
@@ -214,19 +214,19 @@ def _signals_held() -> Iterator[None]:
 
 
 def _one_line(text: str) -> str:
-    """What a program said, fit to be shown: one line, no control characters, no more than a person reads."""
+    """Shorten a program's output to one line without control characters."""
     line = " ".join(shown(part) for part in text.split())
     line = line.replace("Exportation error: ", "")
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
 def _refusal(report: Path, nsys: Program, says: str) -> TraceFormatError:
-    """The error for a report that nsys did not export."""
+    """Build the error for a report that nsys failed to export."""
     wrote = report_version(report)
     number = _NUMBER.fullmatch(nsys.version)
     version = tuple(map(int, number[1].split("."))) if number else None
     data = Data(wrote=_dotted(wrote), here=nsys.version, says=says)
-    # Releases are told by three numbers; the fourth is a build.
+    # Releases have three numbers; the fourth is a build.
     if _NEWER.search(says) or (wrote and version and wrote[:3] > version[:3]):
         newer = _newer_report(data)
         needed = f"nsys {_dotted(wrote[:3])} or newer" if wrote else "a newer nsys"
@@ -248,19 +248,19 @@ def _refusal(report: Path, nsys: Program, says: str) -> TraceFormatError:
 
 
 def _newer_report(data: Data) -> Reason:
-    """That a report is of a newer nsys than the one here."""
+    """Explain that the report was recorded by a newer nsys than the installed one."""
     by = f"nsys {data['wrote']}" if data["wrote"] else "a newer nsys"
     what = f"recorded by {by}, a version that the nsys {data['here']} here cannot read"
     return Reason("newer-report", f"{what}: {data['says']}", Data(what=what, **data))
 
 
 def _refused_report(data: Data) -> Reason:
-    """That the nsys here cannot export a report with its whole end."""
+    """Explain that the installed nsys cannot export a complete report."""
     by = f", recorded by nsys {data['wrote']}" if data["wrote"] else ""
     what = f"it ends as whole reports do{by}, and nsys {data['here']} cannot export it"
     return Reason("refused-report", f"{what}: {data['says']}", Data(what=what, **data))
 
 
 def _dotted(version: tuple[int, ...] | None) -> str:
-    """A version as people write it."""
+    """Format a version with dots."""
     return ".".join(map(str, version or ()))

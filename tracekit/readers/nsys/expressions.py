@@ -1,6 +1,6 @@
-"""What an SQL expression over integer columns is, worked out on arrays as SQLite would.
+"""Evaluation of SQL expressions over integer columns on arrays, with SQLite's semantics.
 
-The few forms that the readers use are Python's grammar too, which is how they are taken apart here.
+The few forms that the readers use are also valid Python, so `ast` parses them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 MISSING = -(2**63)
-"""Stands for NULL."""
+"""Value of NULL."""
 
 ROW_IDS = ("rowid", "_rowid_", "oid")
 _LIMIT = 2**62
-"""Sums of what lies below it do not overflow."""
+"""Bound below which sums cannot overflow."""
 
 _BITS: Mapping[type[ast.operator], Callable[[Ints, Ints], Ints]] = {
     ast.BitAnd: np.bitwise_and,
@@ -34,12 +34,12 @@ _SUMS: Mapping[type[ast.operator], Callable[[Ints, Ints], Ints]] = {
 
 
 class NotPlainError(Exception):
-    """An expression, or a value in it, that SQLite has to work out."""
+    """An expression, or a value in it, that only SQLite can evaluate."""
 
 
 @lru_cache(1024)
 def parsed(sql: str) -> ast.expr:
-    """The tree of an expression. Raises `NotPlainError` for one that is not understood."""
+    """Parse an expression. Raises `NotPlainError` if it has an unsupported form."""
     if "\\" in sql or not sql.isprintable():
         raise NotPlainError
     try:
@@ -52,13 +52,13 @@ def parsed(sql: str) -> ast.expr:
 
 
 def columns_of(tree: ast.expr) -> frozenset[str]:
-    """The columns that an expression names."""
+    """List the columns in an expression."""
     constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return frozenset(name for name in constants if isinstance(name, str))
 
 
 def worked_out(tree: ast.expr, columns: Mapping[str, Ints], row: Ints) -> Ints:
-    """The values of an expression of which these are the columns, and the row ids."""
+    """Evaluate an expression over these columns and row ids."""
     if isinstance(tree, ast.Constant):
         if isinstance(tree.value, str):
             return columns[tree.value]
@@ -73,7 +73,7 @@ def worked_out(tree: ast.expr, columns: Mapping[str, Ints], row: Ints) -> Ints:
 
 
 def _admit(node: ast.AST) -> None:
-    """Nothing; raises `NotPlainError` for a part that has no meaning here."""
+    """Raise `NotPlainError` for an unsupported part of an expression."""
     if isinstance(node, ast.Constant):
         admitted = type(node.value) in (int, str) and node.value != MISSING
     elif isinstance(node, ast.Name):
@@ -97,14 +97,14 @@ _ARGUMENTS = {"nullif": 2, "iif": 3}
 
 
 def _number(tree: ast.expr) -> int:
-    """The number that an expression is. Raises `NotPlainError` for any other."""
+    """Convert an integer constant. Raises `NotPlainError` for anything else."""
     if isinstance(tree, ast.Constant) and type(tree.value) is int and abs(tree.value) < _LIMIT:
         return tree.value
     raise NotPlainError
 
 
 def _combined(operator: type[ast.operator], left: Ints, right: Ints) -> Ints:
-    """Two sides of an operator: missing where either is. Raises `NotPlainError` where a sum may overflow."""
+    """Apply an operator; missing if either side is. Raises `NotPlainError` if a sum may overflow."""
     missing = (left == MISSING) | (right == MISSING)
     if operator in _BITS:
         values = _BITS[operator](left, right)
@@ -118,7 +118,7 @@ def _combined(operator: type[ast.operator], left: Ints, right: Ints) -> Ints:
 
 
 def _called(call: ast.Call, columns: Mapping[str, Ints], row: Ints) -> Ints:
-    """The values of `nullif`, `coalesce` or `iif`."""
+    """Evaluate `nullif`, `coalesce` or `iif`."""
     assert isinstance(call.func, ast.Name), "admitted"
     if call.func.id == "iif":
         condition = call.args[0]

@@ -1,4 +1,4 @@
-"""What a file of Nsight Systems is, from its head and its list of tables: report, export, or neither."""
+"""Classification of Nsight Systems files by header and table list: report, export, or neither."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tracekit.model.codes import Data, Reason, why_unread
 from tracekit.readers.nsys.opening import full_size, unreadable
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
-"""The head of `.nsys-rep` and `.qdrep` of every version; ` 1.` follows until 2022, then the version."""
+"""Header of `.nsys-rep` and `.qdrep` of every version. ` 1.` follows until 2022, then the version."""
 
 _VERSION = re.compile(rb"NVIDIA Tegra Profiler Report ([0-9]{4}(?:@[0-9]{1,9}){1,3})")
 _AGENT = re.compile(rb"([0-9]{4}(?:\.[0-9]{1,9}){3})-[0-9a-f]{6,}(?:v[0-9]+)?:")
-"""How a report names the nsys that recorded it, near its end: that is all that one says until 2023."""
+"""Version of the recording nsys near a report's end: the only one in the file until 2023."""
 
 _END_MARK, _END_BYTES, _TAIL_BYTES = b"U3w[END]", 16, 1 << 20
-"""A whole report ends with its list of sections, eight bytes that say where that begins, and the mark."""
+"""End of a complete report: the list of sections, its offset in eight bytes, and the mark."""
 
 _ROOTS = frozenset({"TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "EXPORT_META_DATA"})
 _ACTIVITIES = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME", "SYNCHRONIZATION")
@@ -31,7 +31,7 @@ _RECORDED: Mapping[str, str] = {
     **dict.fromkeys((f"CUPTI_ACTIVITY_KIND_{name}" for name in _ACTIVITIES), ""),
     **dict.fromkeys(("CUDA_GPU_MEMORY_USAGE_EVENTS", "GPU_METRICS", "GENERIC_EVENTS"), ""),
 }
-"""What one profiles for, by table, and which of its rows count: of NVTX ranges, not domains and names."""
+"""Tables with profile data, and the condition on rows that count: NVTX ranges, not domains and names."""
 
 _MOST_STEPS = 100_000_000
 _MOST_TABLES = 10_000
@@ -39,7 +39,7 @@ _MOST_BYTES = 1 << 24
 
 
 def report_version(path: Path) -> tuple[int, ...] | None:
-    """The version of the nsys that wrote a report, by its head or its end; None where neither says."""
+    """Read the version of the nsys that wrote a report from its header or end; None if unknown."""
     try:
         with path.open("rb") as stream:
             match = _VERSION.match(stream.read(128))
@@ -53,7 +53,7 @@ def report_version(path: Path) -> tuple[int, ...] | None:
 
 
 def is_whole_report(path: Path) -> bool:
-    """Whether a report has the end that nsys writes last, where its length says: then nothing of it was cut off."""
+    """Check whether a report has the end mark that nsys writes last, at the right offset. If so, it is complete."""
     try:
         with path.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -71,9 +71,9 @@ def is_whole_report(path: Path) -> bool:
 
 
 def export_problem(path: Path) -> Reason | None:
-    """Why a file is no export of nsys; None if it is one as far as its header and tables show.
+    """Explain why a file is not an nsys export; None if its header and tables are those of an export.
 
-    A database without a table, beside a journal of SQLite that may hold them, is taken for one by its name.
+    A database without tables, next to a journal that may hold them, is judged by its file name.
     """
     try:
         with path.open("rb") as stream:
@@ -85,14 +85,14 @@ def export_problem(path: Path) -> Reason | None:
 
 
 def is_claimed(path: Path, problem: Reason | None) -> bool:
-    """Whether a database with that problem should be read as an export all the same, for the error to be seen."""
+    """Check whether to read a database with this problem as an export anyway, which reports the error."""
     return problem != FOREIGN and (problem is None or path.suffix.lower() == EXPORT_SUFFIX)
 
 
 def is_empty_capture(path: Path) -> bool:
-    """Whether an export holds no range, no CUDA call and no GPU work; False where that cannot be told.
+    """Check whether an export has no ranges, no CUDA calls and no GPU work. False if unknown.
 
-    Exporters leave out empty tables, so that this asks little of a file.
+    Exporters omit empty tables, so the check is cheap.
     """
     try:
         with _opened(path) as connection:
@@ -107,7 +107,7 @@ def is_empty_capture(path: Path) -> bool:
 
 
 def _header_problem(header: bytes, size: int, path: Path) -> Reason | None:
-    """What the first bytes and the size of a file say against its being a whole database."""
+    """Explain why the header and size rule out a complete database; None if they do not."""
     problem = unreadable(header, size)
     if problem is not None or has_journal(path):
         return problem
@@ -119,7 +119,7 @@ def _header_problem(header: bytes, size: int, path: Path) -> Reason | None:
 
 
 def _table_problem(path: Path) -> Reason | None:
-    """What the tables of a database say against its being an export."""
+    """Explain why the tables rule out an export; None if they do not."""
     tables: frozenset[str] = frozenset()
     problem: Reason | None = FOREIGN
     try:
@@ -127,25 +127,25 @@ def _table_problem(path: Path) -> Reason | None:
     except (sqlite3.Error, ValueError) as error:
         text = f"damaged SQLite database: {error}"
         problem = Reason("damaged-database", text, Data(says=str(error)))
-    if not tables and has_journal(path):  # what is in the journal only its reader can tell
+    if not tables and has_journal(path):  # only SQLite can read tables in a journal
         return None if path.suffix.lower() == EXPORT_SUFFIX else FOREIGN
     return None if _is_export(tables) else problem
 
 
 def has_journal(path: Path) -> bool:
-    """Whether SQLite keeps changes of this database in a file beside it."""
+    """Check whether SQLite has pending changes of this database in a file next to it."""
     return any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal"))
 
 
 def _tables(path: Path) -> frozenset[str]:
-    """The names of the tables."""
+    """List the table names of a database file."""
     with _opened(path) as connection:
         return _names(connection)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database at `path`; nothing is written, neither to the file nor beside it, and no query runs for ever."""
+    """Open the database read-only with bounded queries. Nothing is written."""
     address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -156,7 +156,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _names(connection: sqlite3.Connection) -> frozenset[str]:
-    """The names of the tables of a database."""
+    """List the table names of a database."""
     listed = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MOST_TABLES,)
     )
@@ -164,6 +164,6 @@ def _names(connection: sqlite3.Connection) -> frozenset[str]:
 
 
 def _is_export(tables: frozenset[str]) -> bool:
-    """Whether these tables are those of nsys."""
+    """Check whether these tables are those of an nsys export."""
     traced = any(name.startswith("CUPTI_") or name == "NVTX_EVENTS" for name in tables)
     return "StringIds" in tables and (traced or bool(tables & _ROOTS))

@@ -1,6 +1,6 @@
-"""Rows of an export, given out to the processes they belong to, in the narrowest types that hold them.
+"""Rows of an export split by process, in the narrowest integer types.
 
-One pass over a table serves every process of the file; what is kept is a list of parts a column.
+One pass over a table serves all processes of the file. Each column is stored as a list of parts.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tracekit.readers.nsys.database import (
 from tracekit.readers.nsys.numbering import Numbers, distinct_values
 
 UNKNOWN = -1
-"""The process or thread of a row that does not say."""
+"""Process or thread of a row that does not record it."""
 TIME_LIMIT = 2**61
-"""With this as the bound of clock, start and duration each, no sum of the three can overflow."""
+"""Bound of clock, start and duration. The sum of three values below it cannot overflow."""
 
 ABSENT = "NULL"
 """SQL for a column that a table does not have."""
@@ -44,7 +44,7 @@ _VERSION = re.compile(r"_v[0-9]{4,}(_ptsz|_ptds)?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The rows of one process: the parts of each column, and how many rows are odd in which way."""
+    """Rows of one process: parts of each column, and counts of irregular rows by kind."""
 
     parts: defaultdict[str, list[npt.NDArray[Any]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -52,7 +52,7 @@ class Process:
     odd: Counter[str] = field(default_factory=Counter[str])
 
     def column(self, name: str, dtype: Any = np.int64) -> npt.NDArray[Any]:
-        """A column as one array, which this lets go of; empty where there is none."""
+        """Concatenate and release a column. Empty if it does not exist."""
         parts = self.parts.pop(name, [])
         return np.concatenate([np.empty(0, dtype), *parts], dtype=dtype)
 
@@ -61,22 +61,22 @@ ByProcess = dict[int, Process]
 
 
 def pid_or_none(pid: int) -> int | None:
-    """The number of a process, None for an unknown one."""
+    """Convert `UNKNOWN` to None."""
     return None if pid == UNKNOWN else pid
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that occur: a code for every (what kind of key, key)."""
+    """Codes of names, by (kind of key, key)."""
 
     codes: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
     numbers: dict[str, tuple[Numbers, list[int]]] = field(
         default_factory=dict[str, tuple[Numbers, list[int]]]
     )
-    """For each kind of key the numbers of its keys, and the codes of those."""
+    """Numbering of the keys of each kind, and the code of each number."""
 
     def coded(self, kind: str, keys: Ints) -> npt.NDArray[np.int32]:
-        """The codes of these keys."""
+        """Assign codes to these keys."""
         numbers, codes = self.numbers.setdefault(kind, (Numbers(), []))
         number = numbers.coded(keys)
         for key in numbers.values[len(codes) :].tolist():
@@ -84,7 +84,7 @@ class Names:
         return np.array(codes, np.int32)[number]
 
     def labels(self, db: Database, others: Mapping[str, Callable[[int], str]]) -> list[str | None]:
-        """The text of every code: of StringIds for keys of kind `string`, else as `others` say; None if unknown."""
+        """Look up the text of every code: in StringIds for keys of kind `string`, else through `others`; None if unknown."""
         ids = [key for kind, key in self.codes if kind == "string" and key != MISSING]
         label_texts = texts(db, "StringIds", "id", "value", ids)
         text_of: dict[str, Callable[[int], str | None]] = {"string": label_texts.get, **others}
@@ -92,7 +92,7 @@ class Names:
 
 
 def column(db: Database, table: str, *names: str) -> str:
-    """SQL for the first of these columns that is there and not NULL in a row; `ABSENT` where there is none."""
+    """Build SQL for the first of these columns that is not NULL; `ABSENT` if the table has none."""
     present = [quoted(name) for name in names if has(db, table, name)]
     if len(present) > 1:
         return f"coalesce({', '.join(present)})"
@@ -100,13 +100,13 @@ def column(db: Database, table: str, *names: str) -> str:
 
 
 def process_of(db: Database, table: str) -> str:
-    """SQL for the number of the process that a row belongs to, NULL where it does not say."""
+    """Build SQL for the pid of a row, NULL if not recorded."""
     name = "globalPid" if has(db, table, "globalPid") else "globalTid"
     return f"nullif(({column(db, table, name)} >> 24) & 16777215, 0)"
 
 
 def thread_of(db: Database, table: str) -> str:
-    """SQL for the number of the thread that a row belongs to."""
+    """Build SQL for the thread number of a row."""
     return f"{column(db, table, 'globalTid')} & 16777215"
 
 
@@ -121,13 +121,13 @@ def gather(
     on_device: bool = False,
     look: Callable[[Ints, dict[str, Ints]], None] | None = None,
 ) -> None:
-    """Add the rows of a table that have a place in time to their processes.
+    """Add the rows of a table that have a time to their processes.
 
-    The columns are `ts_ns`, `dur_ns`, and those by `sql`, as `change` makes them of each block, after `look` was shown
-    the processes and the columns of all its rows. On a device 0 to 0 means that the time could not be had.
+    The columns are `ts_ns`, `dur_ns`, and those of `sql` after `change` converted each block. `look` is called with the
+    processes and columns of all rows before that. On a device, a time of 0 to 0 means that it was not available.
     """
     start_sql, end_sql = column(db, table, "start"), column(db, table, "end")
-    # Lengths have fewer digits than ends, which is what a number costs on its way here.
+    # Durations have fewer digits than ends, which makes them cheaper to read.
     times = {"start": start_sql, "length": f"{end_sql} - {start_sql}"}
     expressions = {"pid": process_of(db, table), **times, **sql}
     for block in blocks(db, table, (), expressions=expressions):
@@ -158,7 +158,7 @@ def gather(
 def _durations(
     start: Ints, length: Ints, clock: Clock, *, on_device: bool
 ) -> tuple[Ints, dict[str, Bools]]:
-    """(how long each row lasts, which rows are odd in which way); a duration that cannot be one is 0."""
+    """Check durations: (duration of each row, masks of irregular rows by kind). Impossible durations become 0."""
     lost = (start <= -TIME_LIMIT) | (start >= TIME_LIMIT)
     if on_device:
         lost |= (start == 0) & (length == 0)
@@ -174,7 +174,7 @@ def _durations(
 
 
 def folded(processes: ByProcess, pids: Sequence[int]) -> None:
-    """Give the rows of an unknown process to the only one there is; without any, all are of an unknown one."""
+    """Merge rows of unknown processes into the only known one. Without a known one, all rows are of an unknown process."""
     if len(pids) > 1:
         return
     target, sources = UNKNOWN, [*processes]
@@ -191,12 +191,12 @@ def folded(processes: ByProcess, pids: Sequence[int]) -> None:
 
 
 def constant(value: int, length: int) -> Ints:
-    """So many times the same value, in the memory of one."""
+    """Repeat a value without allocating memory per row."""
     return np.broadcast_to(np.int64(value), length)
 
 
 def whole_numbers(values: Ints) -> Nullable:
-    """A nullable integer column of these, missing where a value is `MISSING`; may be changed in place."""
+    """Convert to a nullable integer column, missing where `MISSING`. May change `values` in place."""
     if len(values) and values.min() == values.max():
         return same(None if values[0] == MISSING else int(values[0]), len(values))
     missing = values == MISSING
@@ -207,7 +207,7 @@ def whole_numbers(values: Ints) -> Nullable:
 
 
 def narrowed(column: Nullable) -> Nullable:
-    """The same numbers in half the memory, where they fit."""
+    """Convert to int32 if the numbers fit."""
     values = column.values
     if not len(values) or not values.strides[0] or values.min() < ~_MOST[np.int32]:
         return column
@@ -217,7 +217,7 @@ def narrowed(column: Nullable) -> Nullable:
 
 
 def same(value: int | None, length: int) -> Nullable:
-    """A nullable integer column with one value in all rows (None: missing), in the memory of one."""
+    """Build a nullable integer column with the same value in all rows (None: missing), without memory per row."""
     return Nullable(
         np.broadcast_to(np.int64(value or 0), length),
         np.broadcast_to(np.bool_(value is None), length),
@@ -225,7 +225,7 @@ def same(value: int | None, length: int) -> Nullable:
 
 
 def category(codes: npt.NDArray[np.int32], labels: Sequence[str | None]) -> Coded:
-    """The labels of these codes, with only those texts that occur, in sorted order."""
+    """Build a text column from codes, with only the texts in use, sorted."""
     used = np.bincount(codes, minlength=len(labels)) > 0
     occurring = set(compress(labels, used.tolist()))
     texts_ = sorted(label for label in occurring if label is not None)
@@ -235,12 +235,12 @@ def category(codes: npt.NDArray[np.int32], labels: Sequence[str | None]) -> Code
 
 
 def order(ts_ns: Ints, *keys: npt.NDArray[Any]) -> Ints:
-    """The rows by start; of those that start together, by the `keys`, the first of them first."""
+    """Sort rows by start, then by the `keys`, the first key first."""
     return in_order(ts_ns, lambda rows: [key[rows] for key in keys])[0]
 
 
 def in_order(ts_ns: Ints, keys: Callable[[Ints], Sequence[npt.NDArray[Any]]]) -> tuple[Ints, Ints]:
-    """(the rows by start, their starts); of those that start together, by what `keys` gives for these rows."""
+    """Sort rows by start: (row order, sorted starts). Ties are broken by `keys(rows)`."""
     by_start = np.argsort(ts_ns, kind="stable")
     starts = ts_ns[by_start]
     same_start = starts[1:] == starts[:-1]
@@ -258,14 +258,14 @@ def in_order(ts_ns: Ints, keys: Callable[[Ints], Sequence[npt.NDArray[Any]]]) ->
 def sparse(
     values: Ints, ids: npt.NDArray[np.int32], text: Callable[[int], str] | None
 ) -> Sparse | None:
-    """A recorded argument: the known ones of `values`, as numbers or as their texts; None where there is none."""
+    """Build a sparse argument from the known `values`, as numbers or texts; None if none is known."""
     is_known = values != MISSING
     if not is_known.any():
         return None
     rows, numbers = ids[is_known], values[is_known]
     if text is None:
         return Sparse(rows, numbers)
-    # In the order of first use, as every reader has them.
+    # Categories in order of first use, as in every reader.
     used, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     by_use = np.argsort(first)
     rank = np.empty(len(used), np.int32)
@@ -274,7 +274,7 @@ def sparse(
 
 
 def plain_name(name: str) -> str:
-    """The name of a CUDA call without the version of its interface.
+    """Strip the interface version from the name of a CUDA call.
 
     >>> plain_name("cudaLaunchKernel_v7000"), plain_name("cudaMemcpyAsync_v3020_ptsz"), plain_name("cuMemAlloc_v2")
     ('cudaLaunchKernel', 'cudaMemcpyAsync', 'cuMemAlloc_v2')
@@ -283,21 +283,21 @@ def plain_name(name: str) -> str:
 
 
 def wanted(args: Collection[str] | None, key: str) -> bool:
-    """Whether an argument is to be read; None wants all."""
+    """Check whether an argument is wanted. None wants all."""
     return args is None or key in args
 
 
 def _deduplicated(
     rows: npt.NDArray[np.int32], codes: npt.NDArray[np.int32], labels: list[str]
 ) -> Sparse:
-    """A sparse column of texts, each of which it holds once."""
+    """Build a sparse text column, merging equal texts."""
     place: dict[str, int] = {}
     table = np.array([place.setdefault(label, len(place)) for label in labels], np.int32)
     return Sparse(rows, table[codes], [*place])
 
 
 def _narrow(values: npt.NDArray[Any], kept: Ints | None) -> npt.NDArray[Any]:
-    """The integers at the rows that are kept (None: all) in the smallest type that holds them, in memory of their own."""
+    """Copy the kept rows (None: all) in the smallest integer type that holds them."""
     if len(values) > 0 and not values.strides[0]:
         return np.broadcast_to(values[0], len(values) if kept is None else len(kept))
     if kept is not None:
@@ -312,4 +312,4 @@ def _narrow(values: npt.NDArray[Any], kept: Ints | None) -> npt.NDArray[Any]:
 
 
 _MOST = {np.int8: 2**7 - 1, np.int16: 2**15 - 1, np.int32: 2**31 - 1}
-"""The largest integer of each type; the least is its complement."""
+"""Largest integer of each type; the smallest is its complement."""

@@ -1,4 +1,4 @@
-"""The host side of an export: calls of CUDA, of the operating system, the profiler's own work, and NVTX ranges."""
+"""Host side of an export: CUDA calls, operating system calls, profiler overhead, and NVTX ranges."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _KINDS = np.array(
     [HOST_OP_KINDS.index(kind) for kind in ("runtime", "runtime", "other", "overhead")], np.int8
 )
 _DRIVER_CLASS = 1
-"""The class of calls of the driver; all others in the table of CUDA calls are of its runtime."""
+"""Event class of driver calls. All other classes in the table are runtime calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of all processes, in parts; `labels` are the texts of the codes of names."""
+    """Calls of all processes, in parts. `labels` are the texts of name codes."""
 
     processes: ByProcess
     labels: list[str | None]
@@ -66,7 +66,7 @@ class HostTable:
 
 
 def read_cuda(db: Database, clock: Clock) -> Calls:
-    """The calls of CUDA's runtime and driver, of all processes."""
+    """Read the CUDA runtime and driver calls of all processes."""
     names, processes = Names(), ByProcess()
     if RUNTIME in db.columns:
         driver = (
@@ -79,7 +79,7 @@ def read_cuda(db: Database, clock: Clock) -> Calls:
 
 
 def read_other(db: Database, clock: Clock) -> tuple[Calls, Calls]:
-    """(calls of the operating system, the profiler's own work) of all processes."""
+    """Read (operating system calls, profiler overhead) of all processes."""
     both_calls = []
     for tables, kind in (((OSRT,), _OS), (OVERHEADS, _OVERHEAD)):
         names, processes = Names(), ByProcess()
@@ -91,12 +91,12 @@ def read_other(db: Database, clock: Clock) -> tuple[Calls, Calls]:
 
 
 def recorded(db: Database) -> bool:
-    """Whether calls were recorded, be it none."""
+    """Check whether the export has a table of calls, even if it is empty."""
     return RUNTIME in db.columns or OSRT in db.columns
 
 
 def odd(calls: Calls, pid: int) -> Mapping[str, int]:
-    """How many calls of one process are odd in which way."""
+    """Count the irregular calls of one process by kind of irregularity."""
     return calls.processes.get(pid, Process()).odd
 
 
@@ -107,10 +107,10 @@ def host_ops(
     threads: Sequence[int],
     want: Want,
 ) -> HostTable:
-    """`host_ops` of one process, ids from 0: by start, longest first. `calls` and `ranges` let go of their rows.
+    """Build `host_ops` of one process with ids from 0, sorted by start, longest first. Releases `calls` and `ranges`.
 
-    `threads` are the numbers of all threads of the process, ascending; the column counts by them. Of `want` it is
-    asked whether the numbers themselves are read.
+    `threads` are the numbers of all threads of the process, ascending; the column `thread` is an index into them.
+    `want` decides whether the thread numbers themselves are filled.
     """
     parts = [_of_calls(calls_of_kind, pid) for calls_of_kind in calls]
     before = sum(len(part["ts_ns"]) for part in parts)
@@ -132,7 +132,7 @@ def host_ops(
         "cat": at_rows(cat, positions),
         "pid": same(pid_or_none(pid), len(positions)),
     }
-    # Each column is let go of before the next is made.
+    # Release each column before building the next.
     del starts, dur, kind, name, cat
     columns["thread"] = thread = _places(tid[positions], threads)
     columns["tid"] = same(None, len(thread))
@@ -152,12 +152,12 @@ def host_ops(
 def _ties(
     dur: Ints, tid: npt.NDArray[np.int32], kind: npt.NDArray[np.int8], name: Coded, rows: Ints
 ) -> tuple[npt.NDArray[Any], ...]:
-    """What tells the order of rows that start together."""
+    """Build the sort keys of rows that start at the same time."""
     return -dur[rows], tid[rows], kind[rows], _alphabetical(name.texts)[name.codes[rows]]
 
 
 def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> Columns:
-    """`open_ranges` of one process, ids from 0."""
+    """Build `open_ranges` of one process with ids from 0."""
     thread = _places(ranges.tid, threads)
     return TABLES["open_ranges"].cast(
         {
@@ -174,7 +174,7 @@ def open_ranges(ranges: HostRows, pid: int, threads: Sequence[int]) -> Columns:
 
 
 def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str]) -> Columns:
-    """`threads` of one process; the names that a program gave through NVTX (`named`, by id) count first."""
+    """Build `threads` of one process. Names set through NVTX (`named`, by thread id) take precedence."""
     process = _process_name(db, pid)
     names = _thread_names(db, pid, process)
     for gtid, name in named.items():
@@ -193,7 +193,7 @@ def threads(db: Database, pid: int, tids: Sequence[int], named: Mapping[int, str
 
 
 def tids_of(calls: Sequence[Calls], pid: int) -> set[int]:
-    """The numbers of the threads that made calls."""
+    """List the numbers of threads that made calls."""
     tids: set[int] = set()
     for kind_of_calls in calls:
         if pid in kind_of_calls.processes:
@@ -203,15 +203,15 @@ def tids_of(calls: Sequence[Calls], pid: int) -> set[int]:
 
 
 def numbered_threads(tids: Ints, thread: npt.NDArray[np.integer[Any]]) -> Nullable:
-    """The numbers of threads by their places among `tids`, missing for an unknown one."""
+    """Look up thread numbers by index into `tids`; missing for an unknown thread."""
     if len(tids) < 2 or UNKNOWN in tids:
         return whole_numbers(np.where(tids == UNKNOWN, MISSING, tids)[thread])
-    # All are known, and have 24 bits.
+    # All are known and fit in 24 bits.
     return Nullable(tids.astype(np.int32)[thread], np.broadcast_to(np.False_, len(thread)))
 
 
 def _places(tid: npt.NDArray[np.int32], threads: Sequence[int]) -> npt.NDArray[np.int32]:
-    """The places of these threads among all of the process."""
+    """Find the index of each thread among all threads of the process."""
     if len(threads) == 1:
         return np.zeros(len(tid), np.int32)
     return np.searchsorted(np.array(threads, np.int32), tid).astype(np.int32)
@@ -230,7 +230,7 @@ def _gather(
     names: Names,
     category_: int,
 ) -> None:
-    """Add the rows of one table of calls."""
+    """Add the rows of one table of calls to their processes."""
 
     def change(block: dict[str, Ints]) -> dict[str, npt.NDArray[Any]]:
         codes = names.coded("string", block.pop("key"))
@@ -245,7 +245,7 @@ def _gather(
 
 
 def _of_calls(calls: Calls, pid: int) -> _Part:
-    """The columns of the calls of one process, which `calls` lets go of."""
+    """Build the columns of one process's calls. Removes them from `calls`."""
     of_process = calls.processes.pop(pid, Process())
     ts = of_process.column("ts_ns")
     cat = of_process.column("cat", np.int8)
@@ -264,7 +264,7 @@ def _of_calls(calls: Calls, pid: int) -> _Part:
 
 
 def _of_ranges(ranges: HostRows) -> _Part:
-    """The columns of the ranges of one process."""
+    """Build the columns of one process's ranges."""
     return {
         "ts_ns": ranges.ts_ns,
         "dur_ns": ranges.dur_ns,
@@ -277,39 +277,39 @@ def _of_ranges(ranges: HostRows) -> _Part:
 
 
 def _taken(parts: Sequence[_Part], name: str) -> npt.NDArray[Any]:
-    """A column of all parts as one, taken out of them."""
+    """Concatenate a column of all parts, removing it from them."""
     return np.concatenate([part.pop(name) for part in parts])
 
 
 def _joined(parts: Sequence[Coded]) -> Coded:
-    """The texts of all parts as one column."""
+    """Concatenate text columns."""
     united = joined(parts)
     assert isinstance(united, Coded), "texts"
     return united
 
 
 def _alphabetical(names: Sequence[str]) -> Ints:
-    """The place of each name in alphabetical order, and -1 at the end for a missing one."""
+    """Rank each name alphabetically, with -1 at the end for a missing name."""
     place = np.full(len(names) + 1, -1, np.int64)
     place[np.argsort(np.array(names, object), kind="stable")] = np.arange(len(names))
     return place
 
 
 def _moved(argument: Sparse, place: npt.NDArray[np.int32]) -> Sparse:
-    """An argument whose rows moved to `place`."""
+    """Move an argument to new rows."""
     moved = place[argument.rows]
     positions = np.argsort(moved, kind="stable")
     return Sparse(moved[positions], argument.values[positions], argument.categories)
 
 
 def _process_name(db: Database, pid: int) -> str | None:
-    """The name of a process, as recorded; the table has those of the whole host."""
+    """Read the name of a process. The table covers the whole host."""
     names = rows(db, "PROCESSES", ("name",), where="pid = ?", parameters=(pid,), limit=100)
     return min((name for (name,) in names if isinstance(name, str) and name), default=None)
 
 
 def _thread_names(db: Database, pid: int, process: str | None) -> dict[int, str]:
-    """The names of threads that the system knew; of several the first that is not that of the process."""
+    """Read thread names from the system. Of several, prefers one that differs from the process name."""
     if not has(db, "ThreadNames", "globalTid", "nameId"):
         return {}
     condition = "typeof(globalTid) = 'integer' AND (globalTid >> 24) & 16777215 = ?"

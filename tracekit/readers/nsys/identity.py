@@ -1,7 +1,7 @@
-"""Whose the processes of an Nsight Systems export are: host, rank, world size and role, from the recorded environment.
+"""Identity of the processes in an export: host, rank, world size and role, from the recorded environment.
 
-The environment holds keys and passwords. Queries ask for the variables of `VARIABLES` by name, and for nothing
-else: no other value ever leaves the database.
+The environment may contain keys and passwords. Queries therefore select only the variables in `VARIABLES` by name; no
+other value leaves the database.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NUMBERS = (
     *("RAY_LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     *("PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS"),
 )
-"""Variables that hold a number."""
+"""Variables with a number."""
 
 LABELS = ("WG_PREFIX", "WG_BACKEND")
-"""Variables that hold a short name: verl's prefix of a worker group, and the library that trains."""
+"""Variables with a short name: verl's worker-group prefix, and the training backend."""
 
 VARIABLES = (*NUMBERS, *LABELS)
 
@@ -34,7 +34,7 @@ _PAIRS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
-"""What tells rank and world size of one process, the first that does."""
+"""Variables with rank and world size of one process; the first pair that is set counts."""
 
 _SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
 _IN_RAY = "RAY_JOB_ID"
@@ -56,7 +56,7 @@ _ENVIRONMENT_LENGTH = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who one process is; None is unknown. `rule` says by what the rank is known, in words."""
+    """Identity of one process; None is unknown. `rule` describes how the rank was determined."""
 
     host: str | None = None
     rank: int | None = None
@@ -72,12 +72,12 @@ def identities(
     made: Mapping[int, tuple[int, int]] | None = None,
     on_gpu: Collection[int] = (),
 ) -> dict[int, Identity]:
-    """Who each of the file's processes (those with work of their own) is.
+    """Identify the file's processes (those with work of their own).
 
-    `made` is what NCCL was told when communicators were made: (rank, number of ranks) by process. One process is what
-    its environment says. Of several the environment, which is that of their launcher, says nothing but how many there
-    are: their ranks are NCCL's, else the order of their pids where they are all of the job or of a known node. Where
-    some are `on_gpu`, the others are no ranks.
+    `made` maps processes to (rank, number of ranks) from NCCL's communicator creation. A single process is described by its
+    environment. With several processes the environment is their launcher's and only gives their number: ranks come from
+    NCCL, else from the order of pids if they are all processes of the job or of a known node. If some processes are
+    `on_gpu`, only these have ranks.
     """
     variables = environment(db)
     backend = _ROLE.fullmatch(variables.get("WG_BACKEND", ""))
@@ -103,7 +103,7 @@ def identities(
 
 
 def notes(by_pid: Mapping[int, Identity]) -> list[Note]:
-    """By what the ranks are known, where no variable of the process itself tells them."""
+    """Note how the ranks were determined, if not by a variable of the process itself."""
     if len(by_pid) > 1 and all(identity.rank is None for identity in by_pid.values()):
         text = "several processes in one file, and nothing in it tells which rank each is"
         return [Note("info", "rank-rule", text)]
@@ -116,7 +116,7 @@ def notes(by_pid: Mapping[int, Identity]) -> list[Note]:
 
 
 def facts(identity: Identity, pid: int | None) -> dict[str, object]:
-    """What `discover.complete` takes of it."""
+    """Convert an identity to the facts that `discover.complete` takes."""
     values = {
         "rank": identity.rank,
         "world_size": identity.world_size,
@@ -127,7 +127,7 @@ def facts(identity: Identity, pid: int | None) -> dict[str, object]:
 
 
 def hostname(db: Database) -> str | None:
-    """The host on which was recorded, None where it is not told."""
+    """Read the recorded host name; None if unknown."""
     if not has(db, _SYSTEM, "name", "value"):
         return None
     where = "name = 'Hostname' AND length(value) BETWEEN 1 AND 253"
@@ -136,10 +136,10 @@ def hostname(db: Database) -> str | None:
 
 
 def environment(db: Database) -> dict[str, str]:
-    """The allow-listed variables that are recorded with one value each; a number is digits alone."""
+    """Read the allow-listed variables that have exactly one value. Numbers must be digits only."""
     pairs: dict[str, str] = {}
     for name in VARIABLES:
-        # The capture's own settings are about the process; the agent's environment is that of its launcher.
+        # The capture settings describe the process; the agent's environment is its launcher's.
         values = _captured(db, name) or _of_agent(db, name)
         if len(values) == 1 and (name in LABELS or _is_number(values)):
             pairs[name] = values.pop()
@@ -147,26 +147,26 @@ def environment(db: Database) -> dict[str, str]:
 
 
 def _captured(db: Database, name: str) -> set[str]:
-    """The values of a variable in the capture's settings, where each is a row `NAME="value"`."""
+    """Read the values of a variable from the capture settings, in rows `NAME="value"`."""
     begin = f"{name}="
     options = _named(db, _SHELL, begin, ("value",))
     return {str(value)[len(begin) :].strip('"') for (value,) in options}
 
 
 def _is_set(db: Database, name: str) -> bool:
-    """Whether a variable is set in the capture's settings."""
+    """Check whether a variable is set in the capture settings."""
     return bool(_named(db, _SHELL, f"{name}=", ("name",)))
 
 
 def _of_agent(db: Database, name: str) -> set[str]:
-    """The values of a variable in the one text that holds the agent's environment, cut out inside the database.
+    """Extract the values of a variable from the agent's environment text, inside the database.
 
-    Its entries are parted by `;`, until 2022 by zeros. A name that occurs twice may be a part of another value: it
+    Entries are separated by `;`, until 2022 by zero bytes. A name that occurs twice may be part of another value, so it
     counts as unknown.
     """
     if not has(db, _SYSTEM, "name", "value"):
         return set()
-    # As bytes: SQLite's functions end a text at a zero.
+    # Compare as bytes: SQLite's functions end a text at a zero byte.
     sql = f"""
         WITH told AS (
             SELECT iif(instr(CAST(value AS BLOB), x'00'), char(0), ';') AS mark,
@@ -184,14 +184,14 @@ def _of_agent(db: Database, name: str) -> set[str]:
     """
     try:
         return {str(value) for (value,) in db.connection.execute(sql, (name,))}
-    except sqlite3.DatabaseError:  # of damaged pages `rows` tells, which reads the same table
+    except sqlite3.DatabaseError:  # `rows` reads the same table and reports damaged pages
         return set()
 
 
 def _named(
     db: Database, where: str, begin: str, columns: tuple[str, ...]
 ) -> list[tuple[object, ...]]:
-    """The settings of the capture with a name like `where` and a short value that begins so."""
+    """Select capture settings whose name is like `where` and whose short value begins with `begin`."""
     if not has(db, _SETTINGS, "name", "value"):
         return []
     condition = "name LIKE ? AND substr(value, 1, ?) = ? AND length(value) <= ?"
@@ -200,7 +200,7 @@ def _named(
 
 
 def _flags(db: Database) -> dict[str, int]:
-    """What torchrun was told on its command line: nodes, processes a node, number of this node."""
+    """Read torchrun's command-line flags: nodes, processes per node, rank of this node."""
     flags: dict[str, int] = {}
     for flag, meaning in _FLAGS.items():
         for spelt in {flag, flag.replace("_", "-")}:
@@ -216,7 +216,7 @@ def _flags(db: Database) -> dict[str, int]:
 
 
 def _next_argument(db: Database, name: str, flag: str) -> set[str]:
-    """The number that follows an argument which is a flag alone."""
+    """Read the number in the argument after a flag."""
     begin, _, place = name.rpartition("_")
     if not place.isdigit() or len(place) > 9:
         return set()
@@ -229,7 +229,7 @@ def _next_argument(db: Database, name: str, flag: str) -> set[str]:
 
 
 def _alone(db: Database, variables: Mapping[str, str], everyone: Identity) -> Identity:
-    """Who the only process of a file is, as its environment says."""
+    """Identify the only process of a file from its environment."""
     for rank, world in (*_PAIRS, _SLURM):
         if rank in variables and not ((rank, world) == _SLURM and _is_set(db, _IN_RAY)):
             number, size = _number(variables[rank]), _number(variables.get(world, ""))
@@ -242,7 +242,7 @@ def _alone(db: Database, variables: Mapping[str, str], everyone: Identity) -> Id
 def _first_rank(
     db: Database, variables: Mapping[str, str], count: int
 ) -> tuple[int | None, int | None]:
-    """(rank of the first process, world size), where so many processes are known to be all of a node or job."""
+    """Find (rank of the first process, world size) if `count` processes are all of a node or of the job."""
     flags = _flags(db)
     nodes, process_count = flags.get("nodes", 1), flags.get("processes")
     if process_count == count and nodes == 1:
@@ -262,23 +262,24 @@ def _first_rank(
 
 
 def _by_nccl(everyone: Identity, pair: tuple[int, int]) -> Identity:
+    """Set rank and world size from NCCL."""
     return replace(everyone, rank=pair[0], world_size=pair[1], rule=_BY_NCCL)
 
 
 def _role(prefix: str | None) -> str | None:
-    """The role that verl's prefix of a worker group names; the prefix is a random word where none was given."""
+    """Find the role in verl's worker-group prefix; None if the prefix is verl's random default."""
     if prefix is None or not _ROLE.fullmatch(prefix) or not _ROLE_WORDS.search(prefix):
         return None
     return prefix.strip("_")
 
 
 def _is_number(values: Collection[str]) -> bool:
-    """Whether these are one number, however often it is told."""
+    """Check whether all values are the same single number."""
     return len(values) == 1 and all(_number(value) is not None for value in values)
 
 
 def _number(text: str) -> int | None:
-    """The number that digits alone are, None for anything else, and for what no job has."""
+    """Parse a number of digits only; None for anything else and for numbers beyond any job."""
     if not re.fullmatch("[0-9]{1,7}", text) or int(text) >= _MOST:
         return None
     return int(text)

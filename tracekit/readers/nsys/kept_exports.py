@@ -1,6 +1,6 @@
-"""Exports of reports, kept by content so that each report is exported once: never in the user's folder.
+"""Cache of exported reports by content: each report is exported once, and never into the user's folder.
 
-Whoever reads one holds it; see `model.cache` for where they lie and how they are forgotten.
+A reader holds its export while it reads; `model.cache` describes location and eviction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KIND = "nsys"
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export on disk and the version of the nsys that made it; `made` if that was now."""
+    """An export on disk with the version of nsys that made it. `made` if it was exported just now."""
 
     path: Path
     version: str
@@ -34,9 +34,9 @@ class Export:
 
 @contextlib.contextmanager
 def export_of(report: Path) -> Iterator[Export]:
-    """The export of a report: kept from before, or made now; it stays where it is until the block ends.
+    """Get the export of a report from the cache, or make it. The file is held until the block ends.
 
-    Raises `TraceFormatError` where it cannot be made.
+    Raises `TraceFormatError` if it cannot be made.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -51,7 +51,7 @@ def export_of(report: Path) -> Iterator[Export]:
 
 
 def _export(stack: contextlib.ExitStack, report: Path) -> Export:
-    """The export of a report; what it needs is released with `stack`."""
+    """Get the export of a report. `stack` releases its resources."""
     nsys = nsys_export.program()
     limit = cache.limit_bytes()
     folder = cache.folder(_KIND)
@@ -79,14 +79,14 @@ def _export(stack: contextlib.ExitStack, report: Path) -> Export:
 
 
 def _name(digest: str, nsys: nsys_export.Program) -> str:
-    """What the export of that content by that nsys is called."""
+    """Format the file name of an export by content digest and nsys."""
     return f"{digest}-{nsys.version}-{'blobs' if nsys.takes_blobs else 'plain'}.sqlite"
 
 
 def _kept(
     stack: contextlib.ExitStack, folder: Path, digest: str, nsys: nsys_export.Program | None
 ) -> Export | None:
-    """The export kept of that content, held until `stack` ends; where there is no nsys, of any version."""
+    """Find the cached export of this content and hold it until `stack` ends. Without nsys, any version matches."""
     if nsys is not None:
         names = [folder / _name(digest, nsys)]
     else:
@@ -103,7 +103,7 @@ def _kept(
 
 
 def state(report: Path) -> tuple[str, ...]:
-    """What decides which export of a report is read: the exports kept of it, and the nsys that is installed."""
+    """Describe which export of a report would be read: the installed nsys and the cached exports."""
     nsys = nsys_export.program()
     folder = cache.folder(_KIND)
     kept = folder.glob(f"{content_digest(report)}-*.sqlite") if folder is not None else ()

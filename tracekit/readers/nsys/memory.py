@@ -1,4 +1,4 @@
-"""GPU memory as an Nsight Systems export records it: what CUDA handed out and took back."""
+"""GPU memory of an Nsight Systems export: CUDA allocations and frees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 ALLOCATED, FREED = 0, 1
 _HOST_KINDS = (0, 1)
-"""Pageable and pinned memory of the host, which takes no room on a GPU."""
+"""Pageable and pinned host memory, which does not occupy the GPU."""
 
 _MAX_BYTES = 2**50
 
@@ -39,10 +39,10 @@ _COLUMNS = ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "me
 
 @dataclass(frozen=True, slots=True)
 class MemoryOps:
-    """What one process took of its GPUs and gave back, in time order: rows for `memory_ops`.
+    """GPU allocations and frees of one process in time order: rows for `memory_ops`.
 
-    `size_bytes` is negative for a free. `reserved_bytes` is what the process held of that GPU after it, counted from
-    the start of the recording. `device` is -1 where it is not recorded.
+    `size_bytes` is negative for a free. `reserved_bytes` is the amount that the process holds on that GPU afterwards,
+    counted from the start of the recording. `device` is -1 if not recorded.
     """
 
     ts_ns: Ints
@@ -53,10 +53,10 @@ class MemoryOps:
 
 
 def read(db: Database, clock: Clock) -> dict[int, MemoryOps] | None:
-    """What each process did, by its pid (-1 unknown); None where GPU memory was not recorded.
+    """Read memory operations by pid (-1: unknown); None if GPU memory was not recorded.
 
-    A free takes off what was allocated last at its address. One without such an allocation gives back what was taken
-    before the recording began: it is left out and counted.
+    A free releases the last allocation at its address. A free without one releases memory from before the recording; it is
+    dropped and counted.
     """
     if not has(db, TABLE, "start", "bytes", "memoryOperationType"):
         return None
@@ -89,8 +89,8 @@ def read(db: Database, clock: Clock) -> dict[int, MemoryOps] | None:
 
 
 def _held(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows in time order with the `size` by which each changes what is held; `MISSING` where that is not known."""
-    # At one instant a free comes first: an address can be handed out again only after it.
+    """Sort by time and add `size`, the change in held bytes; `MISSING` if unknown."""
+    # At equal times frees sort first: an address is reused only after its free.
     by = ["pid", "start", "what", "deviceId", "address", "bytes"]
     frame = frame.sort_values(by, ascending=[True, True, False, True, True, True], kind="stable")
     before = frame.groupby(["pid", "deviceId", "address"], sort=False)
@@ -105,7 +105,7 @@ def _held(frame: pd.DataFrame) -> pd.DataFrame:
 def _split(
     frame: pd.DataFrame, odd: Mapping[str, pd.Series[int]], clock: Clock
 ) -> dict[int, MemoryOps]:
-    """The rows by process, with the notes on each."""
+    """Split the rows by process, with notes on each."""
     pid = frame["pid"].to_numpy()
     counted = {code: counts.to_dict() for code, counts in odd.items()}
     of_odd = (counts.index.to_numpy(np.int64) for counts in odd.values())

@@ -1,4 +1,4 @@
-"""GPU metrics as an Nsight Systems export records them, and which process they go with."""
+"""GPU metrics of an Nsight Systems export, and the process that each GPU's samples are assigned to."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 
 
 def read(db: Database, clock: Clock) -> Samples | None:
-    """The samples of all GPUs, named `GPU <number> <metric>`; None where none were recorded.
+    """Read the samples of all GPUs, named `GPU <number> <metric>`; None if none were recorded.
 
-    Where the table of samples is absent or empty, those that older exporters wrote as JSON.
+    Falls back to the JSON samples of older exporters if the table is absent or empty.
     """
     samples = _read(db, clock)
     if samples is None or not (len(samples.ts_ns) or samples.notes):
@@ -29,9 +29,9 @@ def read(db: Database, clock: Clock) -> Samples | None:
 
 
 def _read(db: Database, clock: Clock) -> Samples | None:
-    """The samples of the table; None without it.
+    """Read the samples of the table; None if it does not exist.
 
-    The numbers of metrics differ from file to file, so that a sample without a listed name is left out and counted.
+    Metric numbers differ between files. Samples without a listed name are therefore dropped and counted.
     """
     if not has(db, TABLE, "timestamp", "typeId", "metricId", "value"):
         return None
@@ -39,7 +39,7 @@ def _read(db: Database, clock: Clock) -> Samples | None:
     code_of: dict[str, int] = {}
     parts: list[Part] = []
     untimed = unnamed = 0
-    # Values are integers; those of a hand-made file may not be.
+    # Values are integers, except in hand-made files.
     thousandth = {"value": 'CAST(round("value" * 1000) AS INTEGER)'}
     for block in blocks(db, TABLE, ("timestamp", "typeId", "metricId"), expressions=thousandth):
         pair = pd.MultiIndex.from_arrays([block["typeId"], block["metricId"]])
@@ -65,7 +65,7 @@ def _read(db: Database, clock: Clock) -> Samples | None:
 
 
 def _names(db: Database) -> dict[tuple[int, int], str]:
-    """What the samples of each listed (type, metric) are called."""
+    """Read the series name of each (type, metric)."""
     names: dict[tuple[int, int], str] = {}
     for type_, metric, name in sorted(
         rows(db, NAMES, ("typeId", "metricId", "metricName")), key=str
@@ -76,9 +76,9 @@ def _names(db: Database) -> dict[tuple[int, int], str]:
 
 
 def owners(found: Samples, gpus: Mapping[int, Collection[int]]) -> dict[int, npt.NDArray[np.int64]]:
-    """The samples (positions) that go with each process: those of a GPU that it alone uses, else with the first.
+    """Assign samples to processes (positions by pid): to the only process that uses the GPU, else to the first process.
 
-    `gpus` are the profiler's numbers of the GPUs that each process uses; the first is the one with the lowest pid.
+    `gpus` are the profiler's numbers of the GPUs that each process uses. The first process is the one with the lowest pid.
     """
     if not gpus:
         return {}

@@ -1,8 +1,8 @@
-"""GPU metrics as exporters before schema 3.7 wrote them: one JSON object a sample, among the generic events.
+"""GPU metrics as exporters before schema 3.7 wrote them: one JSON object per sample, among the generic events.
 
-The form is that of the User Guide of nsys 2023.4, "Exporting and Querying Data" under GPU Metrics: at `rawTimestamp`,
-in ns of the session, `{"SM Active": "52", …}`, numbers as text. Its "Generic Events" (SQLite examples) shows that the
-description of an event's source has a `Name` (`FTrace`); scripts for nsys 2023.1 ask there for `GpuMetrics`.
+The form is documented in the User Guide of nsys 2023.4, "Exporting and Querying Data" under GPU Metrics: at
+`rawTimestamp`, in ns of the session, `{"SM Active": "52", …}`, numbers as text. Its "Generic Events" (SQLite examples)
+shows that the description of an event source has a `Name` (`FTrace`); scripts for nsys 2023.1 look for `GpuMetrics`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Ints = npt.NDArray[np.int64]
 TABLE, TYPES, SOURCES = "GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_SOURCES"
 
 MAX_TEXT = 8192
-"""Characters of one sample that are read: a real one has some 600."""
+"""Most characters of a sample that are read; a real one has about 600."""
 
 MAX_SETS, MAX_NAMES = 1_000, 100_000
-"""Most different sets of metrics, and most names of series of a file; a GPU records one set."""
+"""Most different sets of metrics, and most series names per file. A GPU records one set."""
 
 _BLOCK = 2048
 _MAX_TYPES = 1024
@@ -51,23 +51,23 @@ _NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][+-]?[0-9]{1,4})?")
 
 @dataclass(slots=True)
 class _Found:
-    """What was read so far, and how many samples were left out for what."""
+    """Samples read so far, and counts of dropped samples by cause."""
 
     base_ns: int
     parts: list[Part] = field(default_factory=list[Part])
     code_of: dict[str, int] = field(default_factory=dict[str, int])
     sets: set[str] = field(default_factory=set[str])
     no_number: Counter[int] = field(default_factory=Counter[int])
-    """By name: a key that never has a number is no metric."""
+    """Count per name code of values that are not numbers. A key that never has a number is not a metric."""
     untimed: int = 0
     unreadable: int = 0
     over: int = 0
 
 
 def read(db: Database, clock: Clock) -> Samples | None:
-    """The samples of all GPUs, named `GPU <number> <metric>`; None where none were recorded.
+    """Read the samples of all GPUs, named `GPU <number> <metric>`; None if none were recorded.
 
-    Values stay as recorded: per cent, or what the metric counts. What is no number is no metric.
+    Values keep their recorded unit: per cent, or a count. Keys without a numeric value are not metrics.
     """
     types = _types(db)
     if not types:
@@ -97,7 +97,7 @@ def read(db: Database, clock: Clock) -> Samples | None:
 
 
 def unread(db: Database) -> list[Note]:
-    """A note on the generic events that are no GPU metrics; none where there are none."""
+    """Note the generic events that are not GPU metrics. Empty if there are none."""
     if not has(db, TABLE, "typeId"):
         return []
     of_metrics = ", ".join(map(str, _types(db)))
@@ -113,7 +113,7 @@ def unread(db: Database) -> list[Note]:
 
 
 def _types(db: Database) -> list[int]:
-    """The types of generic events whose source is the sampling of GPU metrics."""
+    """Find the generic event types whose source is GPU metrics sampling."""
     has_columns = has(db, TABLE, "typeId", "data") and any(has(db, TABLE, name) for name in _TIMES)
     if not has_columns or not has(db, TYPES, "typeId", "sourceId"):
         return []
@@ -130,7 +130,7 @@ def _types(db: Database) -> list[int]:
 
 
 def _named(data: object) -> str:
-    """The name that a description gives, empty where it gives none."""
+    """Parse the name from a source description. Empty if it has none."""
     if not isinstance(data, str):
         return ""
     name = (_object(data) or {}).get("Name")
@@ -138,9 +138,9 @@ def _named(data: object) -> str:
 
 
 def _blocks(db: Database, types: Sequence[int]) -> Iterator[tuple[Ints, Ints, list[str | None]]]:
-    """(recorded time, type, text) of the samples, block by block; `MISSING` and None for what is unusable.
+    """Yield (recorded time, type, text) of the samples in blocks; `MISSING` and None for unusable values.
 
-    Time is that of the session where it is told; exporters that knew none wrote 0, and the raw one is of the session.
+    The time is the session time if recorded. Exporters that did not know it wrote 0; then the raw time is the session time.
     """
     present = [name for name in _TIMES if has(db, TABLE, name)]
     fallbacks = [f"nullif({quoted(name)}, 0)" for name in present] + [quoted(present[-1])]
@@ -165,6 +165,7 @@ def _blocks(db: Database, types: Sequence[int]) -> Iterator[tuple[Ints, Ints, li
 
 
 def _refuse(constant: str) -> float:
+    """Raise `ValueError` for NaN and Infinity."""
     raise ValueError(constant)
 
 
@@ -172,7 +173,7 @@ _decode = json.JSONDecoder(parse_constant=_refuse).decode
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The object that a text is; None for any other."""
+    """Decode a JSON object; None for anything else."""
     try:
         value = _decode(text)
     except (ValueError, RecursionError):
@@ -181,11 +182,11 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _objects(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
-    """(which texts are an object, the objects): all decoded in one go, one by one only where one of them is damaged."""
+    """Decode all texts: (rows that are an object, the objects). Decodes one by one only if some text is damaged."""
     text_rows = np.flatnonzero(np.fromiter(map(bool, texts_), np.bool_, len(texts_)))
     recorded_texts = list(filter(None, texts_))
     try:
-        # The zeros show whether a text held more, or less, than one value.
+        # The zeros detect a text that contains more or less than one value.
         parsed = _decode(f"[{',0,'.join(recorded_texts)}]")
     except (ValueError, RecursionError):
         parsed = []
@@ -199,7 +200,7 @@ def _objects(texts_: list[str | None]) -> tuple[Ints, list[dict[str, Any]]]:
 
 
 def _add(found: _Found, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) -> None:
-    """Add the samples of one block; those with the same keys together."""
+    """Add the samples of one block. Samples with the same keys are parsed together."""
     if not objects:
         return
     keys = [f"{len(sample)}\x1f" + "\x1f".join(sample) for sample in objects]
@@ -221,7 +222,7 @@ def _add(found: _Found, ts: Ints, type_: Ints, objects: list[dict[str, Any]]) ->
 
 
 def _code(found: _Found, name: str) -> int:
-    """The number of a name, -1 beyond the most that are kept."""
+    """Assign a code to a name; -1 beyond `MAX_NAMES`."""
     if len(found.code_of) >= MAX_NAMES:
         return found.code_of.get(name, -1)
     return found.code_of.setdefault(name, len(found.code_of))
@@ -234,7 +235,7 @@ def _add_set(
     codes: npt.NDArray[np.int32],
     values: npt.NDArray[np.float64],
 ) -> None:
-    """Add the samples (rows: times, columns: metrics) of one GPU."""
+    """Add samples of one GPU: a row per time, a column per metric."""
     timed = (ts > -MAX_NS) & (ts < MAX_NS)
     found.untimed += int((~timed).sum()) * len(codes)
     numbers = np.isfinite(values) & (codes >= 0)
@@ -248,7 +249,7 @@ def _add_set(
 
 
 def _values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64]:
-    """The values of objects with the same keys, a row each; NaN for what is no number."""
+    """Parse the values of objects with the same keys into a matrix, one row per object. NaN for non-numbers."""
     text = ",".join(map(str, chain.from_iterable(map(dict.values, objects))))
     try:
         with warnings.catch_warnings():
@@ -263,7 +264,7 @@ def _values(objects: list[dict[str, Any]], width: int) -> npt.NDArray[np.float64
 
 
 def _number(value: object) -> float:
-    """A number, also one written as text; NaN for anything else."""
+    """Parse a number or numeric text; NaN for anything else."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float | str):

@@ -1,4 +1,4 @@
-"""Numbers for the values of columns that come block by block, few of which differ."""
+"""Numbering of distinct values in columns that are read block by block."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ Codes = npt.NDArray[np.int32]
 
 
 def _nothing() -> Ints:
+    """Make an empty int64 array."""
     return np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
 class Numbers:
-    """Values with a number each: those of a block in ascending order after those of the blocks before it."""
+    """Numbering of values. New values of a block are numbered in ascending order after those of earlier blocks."""
 
     values: Ints = field(default_factory=_nothing)
-    """By number."""
+    """Value of each number."""
     _ascending: Ints = field(default_factory=_nothing)
     _numbers: Codes = field(default_factory=lambda: np.empty(0, np.int32))
 
     def coded(self, block: Ints) -> Codes:
-        """The number of each value; one that was not there before gets the next."""
+        """Look up the number of each value. New values get the next numbers."""
         place = self._places(block)
         if place is None:
             self._add(block)
@@ -37,7 +38,7 @@ class Numbers:
         return self._numbers[place]
 
     def _places(self, block: Ints) -> Ints | None:
-        """The place of each value among the ascending ones, None where one is new."""
+        """Find the position of each value among the sorted ones; None if any value is new."""
         if not len(self._ascending):
             return None if len(block) else _nothing()
         if len(self._ascending) == 1:
@@ -47,7 +48,7 @@ class Numbers:
         return place if np.array_equal(self._ascending[place], block) else None
 
     def _add(self, block: Ints) -> None:
-        """Give numbers to what is new in a block."""
+        """Assign numbers to the new values of a block."""
         fresh = np.setdiff1d(block, self._ascending)
         numbers = np.arange(len(self.values), len(self.values) + len(fresh), dtype=np.int32)
         self.values = np.concatenate((self.values, fresh))
@@ -58,11 +59,11 @@ class Numbers:
 
 
 _FEW = 8
-"""So many values are looked for one by one before all are sorted."""
+"""Number of distinct values to search one by one before sorting all."""
 
 
 def distinct_values(values: npt.NDArray[np.integer[Any]]) -> list[int]:
-    """The values, each of which is there once, ascending.
+    """List the distinct values, ascending.
 
     >>> distinct_values(np.array([7, 3, 7]))
     [3, 7]
@@ -77,7 +78,7 @@ def distinct_values(values: npt.NDArray[np.integer[Any]]) -> list[int]:
 
 
 def distinct_rows(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
-    """The rows of these columns, each of which is there once, in the order of their first.
+    """List the distinct rows, in order of first appearance.
 
     >>> distinct_rows([np.array([7, 7, 1]), np.array([2, 2, 2])])
     [(7, 2), (1, 2)]
@@ -95,7 +96,7 @@ def distinct_rows(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
 
 
 def _distinct_runs(columns: Sequence[Ints]) -> list[tuple[int, ...]]:
-    """The same, by the first row of each run of like ones."""
+    """List the distinct rows by the first row of each run of equal rows."""
     is_new = np.zeros(len(columns[0]), np.bool_)
     is_new[:1] = True
     for column in columns:

@@ -1,4 +1,4 @@
-"""The NVTX ranges of an Nsight Systems export: all processes read at once, then given out one by one."""
+"""NVTX ranges of an Nsight Systems export: read once for all processes, then selected by process."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ Bools = npt.NDArray[np.bool_]
 
 CATEGORY, MARK, THREAD_NAME, DOMAIN = 33, 34, 39, 75
 RANGES = (59, 60, 70, 71)
-"""Pushed and popped, started and ended, and the same two from text files."""
+"""Event types of ranges: push/pop and start/end, each also with registered strings."""
 
 OPEN_WITHIN_NS = 1_000
-"""A range that ends so close to the end of the recording was still open then."""
+"""A range that ends this close to the recording's end was still open."""
 
 SOON_NS = 5_000_000
-"""A recording that a range set off begins within 1.3 ms of it, as measured; a program takes 56 ms to its first range."""
+"""Longest time in ns from a recording's start to the start of the range that triggered it.
+
+Measured: at most 1.3 ms, while a program takes 56 ms to its first range.
+"""
 
 LAST_TO_END_WITH_RANGE = 2022
-"""The last year of nsys whose recordings end in the instant in which the captured range does.
+"""Last year of nsys whose recordings end in the same instant as the capture range.
 
-Later ones end some microseconds after it, so that the range is seen to end.
+Later recordings end some microseconds after it, so the range has an end.
 """
 
 FEW_PAIRS = 2**16
-"""Of so many pairs of a thread and a domain each is looked up once, and not each range."""
+"""Up to this many (thread, domain) pairs, categories are looked up per pair instead of per range."""
 
 DEFAULT_CATEGORY, OP_CATEGORY = "nvtx", "cpu_op"
 _NOTHING = np.empty(0, np.int64)
@@ -68,16 +71,16 @@ _NOTES: tuple[tuple[NoteSeverity, str, str], ...] = (
         "the range that began first ended with a late recording: it counts as the captured one, and complete",
     ),
 )
-"""Severity, code and text of what is counted a process; the code is what it is counted under."""
+"""Severity, code and text of notes with a count per process; the code is the key of the count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The ranges of all processes in the order of start, longest first, then thread and name.
+    """Ranges of all processes, sorted by start, longest first, then thread and name.
 
     `thread`, `name` (-1: not readable) and `cat` are codes into `gtids` (the profiler's thread ids, -1 unknown),
-    `names` and `cats`; `kind` into `HOST_OP_KINDS`. Where `is_open` the range was still open when the recording
-    ended, and `dur_ns` is a lower bound. `args` belong to positions in this order.
+    `names` and `cats`; `kind` into `HOST_OP_KINDS`. `is_open` ranges were still open when the recording
+    ended; their `dur_ns` is a lower bound. `args` refer to positions in this order.
     """
 
     ts_ns: Ints
@@ -92,16 +95,16 @@ class Ranges:
     cats: list[str]
     args: Mapping[str, Sparse]
     thread_names: Mapping[int, str]
-    """By the profiler's thread id."""
+    """Thread names by the profiler's thread id."""
     counts: Mapping[tuple[str, int], int]
-    """How many of what (a note's code, or `marks`) each process has."""
+    """Counts by (note code or `marks`, process)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostRows:
-    """Rows of one process for `host_ops`: what NVTX knows of them, without `id` and `thread`.
+    """Ranges of one process as rows of `host_ops`, without `id` and `thread`.
 
-    `kind` are codes into `HOST_OP_KINDS`, `tid` is -1 where unknown, `args` belong to positions.
+    `kind` are codes into `HOST_OP_KINDS`, `tid` is -1 if unknown, `args` refer to positions.
     """
 
     ts_ns: Ints
@@ -114,7 +117,7 @@ class HostRows:
 
 
 def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> Ranges | None:
-    """The ranges of a file, None where NVTX was not recorded; `args` names the arguments wanted, None means all."""
+    """Read the ranges of a file; None if NVTX was not recorded. `args` names the wanted arguments, None for all."""
     if not has(db, TABLE, "start", "eventType"):
         return None
     rows = nsys_nvtx_rows.read(db, with_rows=nsys_nvtx_args.any_wanted(db, args))
@@ -130,14 +133,14 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     thread_names, before = _thread_names(rows), _running_before(rows, clock)
     positions = np.flatnonzero(is_range & placed).astype(np.int32)
     ts, until = start[positions], end[positions]
-    # Columns are let go of as soon as they are used: there are millions of ranges.
+    # Release columns as soon as they are used: there are millions of ranges.
     rows = replace(rows, start=_NOTHING, end=_NOTHING)
     del start, end, is_range, placed
     count("negative-time", positions[ts < clock.start_ns])
     count("no-name", positions[rows.name[positions] < 0])
     is_open, unsound = _open_and_unsound(ts, until, clock)
     count("bad-duration", positions[unsound])
-    # Without a recorded end no range ends with it: none of them is as late as this.
+    # Without a recorded end, no range ends with it: no time reaches MAX_NS.
     ends_with_it = until == (MAX_NS if clock.end_ns is None else clock.end_ns)
     captured = np.flatnonzero(is_open & ends_with_it)
     pid = pid_of[rows.thread[positions[captured]]]
@@ -153,7 +156,7 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
     del order
     count("open-ranges", positions[is_open])
     cat, cats = _categories(rows, positions)
-    # A name with a tail is torch's own only outside of any domain.
+    # A name with a tail is torch's own only in the default domain.
     ops = np.append(rows.is_op, [False])[rows.name[positions]] & (cat == 0)
     cat[ops] = 1
     until -= ts
@@ -176,7 +179,7 @@ def ranges(db: Database, clock: Clock, args: Collection[str] | None = None) -> R
 
 
 def _open_and_unsound(ts: Ints, until: Ints, clock: Clock) -> tuple[Bools, Bools]:
-    """(which ranges have no end of their own, which end at no time that can be)."""
+    """Mark ranges without an own end, and ranges with an impossible end."""
     open_from = MAX_NS if clock.end_ns is None else clock.end_ns - OPEN_WITHIN_NS
     is_open = (until == MISSING) | ((until >= open_from) & (until < MAX_NS) & (until >= ts))
     return is_open, ~is_open & ((until < ts) | (until >= MAX_NS))
@@ -189,7 +192,7 @@ def _count(
     what: str,
     which: Bools | Codes,
 ) -> None:
-    """Nothing; `counts` has by then how many of these rows each process has."""
+    """Add the number of these rows to the counts of each process."""
     if which.dtype == np.bool_ and not which.any():
         return
     number = np.bincount(thread[which], minlength=len(pid_of))
@@ -199,17 +202,17 @@ def _count(
 
 
 def of_process(found: Ranges, pid: int | None) -> HostRows:
-    """The complete ranges of one process (None: of all), for `host_ops`."""
+    """Select the complete ranges of one process (None: all), for `host_ops`."""
     return _rows(found, np.flatnonzero(_of(found, pid) & ~found.is_open))
 
 
 def open_of_process(found: Ranges, pid: int | None) -> HostRows:
-    """The ranges of one process (None: of all) that were still open at the end, for `open_ranges`."""
+    """Select the still open ranges of one process (None: all), for `open_ranges`."""
     return _rows(found, np.flatnonzero(_of(found, pid) & found.is_open))
 
 
 def without_process(found: Ranges, pid: int | None) -> Ranges:
-    """The same without the ranges of one process (None: without any); what was counted stays."""
+    """Drop the ranges of one process (None: all). Counts are kept."""
     kept = np.flatnonzero(~_of(found, pid))
     return replace(
         found,
@@ -225,7 +228,7 @@ def without_process(found: Ranges, pid: int | None) -> Ranges:
 
 
 def processes(found: Ranges) -> dict[int, int]:
-    """How many ranges each process has, open ones too; -1 for those of an unknown process."""
+    """Count the ranges of each process, including open ones; -1 is the unknown process."""
     number = np.bincount(found.thread, minlength=len(found.gtids))
     total: dict[int, int] = {}
     for pid, count in zip(pids(found.gtids).tolist(), number.tolist(), strict=True):
@@ -235,7 +238,7 @@ def processes(found: Ranges) -> dict[int, int]:
 
 
 def notes(found: Ranges, pid: int | None) -> list[Note]:
-    """What to know about the ranges of one process (None: of all)."""
+    """Build the notes on the ranges of one process (None: all)."""
     range_notes = []
     for severity, code, text in _NOTES:
         number = counted(found, code, pid)
@@ -245,17 +248,17 @@ def notes(found: Ranges, pid: int | None) -> list[Note]:
 
 
 def counted(found: Ranges, what: str, pid: int | None) -> int:
-    """How many of `what` (a note's code, or `marks`) a process has (None: all together)."""
+    """Count `what` (a note code or `marks`) in one process (None: all)."""
     return sum(n for (code, p), n in found.counts.items() if code == what and pid in (None, p))
 
 
 def pids(gtids: Ints) -> Ints:
-    """The process of each of the profiler's thread ids, -1 for an unknown one."""
+    """Extract the pid from the profiler's thread ids, -1 if unknown."""
     return np.where(gtids >= 0, (gtids >> 24) & 0xFFFFFF, -1)
 
 
 def _of(found: Ranges, pid: int | None) -> Bools:
-    """Which ranges are of a process."""
+    """Mark the ranges of a process."""
     if pid is None:
         return np.ones(len(found.ts_ns), np.bool_)
     of_process: Bools = (pids(found.gtids) == pid)[found.thread]
@@ -263,7 +266,7 @@ def _of(found: Ranges, pid: int | None) -> Bools:
 
 
 def _rows(found: Ranges, at: Ints) -> HostRows:
-    """These ranges as rows; their arguments move along."""
+    """Build the rows of these ranges, with their arguments."""
     tids = np.where(found.gtids >= 0, found.gtids & 0xFFFFFF, -1).astype(np.int32)
     return HostRows(
         found.ts_ns[at],
@@ -277,7 +280,7 @@ def _rows(found: Ranges, at: Ints) -> HostRows:
 
 
 def _moved(found: Ranges, at: Ints) -> dict[str, Sparse]:
-    """The arguments of these ranges, by their places among them; those that none has are left out."""
+    """Renumber the arguments of these ranges by position among them. Omits arguments that none has."""
     args: dict[str, Sparse] = {}
     if not found.args:
         return args
@@ -293,11 +296,11 @@ def _moved(found: Ranges, at: Ints) -> dict[str, Sparse]:
 
 
 def _categorical(codes: npt.NDArray[Any], names: list[str]) -> pd.Categorical:
-    """A categorical with only the categories that are used, in the order of `names`."""
+    """Build a categorical with only the categories in use, in the order of `names`."""
     used = np.zeros(len(names) + 1, np.bool_)
-    used[codes] = True  # -1, no name, marks the last place
+    used[codes] = True  # -1, no name, marks the last entry
     used_codes = np.flatnonzero(used[:-1])
-    # An operator's name and that of another range may be one text.
+    # An operator and another range may have the same name.
     place: dict[str, int] = {}
     places = [place.setdefault(names[code], len(place)) for code in used_codes.tolist()]
     renumber = np.full(len(names) + 1, -1, smallest_type(len(place)))
@@ -308,12 +311,12 @@ def _categorical(codes: npt.NDArray[Any], names: list[str]) -> pd.Categorical:
 
 
 def _latest(times: Ints) -> int:
-    """The latest usable time, the earliest possible one for none."""
+    """Find the latest usable time; `-MAX_NS` if there is none."""
     return int(times[times < MAX_NS].max(initial=-MAX_NS))
 
 
 def _order(rows: Rows, at: Codes, ts: Ints, until: Ints) -> Ints:
-    """The order by start, longest first, thread, name: exporters give none, so none is taken from them."""
+    """Sort by start, longest first, thread, name. Exporters guarantee no order."""
     order = np.argsort(ts, kind="stable")
     sorted_ts = ts[order]
     tied = sorted_ts[1:] == sorted_ts[:-1]
@@ -329,24 +332,24 @@ def _order(rows: Rows, at: Codes, ts: Ints, until: Ints) -> Ints:
 
 
 def _reordered(order: Codes, *columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
-    """The columns in this order; themselves where they are in it already, as exporters write them."""
+    """Reorder the columns. Returns them unchanged if they are already sorted, as exporters usually write them."""
     if not (order[1:] < order[:-1]).any():
         return columns
     return tuple(column[order] for column in columns)
 
 
 def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
-    """(codes, categories): the name of each range's domain, the default where it has none of its own.
+    """Find (category codes, categories): each range's domain name, or the default category.
 
     A domain is named by the row that created it in the same process; hand-made extracts lack those rows.
     """
     pid_of = pids(rows.gtids)
     width = max(len(rows.domains), 1)
     place = np.unique(pid_of, return_inverse=True)[1]
-    # One number for a process and a domain: there may be many of both.
+    # One number per (process, domain) pair.
     keys = place.astype(np.int64) * width
     named = np.flatnonzero((rows.type == DOMAIN) & (rows.name >= 0))
-    # In the order of their texts, so that of several names of one domain the same counts in any order of rows.
+    # Sorted by name, so the result does not depend on row order if a domain has several names.
     named_keys = keys[rows.thread[named]] + rows.domain[named]
     names = map(rows.names.__getitem__, rows.name[named].tolist())
     pairs = sorted(zip(names, named_keys.tolist(), strict=True))
@@ -368,7 +371,7 @@ def _categories(rows: Rows, at: Codes) -> tuple[Codes, list[str]]:
 
 
 def _thread_names(rows: Rows) -> dict[int, str]:
-    """The names that threads were given through NVTX; of several the last in time counts."""
+    """Read thread names set through NVTX. Of several, the last in time is kept."""
     positions = np.flatnonzero((rows.type == THREAD_NAME) & (rows.name >= 0))
     positions = positions[np.lexsort((rows.name[positions], rows.start[positions]))]
     gtids = rows.gtids[rows.thread[positions]].tolist()
@@ -377,18 +380,18 @@ def _thread_names(rows: Rows) -> dict[int, str]:
 
 
 def _running_before(rows: Rows, clock: Clock) -> Ints:
-    """The processes that ran before the recording began: they made domains, categories or names of threads."""
+    """Find the processes that ran before the recording: those that created domains, categories or thread names."""
     early = (rows.start < clock.start_ns) & (rows.start > -MAX_NS)
     early &= np.isin(rows.type, np.array((CATEGORY, THREAD_NAME, DOMAIN), np.int16))
     return np.unique(pids(rows.gtids)[rows.thread[early]])
 
 
 def _is_capture_range(ends: Ints, ts: Ints, pid: Ints, before: Ints, begun: int) -> Bools:
-    """Which of the ranges that end exactly with the recording (`ends`, of these processes) is the captured one.
+    """Mark the range that triggered the capture, among those that end exactly with the recording (`ends`).
 
-    It alone began first of all, in a process that ran `before` the recording began, or so soon (before
-    `begun`) that no program could have started since. A first range in a delayed capture that never ends
-    looks the same: a note tells of it.
+    It is the only range that began first, either in a process that ran `before` the recording or too soon (before
+    `begun`) for a program to have started since. A first range in a delayed capture that never ends looks the same;
+    a note mentions it.
     """
     if not len(ends):
         return np.zeros(0, np.bool_)

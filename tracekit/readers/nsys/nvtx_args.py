@@ -1,4 +1,4 @@
-"""What NVTX ranges carry besides a name: payloads, categories, and the numbers and shapes of torch's operators."""
+"""Arguments of NVTX ranges: payloads, categories, and the sequence numbers and shapes of torch operators."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ ARGS = (
     *("Sequence number", "op_id", "Input Dims", "payload", "payload fields"),
     *("category", "end tid"),
 )
-"""The arguments of single ranges; those of collectives are `nsys_payloads.ARGS`."""
+"""Arguments of single ranges. Those of collectives are `nsys_payloads.ARGS`."""
 
 _WHOLE = ("uint64Value", "int64Value", "uint32Value", "int32Value")
 _FRACTIONS = ("doubleValue", "floatValue")
 _MAX_DIMS = 20_000
-"""Characters of recorded shapes; what is longer tells of no matrix product, and is left out."""
+"""Character limit of recorded shapes. Longer ones are dropped; they do not belong to a matrix product."""
 
 
 def any_wanted(db: Database, args: Collection[str] | None) -> bool:
-    """Whether any argument that the file may hold is wanted; None wants all."""
+    """Check whether any argument that the file may have is wanted. None wants all."""
     if args is None:
         return True
     return bool({*ARGS} & {*args}) or (nsys_payloads.wanted(args) and nsys_payloads.may_hold(db))
@@ -54,7 +54,7 @@ def any_wanted(db: Database, args: Collection[str] | None) -> bool:
 def read(
     db: Database, found: Rows, at: npt.NDArray[np.int32], args: Collection[str] | None
 ) -> dict[str, Sparse]:
-    """The wanted arguments of the rows `at`, by position there; those that no row has are left out."""
+    """Read the wanted arguments of the rows `at`, by position there. Omits arguments that no row has."""
     if found.row is None or not len(at):
         return {}
     with_payloads = args is None or nsys_payloads.wanted(args)
@@ -78,7 +78,7 @@ def read(
 def compacted(
     row: npt.NDArray[np.int32], values: npt.NDArray[np.generic], categories: list[str] | None
 ) -> Sparse:
-    """A sparse column of these values, with only the categories that are used."""
+    """Build a sparse column with only the categories in use."""
     if categories is None:
         return Sparse(row, values)
     codes, used = pd.factorize(values)
@@ -88,7 +88,7 @@ def compacted(
 def _argument(
     db: Database, key: str, where: Places, found: Rows, at: npt.NDArray[np.int32]
 ) -> Sparse | None:
-    """One argument of all rows."""
+    """Read one argument of all rows."""
     readers: Mapping[str, Callable[[], Sparse | None]] = {
         "Sequence number": lambda: _tail(db, SEQUENCE, where),
         "op_id": lambda: _tail(db, OP_ID, where),
@@ -102,7 +102,7 @@ def _argument(
 
 
 def _tail(db: Database, marker: str, where: Places) -> Sparse | None:
-    """The number behind this marker in inline names."""
+    """Read the number after this marker in inline names."""
     if not has(db, TABLE, "text"):
         return None
     value = f"CAST(substr(text, instr(text, '{marker}') + {len(marker)}, 18) AS INTEGER)"
@@ -111,14 +111,14 @@ def _tail(db: Database, marker: str, where: Places) -> Sparse | None:
 
 
 def _whole_numbers(db: Database, value: str, condition: str, where: Places) -> Sparse:
-    """The integers that an SQL expression has in the rows of a condition."""
+    """Evaluate an SQL expression as integers in the rows that satisfy a condition."""
     row, values = _pairs(db, value, condition)
     position, which = placed(where, row)
     return Sparse(position.astype(np.int32), values[which])
 
 
 def _pairs(db: Database, value: str, condition: str) -> tuple[Ints, Ints]:
-    """(row ids, integers) of the rows of a condition in which an SQL expression is an integer."""
+    """Select (row ids, integers) where the condition is true and the SQL expression is an integer."""
     pairs = [np.empty((2, 0), np.int64)]
     expressions = {"row": row_id(db.columns[TABLE]), "value": value}
     for block in blocks(db, TABLE, (), where=condition, expressions=expressions):
@@ -129,7 +129,7 @@ def _pairs(db: Database, value: str, condition: str) -> tuple[Ints, Ints]:
 
 
 def _keys(db: Database, args: Collection[str] | None) -> list[str]:
-    """Those of `ARGS` that are wanted and that the file may hold."""
+    """List the `ARGS` that are wanted and that the file may have."""
     keys = [key for key in ARGS if wanted(args, key)]
     if "Input Dims" in keys and not may_have_shapes(db):
         keys.remove("Input Dims")
@@ -137,12 +137,12 @@ def _keys(db: Database, args: Collection[str] | None) -> list[str]:
 
 
 def may_have_shapes(db: Database) -> bool:
-    """Whether any name may have shapes behind it; known for sure where the names were read from the pages."""
+    """Check whether any name may end in shapes. Exact if names were read from the pages."""
     return has(db, TABLE, "text") and db.looked.get((TABLE, "text", SIZES)) is not False
 
 
 def _dims(db: Database, where: Places) -> Sparse | None:
-    """Recorded shapes as Kineto writes them; the texts that differ are few and read once."""
+    """Read recorded shapes as Kineto writes them. Each distinct text is parsed once."""
     row = row_id(db.columns[TABLE])
     begin = f"instr(text, '{SIZES}') + {len(SIZES) - 1}"
     sql = (
@@ -160,18 +160,18 @@ def _dims(db: Database, where: Places) -> Sparse | None:
             numbers = [code_of.setdefault(text, len(code_of)) for text in distinct]
             codes.append(np.array(numbers, np.int64)[code])
             ids.append(frame["row"].to_numpy(np.int64))
-    except sqlite3.DatabaseError:  # the names themselves were read, and tell of the damage
+    except sqlite3.DatabaseError:  # reading the names reports the damage
         pass
     if not ids:
         return None
-    # Pages of a damaged file may come twice, and their rows with them.
+    # Pages of a damaged file may repeat, and their rows with them.
     row_ids, first = np.unique(np.concatenate(ids), return_index=True)
-    # Different tails of one list (ids of inputs follow it) are the same shapes.
+    # Texts that differ only after the list (input ids) are the same shapes.
     return _texts(row_ids, np.concatenate(codes)[first], map(_shapes, code_of), where)
 
 
 def _texts(row: Ints, code: Ints, values: Iterable[str], where: Places) -> Sparse:
-    """The JSON of these rows, by their codes into `values`, of which several may be equal; an empty one is none."""
+    """Build a column of JSON texts from codes into `values`. Merges equal texts; empty texts are missing."""
     number: dict[str, int] = {}
     table = [number.setdefault(text, len(number)) if text else -1 for text in values]
     new_code = np.array(table, np.int32)[code]
@@ -181,7 +181,7 @@ def _texts(row: Ints, code: Ints, values: Iterable[str], where: Places) -> Spars
 
 
 def _shapes(text: str) -> str:
-    """The list that a text begins with, as compact JSON; empty where it is no list of lists of numbers."""
+    """Parse the list at the start of a text as compact JSON. Empty if it is not a list."""
     if len(text) > _MAX_DIMS:
         return ""
     try:
@@ -192,7 +192,7 @@ def _shapes(text: str) -> str:
 
 
 def _payload(db: Database, where: Places) -> Sparse | None:
-    """The number that a range was given; floats where any of them is one."""
+    """Read the numeric payload of ranges; floats if any of them is a float."""
     integer, fraction = column(db, TABLE, *_WHOLE), column(db, TABLE, *_FRACTIONS)
     parts: list[tuple[Ints, npt.NDArray[Any]]] = []
     if integer != ABSENT:
@@ -209,7 +209,7 @@ def _payload(db: Database, where: Places) -> Sparse | None:
 
 
 def _fields(db: Database, where: Places) -> Sparse | None:
-    """The JSON objects and arrays that ranges carry; what is neither, or does not parse, is left out."""
+    """Read the JSON objects and arrays of ranges. Drops other texts and invalid JSON."""
     if not nsys_payload_texts.recorded(db):
         return None
     fields = nsys_payload_texts.read(db)
@@ -217,7 +217,7 @@ def _fields(db: Database, where: Places) -> Sparse | None:
 
 
 def _container(text: str) -> str:
-    """An object or array as compact JSON; empty for any other text."""
+    """Parse an object or array as compact JSON. Empty for anything else."""
     if is_too_deep(text):
         return ""
     try:
@@ -228,7 +228,7 @@ def _container(text: str) -> str:
 
 
 def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
-    """(row ids, finite numbers) of the rows in which an SQL expression is one with a fraction."""
+    """Select (row ids, finite floats) where the SQL expression is a float."""
     row = row_id(db.columns[TABLE])
     sql = f"SELECT {row}, {value} FROM {TABLE} WHERE typeof({value}) = 'real' ORDER BY {row}"
     pair = np.dtype([("row", np.int64), ("value", np.float64)])
@@ -241,7 +241,7 @@ def _floats(db: Database, value: str) -> tuple[Ints, npt.NDArray[np.float64]]:
 
 
 def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32]) -> Sparse | None:
-    """The names of the ranges' categories; those without a name are left out."""
+    """Read the category names of ranges. Drops categories without a name."""
     names = _category_names(db)
     if not names:
         return None
@@ -262,7 +262,7 @@ def _category(db: Database, where: Places, found: Rows, at: npt.NDArray[np.int32
 
 
 def _category_names(db: Database) -> dict[tuple[Any, ...], str]:
-    """The names of categories by (process, domain, category); of several the last by their texts counts."""
+    """Read category names by (process, domain, category). Of several, the last in text order is kept."""
     if not has(db, TABLE, "category", "globalTid"):
         return {}
     columns = ("globalTid", "domainId", "category", "text", "textId")
@@ -278,7 +278,7 @@ def _category_names(db: Database) -> dict[tuple[Any, ...], str]:
 
 
 def _other_end(db: Database, where: Places) -> Sparse | None:
-    """The thread on which a range ended, where that is another than the one on which it began."""
+    """Find the thread on which a range ended, if it differs from the one on which it began."""
     if not has(db, TABLE, "endGlobalTid", "globalTid"):
         return None
     condition = "endGlobalTid IS NOT NULL AND endGlobalTid <> globalTid"

@@ -1,7 +1,7 @@
-"""The rows of an export's NVTX table as columns, with every name kept once.
+"""Rows of an export's NVTX table as columns, with each name stored once.
 
-Operators that torch announces (`emit_nvtx`) carry numbers in their names, `aten::mm, seq = 7, op_id = 41`, so that
-nearly every name is another: that tail is cut off inside SQLite, before a name is kept.
+torch's `emit_nvtx` puts numbers into operator names (`aten::mm, seq = 7, op_id = 41`), so nearly every name is
+unique. That tail is cut off inside SQLite, before names are stored.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Bools = npt.NDArray[np.bool_]
 TABLE = "NVTX_EVENTS"
 SEQUENCE, OP_ID, SIZES = ", seq = ", ", op_id = ", ", sizes = ["
 MAX_NAME = 8192
-"""Characters of a name that are read; the rest says nothing more."""
+"""Most characters of a name that are read."""
 
 _COLUMNS = ("start", "end", "eventType", "textId", "globalTid", "domainId")
 _LOOKED = ("jsonText", "jsonTextId", "binaryData", "category", "endGlobalTid")
-"""Columns that few files have anything in; who reads them wants to know."""
+"""Columns that are empty in most files; the argument readers check them first."""
 _SEPARATOR = "\x1f"
 _NONE = b"0"
-"""What stands for a row without text: an empty name without a tail."""
+"""Key of a row without text: an empty name without a tail."""
 
 _OP_NAME = re.compile(r"[a-z_][a-z_0-9.]*::")
 _PLAIN_OPS = frozenset(
@@ -50,10 +50,10 @@ _PLAIN_OPS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All rows of the table. Times are `MISSING` where they are not known; `type` is 0, `name` -1 then.
+    """All rows of the table. Unknown times are `MISSING`, an unknown `type` is 0, an unknown `name` -1.
 
-    `thread` and `domain` are codes into `gtids` and `domains` (-1 for an unknown one), `name` into `names`;
-    `is_op` says of every name whether it is that of an operator. `row` are the row ids, where asked for.
+    `thread` and `domain` are codes into `gtids` and `domains` (-1: unknown), `name` into `names`. `is_op` marks operator
+    names. `row` are the row ids, if requested.
     """
 
     start: Ints
@@ -70,7 +70,7 @@ class Rows:
 
 
 def read(db: Database, *, with_rows: bool) -> Rows:
-    """The rows of the table, in the order in which they are stored, which means nothing."""
+    """Read all rows, in stored order, which has no meaning."""
     keys: defaultdict[bytes, int] = defaultdict(count().__next__)
     threads, domains = Numbers(), Numbers()
     parts: dict[str, Parts] = defaultdict(Parts)
@@ -83,7 +83,7 @@ def read(db: Database, *, with_rows: bool) -> Rows:
     for block in blocks(db, TABLE, _COLUMNS, expressions=row_sql, names=names_of_rows):
         row = block["row"]
         registered = block["textId"]
-        # One number for both kinds of names: from 0 on the inline ones, from -2 down the registered ones.
+        # One label for both kinds of names: inline names from 0 up, registered ones from -2 down.
         inline: Codes | Ints | int = -1
         if CODES in block:
             inline = block[CODES]
@@ -128,14 +128,14 @@ def read(db: Database, *, with_rows: bool) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where rows went: row ids in ascending order, and the position that each has among the ranges."""
+    """Positions of rows among the ranges, by row id in ascending order."""
 
     row: Ints
     position: Ints
 
 
 def places(rows: Rows, at: npt.NDArray[np.int32]) -> Places:
-    """Where the rows `at`, in the order in which they are given, went."""
+    """Map the row ids of the rows `at` to their positions."""
     assert rows.row is not None, "read without row ids"
     row = rows.row.at(at)
     order = np.argsort(row, kind="stable")
@@ -143,7 +143,7 @@ def places(rows: Rows, at: npt.NDArray[np.int32]) -> Places:
 
 
 def placed(where: Places, row: Ints) -> tuple[Ints, Ints]:
-    """(positions, ascending; which of `row` they are of), for those of the row ids that have a place."""
+    """Find the row ids that have a position: (positions ascending, indices into `row`)."""
     if not len(where.row):
         return where.position, where.position
     slot = np.minimum(np.searchsorted(where.row, row), len(where.row) - 1)
@@ -154,7 +154,7 @@ def placed(where: Places, row: Ints) -> tuple[Ints, Ints]:
 
 
 def digit_at(marker: str) -> str:
-    """SQL for whether a text holds this marker with a digit (or a list) behind it."""
+    """Build SQL that checks whether a text has this marker followed by a digit (or a list)."""
     place = f"instr(text, '{marker}')"
     if marker.endswith("["):
         return f"{place} > 0"
@@ -162,12 +162,12 @@ def digit_at(marker: str) -> str:
 
 
 def _key() -> str:
-    """SQL for an inline name: a digit for its tail (0 none, 1 with a sequence number, 2 another), and what is before."""
+    """Build SQL for an inline name's key: a digit for its tail (0 none, 1 sequence number, 2 other) and the name."""
     cases = "".join(
         f" WHEN {digit_at(marker)} THEN '{kind}' || substr(text, 1, min({MAX_NAME}, instr(text, '{marker}') - 1))"
         for marker, kind in ((SEQUENCE, 1), (OP_ID, 2), (SIZES, 2))
     )
-    # Where the number of the op comes first, what is left of it is cut off once more, in Python.
+    # If the op number comes first, `_name` cuts off the rest of the tail.
     return (
         f"CASE WHEN typeof(text) <> 'text' THEN '0'{cases} ELSE '0' || substr(text, 1, {MAX_NAME})"
         " END"
@@ -175,7 +175,7 @@ def _key() -> str:
 
 
 def _inline(db: Database, row: Ints, keys: defaultdict[bytes, int]) -> Codes:
-    """The codes of the inline names of these rows, which ascend or descend; -1 where they are damaged."""
+    """Look up the codes of these rows' inline names; -1 if damaged. Row ids must be monotonic."""
     if "text" not in db.columns[TABLE]:
         return np.full(len(row), keys[_NONE], np.int32)
     low, high = sorted((int(row[0]), int(row[-1])))
@@ -190,7 +190,7 @@ def _inline(db: Database, row: Ints, keys: defaultdict[bytes, int]) -> Codes:
 
 
 def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
-    """The names of a span of rows: as one text, and where that is not possible one by one."""
+    """Read the name keys of a range of rows: as one concatenated text, or row by row if that fails."""
     row = row_id(db.columns[TABLE])
     source = f"FROM {TABLE} NOT INDEXED WHERE {row} BETWEEN ? AND ? ORDER BY {row}"
     sql = f"SELECT CAST({_key()} AS BLOB) AS k {source}"
@@ -206,23 +206,23 @@ def _keys(db: Database, low: int, high: int, length: int) -> Iterator[bytes]:
 
 
 def _joined(parts: dict[str, Parts], name: str, dtype: Any) -> npt.NDArray[Any]:
-    """The blocks of a column as one array; they are given up."""
+    """Concatenate and release the blocks of a column."""
     return parts.pop(name, Parts()).joined(dtype)
 
 
 def _names(
     db: Database, label: Codes, keys: list[bytes]
 ) -> tuple[list[str], Bools, npt.NDArray[Any]]:
-    """(names, whether each is an operator's, the code of each row) of labels; `label` is given up."""
+    """Resolve labels: (names, whether each is an operator, name code of each row). Overwrites `label`."""
     other = np.flatnonzero(label < -1)
     labels, place = np.unique(label[other], return_inverse=True)
     ids = -2 - labels.astype(np.int64)
     registered = texts(db, "StringIds", "id", "value", ids)
     number: defaultdict[tuple[str, bool], int] = defaultdict(count().__next__)
     inline = [*map(number.__getitem__, map(_name, keys)), -1]
-    # An id without a text is a name that is not known.
+    # An id without a text is an unknown name.
     by_id = [number[registered[i], False] if i in registered else -1 for i in ids.tolist()]
-    # Those that are none of these come last.
+    # -1 (unknown) indexes the last entry.
     codes = np.array(inline, smallest_type(len(number)))[np.maximum(label, -1, out=label)]
     if len(other):
         codes[other] = np.array(by_id, codes.dtype)[place]
@@ -231,11 +231,11 @@ def _names(
 
 
 def _name(key: bytes) -> tuple[str, bool]:
-    """(name, whether it is that of an operator) of what `_key` made."""
+    """Parse a key of `_key`: (name, whether it is an operator)."""
     text = key.decode("utf-8", "replace")
     kind, name = text[:1], text[1:]
     if kind == "0":
         return name, name.startswith("aten::")
     name = re.split(r", (?:seq|op_id) = [0-9]", name, maxsplit=1)[0]
-    # Scopes of the user have a tail as well, but never a sequence number.
+    # User scopes may have a tail too, but never a sequence number.
     return name, kind == "1" or _OP_NAME.match(name) is not None or name in _PLAIN_OPS

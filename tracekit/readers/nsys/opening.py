@@ -1,4 +1,4 @@
-"""How an SQLite file is opened without a trace of it: what its first bytes tell, and a private copy if need be."""
+"""Opening of an SQLite file without side effects: checks its header and makes a private copy if SQLite would write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """What the user should know of an opened file: `no-log`, `interrupted-writer` or `cut`, and the sentence."""
+    """A warning about an opened file: state `no-log`, `interrupted-writer` or `cut`, and its text."""
 
     state: str
     text: str
@@ -39,9 +39,9 @@ _INTERRUPTED = Warned(
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How to open a file: the URI, the size that it should have, and what the user should know.
+    """How to open a file: the URI, its expected size, and warnings.
 
-    `plain` is the file where that alone is read; None for a copy, or one with a journal beside it.
+    `plain` is the path if only the file itself is read; None for a copy or if a journal is read too.
     """
 
     uri: str
@@ -61,7 +61,7 @@ _OTHER = Reason("no-database", "not an SQLite database")
 
 
 def unreadable(head: bytes, size_bytes: int) -> Reason | None:
-    """Why a file that begins so cannot be a whole SQLite database; None if it may be."""
+    """Explain why a file with this header and size is not a complete SQLite database; None if it may be."""
     if not size_bytes:
         return _EMPTY
     if head.startswith(LFS):
@@ -77,20 +77,20 @@ def unreadable(head: bytes, size_bytes: int) -> Reason | None:
 
 
 def full_size(head: bytes) -> int:
-    """How many bytes the header says the database has; 0 where it does not say."""
+    """Read the database size in bytes from its header; 0 if the header does not have it."""
     page = int.from_bytes(head[16:18], "big")
     page = 65536 if page == 1 else page
     pages = int.from_bytes(head[28:32], "big")
-    # The number of pages counts only where the writer was one that keeps it.
+    # The page count is valid only if the last writer maintained it.
     valid = head[24:28] == head[92:96]
     return page * pages if valid and page >= 512 and not page & (page - 1) else 0
 
 
 @contextmanager
 def opening(path: Path) -> Iterator[Opening]:
-    """How to open `path` so that nothing is written beside it; copies are removed at the end.
+    """Find how to open `path` without writing next to it. Removes copies at the end.
 
-    Raises `TraceFormatError` for what cannot be an SQLite database.
+    Raises `TraceFormatError` if the file cannot be an SQLite database.
     """
     try:
         size = path.stat().st_size
@@ -121,7 +121,7 @@ def opening(path: Path) -> Iterator[Opening]:
 def _completed(
     path: Path, copy: Path, wal: Path | None, journal: Path | None, full_bytes: int
 ) -> tuple[Warned, ...]:
-    """What to know of the copy, after it has got what the original lacks."""
+    """Copy the journals and pad a truncated copy to its full size. Returns the warnings about the copy."""
     try:
         for companion, suffix in ((wal, "-wal"), (journal, "-journal")):
             if companion is not None:
@@ -136,7 +136,7 @@ def _completed(
             return ()
         lost = f"{missing:,} of {full_bytes:,} bytes are missing at its end"
         with suppress(OSError):
-            # Zeros take no room on disk, and SQLite reads every page but those.
+            # Sparse zeros take no disk space, and SQLite reads every other page.
             os.truncate(copy, full_bytes)
         return (Warned("cut", f"{lost}: rows are lost"),)
     except OSError as error:
@@ -145,7 +145,7 @@ def _completed(
 
 @contextmanager
 def _private(path: Path) -> Iterator[Path]:
-    """A copy of the file that nobody else sees, removed at the end."""
+    """Copy the file to a private folder that is removed at the end."""
     with new_folder() as folder:
         copy = folder / "copy.sqlite"
         try:
@@ -156,13 +156,13 @@ def _private(path: Path) -> Iterator[Path]:
 
 
 def _not_copied(path: Path, error: OSError) -> TraceFormatError:
-    """The error for a file of which no copy could be made."""
+    """Build the error for a file that could not be copied."""
     text = f"cannot be copied to be read: {error.strerror or type(error).__name__}"
     return refused(path, replace(why_unread(error), text=text), "make room in $TMPDIR")
 
 
 def _beside(path: Path, suffix: str) -> Path | None:
-    """The file of this name and suffix, if it is one and holds something."""
+    """Find a non-empty companion file with this suffix; None if there is none."""
     companion = Path(f"{path}{suffix}")
     try:
         return companion if companion.is_file() and companion.stat().st_size else None
@@ -171,12 +171,12 @@ def _beside(path: Path, suffix: str) -> Path | None:
 
 
 def _size(beside: Path | None) -> int:
-    """The size of a file in bytes, 0 for none."""
+    """Read the size of a file in bytes; 0 for None."""
     return 0 if beside is None else beside.stat().st_size
 
 
 def _is_hot(journal: Path) -> bool:
-    """Whether a rollback journal still says how to undo something."""
+    """Check whether a rollback journal still has changes to undo."""
     try:
         with journal.open("rb") as stream:
             return stream.read(8) == _JOURNAL_MAGIC
@@ -185,7 +185,7 @@ def _is_hot(journal: Path) -> bool:
 
 
 def _forget_other_files(journal: Path) -> None:
-    """Take from a copied journal the name of a file at its end: SQLite would open that file, and may delete it."""
+    """Clear the super-journal name at the end of a copied journal: SQLite would open that file, and may delete it."""
     with journal.open("r+b") as stream:
         stream.seek(0, os.SEEK_END)
         size = stream.tell()
@@ -197,5 +197,5 @@ def _forget_other_files(journal: Path) -> None:
 
 
 def _uri(path: Path, options: str) -> str:
-    """The URI of a file, whatever its name."""
+    """Build the SQLite URI of a file. Escapes its name."""
     return f"file:{quote(os.fsencode(path.absolute()))}?{options}"

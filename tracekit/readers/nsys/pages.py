@@ -1,6 +1,6 @@
-"""The rows of a table from the pages of its file themselves, which takes a fraction of what SQLite takes.
+"""Table rows read directly from the SQLite file's pages, several times faster than through SQLite.
 
-Only as far as they are as plain as exporters write them; whoever reads on asks SQLite for what follows.
+Only plain pages, as exporters write them, are read. The caller reads the remaining rows through SQLite.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def _installed() -> Any:
-    """The reader that is written in C; None where it could not be built."""
+    """Import the page reader written in C; None if it was not built."""
     try:
         return import_module("tracekit.readers.nsys._pages")
     except ImportError:
@@ -41,38 +41,38 @@ _UTF8 = 1
 
 @dataclass(frozen=True, slots=True)
 class NameCodes:
-    """The names of rows as `nvtx_rows` takes them apart: a column of this name gets their codes into `keys`."""
+    """Request for the codes of row names, as `nvtx_rows` splits them: `column` is looked up in `keys`."""
 
     column: str
     keys: dict[bytes, int]
     looked: tuple[str, ...] = ()
-    """Columns of which it is to be known whether they have any value."""
+    """Columns for which the reader also reports whether any row has a value."""
     facts: dict[str, bool] = field(default_factory=dict[str, bool])
-    """After the last row: by column whether it has any value, by `SHAPES` whether any name has shapes behind it."""
+    """Set after the last row: by column whether any row has a value, by `SHAPES` whether any name is followed by shapes."""
 
 
 class DamagedPagesError(Exception):
-    """Pages that do not fit together: SQLite comes by what can be had of the file in its own way, from the first row on."""
+    """Inconsistent pages. SQLite must read the file from its first row, because it recovers rows in its own way."""
 
 
 SHAPES = "shapes"
 CODES = "codes of names"
-"""The column of a block that holds the codes of names."""
+"""Column of a block with the codes of names."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """How a table lies in its file."""
+    """Layout of a table in its file."""
 
     page_size: int
     usable: int
     page_count: int
     root: int
     columns: Mapping[str, tuple[int, str]]
-    """The place of each column in a record, and its declared type."""
+    """Position in a record and declared type of each column."""
 
     def fields(self, names: Iterable[str], type_: str) -> tuple[int, ...]:
-        """The places of columns that are declared so. Raises `NotPlainError` where one is not."""
+        """Find the record positions of columns with this declared type. Raises `NotPlainError` for others."""
         declared = [self.columns.get(name, (-1, "")) for name in names]
         if any(place < 0 or type_ not in type_name for place, type_name in declared):
             raise NotPlainError
@@ -81,7 +81,7 @@ class _Table:
 
 @dataclass(slots=True)
 class PageRows:
-    """The rows of a table in blocks, in order of row ids; `ended` once that were all."""
+    """Rows of a table in blocks, in order of row id. `ended` is set once all rows were read."""
 
     db: Database
     table: str
@@ -90,7 +90,7 @@ class PageRows:
     ended: bool = False
 
     def blocks(self, size: int) -> Iterator[tuple[dict[str, Ints], int]]:
-        """(block, its last row id) as long as there is nothing unusual. Raises `DamagedPagesError`."""
+        """Yield (block, its last row id) while pages are plain. Raises `DamagedPagesError`."""
         if native is None or self.db.plain is None:
             return
         try:
@@ -117,7 +117,7 @@ class PageRows:
     def _taken(
         self, pages: Any, trees: Mapping[str, ast.expr], columns: list[str], size: int
     ) -> Iterator[tuple[dict[str, Ints], int]]:
-        """(block, its last row id) until the pages hold something unusual. Raises `NotPlainError` for a value."""
+        """Yield (block, its last row id) until a page is not plain. Raises `NotPlainError` for a value."""
         numbers = np.empty(0, np.int32)
         while not pages.stopped:
             id_bytes, *parts, codes = pages.take(size)
@@ -135,25 +135,26 @@ class PageRows:
 
 
 def _integers(column: bytearray) -> Ints:
+    """View a buffer as int64."""
     return np.frombuffer(column, np.int64)
 
 
 def _own(values: Ints) -> Ints:
-    """The values in memory that no other column shares and that may be changed."""
+    """Copy the values unless they already have memory of their own, which the caller may change."""
     return values if values.flags.owndata else values.copy()
 
 
 def _numbered(
     numbers: npt.NDArray[np.int32], fresh: Sequence[bytes], keys: Mapping[bytes, int]
 ) -> npt.NDArray[np.int32]:
-    """The numbers that `keys` has for the names, of which the last are `fresh`."""
+    """Append the codes of the `fresh` names to the code table."""
     if not fresh:
         return numbers
     return np.append(numbers, np.array([keys[name] for name in fresh], np.int32))
 
 
 def _described(db: Database, table: str, head: bytes) -> _Table:
-    """How the table lies in the file that begins so. Raises `NotPlainError` where it is not plain."""
+    """Read a table's layout from the file header and schema. Raises `NotPlainError` if it is not plain."""
     page_size = int.from_bytes(head[16:18], "big")
     page_size = 65536 if page_size == 1 else page_size
     if len(head) < 100 or not 512 <= page_size <= 65536 or page_size & (page_size - 1):
@@ -163,7 +164,7 @@ def _described(db: Database, table: str, head: bytes) -> _Table:
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     roots = db.connection.execute(query, (table,)).fetchall()
     listed = db.connection.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
-    # A key of integers is the row id itself; generated columns are not stored.
+    # A primary key of integers is the row id itself; generated columns are not stored.
     if len(roots) != 1 or any(is_key or hidden for *_, is_key, hidden in listed):
         raise NotPlainError
     columns = {str(row[1]): (int(row[0]), str(row[2]).upper()) for row in listed}

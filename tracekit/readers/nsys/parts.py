@@ -1,4 +1,4 @@
-"""Columns that come block by block."""
+"""Columns and row ids collected block by block."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
 _BLOCKS = 64
-"""So many blocks are put together: large arrays get large pages, and the memory of small ones is used again."""
+"""Number of small blocks to concatenate at once: large arrays use huge pages, and small blocks' memory is reused."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """The blocks of a column in their order."""
+    """Blocks of a column, in order."""
 
     _large: list[Array] = field(default_factory=list[Array])
     _small: list[Array] = field(default_factory=list[Array])
 
     def append(self, block: Array) -> None:
-        """Add a block behind those before it."""
+        """Append a block."""
         self._small.append(block)
         if len(self._small) == _BLOCKS:
             self._large.append(np.concatenate(self._small))
             self._small.clear()
 
     def joined(self, dtype: Any) -> Array:
-        """All blocks as one array of this type, which this lets go of."""
+        """Concatenate and release all blocks."""
         blocks = [np.empty(0, dtype), *self._large, *self._small]
         self._large.clear()
         self._small.clear()
@@ -41,7 +41,7 @@ class Parts:
 
 @dataclass(slots=True)
 class RowIds:
-    """The ids of rows that come block by block; of those that follow one another the first stands for all."""
+    """Row ids collected block by block. Consecutive ids are stored as the first id and a count."""
 
     _first: int = 0
     _count: int = 0
@@ -49,7 +49,7 @@ class RowIds:
     _ids: Ints | None = None
 
     def append(self, block: Ints) -> None:
-        """Add the ids of a block, of which there is one at least, behind those before it."""
+        """Append the ids of a block, which must not be empty."""
         if not self._count:
             self._first = int(block[0])
         if self._parts is None and not self._follows(block):
@@ -60,11 +60,11 @@ class RowIds:
         self._count += len(block)
 
     def _follows(self, block: Ints) -> bool:
-        """Whether the ids go on by one from the last."""
+        """Check whether the ids continue the sequence by steps of one."""
         return int(block[0]) == self._first + self._count and bool((np.diff(block) == 1).all())
 
     def at(self, rows: npt.NDArray[np.integer[Any]]) -> Ints:
-        """The ids of these rows, after the last block."""
+        """Look up the ids of these rows. Call it after the last block."""
         if self._parts is not None:
             self._ids, self._parts = self._parts.joined(np.int64), None
         ids: Ints

@@ -1,8 +1,8 @@
-"""The JSON that NVTX ranges carry: payloads that an exporter decoded, or that the program gave as JSON itself.
+"""JSON payloads of NVTX ranges: decoded by the exporter, or given as JSON by the program.
 
-`jsonTextId` names a text of StringIds: so nsys 2022.4 and 2024.2 export a registered string that is given as payload.
-In `jsonText` some exporters spell out what `binaryData` holds, `{"Message size [bytes]": 4096, …}`, under the names
-that the schema has for its fields; that form is known from scripts of others that read it, those two versions leave it out.
+`jsonTextId` refers to StringIds: nsys 2022.4 and 2024.2 export a registered string payload that way.
+In `jsonText` some exporters write the decoded `binaryData`, `{"Message size [bytes]": 4096, …}`, with the schema's
+field names. That form is known only from third-party scripts; those two versions omit it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tracekit.readers.nsys.nvtx_rows import TABLE
 Ints = npt.NDArray[np.int64]
 
 COLUMNS = ("jsonText", "jsonTextId")
-"""Where an export holds JSON."""
+"""Columns with JSON."""
 
 MAX_TEXT = TEXT_LIMIT
-"""A payload of so many characters is left out."""
+"""Character limit of a payload; longer ones are dropped."""
 
 MAX_TEXTS = 100_000
-"""Most different texts of a file that are kept, those stored first."""
+"""Most distinct texts kept per file, in stored order."""
 
 _BLOCK = 16_384
 _MAX_INTEGER = 2**64 - 1
@@ -40,9 +40,9 @@ _MAX_INTEGER = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The rows that carry JSON, by row id in ascending order: `code` into the `texts`, each of which is there once.
+    """Rows with a JSON payload, sorted by row id. `code` is an index into the distinct `texts`.
 
-    `thread` is the profiler's number of the thread, `MISSING` where it is not known.
+    `thread` is the profiler's thread id, `MISSING` if unknown.
     """
 
     row: Ints
@@ -52,19 +52,20 @@ class Texts:
 
 
 def recorded(db: Database, columns: Sequence[str] = COLUMNS) -> bool:
-    """Whether any range has a value in one of these columns, by default those of JSON; a file is looked through once."""
+    """Check whether any range has a value in these columns (default: JSON). The result is cached per file."""
     present = [name for name in columns if has(db, TABLE, name)]
     if not present:
         return False
     key = (TABLE, *present)
     if key not in db.looked:
-        # Who reads the rows may have looked at each column by itself.
+        # The row reader may already have checked each column.
         has_value = [db.looked.get((TABLE, name)) for name in present]
         db.looked[key] = _any_value(db, present) if None in has_value else any(has_value)
     return db.looked[key]
 
 
 def _any_value(db: Database, columns: Sequence[str]) -> bool:
+    """Check whether any row has a value in these columns. True if the table is damaged."""
     wanted = " OR ".join(f"{name} IS NOT NULL" for name in columns)
     sql = f"SELECT 1 FROM {TABLE} WHERE {wanted} LIMIT 1"
     try:
@@ -72,11 +73,11 @@ def _any_value(db: Database, columns: Sequence[str]) -> bool:
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
-        return True  # what lies before the damage may
+        return True  # rows before the damage may have one
 
 
 def read(db: Database) -> Texts:
-    """What the rows carry; the inline text counts before the one in StringIds."""
+    """Read the JSON payloads. Inline text takes precedence over StringIds."""
     inline, number, thread = (column(db, TABLE, name) for name in (*COLUMNS, "globalTid"))
     row = row_id(db.columns[TABLE])
     text = f"iif(typeof({inline}) = 'text' AND length({inline}) < {MAX_TEXT}, {inline}, NULL)"
@@ -102,14 +103,14 @@ def read(db: Database) -> Texts:
         damaged(db, TABLE, error, sum(part.shape[1] for part in rows))
     code, distinct_texts = _resolved(db, codes, list(code_of))
     row_ids, threads = np.hstack([np.empty((2, 0), np.int64), *rows])
-    # Pages of a damaged file may come twice, and their rows with them.
+    # Pages of a damaged file may repeat, and their rows with them.
     _, first = np.unique(row_ids, return_index=True)
     known_rows = first[code[first] >= 0]
     return Texts(row_ids[known_rows], threads[known_rows], code[known_rows], distinct_texts)
 
 
 def fields(text: str) -> Mapping[str, int]:
-    """The whole numbers of an object by their names; none of anything else.
+    """Parse the integers of a JSON object by name. Empty for anything else.
 
     >>> fields('{"Rank": 3, "size": "64", "share": 0.5, "name": "x"}')
     {'Rank': 3, 'size': 64}
@@ -124,7 +125,7 @@ def fields(text: str) -> Mapping[str, int]:
 
 
 def _whole(value: Any) -> int | None:
-    """A whole number of at most 64 bits, also one written as text; None for anything else."""
+    """Parse an integer of at most 64 bits, also from text; None for anything else."""
     if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.isdigit():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -133,7 +134,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _code(code_of: dict[str | int, int], key: str | int) -> int:
-    """The number of a text or of the id of one, -1 beyond the most that are kept."""
+    """Assign a code to a text or text id; -1 beyond `MAX_TEXTS`."""
     if len(code_of) >= MAX_TEXTS:
         return code_of.get(key, -1)
     return code_of.setdefault(key, len(code_of))
@@ -142,8 +143,8 @@ def _code(code_of: dict[str | int, int], key: str | int) -> int:
 def _resolved(
     db: Database, codes: Sequence[Ints], keys: Sequence[str | int]
 ) -> tuple[Ints, list[str]]:
-    """(the text of each row, -1 for none; the texts): ids are looked up."""
-    # Texts of StringIds come cut at `MAX_TEXT`: one of that length may be such, and is no JSON any more.
+    """Resolve text ids: (text code of each row, -1 for none; the texts)."""
+    # StringIds texts are cut at `MAX_TEXT`. A text of that length may be cut, so it is not valid JSON.
     ids = [key for key in keys if isinstance(key, int)]
     registered = texts(db, "StringIds", "id", "value", ids)
     place: dict[str, int] = {}

@@ -1,8 +1,7 @@
-"""What NCCL's NVTX ranges carry as payloads: communicators, message sizes, ranks.
+"""NCCL's NVTX payloads: communicators, message sizes, ranks.
 
-A binary payload is there only if the report was exported with its blobs. Its layout is a table of fields in the
-export, found by the fields' names: a field that is not listed there is not known. Where the exporter spelled the
-payload out as JSON, the same names are its keys.
+Binary payloads are recorded only if the report was exported with blobs. Their layout is a table in the export, searched
+by field name. If the exporter wrote the payload as JSON, its keys are the same names.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ARGS = (
     *("Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype"),
     "Process Group Name",
 )
-"""The arguments that a collective's range gets, under the names that Kineto has for them."""
+"""Arguments that a collective's range gets, under Kineto's names."""
 
 SCHEMAS, ENTRIES = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 COMMUNICATOR, SIZE = "NCCL communicator ID", "Message size [bytes]"
@@ -42,10 +41,10 @@ _TYPES: Mapping[int, str] = {
     **dict.fromkeys((7, 9, 17), "<i8"),
     **dict.fromkeys((8, 10, 18, 22), "<u8"),
 }
-"""NVTX's numbers of integer types; all others are not read."""
+"""NumPy type of NVTX's integer type numbers. Other types are not read."""
 
 _HEADER = 32
-"""Bytes before a payload: domain, schema, and the sizes of the payload and of the whole."""
+"""Bytes before a payload: domain, schema, payload size and total size."""
 
 _MAX_BYTES = 2**60
 _MAX_BLOB = 4096
@@ -54,21 +53,21 @@ CALLS = (
     *("allreduce", "allgather", "reducescatter", "broadcast", "bcast", "reduce"),
     *("alltoall", "send", "recv"),
 )
-"""NCCL's calls that move data, as they are named behind its prefix."""
+"""NCCL calls that move data, without their prefix."""
 
 _CALL = re.compile(f"p?nccl({'|'.join(CALLS)})\\Z", re.IGNORECASE)
 _GATHERS, _SCATTERS = CALLS.index("allgather"), CALLS.index("reducescatter")
 _ALL_TO_ALL, _SEND, _RECV = CALLS.index("alltoall"), CALLS.index("send"), CALLS.index("recv")
 _NO_CALL, _BEGINS, _ENDS = -2, -3, -4
 _UNTOLD = -1
-"""A communicator that is not told: older NCCL gives the message size alone."""
+"""Unknown communicator: older NCCL records only the message size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """The decoded fields by row id; -1 where a payload does not have the field (no such value can be read).
+    """Decoded payload fields by row id. -1 if a payload lacks the field; no valid value is -1.
 
-    `thread` is the profiler's number of the thread, `MISSING` where it is not known.
+    `thread` is the profiler's thread id, `MISSING` if unknown.
     """
 
     row: Ints
@@ -80,32 +79,32 @@ class Payloads:
 
 
 def recorded(db: Database) -> bool:
-    """Whether the file may hold payloads that can be read: binary ones of known layout, or JSON."""
+    """Check whether any range has a readable payload: binary with a known layout, or JSON."""
     binary = ("binaryData",) if _has_blobs(db) else ()
     return nsys_payload_texts.recorded(db, (*binary, *nsys_payload_texts.COLUMNS))
 
 
 def may_hold(db: Database) -> bool:
-    """Whether the file has columns for payloads that can be read, be they empty."""
+    """Check whether the file has columns for readable payloads, even if they are empty."""
     return _has_blobs(db) or any(has(db, TABLE, name) for name in nsys_payload_texts.COLUMNS)
 
 
 def _has_blobs(db: Database) -> bool:
-    """Whether the file may hold binary payloads and says how to read them."""
+    """Check whether the file has a column of binary payloads and the tables of their layout."""
     return has(db, TABLE, "binaryData") and has(db, ENTRIES, "schemaId", "type", "name", "offset")
 
 
 def wanted(args: Collection[str]) -> bool:
-    """Whether any argument of a collective is among `args`."""
+    """Check whether `args` includes any argument of a collective."""
     return not set(ARGS).isdisjoint(args)
 
 
 def collectives(
     db: Database, found: Rows, at: npt.NDArray[np.int32], where: Places
 ) -> dict[str, Sparse]:
-    """The arguments of NCCL's calls with a known message size among the rows `at`, by position there.
+    """Build the arguments of NCCL calls with a known message size among the rows `at`, by position there.
 
-    Only bytes are recorded, so elements are bytes: the type is given as `Byte`.
+    NCCL records only bytes, so elements are bytes and the dtype is `Byte`.
     """
     described = _read(db)
     calls = _calls(found, at)
@@ -115,7 +114,7 @@ def collectives(
     size = np.append(described.size_bytes, [-1])[slot]
     communicator = np.append(described.communicator, [0])[slot]
     count = _rank_counts(described, communicator)
-    # The size is that of one rank's part: the other side of a gather or scatter holds as many parts as ranks.
+    # The size is one rank's part. The other side of a gather or scatter holds one part per rank.
     fits = (size >= 0) & (count > 0) & (size <= _MAX_BYTES // np.maximum(count, 1))
     total_bytes = np.where(fits, size * count, -1)
     call = calls[rows_of]
@@ -151,7 +150,7 @@ def collectives(
 
 
 def _calls(found: Rows, at: npt.NDArray[np.int32]) -> Ints:
-    """Which of `CALLS` each range is, `_BEGINS` and `_ENDS` for the borders of a group, else `_NO_CALL`."""
+    """Classify each range: index in `CALLS`, `_BEGINS` and `_ENDS` for group borders, else `_NO_CALL`."""
     borders = {"ncclGroupStart": _BEGINS, "ncclGroupEnd": _ENDS}
     number = {name: code for code, name in enumerate(CALLS)}
     by_name = []
@@ -163,18 +162,18 @@ def _calls(found: Rows, at: npt.NDArray[np.int32]) -> Ints:
 
 
 def _grouped(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> pd.DataFrame:
-    """What the ends of groups carry out, by position: NCCL launches what was called in a group when that ends.
+    """Merge the calls of each NCCL group into the launch at its end, by position.
 
-    A group of one call is that call. One that sends to every rank and receives from every rank is an all-to-all. Several
-    calls of one kind on one communicator become one launch ("Aggregated Operations" in NCCL's User Guide), which moves
-    what they move together. Of all others it is not known which kernel moves what.
+    A group of one call is that call. A group that sends to and receives from every rank is an all-to-all. Several calls of
+    one kind on one communicator become one launch ("Aggregated Operations" in NCCL's User Guide) with the sum of their
+    sizes. Other groups are dropped, because the kernel of each call is unknown.
     """
     part = frame.assign(position=frame.index, thread=thread, size=size)
     part = part.sort_values(["thread", "position"], kind="stable")
     step = (part["call"] == _BEGINS).astype(int) - (part["call"] == _ENDS).astype(int)
     depth = step.groupby(part["thread"]).cumsum()
     part["group"] = ((part["call"] == _BEGINS) & (depth == 1)).cumsum()
-    # A thread that ends more groups than it began says nothing more.
+    # Once a thread ends more groups than it began, its remaining ranges are ambiguous.
     sound = depth.groupby(part["thread"]).cummin() >= 0
     inside = part[sound & (depth >= 1) & (part["call"] >= 0)]
     last = part[sound & (depth == 0) & (part["call"] == _ENDS)].set_index("group")["position"]
@@ -205,9 +204,9 @@ def _grouped(frame: pd.DataFrame, thread: npt.NDArray[np.int32], size: Ints) -> 
 
 
 def ranks(db: Database) -> dict[int, tuple[int, int]]:
-    """(rank, number of ranks) of each process in its largest communicator, as NCCL was told when it made that one.
+    """Find (rank, number of ranks) of each process in its largest communicator, as passed to NCCL's init.
 
-    A process that made several of that size in different places is left out.
+    Drops processes that created several communicators of that size with different ranks.
     """
     if not has(db, TABLE, "globalTid") or not recorded(db):
         return {}
@@ -230,14 +229,14 @@ def ranks(db: Database) -> dict[int, tuple[int, int]]:
 
 
 def _known(row: npt.NDArray[np.int32], values: pd.Series[int]) -> Sparse:
-    """The values that are known, those that are not negative."""
+    """Keep the values that are not negative."""
     number = values.to_numpy(np.int64)
     is_known = number >= 0
     return Sparse(row[is_known], number[is_known])
 
 
 def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
-    """The number of ranks of each communicator, as its making in this file tells; -1 where it does not."""
+    """Look up the number of ranks of each communicator from its creation in this file; -1 if unknown."""
     is_usable = (told.rank_count > 0) & (told.communicator != _UNTOLD)
     frame = pd.DataFrame({"id": told.communicator[is_usable], "count": told.rank_count[is_usable]})
     frame = frame.drop_duplicates()
@@ -247,21 +246,21 @@ def _rank_counts(told: Payloads, communicator: Ints) -> Ints:
 
 
 def _read(db: Database) -> Payloads:
-    """All payloads that can be read, by row id; a binary one counts before its JSON."""
+    """Read all payloads by row id. A binary payload takes precedence over JSON."""
     parts = [np.empty((2 + len(_FIELDS), 0), np.int64)]
     if _has_blobs(db):
         parts.append(_of_blobs(db))
     if nsys_payload_texts.recorded(db):
         parts.append(_of_texts(db))
     columns = np.hstack(parts)
-    # The first of a row is its binary one, also where pages of a damaged file come twice.
+    # The first of a row is its binary payload, also if pages of a damaged file repeat.
     _, first = np.unique(columns[0], return_index=True)
     row, thread, communicator, size, count, rank, _ = columns[:, first]
     return Payloads(row, thread, communicator, size, count, rank)
 
 
 def _of_blobs(db: Database) -> npt.NDArray[np.int64]:
-    """What binary payloads tell: row ids, threads and `_FIELDS`, a row each."""
+    """Read binary payloads into rows of (row id, thread, `_FIELDS`)."""
     layout = _layout(db)
     parts = [np.empty((2 + len(_FIELDS), 0), np.int64)]
     for blobs in _blobs(db):
@@ -270,7 +269,7 @@ def _of_blobs(db: Database) -> npt.NDArray[np.int64]:
 
 
 def _of_texts(db: Database) -> npt.NDArray[np.int64]:
-    """What JSON payloads with any of `_FIELDS` tell, in the same form."""
+    """Read JSON payloads with any of `_FIELDS`, in the same form as `_of_blobs`."""
     text_fields = nsys_payload_texts.read(db)
     table = np.full((len(_FIELDS), len(text_fields.texts)), -1, np.int64)
     named = np.zeros(len(text_fields.texts), np.bool_)
@@ -285,7 +284,7 @@ def _of_texts(db: Database) -> npt.NDArray[np.int64]:
 
 
 def _kept(name: str, value: int) -> int:
-    """A field as it is kept: a communicator's id is any 64 bits, those above int64 wrap round; others are bounded."""
+    """Normalize a field: communicator ids wrap to int64; other values outside the bounds become -1."""
     if name == COMMUNICATOR:
         return value - 2**64 if value >= 2**63 else value
     if not 0 <= value <= _MAX_BYTES:
@@ -294,7 +293,7 @@ def _kept(name: str, value: int) -> int:
 
 
 def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
-    """By schema: the place and type of each field that is used."""
+    """Read the offset and type of each used field, by schema."""
     listed = rows(db, ENTRIES, ("schemaId", "type", "name", "offset"))
     layouts: dict[int, dict[str, tuple[int, str]]] = {}
     for schema, type_, name, offset in sorted(set(listed), key=str):
@@ -306,7 +305,7 @@ def _layout(db: Database) -> dict[int, dict[str, tuple[int, str]]]:
 
 
 def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
-    """(row ids, threads, bytes) of payloads of one length each, block by block."""
+    """Yield (row ids, threads, bytes) of payloads of equal length, in blocks."""
     row = row_id(db.columns[TABLE])
     thread = column(db, TABLE, "globalTid")
     sql = (
@@ -325,14 +324,14 @@ def _blobs(db: Database) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.uint8]]]:
                 keys, threads = same_length[["row", "thread"]].to_numpy(np.int64).T
                 yield keys, threads, raw.reshape(-1, blob_bytes)
     except sqlite3.DatabaseError:
-        return  # what was read before the damage counts, and the ranges tell of it
+        return  # rows before the damage count; reading the ranges reports it
 
 
 def _decoded(
     blobs: tuple[Ints, Ints, npt.NDArray[np.uint8]],
     layout: Mapping[int, Mapping[str, tuple[int, str]]],
 ) -> Iterator[list[Ints]]:
-    """Row ids, threads and the fields of payloads of one length, one list of columns a schema."""
+    """Decode payloads of equal length: row ids, threads and fields, one list of columns per schema."""
     keys, threads, raw = blobs
     schema = _field(raw, 8, "<u4")
     size = _field(raw, 16, "<u8")
@@ -340,7 +339,7 @@ def _decoded(
         of_layout = (schema == schema_id) & (size >= 0) & (size <= raw.shape[1] - _HEADER)
         if schema_id not in layout or not of_layout.any():
             continue
-        # What lies beyond the recorded size of the payload is not part of it.
+        # Bytes beyond the recorded payload size are not part of it.
         room = size[of_layout]
         columns = [keys[of_layout], threads[of_layout]]
         for name in _FIELDS:
@@ -360,6 +359,6 @@ def _decoded(
 
 
 def _field(raw: npt.NDArray[np.uint8], place: int, type_: str) -> Ints:
-    """One integer of every row; those above int64 wrap round."""
+    """Extract one integer per row. Values above int64 wrap."""
     size = np.dtype(type_).itemsize
     return np.ascontiguousarray(raw[:, place : place + size]).view(type_)[:, 0].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems (`.nsys-rep`, `.qdrep`): exported by an installed nsys, then read as exports are."""
+"""Reader of Nsight Systems reports (`.nsys-rep`, `.qdrep`): exports them with an installed nsys, then reads the export."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _STALE = Reason("stale-export", "older than the report")
 
 
 def sniff(head: bytes) -> bool:
-    """Whether a file begins as reports of Nsight Systems do."""
+    """Check whether a file begins like an Nsight Systems report."""
     return head.startswith(REPORT_MAGIC)
 
 
 def beside(path: Path) -> tuple[str, ...] | None:
-    """The export beside the report, by its content, and what decides which export is read in place of it."""
+    """Describe the export that is read for a report: digest and flaw of the one next to it, and the cache state."""
     export_path = export_beside(path)
     flaw = _flaw(export_path, path)
     if flaw is _ABSENT:
@@ -39,10 +39,10 @@ def beside(path: Path) -> tuple[str, ...] | None:
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """The Traces of a report, one for each process. Raises `TraceFormatError`, nothing else.
+    """Read the Traces of a report, one per process. Raises only `TraceFormatError`.
 
-    Read is the export beside it if that is not older, else one that nsys makes now or made before, in a
-    directory of ours, else an older or damaged one beside it, with a note.
+    The source is, in this order: the export next to the report if it is not older; a cached export or a new one made by
+    nsys in tracekit's cache; an older or damaged export next to the report, with a note.
     """
     export_path = export_beside(source.path)
     flaw = _flaw(export_path, source.path)
@@ -62,14 +62,14 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
 
 def _as_refusal(path: Path, error: TracekitError) -> TraceFormatError:
-    """The error as one of this file."""
+    """Convert an error to one about this report."""
     if isinstance(error, TraceFormatError):
         return refused(path, Reason(error.code, error.problem, error.data), error.hint, error.where)
     return TraceFormatError(path, error.problem, error.hint)
 
 
 def _flaw(export: Path, report: Path) -> Reason | None:
-    """Why the report is better than the export beside it; None where it is not."""
+    """Explain why the export next to a report cannot replace it; None if it can."""
     if not os.path.isfile(export):  # noqa: PTH113 - false, not an error, where access is denied
         return _ABSENT
     problem = export_problem(export)
@@ -85,7 +85,7 @@ def _read_flawed(
     on_bytes: Callable[[int], None] | None,
     reasons: tuple[Reason, TraceFormatError],
 ) -> list[Trace]:
-    """The Traces of an export with a flaw, where the report cannot be had; raises why not if neither can be read."""
+    """Read a flawed export because the report cannot be exported. Raises the export error if the flawed export fails too."""
     flaw, refusal = reasons
     if flaw in (_ABSENT, FOREIGN):
         raise refusal
@@ -105,7 +105,7 @@ def _read_export(
     on_bytes: Callable[[int], None] | None,
     notes: tuple[Note, ...],
 ) -> list[Trace]:
-    """The Traces of an export as those of its report, the first with `notes`."""
+    """Read an export as the Traces of its report. Adds `notes` to the first Trace."""
     from tracekit.readers.nsys import read as read_export
 
     try:

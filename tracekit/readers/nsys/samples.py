@@ -1,4 +1,4 @@
-"""Samples of GPU metrics as every form of an export gives them: of a whole GPU, of no process."""
+"""GPU metric samples in the common form of all export versions: per GPU, without a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracekit.model.trace import Note
 
 Ints = npt.NDArray[np.int64]
 Part = tuple[Ints, npt.NDArray[np.int16], npt.NDArray[np.int32], npt.NDArray[np.float64]]
-"""Unix ns, the profiler's number of the GPU, a code into the names, the value: of one block of samples."""
+"""One block of samples: Unix ns, the profiler's GPU number, a code into the names, the value."""
 
 _NOTHING: Part = (
     *(np.empty(0, np.int64), np.empty(0, np.int16)),
@@ -20,12 +20,12 @@ _NOTHING: Part = (
 )
 
 GPU_MASK = 0xFF
-"""The profiler's number of the GPU is the low byte of a sample's type."""
+"""Mask of the GPU number in a sample's type: the low byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples in the order of time, then name: `gpu` is the profiler's number, `name` a code into `names`."""
+    """Samples sorted by time, then name. `gpu` is the profiler's GPU number, `name` a code into `names`."""
 
     ts_ns: Ints
     gpu: npt.NDArray[np.int16]
@@ -36,14 +36,14 @@ class Samples:
 
 
 def series(type_: int, metric: str) -> str:
-    """What the samples of a metric are called, by the type that tells the GPU."""
+    """Build the series name of a metric; the type contains the GPU number."""
     return f"GPU {type_ & GPU_MASK} {metric}"
 
 
 def joined(
     parts: Sequence[Part], names: list[str], counts: Sequence[tuple[str, str, int]]
 ) -> Samples:
-    """The samples of all parts in their order; `counts` are (code, text, how many) of what was left out."""
+    """Concatenate and sort the samples of all parts. `counts` are (code, text, count) of dropped samples, for notes."""
     ts_ns, gpu, name, value = map(np.concatenate, zip(_NOTHING, *parts, strict=True))
     order = _order(ts_ns, name, value, names)
     notes = tuple(Note("warning", code, text, count=count) for code, text, count in counts if count)
@@ -53,8 +53,8 @@ def joined(
 def _order(
     ts_ns: Ints, name: npt.NDArray[np.int32], value: npt.NDArray[np.float64], names: list[str]
 ) -> npt.NDArray[np.intp]:
-    """The order by time, name, value; values are compared only where one series has two samples at a time."""
-    small = np.int16 if len(names) < 2**15 else np.int32  # which numpy sorts in one pass
+    """Sort by time, name, value. Values are compared only if a series has two samples at the same time."""
+    small = np.int16 if len(names) < 2**15 else np.int32  # numpy radix-sorts int16
     rank = np.argsort(np.argsort(np.array(names, object))).astype(small) if names else name
     order = np.lexsort((rank[name], ts_ns))
     ts, sorted_name = ts_ns[order], name[order]

@@ -1,4 +1,4 @@
-"""Device rows of an export whose times contradict their launches or their stream: what to leave out and to cut."""
+"""Checks of an export's device times against launches and streams, in the form that `device_times` takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_CALLS = Calls(
 
 
 def calls_of(host: Columns | None) -> Calls:
-    """The runtime calls of one process with a correlation id, and its captures into graphs; `host` is its `host_ops`."""
+    """Extract the runtime calls with a correlation id and the stream captures of one process. `host` is its `host_ops`."""
     if host is None:
         return NO_CALLS
     name, kind, correlation = host["name"], host["kind"], host["correlation"]
@@ -51,15 +51,15 @@ def calls_of(host: Columns | None) -> Calls:
 def _times_of(
     ts_ns: Ints, is_call: npt.NDArray[np.bool_], name: Coded, pattern: re.Pattern[str]
 ) -> Ints:
-    """When calls with a name of this pattern began."""
+    """Find the start times of calls whose name matches the pattern."""
     matches = device_times.has_name(name.texts, pattern)
     return ts_ns[matches[name.codes] & is_call] if matches.any() else ts_ns[:0]
 
 
 def number_streams(device: Ints, stream: Ints, shared: Iterable[int]) -> Ints:
-    """A number for each stream of each device, -1 where it is unknown.
+    """Assign a number to each stream of each device; -1 if unknown.
 
-    The numbers of streams count by context: on a device with several of them (`shared`), none names a stream.
+    Stream numbers count per context. On a device with several contexts (`shared`), they do not identify a stream.
     """
     used = [*shared]
     if len(stream) and not used and int(stream.min()) >= 0 and int(device.min()) >= 0:

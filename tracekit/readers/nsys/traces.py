@@ -1,4 +1,4 @@
-"""The Traces of an export, one a process, each made when it is asked for."""
+"""Assembly of an export's Traces: one per process, built lazily."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _MAX_ROWS = 2**31 - 1
 def each(
     source: Source, want: Want, on_bytes: Callable[[int], None] | None = None
 ) -> Iterator[tuple[Trace, int]]:
-    """Each Trace of the file, one a process, with the tables of `want`, and how many follow. Raises `TraceFormatError`, nothing else.
+    """Yield each Trace of the file, one per process, with the number of Traces that follow. Raises only `TraceFormatError`.
 
-    A Trace is made when it is asked for: what is read takes a third of the memory. `on_bytes` is called with the bytes
-    read so far. Processes are told apart by the tables that are read.
+    Traces are built lazily, because the raw rows take a third of the memory. `on_bytes` is called with the bytes read so
+    far. Processes are identified from the tables that are read.
     """
 
     def advance(share: float) -> None:
@@ -79,7 +79,7 @@ def each(
 def _each(
     source: Source, want: Want, advance: Callable[[float], None], *, with_pages: bool
 ) -> Iterator[tuple[Trace, int]]:
-    """The same. Raises `DamagedPagesError` where the pages of the file are read and do not fit together."""
+    """Yield the Traces. Raises `DamagedPagesError` if pages are read directly and are inconsistent."""
     with opened(Path(source.path), with_pages=with_pages) as db:
         file_contents = contents(db, want, advance)
         advance(1)
@@ -97,12 +97,12 @@ def _each(
             of_file += _fresh(damage_notes(db, source.name), damage)
             yield replace(trace, notes=(*of_file, *trace.notes)), following
             of_file = []
-            # It is let go of before the next is made.
+            # Release it before the next Trace is built.
             del trace
 
 
 def _fresh(notes: Iterable[Note], noted: set[str]) -> Iterator[Note]:
-    """The notes that were not `noted` of a process before, to which they are added."""
+    """Yield the notes that are not in `noted`, and add them to it."""
     for note in notes:
         content = f"{note.code} {note.data}"
         if content not in noted:
@@ -111,7 +111,7 @@ def _fresh(notes: Iterable[Note], noted: set[str]) -> Iterator[Note]:
 
 
 def _without_repeats(trace: Trace, noted: set[tuple[str, str, int | None]]) -> Trace:
-    """The Trace without what the profiler said of no process in particular, where that was `noted` of one before."""
+    """Drop notes about the whole machine that an earlier Trace already has."""
     fresh = [note for note in trace.notes if (note.code, note.message, note.count) not in noted]
     of_no_process = [note for note in fresh if note.code in _OF_NO_PROCESS]
     noted.update((note.code, note.message, note.count) for note in of_no_process)
@@ -120,7 +120,7 @@ def _without_repeats(trace: Trace, noted: set[tuple[str, str, int | None]]) -> T
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A Trace in the making."""
+    """A Trace under construction."""
 
     source: Source
     want: Want
@@ -132,9 +132,9 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
-    """The ranges of one process: the `complete` ones, in a list that they are taken out of, and those that stayed `opens`.
+    """Ranges of one process: the `complete` ones, in a list that the consumer empties, and the still open ones.
 
-    `count` is how many they are, `tids` their threads.
+    `count` is the number of both, `tids` are their threads.
     """
 
     complete: list[HostRows] = field(default_factory=list[HostRows])
@@ -146,7 +146,7 @@ class _Ranges:
 def _trace(
     db: Database, file_contents: Contents, ranges: _Ranges, pid: int, source: Source, want: Want
 ) -> Trace:
-    """The Trace of one process."""
+    """Build the Trace of one process."""
     draft = _Draft(source, want, pid)
     if file_contents.ranges is not None:
         draft.notes.extend(nsys_nvtx.notes(file_contents.ranges, _owner(file_contents, pid)))
@@ -185,7 +185,7 @@ def _trace(
 def _threads(
     file_contents: Contents, pid: int, of_ranges: Iterable[int], memory: MemoryOps | None
 ) -> list[int]:
-    """The numbers of the threads of a process, ascending; that of memory operations is unknown."""
+    """List the thread numbers of a process, ascending. Memory operations have an unknown thread."""
     tids = nsys_host.tids_of(file_contents.calls, pid)
     tids.update(of_ranges)
     if memory is not None:
@@ -196,7 +196,7 @@ def _threads(
 
 
 def _absences(db: Database, draft: _Draft, range_count: int) -> list[Note]:
-    """Notes on what one would expect of a process with so many ranges, and is not there."""
+    """Note the tables that a process with this many ranges should have but does not."""
     tables = draft.tables
     counts = {
         "api_count": _count(draft, "host_ops", "runtime"),
@@ -207,16 +207,17 @@ def _absences(db: Database, draft: _Draft, range_count: int) -> list[Note]:
 
 
 def _row_count(draft: _Draft) -> int:
+    """Count the rows of all tables added so far."""
     return sum(map(len, draft.tables.values()))
 
 
 def _count(draft: _Draft, table: str, kind: str) -> int:
-    """How many rows of a kind a table has."""
+    """Count the rows of a kind in a table."""
     return int(_of_kind(draft.tables[table], kind).sum()) if table in draft.tables else 0
 
 
 def _of_kind(columns: Columns, kind: str) -> npt.NDArray[np.bool_]:
-    """Which rows are of a kind."""
+    """Mark the rows of a kind."""
     kinds = columns["kind"]
     assert isinstance(kinds, Coded), "kinds are texts"
     is_of_kind: npt.NDArray[np.bool_] = kinds.codes == kinds.texts.index(kind)
@@ -226,7 +227,7 @@ def _of_kind(columns: Columns, kind: str) -> npt.NDArray[np.bool_]:
 def _add(
     draft: _Draft, name: str, columns: Columns | None, args: Mapping[str, Sparse] | None = None
 ) -> None:
-    """Add a table, its rows numbered after those of the tables before it; None is not recorded."""
+    """Add a table, numbering its rows after those of earlier tables. None adds nothing."""
     if columns is None:
         return
     first = _row_count(draft)
@@ -243,7 +244,7 @@ def _add(
 
 
 def _ranges(file_contents: Contents, owner: int | None) -> _Ranges:
-    """The ranges of one process (None: of all)."""
+    """Select the ranges of one process (None: all)."""
     ranges = file_contents.ranges
     if ranges is None:
         return _Ranges()
@@ -255,7 +256,7 @@ def _ranges(file_contents: Contents, owner: int | None) -> _Ranges:
 
 
 def _owner(file_contents: Contents, pid: int) -> int | None:
-    """Whose ranges are those of a process: those of an unknown one are the only one's, so that this has all (None)."""
+    """Find the process whose ranges to select; None (all, also unknown ones) if the file has only one process."""
     return None if len(file_contents.pids) == 1 else pid
 
 
@@ -270,7 +271,7 @@ def _add_host(
 
 
 def _add_device(draft: _Draft, file_contents: Contents) -> None:
-    """Add `device_ops` and `syncs`; a process without such rows used no device as far as is known."""
+    """Add `device_ops` and `syncs`. A process without such rows gets no tables."""
     if file_contents.device is not None and draft.pid in file_contents.device.processes:
         clock = file_contents.clock
         longest_ns = None if clock.end_ns is None else clock.end_ns - clock.start_ns
@@ -288,7 +289,7 @@ def _add_device(draft: _Draft, file_contents: Contents) -> None:
 
 
 def _time_check(draft: _Draft) -> nsys_device.Check | None:
-    """How times of device work are checked: against the calls of the process, so not where these are not read."""
+    """Build the check of device times against the process's calls; None if calls are not read."""
     if not draft.want.table("host_ops"):
         return None
     calls = nsys_times.calls_of(draft.tables.get("host_ops"))
@@ -312,9 +313,9 @@ def _add_cpu(draft: _Draft, file_contents: Contents, threads: Sequence[int]) -> 
 def _of_process(
     source: Source, file_contents: Contents, pid: int, identity: nsys_identity.Identity
 ) -> Source:
-    """The source as far as what its name says holds for one of its processes."""
+    """Limit the source's name-based facts to those valid for this process."""
     if source.pid is not None and len(file_contents.pids) > 1 and pid != source.pid:
-        # The name is that of another process of the file, or of its launcher.
+        # The name belongs to another process of the file, or to its launcher.
         if source.pid in file_contents.pids:
             source = replace(source, rank=None)
         source = replace(without_manifest(replace(source, pid=None)), accounts=())
@@ -326,7 +327,7 @@ def _of_process(
 def _meta(
     db: Database, file_contents: Contents, pid: int, identity: nsys_identity.Identity
 ) -> dict[str, Any]:
-    """What is known of the file and the process, under fixed keys; Kineto's where it has any."""
+    """Build the metadata of the file and the process under fixed keys; Kineto's keys if it has them."""
     group = {
         "rank": identity.rank,
         "world_size": identity.world_size,
@@ -346,7 +347,7 @@ def _meta(
 
 
 def _odd(counts: Mapping[str, int], noun: str) -> list[Note]:
-    """Notes about rows that are odd."""
+    """Build notes on irregular rows."""
     notes = []
     for what, number in counts.items():
         if number:
@@ -356,7 +357,7 @@ def _odd(counts: Mapping[str, int], noun: str) -> list[Note]:
 
 
 def _unmatched(tables: Mapping[str, Columns]) -> list[Note]:
-    """A note about device work of which no launch was recorded, where launches were."""
+    """Note device ops without a recorded launch, if launches were recorded."""
     if "device_ops" not in tables or "host_ops" not in tables:
         return []
     host, device = (tables[name]["correlation"] for name in ("host_ops", "device_ops"))
@@ -374,7 +375,7 @@ def _unmatched(tables: Mapping[str, Columns]) -> list[Note]:
 
 
 def _memory(file_contents: Contents, pid: int) -> MemoryOps | None:
-    """What is recorded of the GPU memory of a process; of an unknown process it is that of the only one."""
+    """Find the GPU memory of a process. Memory of an unknown process belongs to the only process."""
     if file_contents.memory is None:
         return None
     of_unknown = file_contents.memory.get(UNKNOWN) if len(file_contents.pids) == 1 else None
@@ -382,7 +383,7 @@ def _memory(file_contents: Contents, pid: int) -> MemoryOps | None:
 
 
 def _memory_ops(memory: MemoryOps, pid: int, thread: int) -> Columns:
-    """`memory_ops`: what was got from the driver, which does not say on which thread."""
+    """Build `memory_ops` from driver allocations, which have no thread."""
     length = len(memory.ts_ns)
     return TABLES["memory_ops"].cast(
         {
@@ -400,7 +401,7 @@ def _memory_ops(memory: MemoryOps, pid: int, thread: int) -> Columns:
 
 
 def _counters(db: Database, file_contents: Contents, pid: int) -> Columns | None:
-    """`counters`: the samples of the GPUs of this process; None where there are none."""
+    """Build `counters`: GPU metric samples of this process's GPUs; None if there are none."""
     if file_contents.samples is None:
         return None
     gpus = {}
@@ -423,7 +424,7 @@ def _counters(db: Database, file_contents: Contents, pid: int) -> Columns | None
 
 
 def _window(file_contents: Contents) -> Columns | None:
-    """`windows`: the capture; None where its end is not known."""
+    """Build `windows`: the capture; None if its end is unknown."""
     clock = file_contents.clock
     if clock.end_ns is None or clock.end_ns < clock.start_ns:
         return None

@@ -1,9 +1,9 @@
-"""Snapshots of PyTorch's caching allocator (`torch.cuda.memory._dump_snapshot`): bytes to one Trace.
+"""Reader of PyTorch caching-allocator snapshots (`torch.cuda.memory._dump_snapshot`).
 
-They are pickles, which may run any code when loaded as usual. Here `snapshot_bytes` finds the pickle,
-`snapshot_opcodes` refuses whatever a snapshot does not need, `snapshot_load` loads the rest without
-looking up any name, `snapshot_tables` checks every part of it and `snapshot_balance` the whole. What
-somebody wrote as JSON instead is loaded by `snapshot_json`.
+Snapshots are pickles, which may run any code if loaded normally. `snapshot_bytes` finds the pickle, `snapshot_opcodes`
+refuses every instruction that a snapshot does not need, `snapshot_load` loads the rest without resolving any name,
+`snapshot_tables` checks each part, and `snapshot_balance` the consistency of the whole. `snapshot_json` loads snapshots
+that were saved as JSON.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from tracekit.readers.torch_memory.load import unpickle, without_collector
 from tracekit.readers.torch_memory.tables import Contents, contents
 
 MAX_SETTINGS, MAX_TEXT = 1000, 1000
-"""Most allocator settings kept, those within settings counted apart, and the longest text among them."""
+"""Most allocator settings kept (nested settings are counted separately), and the longest text among them."""
 
 _MOST_NAMED = 12
 _ELEMENTS = ("allocations", "memory_segments", "blocks", "annotations")
 
 
 def sniff(head: bytes) -> bool:
-    """Whether a file begins like a memory snapshot, or like the page that `_memory_viz` writes of one."""
+    """Check whether a file begins like a memory snapshot, or like the HTML page that `_memory_viz` writes of one."""
     return snapshot_bytes.is_snapshot(head) or snapshot_json.is_snapshot(head)
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """The one Trace of the file, with the tables of `want`. Raises `TraceFormatError`, nothing else.
+    """Read the single Trace of the file, with the tables of `want`. Raises only `TraceFormatError`.
 
-    `on_bytes` is told how many bytes of the file have been read so far.
+    `on_bytes` is called with the bytes of the file read so far.
     """
     path = Path(source.path)
     data = snapshot_bytes.pickle_of(path, on_bytes)
     size = len(data)
-    # The bytes are gone before the tables are made, the objects before the collector runs again.
+    # Free the bytes before building the tables, and the objects before the collector runs again.
     with without_collector():
         if data[:4096].lstrip()[:1] in (b"{", b"["):
             root, max_dicts = snapshot_json.loaded(data, path)
@@ -78,7 +78,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
 
 def _understood(root: object, path: Path, max_dicts: int) -> tuple[Contents, dict[str, Any]]:
-    """(the tables, the allocator's settings) of a snapshot's objects."""
+    """Convert a snapshot's objects to (tables, allocator settings)."""
     try:
         return contents(root, path, max_dicts), _settings(root)
     except MemoryError as error:
@@ -86,7 +86,7 @@ def _understood(root: object, path: Path, max_dicts: int) -> tuple[Contents, dic
 
 
 def _settings(root: object) -> dict[str, Any]:
-    """The allocator's settings as recorded, and what newer versions say of the history's length."""
+    """Read the recorded allocator settings, including the history's capacity that newer versions record."""
     if type(root) is not dict:
         return {}
     settings = root.get("allocator_settings")
@@ -96,7 +96,7 @@ def _settings(root: object) -> dict[str, Any]:
     for key in ("trace_alloc_max_entries", "trace_alloc_overflowed"):
         if key in root:
             recorded.setdefault(key, root[key])
-    # One dictionary or list may stand in many places: what is kept is counted over all of them.
+    # One dictionary or list may be referenced many times, so the limit counts all references.
     left = MAX_SETTINGS
     plain: dict[str, Any] = {}
     for key, value in recorded.items():
@@ -107,7 +107,7 @@ def _settings(root: object) -> dict[str, Any]:
 
 
 def _simple(value: object, most: int) -> object:
-    """A setting as a plain value; of lists and dictionaries one level, and no more than so many values."""
+    """Convert a setting to a plain value: one level of lists and dictionaries, at most `most` values."""
     if type(value) is dict:
         inner = islice(value.items(), max(most, 0))
         return {_plain(str(k)): _simple(v, 0) for k, v in inner if type(v) not in (dict, list)}
@@ -121,11 +121,12 @@ def _simple(value: object, most: int) -> object:
 
 
 def _plain(text: str) -> str:
+    """Limit a text's length and replace lone surrogates."""
     return without_surrogates(text[:MAX_TEXT])
 
 
 def _simulated(root: object) -> str:
-    """What whoever made a snapshot up says under the key that traces say it by; nothing for a real one."""
+    """Read the label of a simulated snapshot. Empty for a real one."""
     if type(root) is not dict:
         return ""
     label = root.get("simulated")
@@ -135,7 +136,7 @@ def _simulated(root: object) -> str:
 
 
 def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
-    """Whether the times are Unix times: false where none was recorded."""
+    """Check whether times are Unix times. False if no time was recorded."""
     for name in ("allocations", "annotations"):
         if name in tables:
             latest = tables[name]["ts_ns"].max()
@@ -145,7 +146,7 @@ def _is_absolute(tables: Mapping[str, pd.DataFrame]) -> bool:
 
 
 def _from_profile(snapshot: Contents, name: str) -> list[Note]:
-    """A note on a snapshot that torch made from a profile (`_profile_to_snapshot`), not its allocator."""
+    """Note a snapshot that torch made from a profile (`_profile_to_snapshot`), not from its allocator."""
     if not is_made_up(snapshot.tables.get("memory_segments")):
         return []
     message = (
@@ -156,7 +157,7 @@ def _from_profile(snapshot: Contents, name: str) -> list[Note]:
 
 
 def _unknown(snapshot: Contents, name: str) -> list[Note]:
-    """One note on everything that was met and is not understood."""
+    """Build one note on everything that was not understood."""
     unknown: Counter[str] = snapshot.unknown
     if not unknown:
         return []

@@ -1,11 +1,11 @@
-/* tracekit.readers.torch_memory._harmless: the scan of a pickle for instructions that no snapshot has, for Python.
- * `opcodes.py` says the same as a pattern, and what harmless is. */
+/* tracekit.readers.torch_memory._harmless: scans a pickle for instructions that snapshots never use.
+ * `opcodes.py` defines the harmless instructions, and has the same scan as a regular expression. */
 #include <Python.h>
 
-/* How many bytes a small integer takes (BININT1, BININT2, BININT); 0 for any other instruction. */
+/* Length in bytes of a small integer (BININT1, BININT2, BININT); 0 for any other instruction. */
 static Py_ssize_t small_length(unsigned char code) { return code == 'K' ? 2 : code == 'M' ? 3 : code == 'J' ? 5 : 0; }
 
-/* How many bytes the instruction at `at` takes; 0 where it is not harmless, or cut off. */
+/* Length in bytes of the instruction at `at`; 0 if it is not harmless, or cut off. */
 static Py_ssize_t harmless_length(const unsigned char *at, Py_ssize_t left, int place_bytes)
 {
     Py_ssize_t length = 0;
@@ -30,7 +30,7 @@ static Py_ssize_t harmless_length(const unsigned char *at, Py_ssize_t left, int 
         if (left < 2) return 0;
         length = 2 + at[1];
         break;
-    case 'r': /* LONG_BINPUT with a place of so many bytes */
+    case 'r': /* LONG_BINPUT with a memo index of up to `place_bytes` bytes */
         if (left < 5) return 0;
         for (int byte = place_bytes; byte < 4; byte++)
             if (at[1 + byte]) return 0;

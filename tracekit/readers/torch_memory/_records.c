@@ -1,16 +1,16 @@
-/* tracekit.readers.torch_memory._records: what the dictionaries of a snapshot have at a key, as arrays, for Python.
+/* tracekit.readers.torch_memory._records: reads keys of a snapshot's dictionaries into arrays.
  *
- * `_records.pyi` describes what Python sees. Nothing is called that the objects bring along: a snapshot's are
- * dictionaries, lists, texts and numbers, and whatever is none of those is left for Python to look at.
+ * `_records.pyi` documents the interface. No method of the objects is called: a snapshot consists of
+ * dictionaries, lists, texts and numbers, and Python checks everything else.
  */
 #include <Python.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- numbers for things, in order of appearance */
+/* ---- numbering of objects, in order of appearance */
 
-/* `slots` hold numbers from 1 on, 0 for a free one; `things` and `hashes` are by number from 0 on. */
+/* `slots` contain numbers from 1 up, 0 if free; `things` and `hashes` are indexed by number from 0. */
 typedef struct {
     uint32_t *slots;
     size_t slot_count;
@@ -41,7 +41,7 @@ static void put(numbering *of, uint64_t hash, uint32_t number)
     of->slots[slot] = number;
 }
 
-/* Room for one thing more, at most half of the slots in use; 0 where there is no memory. */
+/* Makes room for another object, keeping at most half of the slots in use; 0 if out of memory. */
 static int make_room(numbering *of)
 {
     if (of->count < of->room) return 1;
@@ -64,7 +64,7 @@ static int make_room(numbering *of)
     return 1;
 }
 
-/* The number of a thing, a new one where none is alike (NULL: the same object); -1 where there is no memory. */
+/* Finds or assigns the number of an object, compared by `alike` (NULL: by identity); -1 if out of memory. */
 static int64_t number_of(numbering *of, PyObject *thing, uint64_t hash, is_alike alike)
 {
     if (!make_room(of)) return -1;
@@ -80,14 +80,14 @@ static int64_t number_of(numbering *of, PyObject *thing, uint64_t hash, is_alike
     return (int64_t)of->count - 1;
 }
 
-/* ---- what Python sees */
+/* ---- Python interface */
 
 typedef struct {
     Py_buffer places, firsts;
     int64_t *place, *first;
 } numbered_rows;
 
-/* Whether both arrays have an int64 for each of so many rows; else they are given back, with an exception set. */
+/* Checks that both arrays have an int64 per row; otherwise releases them and sets an exception. */
 static int take_arrays(numbered_rows *of, Py_ssize_t count)
 {
     of->place = of->places.buf;
@@ -109,7 +109,7 @@ static PyObject *numbered(numbered_rows *of, numbering *numbers, int64_t count)
     return count < 0 ? PyErr_NoMemory() : PyLong_FromLongLong(count);
 }
 
-/* What a row, borrowed, has at a key: None for nothing; NULL where the row is no dictionary, or with an exception set. */
+/* Borrowed value of a row at a key, None if absent; NULL if the row is not a dictionary, or with an exception set. */
 static PyObject *value_of(PyObject *row, PyObject *key)
 {
     if (!PyDict_CheckExact(row)) return NULL;
@@ -165,7 +165,7 @@ static PyObject *identified(PyObject *module, PyObject *args)
     return numbered(&of, &numbers, (int64_t)numbers.count);
 }
 
-/* Whether two lists hold the same objects; None is like itself alone. */
+/* Checks whether two lists contain the same objects; None equals only None. */
 static int hold_the_same(PyObject *a, PyObject *b)
 {
     if (a == Py_None || b == Py_None || PyList_Size(a) != PyList_Size(b)) return 0;
@@ -206,17 +206,17 @@ static PyObject *alike(PyObject *module, PyObject *args)
 
 /* ---- all keys of rows in one pass */
 
-/* So many keys there may be, of so many letters: no snapshot has more, and what has is left to the passes over one key. */
+/* Limits on the number and length of keys: no snapshot exceeds them; others are read one key at a time. */
 #define MOST_KEYS 32
 #define LONGEST_KEY 64
 
-/* A longer list is told apart by what object it is before its content is looked at: it may stand in many rows. */
+/* Longer lists are compared by identity before content, because many rows may reference them. */
 #define LONG_LIST 128
 
 typedef enum { COUNTED, INTEGERS, THINGS, STACKS } kind_of_key;
 
-/* What is taken at a key: `values` of each row and whether it is `missing`, or the number of each row's thing and the
- * `first` row of each. `seen` rows have the key; `is_odd`: there is a value that Python has to look at. */
+/* Result for a key: `values` and `missing` per row, or the number of each row's object and the `first` row of each
+ * object. `seen` rows have the key; `is_odd`: Python must check a value. */
 typedef struct {
     PyObject *key, *last;
     kind_of_key kind;
@@ -224,7 +224,7 @@ typedef struct {
     int64_t *values, *first, *of_long;
     unsigned char *missing;
     numbering numbers, longs;
-    PyObject **items; /* of the lists that are not long: of number i from `starts[i]` to the next */
+    PyObject **items; /* items of short lists: list i from `starts[i]` to the next start */
     size_t *starts, item_room, start_room;
     Py_ssize_t seen, row;
     int64_t last_number;
@@ -237,7 +237,7 @@ typedef struct {
     struct {
         PyObject *key;
         column *column;
-    } expected[MOST_KEYS]; /* the keys as the last row has them, in its order */
+    } expected[MOST_KEYS]; /* keys of the last row, in its order */
 } all_keys;
 
 static void release_keys(all_keys *of)
@@ -255,7 +255,7 @@ static void release_keys(all_keys *of)
     }
 }
 
-/* Takes in (key, array, array) of one kind; 0 with an exception set where they are none. */
+/* Parses (key, array, array) tuples of one kind; 0 with an exception set if they are invalid. */
 static int want_keys(all_keys *of, PyObject *keys, kind_of_key kind, Py_ssize_t rows)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(keys); i++) {
@@ -281,7 +281,7 @@ static int want_keys(all_keys *of, PyObject *keys, kind_of_key kind, Py_ssize_t 
     return 1;
 }
 
-/* What is taken at a key, which counts from now on where it is new; NULL for a key that no snapshot has, or too many. */
+/* Finds or adds the column of a key; NULL for a key that snapshots do not have, or too many keys. */
 static column *column_at(all_keys *of, PyObject *key)
 {
     if (!PyUnicode_CheckExact(key) || PyUnicode_GetLength(key) > LONGEST_KEY) return NULL;
@@ -305,7 +305,7 @@ static void take_integer(column *of, Py_ssize_t row, PyObject *value)
     if (overflow || !PyLong_CheckExact(value)) of->is_odd = 1;
 }
 
-/* Keeps what the list of a new number holds; 0 where there is no memory. */
+/* Stores the items of a newly numbered list; 0 if out of memory. */
 static int keep_items(column *of, size_t number, PyObject **items, size_t size)
 {
     if (number + 2 > of->start_room) {
@@ -328,7 +328,7 @@ static int keep_items(column *of, size_t number, PyObject **items, size_t size)
     return 1;
 }
 
-/* The number of a list that is not long, by its content: its items are looked at once; -1 where there is no memory. */
+/* Finds or assigns the number of a short list by content, reading its items once; -1 if out of memory. */
 static int64_t number_of_short(column *of, PyObject *list)
 {
     PyObject *items[LONG_LIST];
@@ -355,7 +355,7 @@ static int64_t number_of_short(column *of, PyObject *list)
     return (int64_t)number;
 }
 
-/* The number of a list by its content, or of None; -1 where there is no memory. */
+/* Finds or assigns the number of a list by content, or of None; -1 if out of memory. */
 static int64_t number_of_list(column *of, PyObject *list)
 {
     int is_none = list == Py_None;
@@ -371,7 +371,7 @@ static int64_t number_of_list(column *of, PyObject *list)
     return larger[known] = number;
 }
 
-/* Takes a value in; 0 where there is no memory. */
+/* Adds a value; 0 if out of memory. */
 static int take_value(column *of, Py_ssize_t row, PyObject *value)
 {
     of->row = row;
@@ -397,7 +397,7 @@ static int take_value(column *of, Py_ssize_t row, PyObject *value)
     return 1;
 }
 
-/* Takes in all that a row has: 1 where it is one as snapshots have them, 0 where not, -1 where there is no memory. */
+/* Adds all values of a row: 1 if it is valid, 0 if not, -1 if out of memory. */
 static int take_row(all_keys *of, Py_ssize_t row, PyObject *dictionary)
 {
     if (!PyDict_CheckExact(dictionary)) return 0;
@@ -421,7 +421,7 @@ static int take_row(all_keys *of, Py_ssize_t row, PyObject *dictionary)
     return 1;
 }
 
-/* (how many rows have it, how many things there are or -1 where Python has to look) by key. */
+/* Builds a dictionary: key -> (rows with the key, distinct objects or -1 if Python must check). */
 static PyObject *result_of(const all_keys *of)
 {
     PyObject *result = PyDict_New();

@@ -1,8 +1,8 @@
-"""Whether a snapshot agrees with itself to the byte: its history with the blocks that are left.
+"""Consistency of a snapshot to the byte: its allocation history against the remaining blocks.
 
-What was in use before the history began is what was freed without an allocation (orphans) and what is
-still in use without one (ghosts). That, plus what was allocated, less what was freed, must be what the
-blocks in use were asked for.
+Memory in use before the history began was either freed without a recorded allocation (orphans) or is
+still in use without one (ghosts). Both, plus allocations, minus frees, must equal the requested bytes of the
+blocks in use.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LOW = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The history of one device against its blocks, in requested bytes.
+    """History of one device against its blocks, in requested bytes.
 
-    `ghost_bytes` and `orphan_bytes` were in use when the history begins, `net_bytes` is what it adds,
-    `active_bytes` what the blocks in use at its end were asked for. `unlike_count` are allocations never
-    freed whose block is missing or of another size.
+    `ghost_bytes` and `orphan_bytes` were in use when the history began, `net_bytes` is the history's net change,
+    `active_bytes` the request of the blocks in use at its end. `unlike_count` counts allocations that were never
+    freed but whose block is missing or has another size.
     """
 
     device: int
@@ -44,12 +44,12 @@ class Balance:
 
     @property
     def off_bytes(self) -> int:
-        """How many bytes the history gives more than the blocks."""
+        """Difference in bytes: history minus blocks."""
         return self.ghost_bytes + self.orphan_bytes + self.net_bytes - self.active_bytes
 
 
 def balances(tables: Mapping[str, pd.DataFrame]) -> list[Balance]:
-    """The balance of every device that has both a history and blocks recorded."""
+    """Compute the balance of every device with both a history and blocks."""
     if "allocations" not in tables or "blocks" not in tables:
         return []
     history, blocks = tables["allocations"], tables["blocks"]
@@ -70,7 +70,7 @@ def balances(tables: Mapping[str, pd.DataFrame]) -> list[Balance]:
 
 
 def described(device_balances: list[Balance]) -> list[dict[str, int]]:
-    """The balances as plain values."""
+    """Convert the balances to plain values."""
     return [asdict(balance) | {"off_bytes": balance.off_bytes} for balance in device_balances]
 
 
@@ -84,27 +84,27 @@ class _Past:
 
 
 def _devices(frame: pd.DataFrame) -> tuple[Ints, list[int]]:
-    """(device of each row, -1 for pinned host memory and where it is unknown; every device there is)."""
+    """Find (device of each row, -1 for pinned host memory and unknown; all devices)."""
     device = frame["device"].to_numpy(np.int64, na_value=-1, copy=True)
     device[~_is(frame["memory"], "device")] = -1
     return device, distinct(device[device >= 0]).tolist()
 
 
 def _vague(frame: pd.DataFrame) -> Bools:
-    """Which rows lack an address or a size."""
+    """Mark the rows without an address or a size."""
     missing: Bools = (frame["address"].isna() | frame["size_bytes"].isna()).to_numpy()
     return missing
 
 
 def _is(column: pd.Series[Any], value: str) -> Bools:
-    """Which rows of a closed category have this value."""
+    """Mark the rows with this category value."""
     code = column.cat.categories.get_loc(value)
     same: Bools = column.cat.codes.to_numpy() == code
     return same
 
 
 def _balance(device: int, past: _Past, where: Ints, requested: Ints) -> Balance:
-    """The balance of one device, whose blocks in use are `where` and were asked for as `requested`."""
+    """Compute the balance of one device. `where` and `requested` are addresses and request sizes of its blocks in use."""
     order = stable_order(past.address)
     place, allocated = past.address[order], past.is_alloc[order]
     same = place[1:] == place[:-1]
@@ -113,7 +113,7 @@ def _balance(device: int, past: _Past, where: Ints, requested: Ints) -> Balance:
     orphan = order[~allocated & ~after_alloc]
     live = order[allocated & is_last]
     ghost = ~np.isin(where, past.address[live])
-    # Two blocks at one address are damage; the last one is compared.
+    # Two blocks at one address are damage; the last one is used.
     block = dict(zip(where.tolist(), requested.tolist(), strict=True))
     wanted = zip(past.address[live].tolist(), past.size[live].tolist(), strict=True)
     unlike = sum(block.get(address) != amount for address, amount in wanted)
@@ -130,11 +130,12 @@ def _balance(device: int, past: _Past, where: Ints, requested: Ints) -> Balance:
 
 
 def total(values: Ints) -> int:
-    """The exact sum of numbers that are not negative, however many."""
+    """Sum non-negative numbers without overflow."""
     return (int((values >> 32).sum()) << 32) + int((values & _LOW).sum())
 
 
 def _ints(column: pd.Series[Any]) -> Ints:
+    """Convert a column to int64, with 0 for missing values."""
     return column.to_numpy(np.int64, na_value=0)
 
 
@@ -144,7 +145,7 @@ def notes(
     settings: Mapping[str, Any],
     name: str,
 ) -> list[Note]:
-    """What the checks of a snapshot tell of it: only what is not as it should be."""
+    """Build notes on the failed consistency checks of a snapshot."""
     device_notes: list[Note] = []
     for balance in device_balances:
         device_notes += _unbalanced(balance, name)
@@ -161,7 +162,7 @@ def notes(
 
 
 def _unbalanced(balance: Balance, name: str) -> list[Note]:
-    """Notes on a device whose history and blocks disagree."""
+    """Note a device whose history and blocks disagree."""
     device_notes = []
     if balance.off_bytes:
         message = (
@@ -184,7 +185,7 @@ def _unbalanced(balance: Balance, name: str) -> list[Note]:
 
 
 def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
-    """Notes on segments whose blocks do not add up to them, and on blocks that wait to be free."""
+    """Note segments that are not the sum of their blocks, and blocks that wait to be freed."""
     if "memory_segments" not in tables:
         return []
     segments, blocks = tables["memory_segments"], tables["blocks"]
@@ -216,14 +217,14 @@ def _of_segments(tables: Mapping[str, pd.DataFrame], name: str) -> list[Note]:
 
 
 def _per_segment(segment: npt.NDArray[np.int32], size: Ints, count: int) -> Ints:
-    """The exact sum of `size` for each segment."""
+    """Sum `size` for each segment."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, segment, size)
     return sums
 
 
 def _of_ring(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) -> list[Note]:
-    """Notes on a history whose beginning was dropped, or seems to be, and on its order."""
+    """Note a history whose start was dropped, or probably was, and times that go backwards."""
     ring_notes = []
     count = len(ts_ns)
     overflowed = _per_device(settings.get("trace_alloc_overflowed"), number)
@@ -252,7 +253,7 @@ def _of_ring(number: int, ts_ns: Any, settings: Mapping[str, Any], name: str) ->
 
 
 def is_round(count: int) -> bool:
-    """Whether a history of this length was probably cut at a limit that somebody set.
+    """Check whether a history of this length was probably cut at a configured limit.
 
     >>> [n for n in (999, 1000, 4096, 12345, 100_000, 250_000, 123_000) if is_round(n)]
     [1000, 4096, 100000, 250000]
@@ -267,7 +268,7 @@ _ROUND = frozenset({*"123456789", "15", "25", "75"})
 
 
 def _per_device(value: object, number: int) -> object:
-    """What is recorded for one device: of a list or a dictionary its entry, else the value itself."""
+    """Select one device's setting: an element of a list or dictionary, else the value itself."""
     if type(value) is list:
         return value[number] if number < len(value) else None
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""The pickle of a memory snapshot, whatever it lies in: a plain file, a packed one, or the page that shows it."""
+"""Extraction of a memory snapshot's pickle from a plain file, a compressed file, or a `_memory_viz` HTML page."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tracekit.readers import unpack
 from tracekit.readers.loss import Loss
 
 MAX_BYTES = 2 * 2**30
-"""Largest pickle that is read: some 12 million actions with their stacks, in five times its size of memory."""
+"""Largest pickle that is read: about 12 million actions with stacks, using five times its size in memory."""
 
 _FREE_INFLATED, _MOST_INFLATED = 2**24, 200
-"""Real snapshots shrink to a thirtieth at most; what grows more from there on is a bomb."""
+"""Largest inflated size without a check, and largest expansion above it. Real snapshots compress at most 30-fold."""
 
 _MAGIC_BYTES = 16
 
@@ -42,7 +42,7 @@ _NEITHER = (
 
 
 def is_snapshot(head: bytes) -> bool:
-    """Whether text begins like a memory snapshot: a pickle with its keys, or the page that holds one."""
+    """Check whether text begins like a memory snapshot: a pickle with its keys, or a page with one."""
     if head[:1] == b"\x80":
         return head[1:2] in (b"\2", b"\3", b"\4", b"\5") and any(key in head for key in _KEYS)
     return head.lstrip()[:1] == b"<" and any(mark in head for mark in _PAGE)
@@ -51,9 +51,9 @@ def is_snapshot(head: bytes) -> bool:
 def pickle_of(
     path: Path, on_bytes: Callable[[int], None] | None = None, max_bytes: int = MAX_BYTES
 ) -> bytes:
-    """The bytes of the pickle in a file; `TraceFormatError` where there is none, or one above `max_bytes`.
+    """Read the bytes of the pickle in a file. Raises `TraceFormatError` if there is none, or if it exceeds `max_bytes`.
 
-    `on_bytes` is told how many bytes of the file have been read so far.
+    `on_bytes` is called with the bytes of the file read so far.
     """
     try:
         size = path.stat().st_size
@@ -78,7 +78,7 @@ _SMALLER = "record fewer entries (max_entries of _record_memory_history)"
 def _content(
     path: Path, size: int, max_bytes: int, on_bytes: Callable[[int], None] | None
 ) -> bytes:
-    """The bytes of the file, inflated."""
+    """Read the file's bytes, inflated."""
     with path.open("rb") as file:
         packed = unpack.is_packed(file.read(_MAGIC_BYTES))
         if size > max_bytes:
@@ -101,7 +101,7 @@ def _content(
 def _inflated(
     path: Path, most: int, on_bytes: Callable[[int], None] | None, *, careful: bool
 ) -> bytes:
-    """What was packed, at most so many bytes; a snapshot that is not whole cannot be read."""
+    """Decompress at most `most` bytes. Raises `TraceFormatError` at any loss, because part of a pickle is useless."""
     pieces = bytearray()
     losses: list[Loss] = []
     for block in unpack.blocks(path, losses, careful=careful, on_bytes=on_bytes):
@@ -121,7 +121,7 @@ def _inflated(
 
 
 def _of_page(data: bytes, path: Path) -> bytes:
-    """The snapshot that a page written by `_memory_viz` holds."""
+    """Decode the snapshot in a `_memory_viz` page."""
     if not any(mark in data for mark in _PAGE):
         reason = Reason("no-snapshot", "a page or XML, and no snapshot")
         raise refused(path, reason, "name the pickle itself")
@@ -137,6 +137,6 @@ def _of_page(data: bytes, path: Path) -> bytes:
 
 
 def _too_large(path: Path, size: int, max_size: int) -> TraceFormatError:
-    """The error for a file that holds more than is read."""
+    """Build the error for a file above the size limit."""
     problem = f"a pickle of {size:,} bytes or more: over {max_size:,}"
     return refused(path, Reason("too-many", problem, Data(count=size, most=max_size)), _SMALLER)

@@ -1,4 +1,4 @@
-"""Lists of dictionaries from a snapshot, checked and turned into columns a key at a time."""
+"""Lists of dictionaries from a snapshot, checked and converted to columns one key at a time."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tracekit.model.records import dataclass
 from tracekit.readers.chrome.values import without_surrogates
 
 MAX_SIZE = 2**50
-"""No allocator holds a pebibyte."""
+"""Size limit in bytes: no allocator holds a pebibyte."""
 
 MAX_US = 2**61 // 1000
 UINT64 = 2**64
 MAX_NAME = 4096
-"""A longer text is kept in part: the longest of real frames have 1,100 characters."""
+"""Most characters kept of a text. The longest real frames have 1,100."""
 
 _CHUNK = 2**16
 
 _FEW_KEYS = 64
-"""So many keys a dictionary are few; the largest of PyTorch has some twenty."""
+"""Average number of keys per dictionary above which duplicates are removed first. PyTorch writes about twenty at most."""
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 NameOf = Callable[[int], str]
-"""What a group of records is called, made when it is asked for: a million names would be made for nothing."""
+"""Function that names a group of records. Called on demand, because most of a million names are never used."""
 
 
 def _installed() -> Any:
-    """The passes over records that are written in C; None where they could not be built."""
+    """Import the record passes written in C; None if they were not built."""
     try:
         return import_module("tracekit.readers.torch_memory._records")
     except ImportError:
@@ -52,7 +52,7 @@ native = _installed()
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one pass over all rows took in: their keys, and by key the integers, things, and lists by content."""
+    """Result of one native pass over all rows: their keys, and by key the integers, objects, and lists by content."""
 
     keys: frozenset[str]
     integers: dict[str, Numbers]
@@ -62,9 +62,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The dictionaries of one kind: those of the group called `name_of(i)` begin at `starts[i]` of `rows`.
+    """Dictionaries of one kind. The group named `name_of(i)` begins at `starts[i]` of `rows`.
 
-    `taken` is what was taken in of them at once (`all_taken`); what is not in it is looked up key by key.
+    `taken` has the result of the native pass (`all_taken`); other keys are looked up one by one.
     """
 
     path: Path
@@ -74,12 +74,12 @@ class Records:
     taken: Taken | None = None
 
     def place(self, row: int) -> str:
-        """Where in the file a row is, as Python would address it."""
+        """Address a row as a Python expression."""
         group = bisect_right(self.starts, row) - 1
         return f"{self.name_of(group)}[{row - self.starts[group]}]"
 
     def lengths(self) -> Ints:
-        """How many rows each group has."""
+        """Count the rows of each group."""
         bounds = np.array([*self.starts, len(self.rows)], np.int64)
         return bounds[1:] - bounds[:-1]
 
@@ -92,18 +92,18 @@ class Numbers:
     missing: Bools
 
     def nullable(self) -> Any:
-        """The column as the tables have it."""
+        """Convert to the nullable array that tables use."""
         return pd.arrays.IntegerArray(self.values, self.missing)
 
 
 def wrong_shape(path: Path, where: str, problem: str) -> TraceFormatError:
-    """The error for a pickle that is no snapshot, or one that its writer or something else spoilt."""
+    """Build the error for a pickle that is not a valid snapshot."""
     hint = "no memory snapshot is written so"
     return TraceFormatError(path, problem, hint, where, code="no-snapshot")
 
 
 def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> Records:
-    """The dictionaries of several lists as one; no more of them than the file can hold at `most`."""
+    """Concatenate lists of dictionaries. Raises `TraceFormatError` if there are more than `most`, or for another type."""
     if set(map(type, lists)) - {list}:
         odd = _first_not(lists, list)
         raise wrong_shape(path, name_of(odd), f"expected a list, found {_kind(lists[odd])}")
@@ -122,14 +122,14 @@ def records(path: Path, name_of: NameOf, lists: Sequence[object], most: int) -> 
 
 
 def _first_not(things: Sequence[object], *kinds: type) -> int:
-    """The place of the first thing that is of none of these types."""
+    """Find the first element whose type is not one of these."""
     return next(place for place, thing in enumerate(things) if type(thing) not in kinds)
 
 
 def all_taken(
     of: Records, integers: Sequence[str], things: Sequence[str], lists: Sequence[str]
 ) -> Records:
-    """The same records with what one pass in C takes in at these keys, where there is one and the rows are as usual."""
+    """Read these keys of the records in one native pass. Returns the records unchanged if the pass is unavailable or fails."""
     if native is None:
         return of
     count = len(of.rows)
@@ -156,13 +156,13 @@ def all_taken(
 
 
 def _things(of: Records, key: str, number: Ints, first: Ints, count: int) -> Things:
-    """So many things that were told apart at a key; `first` has room for one a row."""
+    """Build the distinct objects of a key. `first` has room for one per row."""
     first = first[:count].copy()
     return Things(number, first, [of.rows[row].get(key) for row in first.tolist()])
 
 
 def keys_of(of: Records) -> set[str]:
-    """Every key that any of the dictionaries has."""
+    """List the keys of all dictionaries."""
     if of.taken is not None:
         return set(of.taken.keys)
     keys: set[str] = set()
@@ -170,7 +170,7 @@ def keys_of(of: Records) -> set[str]:
         rows = of.rows[start : start + _CHUNK]
         if sum(map(len, rows)) > _FEW_KEYS * len(
             rows
-        ):  # one with many keys may stand in many places
+        ):  # a dictionary with many keys may be referenced many times
             rows = list({id(row): row for row in rows}.values())
         keys.update(*rows)
     odd = next((key for key in keys if type(key) is not str), "")
@@ -181,7 +181,7 @@ def keys_of(of: Records) -> set[str]:
 
 
 def values(of: Records, key: str) -> list[Any]:
-    """What each dictionary has at a key, None where it has nothing."""
+    """Look up a key in each dictionary; None if absent."""
     try:
         return list(map(itemgetter(key), of.rows))
     except KeyError:
@@ -190,9 +190,10 @@ def values(of: Records, key: str) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Things:
-    """The different objects that rows have at a key, None for nothing: each once, however many rows refer to it.
+    """Distinct objects that rows have at a key, None if absent. Each occurs once, however many rows reference it.
 
-    `number` is that of each row's in `things`, which are in order of appearance; `first` the first row of each.
+    `number` is the index of each row's object in `things`, which are in order of appearance; `first` is the first row of
+    each object.
     """
 
     number: Ints
@@ -201,7 +202,7 @@ class Things:
 
 
 def things_at(of: Records, key: str) -> Things:
-    """The different objects at a key."""
+    """Find the distinct objects at a key."""
     if of.taken is not None and key in of.taken.things:
         return of.taken.things[key]
     if native is not None:
@@ -213,7 +214,7 @@ def things_at(of: Records, key: str) -> Things:
 
 
 def numbered_by(keys: Ints) -> tuple[Ints, Ints]:
-    """(the number of each row's key in order of appearance, the first row of each)."""
+    """Factorize keys in order of appearance: (number of each row, first row of each number)."""
     number, distinct_keys = pd.factorize(keys)
     first = np.empty(len(distinct_keys), np.int64)
     first[number[::-1]] = np.arange(len(keys) - 1, -1, -1)
@@ -221,7 +222,7 @@ def numbered_by(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def check_kinds(of: Records, key: str, recorded: Things, *kinds: type) -> set[type]:
-    """The types that values have; `TraceFormatError` if any is neither of `kinds` nor None."""
+    """Collect the types of the values. Raises `TraceFormatError` for a type other than `kinds` and None."""
     types = set(map(type, recorded.things))
     if types - {*kinds, type(None)}:
         place = _first_not(recorded.things, *kinds, type(None))
@@ -231,7 +232,7 @@ def check_kinds(of: Records, key: str, recorded: Things, *kinds: type) -> set[ty
 
 
 def integers(of: Records, key: str, low: int, high: int) -> Numbers:
-    """The integers at a key, within these bounds; of addresses (`high` 2**64) the signed bit pattern."""
+    """Read integers within bounds. For addresses (`high` 2**64), returns the signed bit pattern."""
     numbers = _small_integers(of, key)
     if numbers is None:
         return _checked_integers(of, key, low, high)
@@ -242,7 +243,7 @@ def integers(of: Records, key: str, low: int, high: int) -> Numbers:
 
 
 def _small_integers(of: Records, key: str) -> Numbers | None:
-    """The integers at a key by the pass in C; None where there is none, or anything but an integer of 64 bits."""
+    """Read integers with the native pass; None if unavailable, or if a value is not a 64-bit integer."""
     if of.taken is not None and key in of.taken.integers:
         return of.taken.integers[key]
     if native is None:
@@ -253,7 +254,7 @@ def _small_integers(of: Records, key: str) -> Numbers | None:
 
 
 def _checked_integers(of: Records, key: str, low: int, high: int) -> Numbers:
-    """The same, whatever is there; `TraceFormatError` for what is no such integer."""
+    """Read integers of any size within bounds. Raises `TraceFormatError` for anything else."""
     recorded = values(of, key)
     rows = np.arange(len(recorded))
     types = check_kinds(of, key, Things(rows, rows, recorded), int)
@@ -276,7 +277,7 @@ def _checked_integers(of: Records, key: str, low: int, high: int) -> Numbers:
 
 
 def required(of: Records, key: str, found: Numbers, what: str) -> Numbers:
-    """The same numbers; `TraceFormatError` where one is missing."""
+    """Raise `TraceFormatError` if a number is missing; else return the numbers."""
     if found.missing.any():
         place = of.place(int(found.missing.argmax()))
         raise wrong_shape(of.path, f"{place}.{key}", f"expected {what}, found nothing")
@@ -284,28 +285,28 @@ def required(of: Records, key: str, found: Numbers, what: str) -> Numbers:
 
 
 def addresses(of: Records, key: str) -> Numbers:
-    """Addresses, or other numbers of 64 bits, signed or not, as int64 bit patterns."""
+    """Read addresses or other 64-bit numbers, signed or not, as int64 bit patterns."""
     return integers(of, key, -(2**63), UINT64)
 
 
 def sizes(of: Records, key: str) -> Numbers:
-    """Numbers of bytes."""
+    """Read numbers of bytes."""
     return integers(of, key, 0, MAX_SIZE)
 
 
 def nanoseconds(of: Records, key: str) -> Numbers:
-    """Times, recorded in µs."""
+    """Read times in µs, converted to ns."""
     micros = integers(of, key, -MAX_US, MAX_US)
     return Numbers(micros.values * 1000, micros.missing)
 
 
 def texts(of: Records, key: str) -> pd.Categorical:
-    """The texts at a key, dictionary-encoded; <NA> where there is none."""
+    """Read texts as a categorical; <NA> if absent."""
     return encoded(distinct(of, key))
 
 
 def distinct(of: Records, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """(the index of each row's text, -1 where there is none; the texts), in the order of first use."""
+    """Find (text index of each row, -1 if absent; the texts), in order of first use."""
     recorded = things_at(of, key)
     try:
         seen = dict.fromkeys(recorded.things)
@@ -319,7 +320,7 @@ def distinct(of: Records, key: str) -> tuple[npt.NDArray[np.int32], list[str]]:
 
 
 def _codes(recorded: Things, keys: Iterable[Any], seen: Iterable[Any]) -> npt.NDArray[np.int32]:
-    """The place of each row's key among those seen, -1 where it is None; `keys` are those of the things."""
+    """Find the index of each row's key among those seen, -1 for None. `keys` are those of the things."""
     place: dict[Any, int] = _numbered(seen)
     place[None] = -1
     codes = np.fromiter(map(place.__getitem__, keys), np.int32, len(recorded.things))
@@ -327,17 +328,17 @@ def _codes(recorded: Things, keys: Iterable[Any], seen: Iterable[Any]) -> npt.ND
 
 
 def _numbered(things: Iterable[Any]) -> dict[Any, int]:
-    """The place of each of these different things."""
+    """Map each element to its position."""
     return dict(zip(things, count(), strict=False))
 
 
 def is_none(recorded: Sequence[object]) -> Bools:
-    """Which of the values are None."""
+    """Mark the None values."""
     return np.fromiter((value is None for value in recorded), np.bool_, len(recorded))
 
 
 def encoded(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categorical:
-    """A categorical of these codes and texts, which become writable and, where two become one, united."""
+    """Build a categorical from (codes, texts). Texts are normalized, and equal ones merged."""
     codes, names = column
     plain = list(map(kept_text, names))
     if len(set(plain)) < len(plain):
@@ -348,12 +349,12 @@ def encoded(column: tuple[npt.NDArray[np.int32], Iterable[str]]) -> pd.Categoric
 
 
 def kept_text(text: str) -> str:
-    """A text as the tables have it: bounded, and without lone surrogates."""
+    """Limit a text's length and replace lone surrogates."""
     return bounded(without_surrogates(text), MAX_NAME)
 
 
 def pools(of: Records, key: str) -> pd.Categorical:
-    """The pools at a key, pairs of integers, as `0,0`."""
+    """Read memory pools, pairs of integers, as texts such as `0,0`."""
     recorded = things_at(of, key)
     types = check_kinds(of, key, recorded, tuple, list)
     pairs = recorded.things
@@ -385,11 +386,11 @@ _KINDS: dict[type, str] = {
 
 
 def _kind(value: object) -> str:
-    """What a value is, in words."""
+    """Name the type of a value."""
     return _KINDS.get(type(value), type(value).__name__)
 
 
 def _meaning(high: int) -> str:
-    """What the integers below this bound are."""
+    """Describe the integers below this bound."""
     meanings = {MAX_SIZE: "a number of bytes", UINT64: "an integer of 64 bits"}
     return meanings.get(high, "a time in µs")

@@ -1,8 +1,8 @@
-"""Memory snapshots that were written as JSON: bytes to the same objects that a pickle of them gives.
+"""Loading of memory snapshots saved as JSON into the same objects that a pickle gives.
 
-JSON names no code; what is left to guard against are depth, numbers without end, and many small objects of
-few bytes. It shares nothing either: a stack of 32 frames is written again for each action, so equal frames are
-made one object as they are read, by which stacks are told apart as those of pickles are.
+JSON cannot name code. The remaining risks are depth, huge numbers, and many small objects from few bytes. JSON also
+repeats shared objects: a stack of 32 frames is written again for each action. Equal frames are therefore merged while
+reading, because stacks are compared by object identity.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracekit.model.errors import refused
 from tracekit.readers.torch_memory.opcodes import has_too_many, not_loaded
 
 MAX_BYTES = 2**29
-"""Largest JSON that is read, in some five times its size of memory: a pickle of the same is far smaller."""
+"""Largest JSON that is read, using about five times its size in memory. A pickle of the same is far smaller."""
 
 _FRAME = frozenset({"name", "filename", "line"})
 
@@ -30,16 +30,16 @@ _OF_TRACES = re.compile(rb'"(?:traceEvents|ph)"\s*:')
 
 
 def is_snapshot(head: bytes) -> bool:
-    """Whether text begins like a memory snapshot, or like the list of its segments alone, as JSON."""
+    """Check whether text begins like a JSON memory snapshot, or like the list of its segments alone."""
     if _FIRST_KEY.match(head) is None and _SEGMENTS.match(head) is None:
         return False
     return _OWN_KEY.search(head) is not None and _OF_TRACES.search(head) is None
 
 
 def loaded(data: bytes, path: Path) -> tuple[Any, int]:
-    """(the object that a JSON text stands for, how many dictionaries it can hold); else `TraceFormatError`.
+    """Parse a JSON snapshot: (object, most dictionaries that it can hold). Raises `TraceFormatError`.
 
-    Of equal keys of one object the last one counts, as in a pickle.
+    If an object repeats a key, the last one counts, as in a pickle.
     """
     if len(data) > MAX_BYTES:
         problem = f"JSON of {len(data):,} bytes: over {MAX_BYTES:,}"
@@ -54,11 +54,11 @@ def loaded(data: bytes, path: Path) -> tuple[Any, int]:
     frames: dict[tuple[str, str, int], dict[str, Any]] = {}
 
     def shared(made: dict[str, Any]) -> dict[str, Any]:
-        """The object, or for a frame the first one equal to it."""
+        """Return the object, or for a frame the first one equal to it."""
         if made.keys() != _FRAME:
             return made
         name, file, line = key = made["name"], made["filename"], made["line"]
-        # Of 64 bits, so that no numbers can be chosen that all have one hash.
+        # Limited to 64 bits, so numbers cannot be chosen to collide.
         if type(name) is type(file) is str and type(line) is int and -(2**63) <= line < 2**63:
             return frames.setdefault(key, made)
         return made
@@ -82,5 +82,5 @@ def loaded(data: bytes, path: Path) -> tuple[Any, int]:
 
 
 def _refuse(word: str) -> NoReturn:
-    """Nothing: NaN and Infinity are no JSON, and nothing in a snapshot is either."""
+    """Raise `ValueError`: NaN and Infinity are not valid JSON, and no snapshot has them."""
     raise ValueError(f"{word} is no number of a snapshot")

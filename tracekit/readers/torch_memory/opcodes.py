@@ -1,8 +1,8 @@
-"""Whether a pickle holds nothing but what a memory snapshot is made of, told before any of it is loaded.
+"""Validation of a pickle before loading: accepts only what a memory snapshot consists of.
 
-Loading runs an instruction a byte or so. A snapshot needs 26 of the 68 there are: dictionaries, lists,
-texts, numbers, and pairs of small integers. None of them can name code; what is left is kept from being
-used against the loader: declared lengths, memo places, tuples that nest, integers that collide as keys.
+Loading runs about one instruction per byte. A snapshot needs 26 of the 68 instructions: dictionaries, lists, texts,
+numbers, and pairs of small integers. None of them can name code. The remaining ways to attack the loader are blocked
+too: declared lengths, memo indices, nested tuples, and integers that collide as keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROTOCOLS = (2, 3, 4, 5)
 
 
 def _installed() -> Any:
-    """The scan that is written in C; None where it could not be built."""
+    """Import the scan written in C; None if it was not built."""
     try:
         return import_module("tracekit.readers.torch_memory._harmless")
     except ImportError:
@@ -36,39 +36,39 @@ _NO_SNAPSHOT = "no snapshot needs it, so it was not loaded; it may be harmful"
 _DAMAGED = "the file is cut off or damaged: copy it again"
 
 _PER_CONTAINER, _PER_DICT, _FREE_CONTAINERS = 8, 16, 4096
-"""A snapshot has at most one dictionary or list, and one dictionary, in so many bytes; and so many beside that.
+"""Bytes per container (dictionary or list), bytes per dictionary, and containers allowed in addition.
 
-In memory the smallest dictionary takes 250 bytes with its row; the smallest real one is 23 bytes of a pickle.
+In memory the smallest dictionary takes 250 bytes with its row; the smallest real one takes 23 bytes of a pickle.
 """
 
 
 _AT_ONCE = 2**18
-"""So many bytes are compared at once: they stay in the processor's cache."""
+"""Bytes compared at once; they fit in the CPU cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """How much a pickle can hold: no more dictionaries than `dicts`, in `size_bytes` of it."""
+    """Capacity of a pickle: at most `dicts` dictionaries in `size_bytes`."""
 
     dicts: int
     size_bytes: int
 
 
 def _with_length(prefix: bytes, lengths: range) -> bytes:
-    """A pattern of texts or numbers behind a byte that gives their length."""
+    """Build a pattern of texts or numbers after a length byte."""
     cases = [re.escape(bytes([n])) + (b".{%d}" % n if n else b"") for n in lengths]
     return prefix + b"(?:" + b"|".join(cases) + b")"
 
 
 def _tokens(low_bytes: int) -> re.Pattern[bytes]:
-    """The pattern of the longest run of harmless instructions; memo places have up to `low_bytes` bytes.
+    """Build the pattern of the longest run of harmless instructions; memo indices have up to `low_bytes` bytes.
 
-    A pair (TUPLE2) is taken only right after two integers of 32 bits: so tuples cannot nest, which would
-    overflow the stack when hashed, nor be chosen to collide. Integers have 64 bits for the same reason.
+    A pair (TUPLE2) is accepted only after two 32-bit integers. Tuples therefore cannot nest, which would overflow
+    the stack when hashed, nor be chosen to collide. Integers are limited to 64 bits for the same reason.
     """
     small = rb"(?:K.|M..|J.{4})"
     place = b"r" + b"." * low_bytes + rb"\x00" * (4 - low_bytes)
-    parts = (  # most frequent ones first, and what comes in runs as a run: that halves the time
+    parts = (  # most frequent first, and repeated instructions as runs: halves the time
         rb"j....(?:j....)*+",  # LONG_BINGET
         rb"h.(?:h.)*+",  # BINGET
         rb"[\x94}\](eusaN\x88\x89]++",  # MEMOIZE, EMPTY_DICT, EMPTY_LIST, MARK; APPEND(S), SETITEM(S), NONE, booleans
@@ -84,7 +84,7 @@ def _tokens(low_bytes: int) -> re.Pattern[bytes]:
 
 
 def _skipping(place_bytes: int) -> Callable[[bytes, int], int]:
-    """A function of a pickle and an offset that tells where the longest run of harmless instructions there ends."""
+    """Build a function of a pickle and an offset that finds the end of the longest run of harmless instructions."""
     if native is not None:
         return lambda data, offset: int(native.harmless_until(data, offset, place_bytes))
     pattern = _tokens(place_bytes)
@@ -98,7 +98,7 @@ def _skipping(place_bytes: int) -> Callable[[bytes, int], int]:
 
 
 def check(data: bytes, path: Path) -> Census:
-    """How much the pickle can hold; `TraceFormatError` names the instruction and the byte that forbid it."""
+    """Validate a pickle and count its dictionaries. Raises `TraceFormatError` with the forbidden instruction and its byte."""
     size = len(data)
     if size < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
         raise TraceFormatError(
@@ -108,7 +108,7 @@ def check(data: bytes, path: Path) -> Census:
             "byte 0",
             code="no-snapshot",
         )
-    # So that no place lies beyond the length of the file: the loader makes room for every place below.
+    # Limits memo indices to the length of the file, because the loader allocates all indices below.
     skip = _skipping(min((size.bit_length() - 1) // 8, 3))
     offset = 2
     while True:
@@ -126,7 +126,7 @@ def check(data: bytes, path: Path) -> Census:
 
 
 def _count(data: bytes, code: bytes) -> int:
-    """How often a byte occurs, in a quarter of the time of `bytes.count`, which looks for each by itself."""
+    """Count a byte, four times faster than `bytes.count`, which searches for each occurrence."""
     count, code_number = 0, code[0]
     for start in range(0, len(data), _AT_ONCE):
         some = np.frombuffer(data, np.uint8, min(_AT_ONCE, len(data) - start), start)
@@ -135,7 +135,7 @@ def _count(data: bytes, code: bytes) -> int:
 
 
 def has_too_many(size: int, dicts: int, lists: int) -> bool:
-    """Whether a file of so many bytes has more dictionaries and lists than a snapshot of that size."""
+    """Check whether a file of this size has more dictionaries and lists than any snapshot."""
     max_containers, most_dicts = size // _PER_CONTAINER, size // _PER_DICT
     return (
         dicts + lists > max_containers + _FREE_CONTAINERS or dicts > most_dicts + _FREE_CONTAINERS
@@ -143,7 +143,7 @@ def has_too_many(size: int, dicts: int, lists: int) -> bool:
 
 
 def _long_token(data: bytes, at: int, code: bytes, path: Path) -> int:
-    """Where the instruction at `at`, which gives a length or place of its own, ends."""
+    """Find the end of the instruction at `at`, which has its own length or memo index."""
     size = len(data)
     if code == b"\x95" and at + 9 <= size:  # FRAME
         if int.from_bytes(data[at + 1 : at + 9], "little") <= size - at - 9:
@@ -163,7 +163,7 @@ def _long_token(data: bytes, at: int, code: bytes, path: Path) -> int:
 
 
 def _refusal(data: bytes, at: int, code: bytes, path: Path) -> TraceFormatError:
-    """Why the scan ends at `at`: the end of the file, an instruction cut off, or a forbidden one."""
+    """Build the error for where the scan stopped: end of file, a cut instruction, or a forbidden one."""
     if not code:
         return _damaged(path, f"the pickle ends at byte {at:,} without STOP", at)
     name = _name(code)
@@ -193,11 +193,11 @@ _LENGTHS = {
 }
 _COUNTED = (b"\x8a", b"\x8c")
 _LENGTHS |= dict.fromkeys(_COUNTED, 2)
-"""How long the instructions are that a file may end within."""
+"""Fixed length in bytes of instructions that the end of the file may cut."""
 
 
 def _is_cut(data: bytes, at: int, code: bytes) -> bool:
-    """Whether the file ends before the instruction does."""
+    """Check whether the file ends inside the instruction."""
     length = _LENGTHS[code]
     if code in _COUNTED and at + 1 < len(data):
         length += data[at + 1]
@@ -205,25 +205,25 @@ def _is_cut(data: bytes, at: int, code: bytes) -> bool:
 
 
 def _cut_off(path: Path, at: int, code: bytes) -> TraceFormatError:
-    """The error for an instruction that is longer than what is left of the file."""
+    """Build the error for an instruction that exceeds the rest of the file."""
     problem = f"instruction {_name(code)} at byte {at:,} goes beyond the end of the file"
     return _damaged(path, problem, at)
 
 
 def _no_snapshot(path: Path, problem: str, offset: int) -> TraceFormatError:
-    """The error for an instruction that no snapshot has."""
+    """Build the error for an instruction that snapshots never use."""
     reason = Reason("no-snapshot", problem, Data(offset=offset))
     return refused(path, reason, _NO_SNAPSHOT, f"byte {offset}")
 
 
 def _damaged(path: Path, problem: str, offset: int) -> TraceFormatError:
-    """The error for a pickle that ends too early."""
+    """Build the error for a pickle that ends too early."""
     data = Data(offset=offset)
     return TraceFormatError(path, problem, _DAMAGED, f"byte {offset}", code="cut-pickle", data=data)
 
 
 def not_loaded(path: Path, problem: str) -> TraceFormatError:
-    """The error for more dictionaries and lists than a snapshot has."""
+    """Build the error for more dictionaries and lists than a snapshot can have."""
     hint = "it was not loaded: it may be harmful"
     return TraceFormatError(path, problem, hint, "shape", code="too-many")
 
@@ -237,7 +237,7 @@ def _check_rest(data: bytes, at: int, path: Path) -> None:
 
 
 def _name(code: bytes) -> str:
-    """What the instruction is called."""
+    """Look up the name of an instruction."""
     from pickletools import opcodes
 
     names = (op.name for op in opcodes if op.code.encode("latin-1") == code)

@@ -1,4 +1,4 @@
-"""The stacks of a snapshot, by content: which one each record has, and the table of their frames."""
+"""Stacks of a snapshot, deduplicated by content, and the table of their frames."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from tracekit.readers.torch_memory.columns import (
 )
 
 MAX_FRAMES = 4_000_000
-"""Most frames of all different stacks together; real snapshots have tens of thousands."""
+"""Most frames of all distinct stacks; real snapshots have tens of thousands."""
 
 _KEYS = frozenset({"name", "filename", "line"})
 _FX_KEY = "fx_"
-"""How the keys begin that `_dump_snapshot(augment_with_fx_traces=True)` adds to frames."""
+"""Prefix of the keys that `_dump_snapshot(augment_with_fx_traces=True)` adds to frames."""
 
 _MOST_KEYS, _LONGEST_KEY = 20, 100
-"""How many different keys that are not understood are counted one by one, and how much of each is kept."""
+"""Most distinct unknown keys counted separately, and the characters kept of each."""
 
 _DIGEST_BYTES = 8
 
 _ID_BYTES = np.dtype(object).itemsize
 _AT_ONCE = 10_000
-"""Lists whose frames are looked at together."""
+"""Number of lists whose frames are processed at once."""
 
 Frame = tuple[str | None, str | None, int | None]
 Codes = npt.NDArray[np.int32]
@@ -52,10 +52,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Stacks:
-    """The different stacks so far, as codes of frames, by the hash of their content; what was not understood.
+    """Distinct stacks so far, as frame codes by content hash, and counts of unknown keys.
 
-    A file may refer to one long text, one frame or one list of frames as often as it has room for two bytes:
-    each is looked at, kept and counted once, whatever refers to it.
+    A file can reference one long text, frame or list of frames for two bytes per reference. Each is therefore processed,
+    stored and counted once, however often it is referenced.
     """
 
     path: Path
@@ -70,8 +70,8 @@ class Stacks:
 
 
 def stack_column(stacks: Stacks, of: Records, key: str) -> Numbers:
-    """The hash of each row's stack, which is added to `stacks`; missing where none was recorded."""
-    # The two actions of a free share one list, an allocation and its block another.
+    """Hash each row's stack and add new stacks to `stacks`; missing if not recorded."""
+    # The two actions of a free share one list, and so do an allocation and its block.
     taken = of.taken.lists.get(key) if of.taken is not None else None
     recorded = taken or things_at(of, key)
     kinds = check_kinds(of, key, recorded, list)
@@ -86,7 +86,7 @@ def stack_column(stacks: Stacks, of: Records, key: str) -> Numbers:
 
 
 def frames_table(stacks: Stacks) -> pd.DataFrame:
-    """The frames of every stack found: the table `stacks`."""
+    """Build the table `stacks`: the frames of every stack."""
     table = TABLES["stacks"]
     lengths = np.fromiter(map(len, stacks.frame_codes.values()), np.int32, len(stacks.frame_codes))
     if not lengths.any():
@@ -107,13 +107,13 @@ def frames_table(stacks: Stacks) -> pd.DataFrame:
 
 
 def _hashes(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
-    """The hash of the content of each list, 0 for None; stacks that are new are added."""
+    """Hash the content of each list, 0 for None. Adds new stacks."""
     number, first = _alike(lists)
     return _each_hash(stacks, [lists[row] for row in first.tolist()], where)[number]
 
 
 def _each_hash(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.int64]:
-    """The same for lists that hold different objects each."""
+    """Hash lists that are already distinct. Adds new stacks."""
     hashes = np.zeros(len(lists), np.int64)
     for place, frames in enumerate(lists):
         if frames is not None:
@@ -122,7 +122,7 @@ def _each_hash(stacks: Stacks, lists: list[Any], where: str) -> npt.NDArray[np.i
 
 
 def _alike(lists: list[Any]) -> tuple[Ints, Ints]:
-    """(for each list the number of those that hold the same objects, in order of appearance; the first of each)."""
+    """Group lists of the same objects: (group number of each list in order of appearance, first list of each group)."""
     if native is not None:
         number, first = np.empty(len(lists), np.int64), np.empty(len(lists), np.int64)
         return number, first[: native.alike(lists, number, first)]
@@ -135,14 +135,14 @@ def _alike(lists: list[Any]) -> tuple[Ints, Ints]:
 
 
 def _identities(lists: Sequence[Any]) -> list[bytes | None]:
-    """What tells each list by the objects in it; None for None.
+    """Identify each list by the objects in it; None for None.
 
-    Frames are shared objects: lists of the same ones are told apart faster than by content.
+    Frames are shared objects, so comparing their identities is faster than comparing content.
     """
     lengths = [-1 if frames is None else len(frames) for frames in lists]
     frames_of_all = chain.from_iterable(filter(None, lists))
     filled = np.maximum(lengths, 0)
-    # An array of objects holds where they lie in memory, which is what `id` tells.
+    # An array of objects stores their addresses, which is what `id` returns.
     data = np.fromiter(frames_of_all, object, int(filled.sum())).tobytes()
     ends = (_ID_BYTES * np.cumsum(filled)).tolist()
     return [
@@ -152,7 +152,7 @@ def _identities(lists: Sequence[Any]) -> list[bytes | None]:
 
 
 def _hash(stacks: Stacks, frames: list[Any], where: str) -> int:
-    """The hash of a stack's content, which is kept with the codes of its frames if it is new."""
+    """Hash a stack's content. Stores the frame codes of a new stack."""
     code_of = stacks.codes
     for frame in frames:
         if id(frame) not in code_of:
@@ -170,7 +170,7 @@ def _hash(stacks: Stacks, frames: list[Any], where: str) -> int:
 
 
 def _code(stacks: Stacks, frame: Frame) -> int:
-    """The code of a frame by its content; a new one is added with its digest."""
+    """Look up the code of a frame by content. Adds a new frame with its digest."""
     code = stacks.frames.setdefault(frame, len(stacks.frames))
     if code == len(stacks.digests):
         digest = blake2b(repr(frame).encode(), digest_size=_DIGEST_BYTES).digest()
@@ -179,7 +179,7 @@ def _code(stacks: Stacks, frame: Frame) -> int:
 
 
 def _frame(stacks: Stacks, frame: Any, where: str) -> Frame:
-    """(name, file, line) of one frame; a text alone is its name."""
+    """Parse one frame: (name, file, line). A plain text is a name."""
     if type(frame) is str:
         return _text(stacks, frame), None, None
     if type(frame) is not dict:
@@ -200,14 +200,14 @@ def _frame(stacks: Stacks, frame: Any, where: str) -> Frame:
 
 
 def _count_key(unknown: Counter[str], key: str) -> None:
-    """Nothing; a key that is not understood is counted, by name while there are few."""
+    """Count an unknown key, by name while there are few distinct ones."""
     place = f"frames[].{key}"
     few = len(unknown) < _MOST_KEYS or place in unknown
     unknown[place if few else "frames[].* (other keys)"] += 1
 
 
 def _text(stacks: Stacks, text: str | None) -> str | None:
-    """The text as it is kept: the same object for equal ones."""
+    """Normalize a text; equal texts become the same object."""
     if text is None:
         return None
     if text not in stacks.texts:
@@ -216,7 +216,7 @@ def _text(stacks: Stacks, text: str | None) -> str | None:
 
 
 def _texts(of_frames: Sequence[str | None], code: Codes) -> pd.Categorical:
-    """The texts of a stack's frames, of which each has the text of its code; in the order of first use."""
+    """Build the text column of frames from codes. Categories are in order of first use."""
     texts = dict.fromkeys(of_frames)
     texts.pop(None, None)
     place: dict[str | None, int] = {text: i for i, text in enumerate(texts)}

@@ -1,4 +1,4 @@
-"""The objects of a memory snapshot, checked key by key, as the tables that `schema/snapshots.py` declares."""
+"""Conversion of a memory snapshot's objects, checked key by key, to the tables declared in `model/tables/snapshots.py`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tracekit.readers.torch_memory.columns import (
 from tracekit.readers.torch_memory.stacks import Stacks, frames_table, stack_column
 
 USER_DEFINED = "user_defined"
-"""The action by which torch 2.4 recorded annotations, as the name of a frame."""
+"""Action by which torch 2.4 recorded annotations; the annotation is the name of a frame."""
 
 _TOP = frozenset(
     (
@@ -81,21 +81,21 @@ _STATE_OF = {
 _STAGE_OF = {"START": "start", "END": "end"}
 _MOST_DEVICES = 1024
 _MOST_COUNTED = 20
-"""How many different keys or words that are not understood are counted one by one."""
+"""Most distinct unknown keys or words counted separately."""
 _LONGEST = 100
-"""How much is kept of a key that is not understood."""
+"""Most characters kept of an unknown key."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """The tables of one snapshot, and what was met that is not understood, by place and name."""
+    """Tables of one snapshot, and counts of unknown elements by place and name."""
 
     tables: dict[str, pd.DataFrame] = field(default_factory=dict[str, pd.DataFrame])
     unknown: Counter[str] = field(default_factory=Counter[str])
 
 
 def contents(root: object, path: Path, most: int) -> Contents:
-    """The tables of a snapshot of at most so many dictionaries; `TraceFormatError` says which part is none."""
+    """Build the tables of a snapshot with at most `most` dictionaries. Raises `TraceFormatError` for an invalid part."""
     top = {"segments": root} if type(root) is list else root
     if type(top) is not dict or not ({"segments", "device_traces", *_HOST} & top.keys()):
         raise wrong_shape(path, "top", "no dictionary with segments or device_traces")
@@ -119,7 +119,7 @@ _HOST = ("host_segments", "host_traces")
 
 
 def _count_unknown(made: Contents, place: str, of: Records, known: frozenset[str]) -> set[str]:
-    """Every key that the records have; those that are not known are counted."""
+    """List all keys of the records. Counts the unknown ones."""
     keys = keys_of(of)
     odd = sorted(keys - known)
     for key in odd[:_MOST_COUNTED]:
@@ -135,7 +135,7 @@ def _count_words(
     column: tuple[npt.NDArray[np.int32], list[str]],
     known: Container[str],
 ) -> None:
-    """Nothing; the rows whose text is not of the known ones are counted."""
+    """Count the rows whose text is not a known word."""
     codes, names = column
     odd = [code for code, name in enumerate(names) if name not in known]
     if not odd:
@@ -151,7 +151,7 @@ def _count_words(
 def _traces(
     top: Mapping[str, Any], path: Path, most: int
 ) -> tuple[Records, Ints, npt.NDArray[np.bool_]] | None:
-    """(the history of every device and of the host, device of each group, which are the host's)."""
+    """Collect the histories of all devices and the host: (entries, device of each group, whether it is the host's)."""
     names: list[str] = []
     groups: list[object] = []
     device: list[int] = []
@@ -183,7 +183,7 @@ def _allocations(
     host: npt.NDArray[np.bool_],
     ranges: list[pd.DataFrame],
 ) -> None:
-    """The table `allocations`; what torch 2.4 recorded as actions of the user goes to `ranges`."""
+    """Build the table `allocations`. User-defined actions of torch 2.4 are annotations and go to `ranges`."""
     entries = all_taken(entries, _INTEGERS, _THINGS, _LISTS)
     group = np.repeat(np.arange(len(device)), entries.lengths())
     codes, names = distinct(entries, "action")
@@ -210,10 +210,10 @@ def _allocations(
 _INTEGERS = ("time_us", "addr", "size", "device_free", "stream")
 _THINGS = ("action", "pool_id", "compile_context", "user_metadata", "category")
 _LISTS = ("frames", "forward_frames")
-"""Keys of the history whose values are taken in by one pass over it."""
+"""Keys of the history that a single native pass reads."""
 
 _Plan = tuple[tuple[str, str, Callable[[Records, str], Any]], ...]
-"""Columns: the name, the key that it is made of, and how."""
+"""Columns to build: name, source key, and converter."""
 
 _OF_ENTRIES: _Plan = (
     ("ts_ns", "time_us", nanoseconds),
@@ -226,7 +226,7 @@ _OF_ENTRIES: _Plan = (
 
 
 def _described(stacks: Stacks, of: Records, keys: set[str]) -> dict[str, Any]:
-    """The columns that actions and blocks share: who asked for it, and what for."""
+    """Build the columns that actions and blocks share: stacks and context."""
     stack = partial(stack_column, stacks)
     plan: _Plan = (
         ("stack", "frames", stack),
@@ -239,7 +239,7 @@ def _described(stacks: Stacks, of: Records, keys: set[str]) -> dict[str, Any]:
 
 
 def _columns(of: Records, keys: set[str], plan: _Plan) -> dict[str, Any]:
-    """The columns of a plan whose key any record has."""
+    """Build the columns whose key any record has."""
     columns: dict[str, Any] = {}
     for name, key, make in plan:
         if key in keys:
@@ -251,7 +251,7 @@ def _columns(of: Records, keys: set[str], plan: _Plan) -> dict[str, Any]:
 def _segments(
     made: Contents, stacks: Stacks, top: Mapping[str, Any], path: Path, most: int
 ) -> None:
-    """The tables `memory_segments` and `blocks`, where they were recorded."""
+    """Build the tables `memory_segments` and `blocks`, if recorded."""
     names = [key for key in ("segments", "host_segments") if key in top]
     if not names:
         return
@@ -287,7 +287,7 @@ def _segments(
 def _blocks(
     made: Contents, stacks: Stacks, of: Records, outer: dict[str, Any], start: Numbers
 ) -> None:
-    """The table `blocks`; `start` is the address of each block's segment."""
+    """Build the table `blocks`. `start` is the segment address of each block."""
     keys = _count_unknown(made, "segments[].blocks[].", of, _BLOCK)
     codes, names = distinct(of, "state")
     _count_words(made, "state", (codes, names), _STATE_OF)
@@ -306,7 +306,7 @@ def _blocks(
         "state": _coded(codes, [_STATE_OF.get(name, "other") for name in names], STATES),
         **_described(stacks, of, keys),
     }
-    if "history" in keys:  # torch 2.0: who had it, the last one first
+    if "history" in keys:  # torch 2.0: the owners of the block, latest first
         last = _last_of_history(of, "history")
         _count_unknown(made, "segments[].blocks[].history[].", last, _HISTORY)
         columns.setdefault("stack", stack_column(stacks, last, "frames").nullable())
@@ -315,7 +315,7 @@ def _blocks(
 
 
 def _last_of_history(of: Records, key: str) -> Records:
-    """The first entry of each row's list; an empty record where there is none."""
+    """Take the first entry of each row's list; an empty record if there is none."""
     lists = values(of, key)
     rows: list[Any] = []
     for row, each in enumerate(lists):
@@ -328,7 +328,7 @@ def _last_of_history(of: Records, key: str) -> Records:
 def _annotations(
     made: Contents, top: Mapping[str, Any], path: Path, most: int
 ) -> list[pd.DataFrame]:
-    """The table of `external_annotations` in a list; an empty list where none were recorded."""
+    """Build the annotations table from `external_annotations`, in a list; empty if not recorded."""
     if top.get("external_annotations") is None:
         return []
     entries = records(
@@ -349,7 +349,7 @@ _STAGES = ("start", "end", "other")
 
 
 def _user_ranges(of: Records, is_range: npt.NDArray[np.bool_], device: Ints) -> pd.DataFrame:
-    """The annotations among the actions of torch 2.4: the frame's name says START or END, its file what of."""
+    """Build the annotations from torch 2.4's actions: the frame's name is START or END, its file the annotation."""
     rows = list(compress(of.rows, is_range))
     first: list[Any] = []
     for place, row in zip(np.flatnonzero(is_range).tolist(), rows, strict=True):
@@ -371,7 +371,7 @@ def _user_ranges(of: Records, is_range: npt.NDArray[np.bool_], device: Ints) -> 
 
 
 def _without(of: Records, is_removed: npt.NDArray[np.bool_]) -> Records:
-    """The records that are not these."""
+    """Drop the marked records."""
     before: Ints = np.cumsum(is_removed) - is_removed
     starts = np.array([*of.starts, len(of.rows)], np.int64)
     gone = np.append(before, np.count_nonzero(is_removed))[starts]
@@ -382,7 +382,7 @@ def _without(of: Records, is_removed: npt.NDArray[np.bool_]) -> Records:
 
 
 def _truths(of: Records, key: str) -> Numbers:
-    """Truth values as 1 and 0, missing where none was recorded."""
+    """Read booleans as 1 and 0, missing if not recorded."""
     recorded = values(of, key)
     for row, value in enumerate(recorded):
         if type(value) not in (bool, type(None)):
@@ -403,11 +403,11 @@ _OF_SEGMENTS: _Plan = (
 
 
 def _coded(codes: npt.NDArray[np.int32], names: Iterable[str], closed: tuple[str, ...]) -> Any:
-    """A categorical of a closed set, from codes of names of it; no name is `other`."""
+    """Build a categorical with fixed categories from codes of `names`. Missing names become `other`."""
     place = np.array([*(closed.index(name) for name in names), closed.index("other")], np.int8)
     return _closed(place[codes], closed)
 
 
 def _closed(codes: npt.NDArray[np.int8], closed: tuple[str, ...]) -> pd.Categorical:
-    """A categorical of a closed set."""
+    """Build a categorical with fixed categories."""
     return encoded((codes.astype(np.int32), closed))

@@ -1,12 +1,11 @@
-"""Memory timelines of torch.profiler (`export_memory_timeline`): what tensors of each category held, when.
+"""Reader of torch.profiler's memory timelines (`export_memory_timeline`): memory of each category over time.
 
-Two forms, both JSON, with or without gzip. `.json`: `[times in µs, levels]`, for each time a row of nine
-levels, the first of them always 0, the others by category. `.raw.json.gz`: `[ns, action, ±bytes, category]` for
-each change; action 1 is a tensor from before the recording, at time -1. Which device is asked of torch and not
-written down. Sizes are what the allocator told the profiler (that of CUDA tells blocks, rounded up); those of
-tensors that it saw neither allocated nor freed follow from their shapes.
+Two forms exist, both JSON, optionally gzipped. `.json`: `[times in µs, levels]`, with a row of nine levels per time; the
+first is always 0, the others are categories. `.raw.json.gz`: `[ns, action, ±bytes, category]` per change; action 1 is a
+tensor from before the recording, at time -1. The device is not recorded. Sizes are those that the allocator reported to
+the profiler (CUDA reports blocks, rounded up); tensors without a recorded allocation or free have sizes from their shapes.
 
-Reading ends at the first byte that does not belong: what stands before it is right, as no level needs a later row.
+Reading ends at the first invalid byte. Everything before it is valid, because no level depends on later rows.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ from tracekit.readers.torch_memory.array_text import (
 )
 
 MAX_CHANGES = 2**22
-"""Most times, and most changes, that are kept of one file: the first ones, in some 450 MB of memory."""
+"""Most times, and most changes, kept per file: the first ones, in about 450 MB of memory."""
 
 MAX_BYTES, MAX_NS = 2**50, 2**62
-"""No device holds a pebibyte, and no clock counts so far: numbers from there on are damage."""
+"""Limits: no device holds a pebibyte, and no clock reaches 2**62 ns. Larger numbers are damage."""
 
 _EARLIEST_US = 10**14
-"""Times of a file that is claimed before the last of them is seen: from 1973 on."""
+"""Earliest plausible time (1973), for files whose list of times exceeds the sniffed head."""
 
 _BEFORE = -1
-"""The time of what was there before the recording."""
+"""Time of tensors from before the recording."""
 
 _CHANGE_NUMBERS = COMMA.join((INTEGER, rb"[0-9]", INTEGER, rb"[0-9]{1,2}+"))
 _CHANGE = rb"\[" + SPACE + _CHANGE_NUMBERS + SPACE + rb"\]"
@@ -62,7 +61,7 @@ _CLOSE = re.compile(SPACE + rb"\]")
 _END = re.compile(SPACE + rb"\]" + SPACE + rb"\Z")
 _NO_CHANGE = re.compile(_OPEN.pattern + rb"\]" + SPACE + rb"\Z")
 _FIRST_CHANGE = re.compile(_OPEN.pattern + _CHANGE + rb"(?!" + COMMA + rb"\[" + SPACE + rb"[\[\]])")
-"""A change, and not four times that levels follow."""
+"""A change, but not four times that levels follow."""
 
 _KNOWN_ACTION = rb"(?:-1" + COMMA + rb"1|[1-9][0-9]{17,18}+" + COMMA + rb"[2-4])"
 _KNOWN_NUMBERS = COMMA.join((_KNOWN_ACTION, rb"-?[0-9]{1,15}+", rb"[0-7]"))
@@ -71,7 +70,7 @@ _TIMES = re.compile(_OPEN_TIMES.pattern + rb"((?:" + INTEGER + COMMA + rb")*+)" 
 _FIRST_LEVELS = re.compile(_TO_LEVELS.pattern + rb"(?:" + _LEVELS + rb"|\]" + SPACE + rb"\])")
 
 _CUT = re.compile(rb"[], \t\n\r]*+\[{0,2}[-0-9, \t\n\r]*+\Z")
-"""What may be left of a file that was cut off: an item that is not closed."""
+"""Possible rest of a truncated file: an unclosed item."""
 
 _LOSSES = {
     "truncated": "the file ends within the timeline; everything whole before that was read",
@@ -82,7 +81,7 @@ _LOSSES = {
 
 
 def sniff(head: bytes) -> bool:
-    """Whether text begins like a memory timeline: by the shape of its numbers, as nothing in it has a name."""
+    """Check whether text begins like a memory timeline. Nothing in it has a name, so only the numbers' shape decides."""
     if _FIRST_CHANGE.match(head):
         return _KNOWN_CHANGE.match(head) is not None
     times_match = _TIMES.match(head)
@@ -90,14 +89,14 @@ def sniff(head: bytes) -> bool:
         return False
     if _CLOSE.match(head, times_match.end()):
         return _FIRST_LEVELS.match(head, times_match.end()) is not None
-    times = integers(times_match[1])  # without the last one, of which the end may be missing
+    times = integers(times_match[1])  # without the last one, which may be cut
     ordered = bool((times[1:] >= times[:-1]).all())
     return len(times) > 1 and bool(times[0] >= _EARLIEST_US) and ordered
 
 
 @dataclass(slots=True)
 class _Timeline:
-    """The changes found so far, in order of time, and why reading ended before the end of the file, if it did."""
+    """Changes read so far, in time order, and why reading ended early, if it did."""
 
     ts_ns: list[Ints] = field(default_factory=list[Ints])
     category: list[npt.NDArray[np.int8]] = field(default_factory=list[npt.NDArray[np.int8]])
@@ -110,7 +109,7 @@ class _Timeline:
     without_level: int = 0
 
     def add(self, ts_ns: Ints, category: Ints, change: Ints) -> None:
-        """Put changes to those before."""
+        """Append changes."""
         self.ts_ns.append(ts_ns)
         self.category.append(category.astype(np.int8))
         self.change.append(change)
@@ -118,9 +117,9 @@ class _Timeline:
 
 
 def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = None) -> list[Trace]:
-    """The one Trace of the file, with the table `memory_categories`. Raises `TraceFormatError`, nothing else.
+    """Read the single Trace of the file, with the table `memory_categories`. Raises only `TraceFormatError`.
 
-    `on_bytes` is told how many bytes of the file have been read so far.
+    `on_bytes` is called with the bytes of the file read so far.
     """
     path = Path(source.path)
     losses: list[Loss] = []
@@ -146,7 +145,7 @@ def read(source: Source, want: Want, on_bytes: Callable[[int], None] | None = No
 
 
 def _read(text: ArrayText, path: Path) -> _Timeline:
-    """The changes of a timeline of either form."""
+    """Read a timeline of either form."""
     head = text.ahead()
     timeline = _Timeline()
     if _FIRST_CHANGE.match(head) or _NO_CHANGE.match(head):
@@ -173,7 +172,7 @@ def _read(text: ArrayText, path: Path) -> _Timeline:
 
 
 def _take_changes(text: ArrayText, timeline: _Timeline) -> None:
-    """Put the changes of the raw form into the timeline."""
+    """Add the changes of the raw form to the timeline."""
     text.take(_OPEN)
     last = _BEFORE
     for run in text.items(_CHANGE):
@@ -200,14 +199,14 @@ def _take_changes(text: ArrayText, timeline: _Timeline) -> None:
 
 
 def _take_levels(text: ArrayText, timeline: _Timeline, path: Path) -> None:
-    """Put the changes between the levels into the timeline."""
+    """Add the changes between consecutive levels to the timeline."""
     text.take(_OPEN_TIMES)
     times = _times(text, path)
     if not text.take(_TO_LEVELS):
         return
     usable = _leading((times >= np.append(_BEFORE, times[:-1])) & (times < MAX_NS // 1000))
     ts = np.where(times[:usable] < 0, _BEFORE, times[:usable] * 1000)
-    if usable > 1 and ts[0] == ts[1]:  # so torch dates what was there before
+    if usable > 1 and ts[0] == ts[1]:  # torch dates tensors from before the recording this way
         ts[0] = _BEFORE
     last = np.zeros(len(CATEGORIES), np.int64)
     for run in text.items(_LEVELS):
@@ -233,7 +232,7 @@ def _take_levels(text: ArrayText, timeline: _Timeline, path: Path) -> None:
 
 
 def _times(text: ArrayText, path: Path) -> Ints:
-    """The times of a file of levels."""
+    """Read the times of a file of levels."""
     parts, count = [np.empty(0, np.int64)], 0
     for run in text.items(INTEGER + rb"(?=" + SPACE + rb"[],])"):
         parts.append(integers(run))
@@ -246,12 +245,12 @@ def _times(text: ArrayText, path: Path) -> Ints:
 
 
 def _leading(ok: npt.NDArray[np.bool_]) -> int:
-    """How many there are before the first that is not so."""
+    """Count the leading true values."""
     return len(ok) if ok.all() else int(ok.argmin())
 
 
 def _frame(timeline: _Timeline) -> pd.DataFrame:
-    """The table: one row a time and category that changed, in that order."""
+    """Build the table: one row per time and changed category, in that order."""
     table = TABLES["memory_categories"]
     if not timeline.count:
         return table.frame()
@@ -285,15 +284,15 @@ def _frame(timeline: _Timeline) -> pd.DataFrame:
 
 
 def _bounded(change: Ints, is_category: npt.NDArray[np.bool_]) -> int:
-    """Before which row the changes of a category add up to an impossible level; the number of rows if never."""
+    """Find the row at which a category's changes sum to an impossible level; the number of rows if none does."""
     rows = np.flatnonzero(is_category)
-    # As floats, which do not overflow and are exact up to the bound.
+    # Floats do not overflow and are exact up to the bound.
     far = np.abs(np.cumsum(change[rows], dtype=np.float64)) >= MAX_BYTES
     return int(rows[far.argmax()]) if far.any() else len(change)
 
 
 def _notes(timeline: _Timeline, losses: list[Loss], source: str) -> Iterator[Note]:
-    """What was lost or is odd, in words."""
+    """Build the notes on data loss and unknown values."""
     for loss in losses:
         yield Note("data_loss", loss.kind, _LOSSES[loss.kind], source, loss.count, loss.offset)
     if timeline.ended:
