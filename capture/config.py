@@ -75,7 +75,7 @@ class BaseConfig(Mapping[str, Any]):
         super().__setattr__(name, value)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The attribute of that name, or the default."""
+        """Get the attribute of that name, or the default."""
         return getattr(self, key, default)
 
     def __getitem__(self, key: str) -> Any:
@@ -213,10 +213,10 @@ class ProfilerConfig(BaseConfig):
         _require(command is None or isinstance(command, str), message)
 
     def union(self, other: "ProfilerConfig") -> "ProfilerConfig":
-        """What profiles whatever either of the two would; both must name the same tool.
+        """Combine two configurations to profile everything that either would; both must name the same tool.
 
         The path and the tool's configuration are this one's; the global tool configuration and
-        the command are the first that is given. Ranks come in order of first mention.
+        the command are the first that is set. Ranks are in order of first mention.
         """
         self._require_same_tool(other, "union")
         return ProfilerConfig(
@@ -234,9 +234,9 @@ class ProfilerConfig(BaseConfig):
         )
 
     def intersect(self, other: "ProfilerConfig") -> "ProfilerConfig":
-        """What profiles only what both would; both must name the same tool.
+        """Combine two configurations to profile only what both would; both must name the same tool.
 
-        Path, tool configuration, global tool configuration and command as in `union`.
+        Path, tool configuration, global tool configuration and command are as in `union`.
         """
         self._require_same_tool(other, "intersect")
         return ProfilerConfig(
@@ -259,12 +259,12 @@ class ProfilerConfig(BaseConfig):
 
 
 def _either(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The ranks of both, each once, in order of first mention."""
+    """List the ranks of both, each once, in order of first mention."""
     return list(dict.fromkeys([*one, *other]))
 
 
 def _both(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The ranks that are in both, each once, in the first one's order."""
+    """List the ranks that are in both, each once, in the first one's order."""
     return [rank for rank in dict.fromkeys(one) if rank in other]
 
 
@@ -276,9 +276,9 @@ _TOOL_CONFIGS: Mapping[str, type[BaseConfig]] = {
 
 
 def tool_config_of(tool: str | None, settings: Mapping[str, Any]) -> Any:
-    """The settings of a tool as a config of its own kind; None for a tool without one.
+    """Convert the settings of a tool to its config class; None for a tool without one.
 
-    Keys that it has no field for are passed over. Raises `AssertionError` for values verl refuses.
+    Unknown keys are ignored. Raises `AssertionError` for values that verl refuses.
     """
     kind = _TOOL_CONFIGS.get(tool or "")
     if kind is None:

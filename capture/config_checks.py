@@ -218,7 +218,7 @@ def _is_server(role: str) -> bool:
 
 
 def _engine(config: Mapping[str, Any], role: str) -> str:
-    """The inference engine of a role's servers."""
+    """Get the inference engine of a role's servers."""
     return str(given(at(config, role) or {}, "name") or "vllm")
 
 

@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 def run(action: Callable[[], T]) -> T:
-    """What `action` returns on the control thread; raises what it raises there."""
+    """Run `action` on the control thread and return its result; raises what it raises."""
     if not _ready() or threading.current_thread() is _thread:
         return action()
     done = threading.Event()
@@ -64,7 +64,7 @@ def _work() -> None:
 
 
 def _after_fork() -> None:
-    """The child has this thread's memory and not the thread."""
+    """Reset the thread in a forked child, which has its memory but not the thread."""
     global _tasks, _thread, _lock
     _tasks, _thread, _lock = SimpleQueue(), None, threading.Lock()
 

@@ -30,9 +30,9 @@ def label(text: object) -> str:
 
 
 def topology() -> dict[str, int]:
-    """This process's rank, world size and parallel ranks, as far as torch.distributed and Megatron tell.
+    """Collect this process's rank, world size and parallel ranks from torch.distributed and Megatron.
 
-    Neither is imported for that: who has not loaded it has no group either.
+    Neither is imported: a process that has not loaded it has no group either.
     """
     place: dict[str, int] = {}
     dist = sys.modules.get("torch.distributed")
@@ -58,7 +58,7 @@ def trace_stem(
     step: int | None = None,
     place: Mapping[str, int] | None = None,
 ) -> str:
-    """The name of a torch trace up to its window and suffix; `place` is the `topology` where not given."""
+    """Make the name of a torch trace without window and suffix; `place` defaults to the `topology`."""
     place = topology() if place is None else place
     parts = [label(text) for text in (worker, scope) if text]
     parts += [] if step is None else [f"step{label(step)}"]
@@ -70,7 +70,7 @@ def trace_stem(
 
 
 def _moment() -> str:
-    """This millisecond, or the next that no name of this process has: two traces may begin within one."""
+    """Get this millisecond, or the next one unused in this process: two traces may start within one."""
     now = datetime.now().astimezone()
     while (text := now.strftime("%Y%m%d%H%M%S%f")[:-3]) in _MOMENTS:
         now += timedelta(milliseconds=1)
@@ -79,7 +79,7 @@ def _moment() -> str:
 
 
 def manifest_name(tool: str, rank: int, worker: str | None) -> str:
-    """The name of a process's manifest, whose ending nobody takes for a trace's."""
+    """Make the name of a process's manifest, with a suffix that no trace has."""
     parts = ["capture", label(tool), *([label(worker)] if worker else [])]
     return "_".join([*parts, f"rank{rank}", f"pid{os.getpid()}"]) + ".manifest"
 
@@ -92,9 +92,9 @@ def unused(path: Path) -> Path:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """The hidden name to write a file under; it gets its own name when all is written, else nothing is left.
+    """Yield a hidden name to write a file under; rename it when complete, delete it on failure.
 
-    Readers pass hidden files over, so nobody takes half a trace for a trace.
+    Readers ignore hidden files, so they never read half a trace.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -219,13 +219,13 @@ def _json(value: Any, depth: int = 0) -> Any:
 
 
 def without_effect() -> list[str]:
-    """Settings of the run without effect, if this process has seen the whole configuration."""
+    """List settings of the run without effect, if this process has seen the whole configuration."""
     run_config: Any = sys.modules.get("capture.run_config")
     return [] if run_config is None else list(run_config.without_effect)
 
 
 def replaced() -> str | None:
-    """The framework whose profiler capture replaces, as `verl 0.9.1`; None if nothing is replaced."""
+    """Name the framework whose profiler capture replaces, as `verl 0.9.1`; None if nothing is replaced."""
     switch: Any = sys.modules.get("capture.verl")
     if switch is None or not switch.active():
         return None

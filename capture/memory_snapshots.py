@@ -94,7 +94,7 @@ class MemorySnapshots(NoTool):
                 self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
 
     def _dump_window(self) -> None:
-        """The snapshot of the steps so far, and a new history."""
+        """Write the snapshot of the steps so far, and start a new history."""
         steps, self._steps = self._steps, []
         captures, self._captures = self._captures, []
         manifest = self._target.manifest
@@ -148,7 +148,7 @@ class MemorySnapshots(NoTool):
         MemorySnapshots.recording, MemorySnapshots.recorder = True, self
 
     def _depth(self, record: Callable[..., object]) -> dict[str, int]:
-        """The argument that limits stacks; empty for a torch without one, which the log says where one was asked for."""
+        """Get the argument that limits stack depth; empty, with a warning, if this torch has none."""
         depth = self._config.stack_depth
         with contextlib.suppress(TypeError, ValueError):  # a torch that hides its arguments
             if "stack_depth" in inspect.signature(record).parameters:
@@ -168,7 +168,7 @@ class MemorySnapshots(NoTool):
             log.warning(message, self._target.rank, error)
 
     def _out_of_memory(self, device: int, wanted: int, total: int, free: int) -> None:
-        """Called by the allocator. Nothing may escape from here, nor may the device be waited for."""
+        """Write a snapshot of an OOM. The allocator calls this: it must not raise or wait for the device."""
         moment = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-%f")
         message = "rank %s: OOM on device %s: %s bytes requested, %s of %s free"
         log.error(message, self._target.rank, device, wanted, free, total)

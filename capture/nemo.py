@@ -41,10 +41,10 @@ _profiled: list[Policy] = []
 
 
 def step_range(environment: Mapping[str, str] | None = None) -> range | None:
-    """The steps to profile; None where the variables are not set.
+    """Get the steps to profile; None if the variables are not set.
 
-    Raises `AssertionError` where only one of the two is set or no step is in the range, `ValueError`
-    where it is no range.
+    Raises `AssertionError` if only one of the two is set or the range has no step, `ValueError`
+    if it is not a range.
     """
     environment = os.environ if environment is None else environment
     text, patterns = environment.get(RANGE, ""), environment.get(PATTERNS, "")
@@ -109,7 +109,7 @@ def vllm_tp_nsight_config(environment: Mapping[str, str] | None = None) -> dict[
 
 
 def _extra_options(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The options that go over NeMo-RL's own. Raises `ValueError` where they are no JSON object."""
+    """Get the options that override NeMo-RL's own. Raises `ValueError` if they are not a JSON object."""
     try:
         extra = json.loads(environment.get(EXTRA) or "{}")
     except ValueError as error:
@@ -159,5 +159,5 @@ def _safely(action: Callable[[], None], step: int | None) -> None:
 
 
 def wrap_with_nvtx_name(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that puts a worker's method into an NVTX range, closed also when it raises."""
+    """Decorate a worker's method to run in an NVTX range, closed even if it raises."""
     return mark_annotate(name)

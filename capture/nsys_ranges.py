@@ -50,7 +50,7 @@ def close_range() -> None:
 
 
 def _range_of_the_device() -> tuple[Callable[[], object], Callable[[], object]]:
-    """What begins and what ends a capture range: as verl's platform has it, where verl is here, else CUDA's."""
+    """Get the functions that start and stop a capture range: those of verl's platform if loaded, else CUDA's."""
     verls: Any = sys.modules.get("verl.plugin.platform")
     if verls is not None:
         platform = verls.get_platform()
@@ -101,7 +101,7 @@ class NsysRanges(NoTool):
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
-        """An NVTX range, in a capture range of its own where that is wanted."""
+        """Put the body into an NVTX range, and into its own capture range if requested."""
         own_range = self._discrete and self._opened()
         try:
             with marked(stage.name, stage.color, stage.domain, stage.category):

@@ -53,12 +53,12 @@ def watch(folder: Path) -> None:
 
 
 def driver_name() -> str:
-    """The process to signal: the run's driver, or this process without a driver."""
+    """Name the process to signal: the run's driver, or this process without a driver."""
     return os.environ.get(DRIVER) or own_name()
 
 
 def own_name() -> str:
-    """This process as `<pid> on <host>`."""
+    """Name this process as `<pid> on <host>`."""
     return f"{os.getpid()} on {socket.gethostname()}"
 
 

@@ -63,5 +63,5 @@ def ours(action: Callable[[], object]) -> None:
 
 
 def forget() -> None:
-    """The profiles of the process that this one was forked from are not here."""
+    """Forget the profiles of the parent process after a fork."""
     _running.clear()

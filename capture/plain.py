@@ -10,10 +10,10 @@ MISSING = "???"
 
 
 def plain(holder: object) -> dict[str, Any]:
-    """What `holder` holds, by name; empty where it holds nothing by name. Raises nothing.
+    """Collect the values of `holder` by name; empty if it has none. Never raises.
 
-    Values that are still to be given, or that cannot be had (an interpolation that leads nowhere), are left
-    out. verl's config objects are mappings that raise when they are asked what they contain: they are not asked.
+    Missing values and those that cannot be read (an interpolation without a target) are left
+    out. verl's config objects are mappings that raise on `in`, so it is not used.
     """
     values: dict[str, Any] = {}
     for name in _names(holder):
@@ -25,7 +25,7 @@ def plain(holder: object) -> dict[str, Any]:
 
 
 def _names(holder: object) -> list[Any]:
-    """The names under which an object holds values."""
+    """List the names under which an object has values."""
     if is_dataclass(holder):
         return [field.name for field in fields(holder)]
     try:
@@ -35,7 +35,7 @@ def _names(holder: object) -> list[Any]:
 
 
 def _value(holder: Any, name: Any) -> Any:
-    """The value of one name."""
+    """Get the value of one name."""
     if isinstance(holder, Mapping) and not is_dataclass(holder):
         return holder[name]
     return getattr(holder, name)

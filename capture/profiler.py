@@ -42,7 +42,7 @@ class DistProfiler:
         save_file_prefix: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """A profiler of this class, or verl's for the tools that only verl has."""
+        """Create a profiler of this class, or verl's for tools that only verl has."""
         settings = plain(config)
         if cls is DistProfiler and settings.get("enable") and settings.get("tool") in _VERLS_OWN:
             try:
@@ -222,7 +222,7 @@ class DistProfiler:
             self._backend, self._manifest = guest._backend, guest._manifest
 
     def _settings_for(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The tool's settings in a request; a history of memory has the run's own where it names none."""
+        """Get the tool's settings in a request; memory histories default to the run's own settings."""
         tool, settings = asked["tool"], plain(asked.get("tool_config"))
         if tool != "torch_memory":
             return settings
@@ -298,7 +298,7 @@ class DistProfiler:
         category: str | None = None,
         **kwargs_outer: Any,
     ) -> Callable[[F], F]:
-        """A decorator that makes a method a stage, for objects whose `profiler` is a `DistProfiler`.
+        """Decorate a method as a stage, for objects whose `profiler` is a `DistProfiler`.
 
         The stage is named by `message`, else `role`, else the method. `scheduled=True` says that its
         loop calls `step` after every mini-batch, so that a schedule applies to it.
@@ -386,16 +386,16 @@ class DistProfiler:
 
 
 def _described(what: str, problem: object) -> str:
-    """A problem in words."""
+    """Describe a problem with its exception type."""
     kind = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
     return f"{what}: {kind}{problem}"
 
 
 def _lasting(function: Any, stage: Stage) -> Any:
-    """The stage of a function that is not over when it returns: a coroutine or a generator; None for another.
+    """Wrap a coroutine or generator function, which is not over when it returns, in a stage; None for others.
 
-    It lasts until the coroutine is done or the generator exhausted or closed, what its caller does between
-    included: that is how long the caller had it.
+    The stage lasts until the coroutine is done or the generator is exhausted or closed. That includes the
+    caller's work in between, because the caller has it open for so long.
     """
     if inspect.iscoroutinefunction(function):
 
@@ -428,7 +428,7 @@ def _lasting(function: Any, stage: Stage) -> Any:
 
 @contextmanager
 def _in_stage(worker: Any, stage: Stage) -> Iterator[None]:
-    """A context in the stage, while a step of the worker is profiled."""
+    """Run the body in the stage, while a step of the worker is profiled."""
     profiler = getattr(worker, "profiler", None)
     if not (isinstance(profiler, DistProfiler) and profiler.check_this_step()):
         yield
@@ -478,7 +478,7 @@ def _selected(rank: int, all_ranks: bool, ranks: Any, otherwise: bool) -> bool:
 
 
 def _settings(tool: str | None, given: Any) -> dict[str, Any]:
-    """The settings of the tool in what was given: its config, or a mapping of tools to configs."""
+    """Get the settings of the tool from its config, or from a mapping of tools to configs."""
     settings = plain(given)
     of_tool = settings.get(tool) if tool is not None else None
     return settings if of_tool is None or isinstance(of_tool, (str, int, float)) else plain(of_tool)

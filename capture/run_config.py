@@ -31,11 +31,11 @@ without_effect: list[str] = []
 
 
 def read_global(config: Mapping[str, Any]) -> GlobalProfile:
-    """The global block of a run's configuration, or of the block alone; all defaults where there is none.
+    """Read the global block of a run's configuration, or the block alone; all defaults if there is none.
 
-    Keys that are not known are passed over with a warning: the block is shared by many versions.
-    In the form of 2025-06 (`trainer.profile_steps` …) the tool is nsys, there was no other. What
-    `surprises` tells of a whole configuration is logged, once.
+    Unknown keys are ignored with a warning: many versions share the block. In the form of 2025-06
+    (`trainer.profile_steps` …) the tool is nsys, because there was no other. The `surprises` of a whole
+    configuration are logged once.
     """
     profile = read_shared(config)
     warn_of(config)
@@ -61,9 +61,9 @@ def _warn_once(text: str) -> None:
 
 
 def colocated(blocks: Mapping[str, ProfilerConfig]) -> ProfilerConfig:
-    """The configuration that counts where roles share one worker: the actor's, else the first one.
+    """Choose the configuration of roles that share one worker: the actor's, else the first one.
 
-    One process makes one capture at a time. So raises `ValueError` where two enabled blocks disagree
+    One process makes one capture at a time. Raises `ValueError` if two enabled blocks disagree
     on `discrete`: a stage's capture would end that of the whole step.
     """
     if not blocks:

@@ -25,10 +25,10 @@ class StepPlan:
 
     @classmethod
     def of(cls, steps: Iterable[int] | int | str | None, *, continuous: bool = False) -> StepPlan:
-        """The plan for these steps, in any order and with repetitions; None for no step.
+        """Make the plan for these steps, in any order and with repetitions; None means no step.
 
-        A step alone is one, and text is read as a command line has it: `3`, `1,2` or `[1, 2]`. Raises
-        `ValueError` for what names no steps.
+        A number is a single step; text is parsed as on a command line: `3`, `1,2` or `[1, 2]`. Raises
+        `ValueError` for anything else.
         """
         named: Iterable[Any]
         if steps is None:

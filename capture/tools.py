@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # a protocol takes as long to make as all the rest of this
             """Go on to the next mini-batch of the update loop."""
 
         def stage(self, stage: Stage) -> AbstractContextManager[None]:
-            """A context around one call of an annotated function."""
+            """Wrap one call of an annotated function."""
 
         def finish(self) -> None:
             """Write what waits for further steps: there will be none."""
@@ -87,7 +87,7 @@ class NoTool:
         """Nothing."""
 
     def stage(self, stage: Stage) -> AbstractContextManager[None]:
-        """A context that does nothing."""
+        """Do nothing."""
         del stage
         return nullcontext()
 

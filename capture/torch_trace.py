@@ -123,7 +123,7 @@ class TorchTrace(NoTool):
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
-        """A range in the trace, or a trace of its own."""
+        """Record the body as a range in the trace, or as a trace of its own."""
         token = TorchTrace.gate.enter()
         try:
             with self._marked(stage):
@@ -158,9 +158,9 @@ class TorchTrace(NoTool):
     def _begin(
         self, scope: str | None, schedule: dict[str, int] | None, *, by_stage: bool
     ) -> _Capture | None:
-        """The capture of this profiler, started; None where another one runs. Raises what torch raises.
+        """Start the capture of this profiler; None if another one runs. Raises what torch raises.
 
-        A step waits for one that is being started or ended on another thread; a stage has work to do.
+        A step waits for a capture that another thread starts or ends; a stage does not, because it has work to do.
         """
         if not TorchTrace.taking.acquire(blocking=not by_stage):
             return None
@@ -217,7 +217,7 @@ class TorchTrace(NoTool):
         TorchTrace.ranges.clear()
 
     def _schedule(self) -> dict[str, int] | None:
-        """The arguments of torch.profiler.schedule; None where the whole loop is kept."""
+        """Get the arguments of torch.profiler.schedule; None if the whole loop is recorded."""
         schedule = self._config.schedule
         if schedule is None or not schedule.enabled:
             return None
@@ -355,7 +355,7 @@ class _Capture:
         self.profiler.record_steps = False
 
     def _without_memory(self, contents: set[str]) -> set[str]:
-        """The contents that a profile of all threads can hold, with a warning of what is left out."""
+        """Remove `memory` from the contents, which a profile of all threads cannot record, with a warning."""
         problem = (
             "a trace of all threads cannot record allocations: `memory` is left out of contents"
         )

@@ -101,7 +101,7 @@ def _tell_that_it_is_active() -> None:
 
 
 def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of verl that makes a rollout server's profiler; here it has no tool, as the server never starts it."""
+    """Wrap verl's function that makes a rollout server's profiler, without a tool: the server never starts it."""
 
     @functools.wraps(build)
     def built(*args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _told_to_rl_insight(function: F, role: str | None) -> F:
-    """The function, with its calls told to RL-Insight as verl tells them."""
+    """Report the calls of a function to RL-Insight, as verl does."""
     logger = getattr(import_module("verl.utils.tracking"), "RLInsightLogger", None)
     if logger is None:
         return function
@@ -270,9 +270,9 @@ def _hand_to_ray() -> None:
 
 
 def _with_variable(runtime_env: Any) -> dict[str, Any]:
-    """A runtime environment whose processes switch as this one did.
+    """Extend a runtime environment so that its processes switch as this one did.
 
-    A variable that a submitted job gives its processes is left to it: Ray refuses to start where both name it.
+    Variables that a submitted job sets are left to it: Ray refuses to start if both set them.
     """
     settings = {} if runtime_env is None else dict(runtime_env)
     variables = dict(settings.get("env_vars") or {})
@@ -289,7 +289,7 @@ def _with_variable(runtime_env: Any) -> dict[str, Any]:
 
 
 def _variables_of_job() -> set[str]:
-    """The variables that a submitted job sets for all of its processes; none for another job."""
+    """Collect the variables that a submitted job sets for all of its processes; empty for other jobs."""
     with suppress(ValueError, AttributeError):
         job = json.loads(os.environ.get(_JOB) or "{}")
         return set((job.get("runtime_env") or {}).get("env_vars") or {})
@@ -297,13 +297,13 @@ def _variables_of_job() -> set[str]:
 
 
 def _named(modules: str) -> str:
-    """The modules that verl is to import, this one among them."""
+    """List the modules that verl imports, with this one added."""
     names = [name for name in modules.split(",") if name]
     return ",".join(names if "capture.verl" in names else [*names, "capture.verl"])
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a module as `python -m` does, with the switch on: `verl.trainer.main_ppo key=value …`."""
+    """Run a module as `python -m` does, with the switch on: `verl.trainer.main_ppo key=value …`."""
     if not arguments or arguments[0].startswith("-"):
         is_help = arguments[:1] in (["-h"], ["--help"])
         usage = "usage: python -m capture.verl MODULE [ARGUMENT…]\n"

@@ -49,7 +49,7 @@ class PerformanceCounter:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """A context that is a piece, also when its body raises."""
+        """Measure the body as a piece, even if it raises."""
         self.start(name)
         try:
             yield
@@ -64,12 +64,12 @@ class PerformanceCounter:
             return {"total_time": total.seconds, "count": total.count, "avg_time": mean}
 
     def get_all_stats(self) -> dict[str, dict[str, float | int | None]]:
-        """The statistics of every name."""
+        """Get the statistics of every name."""
         with self._lock:
             return {name: self.get_counter_stats(name) for name in self._totals}
 
     def reset(self) -> dict[str, float]:
-        """The seconds of every name so far, which then begin anew: for a log by step."""
+        """Get the seconds of every name and reset them to zero, for a log by step."""
         with self._lock:
             totals, self._totals = self._totals, {}
         return {name: total.seconds for name, total in totals.items()}

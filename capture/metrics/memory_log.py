@@ -70,7 +70,7 @@ class MemoryProfiler:
         self._told = False
 
     def log_memory_stats(self, step: int, description: str = "") -> list[MemoryRow]:
-        """A row for every GPU in use, logged; none without CUDA. Raises nothing."""
+        """Log one row for every GPU in use; none without CUDA. Never raises."""
         try:
             rows = self._rows(step, description)
         except Exception as error:  # noqa: BLE001 - torch missing, or whatever CUDA says
@@ -149,7 +149,7 @@ class MemoryProfiler:
 
 
 def _mean(points: Sequence[tuple[float, int]]) -> float | None:
-    """The mean of values that hold until the next one; None where no time passed."""
+    """Average values weighted by the time until the next one; None if no time passed."""
     passed = points[-1][0] - points[0][0]
     if passed <= 0:
         return None

@@ -23,7 +23,10 @@ Moment = Literal["peak", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level on both sides; `difference` is after minus before, `share` relative to before. None if unknown."""
+    """One level on both sides; `difference` is after minus before, `share` relative to before.
+
+    Both are None if a side is unknown.
+    """
 
     name: str
     title: str

@@ -151,7 +151,10 @@ def _levels(row: Mapping[Any, Any]) -> dict[str, int | None]:
 
 
 def _numbers(rows: pd.DataFrame) -> list[int]:
-    """Number the process of each row within its rank; a process that replaced another keeps its number."""
+    """Assign each row the number of its process within the rank.
+
+    A process that replaced another keeps its number.
+    """
     rank = [rows[name] for name in ("run", "memory", "role", "rank", "replica", "device")]
     process = rows.groupby(["host", "pid"], dropna=False, sort=True).ngroup()
     number = process.groupby(rank, dropna=False).rank("dense").astype(int) - 1

@@ -109,7 +109,10 @@ def _range(plan: Needed) -> str:
 
 
 def _called(ratio: Speedup, effect: float, runs: int | None) -> str:
-    """Describe the change that so many runs also show, by the estimated spread; empty without a number of runs."""
+    """Describe the change that so many runs also show, by the estimated spread.
+
+    Empty without a number of runs.
+    """
     if runs is None:
         return ""
     seen = detectable(runs_of(ratio, runs), threshold(ratio, effect), ratio.level, bound=False)

@@ -168,7 +168,10 @@ def _pair_cells(pair: Pair) -> tuple[Cell, ...]:
 
 
 def _sites(sites: Sites) -> Sheet:
-    """Make the table of the sites that changed most and of unnamed ones; rows add up to the change of the level."""
+    """Make the table of the sites that changed most and of unnamed ones.
+
+    The rows add up to the change of the level.
+    """
     headings = (
         *as_headings("""
             site | place in the program | text | File and function; lines and folders do not tell places apart.

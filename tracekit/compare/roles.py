@@ -1,4 +1,4 @@
-"""Unified spelling of roles on both sides: a manifest may say `actor_rollout`, a file name `actor-rollout`."""
+"""Unified spelling of roles: a manifest may say `actor_rollout` where a file name says `actor-rollout`."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def _by_label(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int
 
 
 def _free(wanted: str, taken: set[str]) -> str:
-    """Number a name if another run has it."""
+    """Append a number to a name if another run has it."""
     name, number = wanted, 1
     while name in taken:
         number += 1

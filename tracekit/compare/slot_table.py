@@ -49,7 +49,7 @@ StepKey = tuple[object, object, object]
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One side: time (ns) and count per key and step (keys × steps), the run and the wall time (ns) of each step."""
+    """One side: time (ns) and count per key and step (keys × steps), with the run and wall time of each step."""
 
     ns: Floats
     count: Floats
@@ -252,9 +252,10 @@ def _residual(steps: Steps, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _roles(sides: Sequence[tuple[Steps, pd.DataFrame]]) -> tuple[list[str], list[str]]:
-    """Choose the roles that make up the step, with a note on the others: roles that take turns, the longest first.
+    """Choose the roles that make up the step: those that take turns, the longest first.
 
     Roles that run concurrently cannot all add up to the step; the longest role with a device represents them.
+    The second result is a note on the roles left out.
     """
     totals: dict[str, float] = {}
     has_device: dict[str, bool] = {}
