@@ -106,7 +106,7 @@ def _role_problems(
 
 
 def _old_keys(config: Mapping[str, Any], shared: GlobalProfile) -> Iterator[str]:
-    """Yield keys of 2025-06 that have no effect beside the block that replaced them."""
+    """Yield keys of 2025-06 that have no effect next to the block that replaced them."""
     if at(config, "global_profiler") is None:
         return
     trainer = at(config, "trainer") or {}
@@ -188,7 +188,7 @@ def _absent_ranks(config: Mapping[str, Any], role: str, block: ProfilerConfig) -
     world = _world_size(config, role)
     if world is None or block.all_ranks:
         return []
-    ranks: list[Any] = block.ranks  # verl looks at none of them
+    ranks: list[Any] = block.ranks  # verl ignores all of them
     return [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
 
 

@@ -1,8 +1,8 @@
-"""One thread of the process that starts, advances and stops torch.profiler, whoever asks for it.
+"""The thread of the process that starts, advances and stops torch.profiler for all callers.
 
-torch.profiler must be stopped on the thread that started it: elsewhere the process dies of SIGSEGV (torch 2.13).
-Ray's threaded actors answer every call on another thread. A process has one such thread, made at the first
-capture; after a fork the child has none, and makes its own.
+torch.profiler must be stopped on the thread that started it; otherwise the process dies of SIGSEGV (torch 2.13).
+Ray's threaded actors answer every call on another thread. A process has one such thread, created at the first
+capture; a forked child has none, and creates its own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _ready() -> bool:
 
 
 def _work() -> None:
-    """Do what is asked for, one thing after the other, for ever."""
+    """Run the queued tasks one after the other, forever."""
     while True:
         _tasks.get()()
 

@@ -1,4 +1,4 @@
-"""What makes a worker's profiler something that a driver can start and stop."""
+"""Extension of a worker that lets a driver start and stop its profiler."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DistProfilerExtension:
         self.profiler.step()
 
     def __ray_shutdown__(self) -> None:
-        """Write what is still open when Ray ends the actor in good order; it ends others without a word."""
+        """Write open captures when Ray ends the actor gracefully; it kills others without notice."""
         close = getattr(self.profiler, "close", None)
         if close is not None:
             close()

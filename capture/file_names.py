@@ -1,7 +1,7 @@
-"""What the files of a profile are called: as verl 0.9.1 calls them, so that whatever reads its files reads these.
+"""File names of a profile, as in verl 0.9.1, so that tools for verl's files read these.
 
 A trace is `[<worker>_][<scope>_][step<S>_]rank<r>[-of-<world>][_tp<i>-pp<i>-dp<i>-cp<i>]_pid<pid>_<time>`,
-with `_mb<i>[-<j>]` or `_part<k>` where one capture gives several files. No file replaces another of the same process.
+with `_mb<i>[-<j>]` or `_part<k>` if one capture gives several files. No file replaces another of the same process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from itertools import chain, count
 from pathlib import Path
 
 _DIMENSIONS = ("tp", "pp", "dp", "cp")
-_MOMENTS: set[str] = set()  # in the names of this process so far
+_MOMENTS: set[str] = set()  # used in names of this process
 
 
 def label(text: object) -> str:
-    """`text` as a part of a file name: whatever may not stand there becomes a hyphen.
+    """Make `text` a part of a file name: invalid characters become hyphens.
 
     >>> label("actor_rollout/ref")
     'actor-rollout-ref'
@@ -37,7 +37,7 @@ def topology() -> dict[str, int]:
     place: dict[str, int] = {}
     dist = sys.modules.get("torch.distributed")
     if dist is not None:
-        with contextlib.suppress(Exception):  # whatever it raises, the trace is named without it
+        with contextlib.suppress(Exception):  # on any error, name the trace without it
             if dist.is_available() and dist.is_initialized():
                 place |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     megatron = sys.modules.get("megatron.core.parallel_state")
@@ -98,7 +98,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:  # a file has the name of the folder
+    except FileExistsError as error:  # a file has the folder's name
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from None
     partial = path.with_name(f".{path.name}")
     try:

@@ -13,9 +13,9 @@ log = logging.getLogger("capture")
 
 
 def run(command: str, told: Mapping[str, object]) -> None:
-    """Run `command` in a shell that finds `told` in its environment as `VERL_PROFILE_<key>`, as verl has it.
+    """Run `command` in a shell, with the items of `told` as `VERL_PROFILE_<key>` in its environment, as verl does.
 
-    Waits for it; that it failed is logged. Raises `OSError` where there is no shell.
+    Waits for it and logs a failure. Raises `OSError` if there is no shell.
     """
     facts = {**told, "PID": os.getpid()}
     if told.get("TOOL") == "nsys":

@@ -1,7 +1,7 @@
-"""NVTX ranges and timers for a driver's or a worker's own code; without nvtx only the timers remain.
+"""NVTX ranges and timers for a driver's or a worker's own code; without nvtx only the timers work.
 
-verl's names and arguments. Unlike verl's, ranges are closed and times are kept when the body raises, and
-no colour name makes nvtx raise: it knows ten of them, others only where matplotlib is installed.
+Names and arguments are verl's. Unlike verl's, ranges are closed and times are kept if the body raises, and
+no colour name makes nvtx raise: it knows ten names, and others only if matplotlib is installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tool `nsys`: capture ranges and NVTX ranges for a process that runs under Nsight Systems.
 
-The report is nsys's business: `capture-range: cudaProfilerApi` makes it begin and end with these ranges.
+nsys writes the report: `capture-range: cudaProfilerApi` makes it start and end with these ranges.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _open_ranges = 0
 
 
 def open_range() -> None:
-    """Begin the process's capture range, or count one more user of it. Raises what the device raises."""
+    """Start the process's capture range, or count one more user of it. Raises what the device raises."""
     global _open_ranges  # noqa: PLW0603 - there is one capture range in a process
     with _lock:
         if _open_ranges == 0:
@@ -74,7 +74,7 @@ class NsysRanges(NoTool):
         self._discrete: bool = target.config.discrete
         session = _session_folder()
         if session is not None and session.is_dir():
-            target.manifest.beside = session  # whoever collects the reports finds whose they are
+            target.manifest.beside = session  # lets the collector of reports find their worker
         self._open = self._warned = False
         self.can_record = _is_recorded_by_nsys()
         if not self.can_record:
@@ -94,7 +94,7 @@ class NsysRanges(NoTool):
             self._open = self._opened()
 
     def stop(self) -> None:
-        """End the capture range, if this profiler began one."""
+        """End the capture range, if this profiler started one."""
         if self._open:
             self._open = False
             close_range()
@@ -135,7 +135,7 @@ class NsysRanges(NoTool):
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / "_".join([*parts, socket.gethostname(), report.name])
             shutil.move(report, path)
-            # A report of a range is one capture's; with a range for each stage it is one of several of its step.
+            # A report of a range belongs to one capture; with a range per stage, a step has several reports.
             manifest.add(path, captures=waiting if self._discrete else waiting[:1])
             waiting = waiting if self._discrete else waiting[1:]
 
@@ -157,6 +157,6 @@ def _session_folder() -> Path | None:
     ray: Any = sys.modules.get("ray")
     try:
         session = Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - Ray tells it nowhere else
-    except AttributeError:  # no Ray, not started, or a Ray that keeps it elsewhere
+    except AttributeError:  # no Ray, not started, or a Ray version that stores it elsewhere
         return None
     return session / "logs" / "nsight"

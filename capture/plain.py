@@ -1,4 +1,4 @@
-"""A configuration by name, whatever holds it: a mapping, a config object of verl, of OmegaConf or of this package."""
+"""Values of a configuration by name, from a mapping or a config object of verl, OmegaConf or this package."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +17,7 @@ def plain(holder: object) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for name in _names(holder):
-        with suppress(Exception):  # whatever a foreign config raises, it is not given
+        with suppress(Exception):  # on any error of a foreign config, treat the value as missing
             value = _value(holder, name)
             if not (isinstance(value, str) and value == MISSING):
                 values[str(name)] = value

@@ -1,7 +1,7 @@
-"""The profiler of one worker: whether this rank and step are profiled, and what its tool is then told.
+"""The profiler of one worker: it decides whether this rank and step are profiled, and drives its tool.
 
 Names, arguments and meaning are verl's. Profiling never changes what the caller gets: an annotated body
-runs exactly once, its result and its exception are its own, and what fails in here is logged.
+runs exactly once, its result and its exception are its own, and internal failures are logged.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _VERLS_OWN = frozenset({"npu", "precision_debugger"})
 
 
 class DistProfiler:
-    """A worker's profiler: `start` and `stop` around a step, `annotate` on what the step consists of.
+    """A worker's profiler: `start` and `stop` around a step, `annotate` on the parts of the step.
 
     `config` None profiles nothing; it may be a config object of verl, of OmegaConf or of this package, or a
     mapping. `tool_config` is that of the config's tool, by default `config.tool_config`; `save_file_prefix`
-    names the worker in files and manifest. Raises nothing: of a configuration that cannot be followed the log
+    names the worker in files and manifest. Never raises: if a configuration cannot be followed, the log
     says why, and nothing is profiled. For the tools npu and precision_debugger this makes verl's own profiler.
     """
 
@@ -118,7 +118,7 @@ class DistProfiler:
         target = Target(
             self.rank, self.save_file_prefix, folder, settings, manifest, shared, self._on_demand
         )
-        self._manifest = manifest  # before the tool: what it cannot do is written down as well
+        self._manifest = manifest  # before the tool, so that its failures are recorded too
         endings.live.append(self)
         self._backend = _TOOLS[self._tool](target)
 
@@ -180,7 +180,7 @@ class DistProfiler:
         self._tool_does("start", lambda: self._backend.start(kwargs.get("role"), step))
 
     def stop(self, run_command: bool = True) -> None:
-        """End what `start` began, move results and, with `run_command`, run the finish command."""
+        """End what `start` started, move results and, with `run_command`, run the finish command."""
         self._stop()
         self.run_finish_hook(run_command)
 
@@ -231,7 +231,7 @@ class DistProfiler:
         return shared | _settings(tool, own) | {"memory_snapshot_num_steps": 1} | settings
 
     def _dismiss(self) -> None:
-        """End what a request asked for, and be as configured again."""
+        """End the capture of a request, and restore the configured state."""
         from capture import endings
 
         guest, self._backend, self._manifest = self._guest
@@ -249,7 +249,7 @@ class DistProfiler:
             self._manifest.end(capture)
 
     def close(self) -> None:
-        """Write what is still open: for the end of the process, where no `stop` is going to come."""
+        """Write open captures at the end of the process, when no `stop` will follow."""
         self._stop()
         self._try("finish", self._backend.finish)
         if self._manifest is not None and self._manifest.captures:
@@ -261,7 +261,7 @@ class DistProfiler:
         self._backend, self._manifest, self._under_way, self._guest = NoTool(), None, None, None
 
     def step(self) -> None:
-        """Go on to the next mini-batch, of whichever worker's capture is running in this process."""
+        """Advance the running capture of this process, whichever worker's it is, to the next mini-batch."""
         if (self._enable and self._this_rank) or self._guest is not None:
             self._try("step", self._backend.advance)
 
@@ -320,7 +320,7 @@ class DistProfiler:
 
             @functools.wraps(function)
             def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-                try:  # all that a stage costs while nothing is profiled
+                try:  # the only cost of a stage while nothing is profiled
                     profiled = self.profiler._this_step  # noqa: SLF001 - a method would cost a call
                 except AttributeError:
                     profiled = False
@@ -370,7 +370,7 @@ class DistProfiler:
             self._lose(what, error)
 
     def _lose(self, what: str, error: Exception) -> None:
-        """Log what the tool could not do, and note it with the capture that is under way."""
+        """Log a failure of the tool, and record it with the open capture."""
         self._tell(what, error)
         if self._manifest is not None:
             self._manifest.lose(self._under_way, _described(what, error))
@@ -467,11 +467,11 @@ _TOOLS: Mapping[str, Callable[[Target], Tool]] = {
 
 
 def _nothing() -> None:
-    """End a stage that never began."""
+    """End a stage that never started."""
 
 
 def _selected(rank: int, all_ranks: bool, ranks: Any, otherwise: bool) -> bool:
-    """Whether a rank is among those named; where none is, what holds otherwise."""
+    """Check whether a rank is selected; without named ranks, use the default."""
     if all_ranks:
         return True
     return rank in ranks if ranks else otherwise

@@ -43,7 +43,7 @@ _METHODS = ("start_profile", "stop_profile", "step_profile", "__ray_shutdown__")
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """A worker that did not do what it was asked: its place among the workers, and why."""
+    """A worker that did not do what it was asked: its index among the workers, and the reason."""
 
     worker: int
     problem: str
@@ -207,7 +207,7 @@ def _named_by(group: Any, worker: Any, method: str) -> str:
     """Get the worker's name of a group method: roles that share a worker have a prefix each."""
     if hasattr(worker, method) or not hasattr(group, method):
         return method
-    prefixed = type(getattr(group, method)).__name__  # verl makes a class of that name for each
+    prefixed = type(getattr(group, method)).__name__  # verl creates a class of that name per method
     return prefixed if hasattr(worker, prefixed) else method
 
 
@@ -243,7 +243,7 @@ def nsight_runtime_env(
         return {}
     nsys, python = shutil.which("nsys"), shutil.which("python")
     if nsys is None:
-        # Ray would not say so: it lets the actor wait for a worker that never comes.
+        # Ray does not report this: the actor waits for a worker that never starts.
         log.warning(
             "nsys is not on the PATH of %s: processes start without it", socket.gethostname()
         )

@@ -1,7 +1,7 @@
-"""The blocks of a run's configuration that are about profiling, in the form of verl 0.9 or of 2025-06.
+"""Profiling blocks of a run's configuration, in the form of verl 0.9 or of 2025-06.
 
-The global block can be read here only: it holds keys that `ProfilerConfig` refuses, and so it cannot
-be instantiated, in verl neither. Any mapping will do: a dict, a `DictConfig`, a config object.
+The global block can only be read here: it has keys that `ProfilerConfig` refuses, so it cannot
+be instantiated, in verl neither. Any mapping works: a dict, a `DictConfig`, a config object.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROLES = (
     "reward.reward_model.rollout",
     "reward_model",
 )
-"""Where a role's `profiler` block lies in the configurations of verl and VeRL-Omni."""
+"""Paths of the roles' `profiler` blocks in the configurations of verl and VeRL-Omni."""
 
 _SAVE_PATH = "outputs/profile"
 _GLOBAL_KEYS = frozenset({"steps", "profile_continuous_steps", *ProfilerConfig()})

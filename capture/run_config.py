@@ -1,4 +1,4 @@
-"""What a run's whole configuration says of profiling, and what of it has no effect."""
+"""Profiling settings of a run's whole configuration, and those without effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 log = logging.getLogger("capture")
 
 without_effect: list[str] = []
-"""What this process was told of its run's configuration that does not do what it seems to say."""
+"""Settings of the run's configuration without their apparent effect, as reported in this process."""
 
 
 def read_global(config: Mapping[str, Any]) -> GlobalProfile:
@@ -51,9 +51,9 @@ def warn_of(config: Mapping[str, Any], total_steps: int | None = None) -> None:
 
 @functools.cache
 def _warn_once(text: str) -> None:
-    """Note it, and log it once for the run: in its driver; without one, as under torchrun, on rank 0.
+    """Record a warning, and log it once per run: in its driver, or on rank 0 without one, as under torchrun.
 
-    A worker of verl's groups on Ray has a driver, which verl tells it by a variable.
+    A worker of verl's groups on Ray has a driver; verl sets a variable for that.
     """
     without_effect.append(text)
     speaks = os.environ.get("RANK", "0") == "0" and os.environ.get("WG_BACKEND") != "ray"
@@ -76,5 +76,5 @@ def colocated(blocks: Mapping[str, ProfilerConfig]) -> ProfilerConfig:
 
 
 def surprises(config: Mapping[str, Any]) -> list[str]:
-    """List what in a run's configuration will not do what it seems to say, a sentence each."""
+    """List settings of a run's configuration without their apparent effect, one sentence each."""
     return [*find_problems(config)]

@@ -50,7 +50,7 @@ class StepPlan:
         return step in self.steps
 
     def opens(self, step: int) -> bool:
-        """Whether a capture begins before this step."""
+        """Whether a capture starts before this step."""
         return step in self.steps and not (self.continuous and step - 1 in self.steps)
 
     def closes(self, step: int, *, last: bool = False) -> bool:
@@ -62,10 +62,10 @@ class StepPlan:
         return step in self.steps and (last or step == max(self.steps))
 
     def captures(self, stages: int | None = None) -> int:
-        """How many captures a process makes in all.
+        """Count the captures that a process makes in total.
 
-        `stages`: how many annotated calls a step makes, where each has a capture of its own
-        (`discrete`); None where a capture holds whole steps.
+        `stages`: the annotated calls per step, if each has its own capture (`discrete`); None if a capture
+        covers whole steps.
         """
         if stages is not None:
             return stages * len(self.steps)

@@ -53,11 +53,11 @@ class Request:
 
 
 class Watch:
-    """Looks for requests in a directory, once a step.
+    """Watcher of requests in a directory, which it checks once per step.
 
-    A request that lies there when the watch begins is an old one. With `alone`, as for a driver, a request
-    begins at the step that sees it; else at the step that all ranks agree on. SIGUSR2 to this process leaves a
-    request here for rank 0, unless the program handles that signal itself.
+    A request that exists when the watch starts is outdated. With `alone`, as for a driver, a request
+    starts at the step that sees it; otherwise at the step that all ranks agree on. SIGUSR2 to this process
+    writes a request here for rank 0, unless the program handles that signal itself.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Watch:
         return self._folder
 
     def due(self, step: int) -> Request | None:
-        """Return the request to follow in this step, or None. Raises nothing."""
+        """Return the request to follow in this step, or None. Never raises."""
         stamp = _stamp(self._path)
         if stamp is not None and stamp != self._seen:
             self._seen = stamp
@@ -180,7 +180,7 @@ def _agreed(folder: Path, request: str, first: int) -> int:
     draft.write_text(str(first), encoding="utf-8")
     try:
         with suppress(FileExistsError):
-            os.link(draft, path)  # whole from the moment it is there, and never a second time
+            os.link(draft, path)  # atomic, and never replaces an existing file
     finally:
         draft.unlink(missing_ok=True)
     return int(path.read_text(encoding="utf-8"))

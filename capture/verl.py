@@ -1,13 +1,13 @@
-"""The switch: a process that imports this has capture where verl looks up its profiler, timers and marks.
+"""Switch to capture: importing this replaces verl's profiler, timers and marks in the process.
 
     VERL_USE_EXTERNAL_MODULES=capture.verl python -m verl.trainer.main_ppo …
     VERL_USE_EXTERNAL_PLUGINS=capture bash script_that_sets_the_other_variable.sh
     python -m capture.verl verl.trainer.main_ppo …
 
 verl imports the modules of the first variable, and loads the plugins that the second names (`capture.plugin`), in
-every process, before its workers look anything up; what has looked it up already is given capture's as well. verl's
-configuration stays as it is. The third form sets the first variable. Each hands its variable to the processes that
-Ray starts. What goes wrong here is logged, and verl's own profiler stays.
+every process, before its workers look anything up; modules that did so earlier are patched too. verl's
+configuration stays unchanged. The third form sets the first variable. Each passes its variable to the processes
+that Ray starts. Failures here are logged, and verl's own profiler stays.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _HOMES = {
         *("mark_annotate", "mark_end_range", "mark_start_range", "marked_timer"),
     ),
 }
-"""The modules that define what is replaced, and its names; older versions of verl lack some."""
+"""Modules that define the replaced objects, and their names; older versions of verl lack some."""
 
 _ASKED_TOO = ("verl.utils.profiler.torch_profile", "verl.utils.profiler.torch_memory_profile")
-"""verl's own tools: imported before the switch, so that verl's profiler can go on using them after it."""
+"""verl's own tools, imported before the switch so that verl's profiler can still use them after it."""
 
 _originals: dict[str, Any] = {}
 _replaced: list[tuple[Any, str, Any]] = []
@@ -143,7 +143,7 @@ def original(name: str) -> Any:
 
 
 def install() -> bool:
-    """Replace verl's profiler; return whether capture replaces it now. Raises nothing."""
+    """Replace verl's profiler; return whether capture replaces it now. Never raises."""
     if active():
         return True
     try:
@@ -241,7 +241,7 @@ def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_global(config: Any, made: capture.ProfilerConfig) -> None:
-    """Give a role's profiler the tools' settings of the run, and tell once what will have no effect."""
+    """Give a role's profiler the tools' settings of the run, and warn once of settings without effect."""
     root = config._get_root() if hasattr(config, "_get_root") else None  # noqa: SLF001 - OmegaConf has no other way up
     if root is None or "global_profiler" not in root:
         return

@@ -36,7 +36,7 @@ class PerformanceCounter:
         self._started(name).append(time.perf_counter())
 
     def end(self, name: str) -> None:
-        """End the piece begun last; one that was never begun in this thread is logged and not counted."""
+        """End the piece that started last; one that never started in this thread is logged and not counted."""
         stop, started = time.perf_counter(), self._started(name)
         if not started:
             log.warning("counter %s: ended without a start in this thread: not counted", name)
@@ -75,7 +75,7 @@ class PerformanceCounter:
         return {name: total.seconds for name, total in totals.items()}
 
     def _started(self, name: str) -> list[float]:
-        """When the pieces of a name that are under way in this thread began."""
+        """Start times of the open pieces of a name in this thread."""
         if not hasattr(self._thread, "started"):
             self._thread.started = defaultdict(list)
         starts: list[float] = self._thread.started[name]

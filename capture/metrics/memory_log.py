@@ -22,14 +22,14 @@ LEAK_BYTES_PER_STEP = 1_000_000
 """The guide's threshold, of a step where the guide takes it of a sample."""
 
 LEAST_STEPS, MOST_STEPS = 10, 400
-"""From how few steps no trend is told, and how many of the last ones are looked at."""
+"""Fewest steps for a trend, and the number of last steps it uses."""
 
 _TWO_SIDED_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """What one GPU had at one point of a step; peaks are since the start, or since the last row on request."""
+    """Memory of one GPU at one point of a step; peaks are since the start, or since the last row on request."""
 
     step: int
     description: str
@@ -54,10 +54,10 @@ class Leak:
 
 
 class MemoryProfiler:
-    """Logs allocated and reserved memory of every GPU that this process uses, and looks for growth.
+    """Log of allocated and reserved memory of every GPU that this process uses, with a check for growth.
 
-    `path`: the JSON lines to append to, None for none. `reset_peaks`: begin the peaks anew with every
-    row; others in the process who read torch's peaks would notice.
+    `path`: the JSON lines file to append to, None for none. `reset_peaks`: reset torch's peaks with every
+    row, which other readers of them in the process would notice.
     """
 
     def __init__(

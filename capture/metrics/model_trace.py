@@ -57,6 +57,6 @@ def profile_model(
                 optimizer.zero_grad()
             profile.step()
         if profile.current_action is profiler.ProfilerAction.RECORD:
-            # There were fewer batches: torch would drop what it has of them.
+            # Fewer batches than requested: torch would drop the recorded ones.
             profile.current_action = profiler.ProfilerAction.RECORD_AND_SAVE
     return written

@@ -1,4 +1,4 @@
-"""A log of a run's steps: how long each took, how busy the machine was, and what the caller adds."""
+"""Log of a run's steps: their times, utilisation of the machine, and values of the caller."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class MetricsLogger:
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    """Whether it is a number that a log can hold."""
+    """Check whether a value is a number that a log can contain."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -102,12 +102,12 @@ def _cpu() -> Any:
         psutil: Any = import_module("psutil")
     except ImportError:
         return None
-    psutil.cpu_percent()  # the first value of all is 0.0, whatever the machine does
+    psutil.cpu_percent()  # the first value is always 0.0
     return psutil
 
 
 def _gpus() -> Iterator[tuple[str, float]]:
-    """Utilisation and memory of every GPU that NVML knows; nothing where there is no NVML."""
+    """Yield utilisation and memory of every GPU that NVML knows; empty without NVML."""
     try:
         pynvml: Any = import_module("pynvml")
         pynvml.nvmlInit()

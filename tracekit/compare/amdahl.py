@@ -88,7 +88,7 @@ def largest(changes: Sequence[Change], step: str = "step") -> Iterator[str]:
 
 
 def _clear_of_one(change: Change) -> bool:
-    """Check whether the interval of a ratio lies wholly above or wholly below 1."""
+    """Check whether the interval of a ratio excludes 1."""
     if change.low is None or change.high is None:
         return False
     return 1 < change.low <= change.high or 0 < change.low <= change.high < 1

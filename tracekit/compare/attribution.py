@@ -92,7 +92,7 @@ def attributed(table: SlotTable, level: float, paired: Pairing | None = None) ->
     titles = list(starmap(_op, slots))
     swapped_titles = set()
     for row, place in swaps.items():
-        if not place[2]:  # whole ops stand for one another
+        if not place[2]:  # whole ops replaced one another
             titles[row] = names[place]
             swapped_titles.add(names[place])
 

@@ -55,7 +55,7 @@ class Choices:
 
 
 STEP: Key = (STEP_TIME, None, None)
-_NUMBER = itemgetter(1)  # of a step, among what it is known by
+_NUMBER = itemgetter(1)  # the step number in a step's id
 UNPROFILED_STEP: Key = (UNPROFILED, None, None)
 
 
@@ -264,7 +264,7 @@ def _by_step(samples: Samples | None) -> dict[int | None, float]:
 
 
 def _same_steps(base: Samples, opt: Samples) -> bool:
-    """Check whether both sides hold one run with the same, known step numbers."""
+    """Check whether each side has one run, with the same known step numbers."""
     if len(base.runs) != 1 or len(opt.runs) != 1:
         return False
     before, after = list(map(_NUMBER, base.steps[0])), list(map(_NUMBER, opt.steps[0]))

@@ -82,7 +82,7 @@ class Whose(NamedTuple):
 class Snapshot:
     """Memory of one device in one snapshot; `levels` by the names of `LEVELS`, None if not recorded.
 
-    `row` holds the columns of `snapshot_levels` of `measured`; both are None for saved reports.
+    `row` has the columns of `snapshot_levels` of `measured`; both are None for saved reports.
     """
 
     whose: Whose

@@ -94,7 +94,7 @@ def section(comparison: Comparison) -> Iterator[Section]:
         _elsewhere(memory),
     ]
     notes = memory.notes
-    if comparison.headline.unit == "bytes":  # the first screen has them
+    if comparison.headline.unit == "bytes":  # the first screen shows them
         notes = ()
     yield Section(
         "memory",
@@ -147,7 +147,7 @@ def _pairs(memory: MemoryChange) -> Sheet | None:
     rows = [_pair_cells(pair) for pair in memory.pairs[:SHOWN_PAIRS]]
     columns = {}
     for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
-        if set(cells) != {None}:  # a column without any number is left out
+        if set(cells) != {None}:  # leave out columns without numbers
             columns[heading] = cells
     return Sheet(
         "memory-pairs",

@@ -118,7 +118,7 @@ def painted(picture: shapes.Layout, suffix: str, matplotlib: Any) -> bytes:
     unsaid = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[suffix]
     # A figure that pyplot does not manage needs no display.
     with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # characters that the font has not are drawn as boxes
+        warnings.simplefilter("ignore")  # characters missing from the font are drawn as boxes
         figure = matplotlib.figure.Figure(figsize=_size_in(picture), dpi=_DPI)
         _draw_on(figure.add_axes((0, 0, 1, 1)), picture, matplotlib)
         file = BytesIO()
