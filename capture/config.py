@@ -93,10 +93,7 @@ class BaseConfig(Mapping[str, Any]):
 
 @dataclass
 class NsightToolConfig(BaseConfig):
-    """How Nsight Systems records.
-
-    ``discrete``: a report of its own for each stage, instead of one for the whole step.
-    """
+    """Capture mode of Nsight Systems."""
 
     discrete: bool = False
     name: str = "nsight"

@@ -20,13 +20,13 @@ _SERVER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("vllm", "vllm_omni", "sglang"), ("torch", "npu")),
     "trtllm": ("torch", "npu", "nsys"),
 }
-"""The tools that the servers of an engine record with (verl 0.9.1)."""
+"""Tools that record the servers of each engine (verl 0.9.1)."""
 
 _TOOLS = ("nsys", "torch", "torch_memory", "npu", "precision_debugger")
-"""The tools of trainers' roles (verl 0.9.1)."""
+"""Tools of trainers' roles (verl 0.9.1)."""
 
 _LENIENT = frozenset({"trtllm"})
-"""The engines whose servers record without `discrete` too, and without any tool."""
+"""Engines whose servers record without `discrete` too, and without any tool."""
 
 
 def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> Iterator[str]:

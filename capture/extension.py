@@ -8,10 +8,7 @@ from capture.profiler import DistProfiler
 
 
 class DistProfilerExtension:
-    """Gives a worker `start_profile`, `stop_profile` and `step_profile`, for a driver to call on all ranks.
-
-    A class that verl's workers are among the bases of has the three dispatched to all ranks.
-    """
+    """Worker methods `start_profile`, `stop_profile` and `step_profile`, which a driver calls on all ranks."""
 
     def __init__(self, profiler: DistProfiler) -> None:
         self.profiler = profiler

@@ -38,10 +38,11 @@ _DEEPEST = 6
 
 @dataclass(slots=True)
 class Manifest:
-    """Captures of one worker and rank in this process; `folder` is for its files, `beside` for a manifest copy.
+    """Captures of one worker and rank in this process.
 
-    `files` have a path (relative if inside the folder), step, stage, start and stop; `captures` have the step, scope,
-    outcome and clocks of each start and stop. `asked` is the given configuration, `problems` are logged problems.
+    `folder` is for its files, `beside` for a copy of the manifest. `files` have a path (relative if inside the folder),
+    step, stage, start and stop; `captures` have the step, scope, outcome and clocks of each start and stop. `asked` is
+    the given configuration, `problems` are logged problems.
     """
 
     folder: Path

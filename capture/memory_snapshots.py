@@ -38,7 +38,7 @@ class MemorySnapshots(NoTool):
 
     recording: ClassVar[bool] = False
     recorder: ClassVar[MemorySnapshots | None] = None
-    """Whose history is recorded: it writes the snapshot when memory runs out."""
+    """Profiler whose history is recorded; it writes the snapshot on OOM."""
 
     observed: ClassVar[bool] = False
 

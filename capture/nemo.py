@@ -37,7 +37,7 @@ class Policy(Protocol):
 
 
 _profiled: list[Policy] = []
-"""The policies whose range is open."""
+"""Policies whose range is open."""
 
 
 def step_range(environment: Mapping[str, str] | None = None) -> range | None:

@@ -23,7 +23,7 @@ from capture.tools import NoTool, Stage, Target
 log = logging.getLogger("capture")
 
 RAY_NSIGHT_LOG_DIR = "/tmp/ray/session_latest/logs/nsight"  # noqa: S108 - where Ray has it written
-"""Where Ray lets nsys write; the name is verl's."""
+"""Folder in which Ray lets nsys write; the name is verl's."""
 
 _NOT_UNDER_NSYS = "this process was not started under nsys"
 

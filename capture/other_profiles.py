@@ -13,7 +13,7 @@ from typing import Any
 
 _local = threading.local()
 _running: dict[int, Any] = {}
-"""The profiles of others that are prepared or running, by identity."""
+"""Profiles of other users that are prepared or running, by identity."""
 
 
 def watch(give_way: Callable[[], None]) -> None:

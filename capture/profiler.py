@@ -129,7 +129,7 @@ class DistProfiler:
 
     @property
     def tool(self) -> str | None:
-        """The tool that its configuration names; None for none."""
+        """Tool named by the configuration; None for none."""
         return self._tool
 
     def check_enable(self) -> bool:
@@ -463,7 +463,7 @@ _TOOLS: Mapping[str, Callable[[Target], Tool]] = {
     "torch": _torch,
     "torch_memory": _torch_memory,
 }
-"""The tools, each imported when it is used."""
+"""Modules of the tools, imported on first use."""
 
 
 def _nothing() -> None:

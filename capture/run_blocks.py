@@ -34,7 +34,7 @@ _GLOBAL_KEYS = frozenset({"steps", "profile_continuous_steps", *ProfilerConfig()
 
 @dataclass(frozen=True, slots=True)
 class GlobalProfile:
-    """The global block: tool, steps, directory, the options nsys gets, and each tool's settings."""
+    """The global block: tool, steps, directory, nsys options, and each tool's settings."""
 
     tool: str | None = None
     plan: StepPlan = field(default_factory=StepPlan)

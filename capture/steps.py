@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The steps to profile, each in a capture of its own or consecutive ones in one (`continuous`).
+    """Steps to profile, each in its own capture, or consecutive ones in one capture (`continuous`).
 
-    A run that ends early closes what is open: pass `last` with its last step.
+    If a run ends early, pass `last` with its last step to close an open capture.
 
     >>> plan = StepPlan((1, 2, 5), continuous=True)
     >>> [step for step in range(7) if plan.opens(step)], [step for step in range(7) if plan.closes(step)]

@@ -1,4 +1,4 @@
-"""Interface of all tools, whose captures start, stop, advance and meet stages; and a tool that does nothing.
+"""Interface of all tools, whose captures start, stop, advance and meet stages; and the no-op tool.
 
 A tool may raise: the profiler that calls it logs the error, and the training continues.
 """

@@ -39,28 +39,28 @@ _OTHER_RUNS = "another torch.profiler was running in this process"
 _OTHER_BEGAN = "another torch.profiler started in this process, which ended the trace"
 
 ALL_THREADS = "CAPTURE_ALL_THREADS"
-"""The environment variable that asks for traces of all threads."""
+"""Environment variable that requests traces of all threads."""
 
 DRAIN_S = 0.02
-"""How long operators that other threads are in may take, after recording is turned off."""
+"""Seconds to wait for operators in other threads after recording is turned off."""
 
 _END = re.compile(
     rb'(\}|"traceEvents":\s*\[)\s*\]\s*(,\s*"[^"]*"\s*:\s*("[^"]*"|[^][{}",]+)\s*)*\}\s*\Z'
 )
-"""The end of a trace's text."""
+"""End of a trace's text."""
 
 
 class TorchTrace(NoTool):
     """One profiler's use of torch.profiler."""
 
     owner: ClassVar[TorchTrace | None] = None
-    """Whose capture is running in this process."""
+    """Profiler whose capture is running in this process."""
 
     scheduled: ClassVar[_Capture | None] = None
     """The running capture if mini-batches advance it, whichever worker counts them."""
 
     ranges: ClassVar[list[_Range]] = []
-    """The stages that are under way in this process, outermost first."""
+    """Open stages in this process, outermost first."""
 
     lost: ClassVar[list[_Capture | None]] = []
     """Captures that torch could not end: let go of, they would end the process."""

@@ -69,7 +69,7 @@ _decides_only: ContextVar[bool] = ContextVar("_decides_only", default=False)
 
 
 class SwitchedProfiler(DistProfiler):
-    """The profiler as verl's code finds it: it reports stages to RL-Insight too where a run has that on."""
+    """Profiler that replaces verl's; it also reports stages to RL-Insight if the run enables that."""
 
     def _set_up(self, settings: Any) -> None:
         if not _decides_only.get():
@@ -86,7 +86,7 @@ class SwitchedProfiler(DistProfiler):
         category: str | None = None,
         **kwargs_outer: Any,
     ) -> Callable[[F], F]:
-        """As `DistProfiler.annotate`."""
+        """Decorate a method as `DistProfiler.annotate` does."""
         mark = super().annotate(message, color, domain, category, **kwargs_outer)
         if os.environ.get("VERL_RL_INSIGHT_ENABLE") != "1":
             return mark

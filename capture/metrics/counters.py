@@ -1,4 +1,4 @@
-"""How long named pieces of code took, over threads and repetitions."""
+"""Durations of named pieces of code, over threads and repetitions."""
 
 from __future__ import annotations
 

@@ -131,11 +131,7 @@ class MemoryProfiler:
         return by_device
 
     def detect_memory_leaks(self, threshold: float = LEAK_BYTES_PER_STEP) -> list[Leak]:
-        """Where allocated memory surely grows by more than `threshold` bytes a step; empty where that is not sure.
-
-        Rows are compared with those of the same GPU and description, since memory differs within a
-        step. The slope is that of Theil and Sen, its bounds are Sen's (J. Am. Stat. Assoc. 63, 1968).
-        """
+        """Find where allocated memory reliably grows by more than `threshold` bytes per step; else empty."""
         series: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         for row in self.memory_stats:
             series[row.device, row.description][row.step] = row.allocated_bytes
