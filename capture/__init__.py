@@ -65,7 +65,7 @@ _OF_VERL = {
     "rollout_trace_dir": "verl.utils.profiler",
     "rollout_trace_local_rank": "verl.utils.profiler",
 }
-"""What is verl's own, by the module that has it."""
+"""Names that verl implements, by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:

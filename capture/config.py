@@ -24,17 +24,17 @@ from typing import Any, ClassVar
 from capture.plain import MISSING, plain
 
 TORCH_CONTENTS = ("cuda", "cpu", "memory", "shapes", "stack")
-"""What `TorchProfilerToolConfig.contents` may name; an empty list collects CPU and CUDA."""
+"""Values of `TorchProfilerToolConfig.contents`; an empty list collects CPU and CUDA."""
 
 
 def _require(holds: bool, message: str) -> None:
-    """Nothing if it holds; otherwise the error that verl's ``assert`` would raise."""
+    """Raise the error of verl's ``assert`` unless the condition is true."""
     if not holds:
         raise AssertionError(message)
 
 
 def _require_int(name: str, value: object, *, least: int, or_none: bool = False) -> None:
-    """Nothing if it is an int of at least that much (or None where None is a choice).
+    """Raise unless the value is an int of at least `least`, or None if None is allowed.
 
     A bool passes, as it does in verl: it is an int to Python.
     """
@@ -48,17 +48,17 @@ def _require_int(name: str, value: object, *, least: int, or_none: bool = False)
 
 
 def _require_ranks(name: str, value: object) -> None:
-    """Nothing if it is a collection of ranks; the ranks themselves are not looked at."""
+    """Raise unless the value is a collection; its ranks are not checked."""
     message = f"Profiler {name} must be of type list, got {type(value)}"
     _require(isinstance(value, (set, list, tuple)), message)
 
 
 @dataclass
 class BaseConfig(Mapping[str, Any]):
-    """A dataclass that cannot be changed once made, and that reads like a mapping of its fields.
+    """An immutable dataclass that reads like a mapping of its fields.
 
     ``config["tool"]``, ``config.get("tool")``, ``dict(config)``, ``**config``, ``len`` and
-    iteration see the fields in their order, ``_target_`` first. A name that is no attribute
+    iteration see the fields in their order, ``_target_`` first. An unknown name
     raises `AttributeError` from ``config[name]`` too, as in verl.
 
     The dataclass is not declared frozen: verl's users derive plain dataclasses from theirs, and
@@ -75,7 +75,7 @@ class BaseConfig(Mapping[str, Any]):
         super().__setattr__(name, value)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The attribute of that name, or the default."""
+        """Get the attribute of that name, or the default."""
         return getattr(self, key, default)
 
     def __getitem__(self, key: str) -> Any:
@@ -93,10 +93,7 @@ class BaseConfig(Mapping[str, Any]):
 
 @dataclass
 class NsightToolConfig(BaseConfig):
-    """How Nsight Systems records.
-
-    ``discrete``: a report of its own for each stage, instead of one for the whole step.
-    """
+    """Capture mode of Nsight Systems."""
 
     discrete: bool = False
     name: str = "nsight"
@@ -104,9 +101,9 @@ class NsightToolConfig(BaseConfig):
 
 @dataclass
 class TorchProfilerScheduleConfig(BaseConfig):
-    """Which mini-batches of an update loop the torch profiler keeps.
+    """Mini-batches of an update loop that the torch profiler records.
 
-    ``skip_first`` mini-batches are passed over; then, ``repeat`` times (0: until the end),
+    ``skip_first`` mini-batches are skipped; then, ``repeat`` times (0: until the end),
     ``wait`` are not collected, ``warmup`` are collected and dropped, ``active`` are kept.
     With ``active`` at 0 there is no schedule and the whole loop is kept.
     """
@@ -130,9 +127,9 @@ class TorchProfilerScheduleConfig(BaseConfig):
 
 @dataclass
 class TorchProfilerToolConfig(BaseConfig):
-    """What the torch profiler collects, and into how many files.
+    """Contents and files of the torch profiler.
 
-    ``contents`` names of `TORCH_CONTENTS`; CPU is collected in any case, for the stage ranges.
+    ``contents`` names of `TORCH_CONTENTS`; CPU is always collected, for the stage ranges.
     ``discrete``: a trace of its own for each stage, instead of one for the whole step.
     ``profile_token_start`` and ``profile_token_end`` (exclusive): the response tokens that a
     rollout engine records. ``schedule``: fewer mini-batches of the update loop.
@@ -146,7 +143,7 @@ class TorchProfilerToolConfig(BaseConfig):
     name: str = "torch"
 
     def __post_init__(self) -> None:
-        # The type before the items: a bare "cpu" would otherwise be reported letter by letter.
+        # Check the type before the items, or a bare "cpu" would be reported letter by letter.
         message = f"Profiler contents must be of type list, got {type(self.contents)}"
         _require(isinstance(self.contents, list), message)
         for content in self.contents:
@@ -162,7 +159,7 @@ class TorchProfilerToolConfig(BaseConfig):
 
 @dataclass
 class TorchMemoryToolConfig(BaseConfig):
-    """How much of the CUDA allocator's history a memory snapshot holds.
+    """Length and detail of the CUDA allocator history in a memory snapshot.
 
     ``trace_alloc_max_entries`` allocations, with ``stack_depth`` frames of stack each; a snapshot
     is written after every ``memory_snapshot_num_steps`` profiled steps.
@@ -180,16 +177,16 @@ class TorchMemoryToolConfig(BaseConfig):
 
 @dataclass
 class ProfilerConfig(BaseConfig):
-    """Which tool profiles which ranks of one role, and where its files go.
+    """Profiler configuration of one role: its tool, ranks and output folder.
 
     ``tool``: nsys, torch, torch_memory, or None for none; other names profile nothing.
     ``enable``, ``all_ranks``, ``ranks``: whether, and on which ranks; with neither of the last
     two set, rank 0. ``tool_config``: the configuration of the tool, or a mapping of tool to
-    configuration. ``relocate_results``: move what a framework wrote elsewhere to ``save_path``.
+    configuration. ``relocate_results``: move files that a framework wrote elsewhere to ``save_path``.
     ``finish_hook_cmd``: a shell command run once after the last profiled step, on
-    ``finish_hook_ranks`` or all ranks; by default on the ranks that are profiled.
+    ``finish_hook_ranks`` or all ranks; by default on the profiled ranks.
 
-    This is the block of a role. The global block of a verl configuration holds other keys
+    This is the block of a role. The global block of a verl configuration has other keys
     (``steps``, ``profile_continuous_steps``) and is refused with `TypeError`, as by verl.
     """
 
@@ -213,10 +210,10 @@ class ProfilerConfig(BaseConfig):
         _require(command is None or isinstance(command, str), message)
 
     def union(self, other: "ProfilerConfig") -> "ProfilerConfig":
-        """What profiles whatever either of the two would; both must name the same tool.
+        """Combine two configurations to profile everything that either would; both must name the same tool.
 
         The path and the tool's configuration are this one's; the global tool configuration and
-        the command are the first that is given. Ranks come in order of first mention.
+        the command are the first that is set. Ranks are in order of first mention.
         """
         self._require_same_tool(other, "union")
         return ProfilerConfig(
@@ -234,9 +231,9 @@ class ProfilerConfig(BaseConfig):
         )
 
     def intersect(self, other: "ProfilerConfig") -> "ProfilerConfig":
-        """What profiles only what both would; both must name the same tool.
+        """Combine two configurations to profile only what both would; both must name the same tool.
 
-        Path, tool configuration, global tool configuration and command as in `union`.
+        Path, tool configuration, global tool configuration and command are as in `union`.
         """
         self._require_same_tool(other, "intersect")
         return ProfilerConfig(
@@ -259,12 +256,12 @@ class ProfilerConfig(BaseConfig):
 
 
 def _either(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The ranks of both, each once, in order of first mention."""
+    """List the ranks of both, each once, in order of first mention."""
     return list(dict.fromkeys([*one, *other]))
 
 
 def _both(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The ranks that are in both, each once, in the first one's order."""
+    """List the ranks that are in both, each once, in the first one's order."""
     return [rank for rank in dict.fromkeys(one) if rank in other]
 
 
@@ -276,9 +273,9 @@ _TOOL_CONFIGS: Mapping[str, type[BaseConfig]] = {
 
 
 def tool_config_of(tool: str | None, settings: Mapping[str, Any]) -> Any:
-    """The settings of a tool as a config of its own kind; None for a tool without one.
+    """Convert the settings of a tool to its config class; None for a tool without one.
 
-    Keys that it has no field for are passed over. Raises `AssertionError` for values verl refuses.
+    Unknown keys are ignored. Raises `AssertionError` for values that verl refuses.
     """
     kind = _TOOL_CONFIGS.get(tool or "")
     if kind is None:

@@ -20,13 +20,13 @@ _SERVER_TOOLS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("vllm", "vllm_omni", "sglang"), ("torch", "npu")),
     "trtllm": ("torch", "npu", "nsys"),
 }
-"""The tools that the servers of an engine record with (verl 0.9.1)."""
+"""Tools that record the servers of each engine (verl 0.9.1)."""
 
 _TOOLS = ("nsys", "torch", "torch_memory", "npu", "precision_debugger")
-"""The tools of trainers' roles (verl 0.9.1)."""
+"""Tools of trainers' roles (verl 0.9.1)."""
 
 _LENIENT = frozenset({"trtllm"})
-"""The engines whose servers record without `discrete` too, and without any tool."""
+"""Engines whose servers record without `discrete` too, and without any tool."""
 
 
 def find_problems(config: Mapping[str, Any], total_steps: int | None = None) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _role_problems(
 
 
 def _old_keys(config: Mapping[str, Any], shared: GlobalProfile) -> Iterator[str]:
-    """Yield keys of 2025-06 that have no effect beside the block that replaced them."""
+    """Yield keys of 2025-06 that have no effect next to the block that replaced them."""
     if at(config, "global_profiler") is None:
         return
     trainer = at(config, "trainer") or {}
@@ -188,7 +188,7 @@ def _absent_ranks(config: Mapping[str, Any], role: str, block: ProfilerConfig) -
     world = _world_size(config, role)
     if world is None or block.all_ranks:
         return []
-    ranks: list[Any] = block.ranks  # verl looks at none of them
+    ranks: list[Any] = block.ranks  # verl ignores all of them
     return [rank for rank in ranks if isinstance(rank, int) and not 0 <= rank < world]
 
 
@@ -218,7 +218,7 @@ def _is_server(role: str) -> bool:
 
 
 def _engine(config: Mapping[str, Any], role: str) -> str:
-    """The inference engine of a role's servers."""
+    """Get the inference engine of a role's servers."""
     return str(given(at(config, role) or {}, "name") or "vllm")
 
 

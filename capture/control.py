@@ -1,8 +1,8 @@
-"""One thread of the process that starts, advances and stops torch.profiler, whoever asks for it.
+"""The thread of the process that starts, advances and stops torch.profiler for all callers.
 
-torch.profiler must be stopped on the thread that started it: elsewhere the process dies of SIGSEGV (torch 2.13).
-Ray's threaded actors answer every call on another thread. A process has one such thread, made at the first
-capture; after a fork the child has none, and makes its own.
+torch.profiler must be stopped on the thread that started it; otherwise the process dies of SIGSEGV (torch 2.13).
+Ray's threaded actors answer every call on another thread. A process has one such thread, created at the first
+capture; a forked child has none, and creates its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 def run(action: Callable[[], T]) -> T:
-    """What `action` returns on the control thread; raises what it raises there."""
+    """Run `action` on the control thread and return its result; raises what it raises."""
     if not _ready() or threading.current_thread() is _thread:
         return action()
     done = threading.Event()
@@ -58,13 +58,13 @@ def _ready() -> bool:
 
 
 def _work() -> None:
-    """Do what is asked for, one thing after the other, for ever."""
+    """Run the queued tasks one after the other, forever."""
     while True:
         _tasks.get()()
 
 
 def _after_fork() -> None:
-    """The child has this thread's memory and not the thread."""
+    """Reset the thread in a forked child, which has its memory but not the thread."""
     global _tasks, _thread, _lock
     _tasks, _thread, _lock = SimpleQueue(), None, threading.Lock()
 

@@ -105,7 +105,7 @@ def _may_hold_trainers(name: str) -> bool:
 
 
 def _follow_in(module: Any) -> None:
-    """Let the trainers that a module defines follow requests. Raises nothing."""
+    """Let the trainers that a module defines follow requests. Never raises."""
     try:
         for value in [*vars(module).values()]:
             remote = getattr(value, "__ray_metadata__", None)  # the class below `ray.remote`
@@ -195,7 +195,7 @@ def _begin(trainer: Any) -> None:
         setattr(trainer, _WATCH, watch)
         on_signal.announce(watch.folder)
         _check(trainer)
-        return  # a request from before the first step is older than the run
+        return  # a request older than the first step precedes the run
     if step in (block.steps or ()):
         return
     request = watch.due(step)
@@ -222,7 +222,7 @@ def step_of(trainer: Any) -> int:
 
 
 def _warn_of_absent_ranks(groups: Sequence[tuple[str | None, Any]], ranks: Sequence[int]) -> None:
-    """Log which ranks of a request no group has; nothing where a group does not tell its size."""
+    """Log which ranks of a request no group has, unless a group has no known size."""
     sizes = [getattr(group, "world_size", None) for _, group in groups]
     last = max((size for size in sizes if isinstance(size, int)), default=0) - 1
     absent = [rank for rank in ranks if rank > last]

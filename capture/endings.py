@@ -18,7 +18,7 @@ live: list[DistProfiler] = []
 
 def close_all() -> None:
     """Write the open captures of all profilers of this process."""
-    for profiler in [*live]:  # one that followed a request leaves the list
+    for profiler in [*live]:  # copy: closing a request's profiler removes it from the list
         profiler.close()
 
 

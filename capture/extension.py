@@ -1,4 +1,4 @@
-"""What makes a worker's profiler something that a driver can start and stop."""
+"""Extension of a worker that lets a driver start and stop its profiler."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from capture.profiler import DistProfiler
 
 
 class DistProfilerExtension:
-    """Gives a worker `start_profile`, `stop_profile` and `step_profile`, for a driver to call on all ranks.
-
-    A class that verl's workers are among the bases of has the three dispatched to all ranks.
-    """
+    """Worker methods `start_profile`, `stop_profile` and `step_profile`, which a driver calls on all ranks."""
 
     def __init__(self, profiler: DistProfiler) -> None:
         self.profiler = profiler
@@ -39,7 +36,7 @@ class DistProfilerExtension:
         self.profiler.step()
 
     def __ray_shutdown__(self) -> None:
-        """Write what is still open when Ray ends the actor in good order; it ends others without a word."""
+        """Write open captures when Ray ends the actor gracefully; it kills others without notice."""
         close = getattr(self.profiler, "close", None)
         if close is not None:
             close()

@@ -1,7 +1,7 @@
-"""What the files of a profile are called: as verl 0.9.1 calls them, so that whatever reads its files reads these.
+"""File names of a profile, as in verl 0.9.1, so that tools for verl's files read these.
 
 A trace is `[<worker>_][<scope>_][step<S>_]rank<r>[-of-<world>][_tp<i>-pp<i>-dp<i>-cp<i>]_pid<pid>_<time>`,
-with `_mb<i>[-<j>]` or `_part<k>` where one capture gives several files. No file replaces another of the same process.
+with `_mb<i>[-<j>]` or `_part<k>` if one capture gives several files. No file replaces another of the same process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from itertools import chain, count
 from pathlib import Path
 
 _DIMENSIONS = ("tp", "pp", "dp", "cp")
-_MOMENTS: set[str] = set()  # in the names of this process so far
+_MOMENTS: set[str] = set()  # used in names of this process
 
 
 def label(text: object) -> str:
-    """`text` as a part of a file name: whatever may not stand there becomes a hyphen.
+    """Make `text` a part of a file name: invalid characters become hyphens.
 
     >>> label("actor_rollout/ref")
     'actor-rollout-ref'
@@ -30,14 +30,14 @@ def label(text: object) -> str:
 
 
 def topology() -> dict[str, int]:
-    """This process's rank, world size and parallel ranks, as far as torch.distributed and Megatron tell.
+    """Collect this process's rank, world size and parallel ranks from torch.distributed and Megatron.
 
-    Neither is imported for that: who has not loaded it has no group either.
+    Neither is imported: a process that has not loaded it has no group either.
     """
     place: dict[str, int] = {}
     dist = sys.modules.get("torch.distributed")
     if dist is not None:
-        with contextlib.suppress(Exception):  # whatever it raises, the trace is named without it
+        with contextlib.suppress(Exception):  # on any error, name the trace without it
             if dist.is_available() and dist.is_initialized():
                 place |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     megatron = sys.modules.get("megatron.core.parallel_state")
@@ -58,7 +58,7 @@ def trace_stem(
     step: int | None = None,
     place: Mapping[str, int] | None = None,
 ) -> str:
-    """The name of a torch trace up to its window and suffix; `place` is the `topology` where not given."""
+    """Make the name of a torch trace without window and suffix; `place` defaults to the `topology`."""
     place = topology() if place is None else place
     parts = [label(text) for text in (worker, scope) if text]
     parts += [] if step is None else [f"step{label(step)}"]
@@ -70,7 +70,7 @@ def trace_stem(
 
 
 def _moment() -> str:
-    """This millisecond, or the next that no name of this process has: two traces may begin within one."""
+    """Get this millisecond, or the next one unused in this process: two traces may start within one."""
     now = datetime.now().astimezone()
     while (text := now.strftime("%Y%m%d%H%M%S%f")[:-3]) in _MOMENTS:
         now += timedelta(milliseconds=1)
@@ -79,7 +79,7 @@ def _moment() -> str:
 
 
 def manifest_name(tool: str, rank: int, worker: str | None) -> str:
-    """The name of a process's manifest, whose ending nobody takes for a trace's."""
+    """Make the name of a process's manifest, with a suffix that no trace has."""
     parts = ["capture", label(tool), *([label(worker)] if worker else [])]
     return "_".join([*parts, f"rank{rank}", f"pid{os.getpid()}"]) + ".manifest"
 
@@ -92,13 +92,13 @@ def unused(path: Path) -> Path:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """The hidden name to write a file under; it gets its own name when all is written, else nothing is left.
+    """Yield a hidden name to write a file under; rename it when complete, delete it on failure.
 
-    Readers pass hidden files over, so nobody takes half a trace for a trace.
+    Readers ignore hidden files, so they never read half a trace.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:  # a file has the name of the folder
+    except FileExistsError as error:  # a file has the folder's name
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from None
     partial = path.with_name(f".{path.name}")
     try:

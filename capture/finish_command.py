@@ -1,4 +1,4 @@
-"""The command that a configuration has run after the last profiled step, to carry the files away."""
+"""Command that a configuration runs after the last profiled step, to move the files to storage."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ log = logging.getLogger("capture")
 
 
 def run(command: str, told: Mapping[str, object]) -> None:
-    """Run `command` in a shell that finds `told` in its environment as `VERL_PROFILE_<key>`, as verl has it.
+    """Run `command` in a shell, with the items of `told` in its environment as `VERL_PROFILE_<key>`.
 
-    Waits for it; that it failed is logged. Raises `OSError` where there is no shell.
+    The variables are verl's. Waits for it and logs a failure. Raises `OSError` if there is no shell.
     """
     facts = {**told, "PID": os.getpid()}
     if told.get("TOOL") == "nsys":

@@ -36,7 +36,7 @@ class Gate:
         return thread
 
     def leave(self, thread: int) -> None:
-        """End the stage that `enter` began; any thread may call this."""
+        """End the stage that `enter` started; any thread may call this."""
         with self._changed:
             left = self._stages.get(thread, 0) - 1
             if left > 0:

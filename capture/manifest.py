@@ -38,10 +38,11 @@ _DEEPEST = 6
 
 @dataclass(slots=True)
 class Manifest:
-    """The captures of one worker and rank in this process; `folder` is for its files, `beside` for a copy of the manifest.
+    """Captures of one worker and rank in this process.
 
-    `files` have a path (relative if inside the folder), step, stage, start and stop; `captures` have the step, scope,
-    outcome and clocks of each start and stop. `asked` is the given configuration, `problems` are logged problems.
+    `folder` is for its files, `beside` for a copy of the manifest. `files` have a path (relative if inside the folder),
+    step, stage, start and stop; `captures` have the step, scope, outcome and clocks of each start and stop. `asked` is
+    the given configuration, `problems` are logged problems.
     """
 
     folder: Path
@@ -74,7 +75,7 @@ class Manifest:
 
     @property
     def latest(self) -> dict[str, Any] | None:
-        """The capture that began last."""
+        """The capture that started last."""
         return self.captures[-1] if self.captures else None
 
     def lose(self, capture: dict[str, Any] | None, reason: str) -> None:
@@ -173,9 +174,9 @@ class Manifest:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a manifest, whole; on a full disk, in the place of the one that is there. Raises `OSError`.
+    """Write a manifest atomically; if the disk is full, overwrite the existing one. Raises `OSError`.
 
-    A ledger that could not note that the disk was full would tell of a process that never finished.
+    Without that, a ledger that could not record the full disk would show a process that never finished.
     """
     try:
         with written_whole(path) as partial:
@@ -219,13 +220,13 @@ def _json(value: Any, depth: int = 0) -> Any:
 
 
 def without_effect() -> list[str]:
-    """Settings of the run without effect, if this process has seen the whole configuration."""
+    """List settings of the run without effect, if this process has seen the whole configuration."""
     run_config: Any = sys.modules.get("capture.run_config")
     return [] if run_config is None else list(run_config.without_effect)
 
 
 def replaced() -> str | None:
-    """The framework whose profiler capture replaces, as `verl 0.9.1`; None if nothing is replaced."""
+    """Name the framework whose profiler capture replaces, as `verl 0.9.1`; None if nothing is replaced."""
     switch: Any = sys.modules.get("capture.verl")
     if switch is None or not switch.active():
         return None

@@ -1,7 +1,7 @@
-"""NVTX ranges and timers for a driver's or a worker's own code; without nvtx only the timers remain.
+"""NVTX ranges and timers for a driver's or a worker's own code; without nvtx only the timers work.
 
-verl's names and arguments. Unlike verl's, ranges are closed and times are kept when the body raises, and
-no colour name makes nvtx raise: it knows ten of them, others only where matplotlib is installed.
+Names and arguments are verl's. Unlike verl's, ranges are closed and times are kept if the body raises, and
+no colour name makes nvtx raise: it knows ten names, and others only if matplotlib is installed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NAMED = frozenset(
 
 @functools.cache
 def _nvtx() -> Any:
-    """The module nvtx, None where it is not installed."""
+    """Import the module nvtx; None if it is not installed."""
     try:
         import nvtx
     except ImportError:
@@ -69,7 +69,7 @@ def mark_start_range(
     domain: str | None = None,
     category: str | int | None = None,
 ) -> Any:
-    """The id of a new NVTX range, for `mark_end_range`; None where there is no nvtx. Raises nothing."""
+    """Open an NVTX range and get its id for `mark_end_range`; None without nvtx. Never raises."""
     nvtx = _nvtx()
     if nvtx is None:
         return None
@@ -95,7 +95,7 @@ def marked(
     domain: str | None = None,
     category: str | int | None = None,
 ) -> Iterator[None]:
-    """A context in an NVTX range, closed also when the body raises."""
+    """Put the body into an NVTX range, closed even if the body raises."""
     range_id = mark_start_range(message, color, domain, category)
     try:
         yield
@@ -109,7 +109,7 @@ def mark_annotate(
     domain: str | None = None,
     category: str | int | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that puts every call of a function into an NVTX range, of its name where none is given."""
+    """Decorate a function to put every call into an NVTX range, named after the function by default."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         name = message or function.__name__
@@ -135,7 +135,7 @@ def mark_annotate(
 
 @contextmanager
 def simple_timer(name: str, timing_raw: MutableMapping[str, float]) -> Iterator[None]:
-    """A context whose seconds are added to `timing_raw[name]`, also when the body raises."""
+    """Add the seconds of the body to `timing_raw[name]`, even if it raises."""
     start = time.perf_counter()
     try:
         yield
@@ -151,7 +151,7 @@ def marked_timer(
     domain: str | None = None,
     category: str | int | None = None,
 ) -> Iterator[None]:
-    """A `simple_timer` that is an NVTX range as well."""
+    """Time the body as `simple_timer` does, in an NVTX range."""
     range_id = mark_start_range(name, color, domain, category)
     start = time.perf_counter()
     try:

@@ -38,7 +38,7 @@ class MemorySnapshots(NoTool):
 
     recording: ClassVar[bool] = False
     recorder: ClassVar[MemorySnapshots | None] = None
-    """Whose history is recorded: it writes the snapshot when memory runs out."""
+    """Profiler whose history is recorded; it writes the snapshot on OOM."""
 
     observed: ClassVar[bool] = False
 
@@ -58,7 +58,7 @@ class MemorySnapshots(NoTool):
         elif not MemorySnapshots.recording:
             self._record()
         if MemorySnapshots.recording and not MemorySnapshots.observed:
-            # Set even when it cannot be attached: a second try would tell the same.
+            # Set even on failure: a second attempt would fail in the same way.
             MemorySnapshots.observed = True
             self._observe()
 
@@ -66,7 +66,7 @@ class MemorySnapshots(NoTool):
         """Begin a window of steps, or go on with it."""
         del scope
         if not MemorySnapshots.recording and self.can_record:
-            self._record()  # a request that began while this was built has ended its history
+            self._record()  # a request during construction has ended its history
         if not self._steps:
             self._start_ns = time.time_ns()
         self._steps.append(step)
@@ -94,7 +94,7 @@ class MemorySnapshots(NoTool):
                 self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
 
     def _dump_window(self) -> None:
-        """The snapshot of the steps so far, and a new history."""
+        """Write the snapshot of the steps so far, and start a new history."""
         steps, self._steps = self._steps, []
         captures, self._captures = self._captures, []
         manifest = self._target.manifest
@@ -108,7 +108,7 @@ class MemorySnapshots(NoTool):
             for capture in captures:
                 manifest.lose(capture, f"the snapshot was not written: {error}")
             raise
-        if not self._target.on_demand:  # a request leaves the run's own history as it is
+        if not self._target.on_demand:  # a request must not touch the run's own history
             self._torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - torch names it so
             self._record()
 
@@ -132,7 +132,7 @@ class MemorySnapshots(NoTool):
         return path
 
     def _record(self) -> None:
-        """Begin a history. `context`, `stacks` and `kw_args` of the global block decide what it holds."""
+        """Start a history. `context`, `stacks` and `kw_args` of the global block set its contents."""
         shared = plain(self._target.shared.get("torch_memory"))
         record = self._torch.cuda.memory._record_memory_history  # noqa: SLF001 - as above
         record(
@@ -148,9 +148,9 @@ class MemorySnapshots(NoTool):
         MemorySnapshots.recording, MemorySnapshots.recorder = True, self
 
     def _depth(self, record: Callable[..., object]) -> dict[str, int]:
-        """The argument that limits stacks; empty for a torch without one, which the log says where one was asked for."""
+        """Get the argument that limits stack depth; empty, with a warning, if this torch has none."""
         depth = self._config.stack_depth
-        with contextlib.suppress(TypeError, ValueError):  # a torch that hides its arguments
+        with contextlib.suppress(TypeError, ValueError):  # some torch versions hide their arguments
             if "stack_depth" in inspect.signature(record).parameters:
                 return {"stack_depth": depth}
         if depth != TorchMemoryToolConfig().stack_depth and not MemorySnapshots.recording:
@@ -168,7 +168,7 @@ class MemorySnapshots(NoTool):
             log.warning(message, self._target.rank, error)
 
     def _out_of_memory(self, device: int, wanted: int, total: int, free: int) -> None:
-        """Called by the allocator. Nothing may escape from here, nor may the device be waited for."""
+        """Write a snapshot of an OOM. The allocator calls this: it must not raise or wait for the device."""
         moment = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S-%f")
         message = "rank %s: OOM on device %s: %s bytes requested, %s of %s free"
         log.error(message, self._target.rank, device, wanted, free, total)
@@ -195,7 +195,7 @@ def _stacks(shared: Mapping[str, Any]) -> str:
 
 
 def _out_of_memory(device: int, wanted: int, total: int, free: int) -> None:
-    """Have a snapshot written by whoever records; torch keeps calling this when nobody does any more."""
+    """Let the recording profiler write a snapshot; torch keeps calling this when none records any more."""
     recorder = MemorySnapshots.recorder
     if recorder is not None:
         recorder._out_of_memory(device, wanted, total, free)  # noqa: SLF001 - the class's own

@@ -1,4 +1,4 @@
-"""NeMo-RL's profiling by environment variables, read when they are needed and not when this is imported.
+"""NeMo-RL's profiling by environment variables, which are read when needed, not at import.
 
 `NRL_NSYS_PROFILE_STEP_RANGE=start:stop` (from 1, stop exclusive), `NRL_NSYS_WORKER_PATTERNS=*policy*,*vllm*`
 and `NRL_NSYS_EXTRA_OPTIONS={"gpu-metrics-devices": "all"}`. Values that NeMo-RL refuses are refused here.
@@ -27,7 +27,7 @@ EXTRA = "NRL_NSYS_EXTRA_OPTIONS"
 
 
 class Policy(Protocol):
-    """What drives the workers of a policy."""
+    """Interface of the object that drives the workers of a policy."""
 
     def start_gpu_profiling(self) -> None:
         """Open the capture range in every worker."""
@@ -37,14 +37,14 @@ class Policy(Protocol):
 
 
 _profiled: list[Policy] = []
-"""The policies whose range is open."""
+"""Policies whose range is open."""
 
 
 def step_range(environment: Mapping[str, str] | None = None) -> range | None:
-    """The steps to profile; None where the variables are not set.
+    """Get the steps to profile; None if the variables are not set.
 
-    Raises `AssertionError` where only one of the two is set or no step is in the range, `ValueError`
-    where it is no range.
+    Raises `AssertionError` if only one of the two is set or the range has no step, `ValueError`
+    if it is not a range.
     """
     environment = os.environ if environment is None else environment
     text, patterns = environment.get(RANGE, ""), environment.get(PATTERNS, "")
@@ -62,10 +62,10 @@ def step_range(environment: Mapping[str, str] | None = None) -> range | None:
 
 
 def nsight_config(worker: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """`{"nsight": …}` for a worker whose name matches one of the patterns, else `{}`.
+    """Make `{"nsight": …}` for a worker whose name matches one of the patterns, else `{}`.
 
-    The extra options go over NeMo-RL's own. Raises what `step_range` raises, and `ValueError` for
-    extra options that are no JSON object.
+    The extra options override NeMo-RL's own. Raises what `step_range` raises, and `ValueError` for
+    extra options that are not a JSON object.
     """
     environment = os.environ if environment is None else environment
     if step_range(environment) is None:
@@ -86,10 +86,10 @@ def nsight_config(worker: str, environment: Mapping[str, str] | None = None) -> 
 
 
 def vllm_tp_nsight_config(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """`{"nsight": …}` for the tensor-parallel workers that vLLM starts by itself; `{}` where nothing is profiled.
+    """Make `{"nsight": …}` for tensor-parallel workers that vLLM starts by itself; `{}` without profiling.
 
-    vLLM's own options record from the first moment on and keep the report open until the worker is killed, so that
-    none is written. These wait for the capture range, as NeMo-RL's do, and end with it. They belong where vLLM makes
+    vLLM's own options record from the start and keep the report open until the worker is killed, so no report
+    is written. These wait for the capture range, as NeMo-RL's do, and end with it. They belong where vLLM makes
     the runtime environment of its Ray workers (`ray_workers_use_nsight`), which may be a process of its own: a plugin
     of vLLM's group `vllm.general_plugins` reaches it. Raises what `nsight_config` raises.
     """
@@ -109,7 +109,7 @@ def vllm_tp_nsight_config(environment: Mapping[str, str] | None = None) -> dict[
 
 
 def _extra_options(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The options that go over NeMo-RL's own. Raises `ValueError` where they are no JSON object."""
+    """Get the options that override NeMo-RL's own. Raises `ValueError` if they are not a JSON object."""
     try:
         extra = json.loads(environment.get(EXTRA) or "{}")
     except ValueError as error:
@@ -122,8 +122,8 @@ def _extra_options(environment: Mapping[str, str]) -> dict[str, Any]:
 def maybe_gpu_profile_step(policy: Policy, step: int) -> None:
     """Open the policy's capture range with the first step of `step_range`, close it after the last.
 
-    Call it before every step. A range that is open when the interpreter ends is closed then, and only
-    then. What the policy raises is logged. Raises what `step_range` raises.
+    Call it before every step. A range that is still open at interpreter exit is closed then, and only
+    then. Errors of the policy are logged. Raises what `step_range` raises.
     """
     steps = step_range()
     if steps is None:
@@ -159,5 +159,5 @@ def _safely(action: Callable[[], None], step: int | None) -> None:
 
 
 def wrap_with_nvtx_name(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that puts a worker's method into an NVTX range, closed also when it raises."""
+    """Decorate a worker's method to run in an NVTX range, closed even if it raises."""
     return mark_annotate(name)

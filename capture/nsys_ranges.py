@@ -1,6 +1,6 @@
 """The tool `nsys`: capture ranges and NVTX ranges for a process that runs under Nsight Systems.
 
-The report is nsys's business: `capture-range: cudaProfilerApi` makes it begin and end with these ranges.
+nsys writes the report: `capture-range: cudaProfilerApi` makes it start and end with these ranges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from capture.tools import NoTool, Stage, Target
 log = logging.getLogger("capture")
 
 RAY_NSIGHT_LOG_DIR = "/tmp/ray/session_latest/logs/nsight"  # noqa: S108 - where Ray has it written
-"""Where Ray lets nsys write; the name is verl's."""
+"""Folder in which Ray lets nsys write; the name is verl's."""
 
 _NOT_UNDER_NSYS = "this process was not started under nsys"
 
@@ -32,7 +32,7 @@ _open_ranges = 0
 
 
 def open_range() -> None:
-    """Begin the process's capture range, or count one more user of it. Raises what the device raises."""
+    """Start the process's capture range, or count one more user of it. Raises what the device raises."""
     global _open_ranges  # noqa: PLW0603 - there is one capture range in a process
     with _lock:
         if _open_ranges == 0:
@@ -50,7 +50,7 @@ def close_range() -> None:
 
 
 def _range_of_the_device() -> tuple[Callable[[], object], Callable[[], object]]:
-    """What begins and what ends a capture range: as verl's platform has it, where verl is here, else CUDA's."""
+    """Get the functions that start and stop a capture range: those of verl's platform if loaded, else CUDA's."""
     verls: Any = sys.modules.get("verl.plugin.platform")
     if verls is not None:
         platform = verls.get_platform()
@@ -74,7 +74,7 @@ class NsysRanges(NoTool):
         self._discrete: bool = target.config.discrete
         session = _session_folder()
         if session is not None and session.is_dir():
-            target.manifest.beside = session  # whoever collects the reports finds whose they are
+            target.manifest.beside = session  # lets the collector of reports find their worker
         self._open = self._warned = False
         self.can_record = _is_recorded_by_nsys()
         if not self.can_record:
@@ -94,14 +94,14 @@ class NsysRanges(NoTool):
             self._open = self._opened()
 
     def stop(self) -> None:
-        """End the capture range, if this profiler began one."""
+        """End the capture range, if this profiler started one."""
         if self._open:
             self._open = False
             close_range()
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
-        """An NVTX range, in a capture range of its own where that is wanted."""
+        """Put the body into an NVTX range, and into its own capture range if requested."""
         own_range = self._discrete and self._opened()
         try:
             with marked(stage.name, stage.color, stage.domain, stage.category):
@@ -135,7 +135,7 @@ class NsysRanges(NoTool):
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / "_".join([*parts, socket.gethostname(), report.name])
             shutil.move(report, path)
-            # A report of a range is one capture's; with a range for each stage it is one of several of its step.
+            # A report of a range belongs to one capture; with a range per stage, a step has several reports.
             manifest.add(path, captures=waiting if self._discrete else waiting[:1])
             waiting = waiting if self._discrete else waiting[1:]
 
@@ -157,6 +157,6 @@ def _session_folder() -> Path | None:
     ray: Any = sys.modules.get("ray")
     try:
         session = Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - Ray tells it nowhere else
-    except AttributeError:  # no Ray, not started, or a Ray that keeps it elsewhere
+    except AttributeError:  # no Ray, not started, or a Ray version that stores it elsewhere
         return None
     return session / "logs" / "nsight"

@@ -53,17 +53,17 @@ def watch(folder: Path) -> None:
 
 
 def driver_name() -> str:
-    """The process to signal: the run's driver, or this process without a driver."""
+    """Name the process to signal: the run's driver, or this process without a driver."""
     return os.environ.get(DRIVER) or own_name()
 
 
 def own_name() -> str:
-    """This process as `<pid> on <host>`."""
+    """Name this process as `<pid> on <host>`."""
     return f"{os.getpid()} on {socket.gethostname()}"
 
 
 def announce(folder: Path) -> None:
-    """Announce the watched directory to the driver, and log how to ask for a profile. Raises nothing."""
+    """Announce the watched directory to the driver, and log how to ask for a profile. Never raises."""
     pid, _, host = driver_name().partition(" on ")
     warn(
         "to profile a step of this run: python -m capture.trigger %s, or on %s: kill -USR2 %s",
@@ -86,7 +86,7 @@ def _handle(number: int, frame: Any) -> None:
     if _folder is not None:
         _ask(_leave)
     elif not _is_of_ray():
-        # On a thread: the main one may be inside of Ray.
+        # On a thread, because the main one may be inside Ray.
         threading.Thread(target=_ask, args=(_forward,), name="capture-signal", daemon=True).start()
 
 
@@ -95,7 +95,7 @@ def _is_of_ray() -> bool:
     ray = _started_ray()
     try:
         return bool(ray and ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
-    except AttributeError:  # a Ray that keeps it elsewhere
+    except AttributeError:  # a Ray version that stores it elsewhere
         return False
 
 
@@ -106,7 +106,7 @@ def _started_ray() -> Any:
 
 
 def _ask(leave: Callable[[], bool]) -> None:
-    """Write a request with `leave`, and log a failure. Raises nothing."""
+    """Write a request with `leave`, and log a failure. Never raises."""
     try:
         if not leave():
             warn("SIGUSR2 ignored: no step has begun; send it again after the first step")

@@ -1,7 +1,7 @@
-"""Whoever else uses torch.profiler in this process: torch serves one at a time, and two of them end the process.
+"""Other users of torch.profiler in this process: torch supports one at a time, and two crash the process.
 
-So a capture does not begin while another profile runs, and ends when one begins: what the user profiles is the user's.
-torch tells nobody of either, so its two methods are listened to, in processes that have a capture to lose.
+So a capture does not start while another profile runs, and ends when one starts: the user's profile has priority.
+torch has no notification, so its two methods are wrapped, in processes that have a capture to lose.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 _local = threading.local()
 _running: dict[int, Any] = {}
-"""The profiles of others that are prepared or running, by identity."""
+"""Profiles of other users that are prepared or running, by identity."""
 
 
 def watch(give_way: Callable[[], None]) -> None:
-    """From now on know of the profiles of others; `give_way` is called before one of them begins."""
+    """Track the profiles of other users from now on; `give_way` is called before one of them starts."""
     try:
         from torch.autograd.profiler import profile
 
         prepare, leave = profile._prepare_trace, profile.__exit__  # noqa: SLF001 - nobody is told otherwise
-    except (ImportError, AttributeError):  # a torch that has them elsewhere
+    except (ImportError, AttributeError):  # a torch version that has them elsewhere
         return
     if hasattr(prepare, "__wrapped__"):
         return
@@ -43,7 +43,7 @@ def watch(give_way: Callable[[], None]) -> None:
 
 
 def under_way() -> bool:
-    """Whether somebody else profiles in this process now, or on this thread since before anybody watched."""
+    """Check whether another profile runs in this process, or on this thread since before `watch`."""
     if _running:
         return True
     try:
@@ -54,7 +54,7 @@ def under_way() -> bool:
 
 
 def ours(action: Callable[[], object]) -> None:
-    """Do what concerns a capture's own profile, which nobody has to give way to."""
+    """Run an action on a capture's own profile, which does not count as another user."""
     before, _local.ours = getattr(_local, "ours", False), True
     try:
         action()
@@ -63,5 +63,5 @@ def ours(action: Callable[[], object]) -> None:
 
 
 def forget() -> None:
-    """The profiles of the process that this one was forked from are not here."""
+    """Forget the profiles of the parent process after a fork."""
     _running.clear()

@@ -1,4 +1,4 @@
-"""A configuration by name, whatever holds it: a mapping, a config object of verl, of OmegaConf or of this package."""
+"""Values of a configuration by name, from a mapping or a config object of verl, OmegaConf or this package."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,14 +10,14 @@ MISSING = "???"
 
 
 def plain(holder: object) -> dict[str, Any]:
-    """What `holder` holds, by name; empty where it holds nothing by name. Raises nothing.
+    """Collect the values of `holder` by name; empty if it has none. Never raises.
 
-    Values that are still to be given, or that cannot be had (an interpolation that leads nowhere), are left
-    out. verl's config objects are mappings that raise when they are asked what they contain: they are not asked.
+    Missing values and those that cannot be read (an interpolation without a target) are left
+    out. verl's config objects are mappings that raise on `in`, so it is not used.
     """
     values: dict[str, Any] = {}
     for name in _names(holder):
-        with suppress(Exception):  # whatever a foreign config raises, it is not given
+        with suppress(Exception):  # on any error of a foreign config, treat the value as missing
             value = _value(holder, name)
             if not (isinstance(value, str) and value == MISSING):
                 values[str(name)] = value
@@ -25,7 +25,7 @@ def plain(holder: object) -> dict[str, Any]:
 
 
 def _names(holder: object) -> list[Any]:
-    """The names under which an object holds values."""
+    """List the names under which an object has values."""
     if is_dataclass(holder):
         return [field.name for field in fields(holder)]
     try:
@@ -35,7 +35,7 @@ def _names(holder: object) -> list[Any]:
 
 
 def _value(holder: Any, name: Any) -> Any:
-    """The value of one name."""
+    """Get the value of one name."""
     if isinstance(holder, Mapping) and not is_dataclass(holder):
         return holder[name]
     return getattr(holder, name)

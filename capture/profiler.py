@@ -1,7 +1,7 @@
-"""The profiler of one worker: whether this rank and step are profiled, and what its tool is then told.
+"""The profiler of one worker: it decides whether this rank and step are profiled, and drives its tool.
 
 Names, arguments and meaning are verl's. Profiling never changes what the caller gets: an annotated body
-runs exactly once, its result and its exception are its own, and what fails in here is logged.
+runs exactly once, its result and its exception are its own, and internal failures are logged.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _VERLS_OWN = frozenset({"npu", "precision_debugger"})
 
 
 class DistProfiler:
-    """A worker's profiler: `start` and `stop` around a step, `annotate` on what the step consists of.
+    """A worker's profiler: `start` and `stop` around a step, `annotate` on the parts of the step.
 
     `config` None profiles nothing; it may be a config object of verl, of OmegaConf or of this package, or a
     mapping. `tool_config` is that of the config's tool, by default `config.tool_config`; `save_file_prefix`
-    names the worker in files and manifest. Raises nothing: of a configuration that cannot be followed the log
+    names the worker in files and manifest. Never raises: if a configuration cannot be followed, the log
     says why, and nothing is profiled. For the tools npu and precision_debugger this makes verl's own profiler.
     """
 
@@ -42,7 +42,7 @@ class DistProfiler:
         save_file_prefix: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """A profiler of this class, or verl's for the tools that only verl has."""
+        """Create a profiler of this class, or verl's for tools that only verl has."""
         settings = plain(config)
         if cls is DistProfiler and settings.get("enable") and settings.get("tool") in _VERLS_OWN:
             try:
@@ -118,7 +118,7 @@ class DistProfiler:
         target = Target(
             self.rank, self.save_file_prefix, folder, settings, manifest, shared, self._on_demand
         )
-        self._manifest = manifest  # before the tool: what it cannot do is written down as well
+        self._manifest = manifest  # before the tool, so that its failures are recorded too
         endings.live.append(self)
         self._backend = _TOOLS[self._tool](target)
 
@@ -129,7 +129,7 @@ class DistProfiler:
 
     @property
     def tool(self) -> str | None:
-        """The tool that its configuration names; None for none."""
+        """Tool named by the configuration; None for none."""
         return self._tool
 
     def check_enable(self) -> bool:
@@ -180,7 +180,7 @@ class DistProfiler:
         self._tool_does("start", lambda: self._backend.start(kwargs.get("role"), step))
 
     def stop(self, run_command: bool = True) -> None:
-        """End what `start` began, move results and, with `run_command`, run the finish command."""
+        """End what `start` started, move results and, with `run_command`, run the finish command."""
         self._stop()
         self.run_finish_hook(run_command)
 
@@ -222,7 +222,7 @@ class DistProfiler:
             self._backend, self._manifest = guest._backend, guest._manifest
 
     def _settings_for(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The tool's settings in a request; a history of memory has the run's own where it names none."""
+        """Get the tool's settings in a request; memory histories default to the run's own settings."""
         tool, settings = asked["tool"], plain(asked.get("tool_config"))
         if tool != "torch_memory":
             return settings
@@ -231,7 +231,7 @@ class DistProfiler:
         return shared | _settings(tool, own) | {"memory_snapshot_num_steps": 1} | settings
 
     def _dismiss(self) -> None:
-        """End what a request asked for, and be as configured again."""
+        """End the capture of a request, and restore the configured state."""
         from capture import endings
 
         guest, self._backend, self._manifest = self._guest
@@ -249,7 +249,7 @@ class DistProfiler:
             self._manifest.end(capture)
 
     def close(self) -> None:
-        """Write what is still open: for the end of the process, where no `stop` is going to come."""
+        """Write open captures at the end of the process, when no `stop` will follow."""
         self._stop()
         self._try("finish", self._backend.finish)
         if self._manifest is not None and self._manifest.captures:
@@ -261,7 +261,7 @@ class DistProfiler:
         self._backend, self._manifest, self._under_way, self._guest = NoTool(), None, None, None
 
     def step(self) -> None:
-        """Go on to the next mini-batch, of whichever worker's capture is running in this process."""
+        """Advance the running capture of this process, whichever worker's it is, to the next mini-batch."""
         if (self._enable and self._this_rank) or self._guest is not None:
             self._try("step", self._backend.advance)
 
@@ -298,7 +298,7 @@ class DistProfiler:
         category: str | None = None,
         **kwargs_outer: Any,
     ) -> Callable[[F], F]:
-        """A decorator that makes a method a stage, for objects whose `profiler` is a `DistProfiler`.
+        """Decorate a method as a stage, for objects whose `profiler` is a `DistProfiler`.
 
         The stage is named by `message`, else `role`, else the method. `scheduled=True` says that its
         loop calls `step` after every mini-batch, so that a schedule applies to it.
@@ -320,7 +320,7 @@ class DistProfiler:
 
             @functools.wraps(function)
             def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-                try:  # all that a stage costs while nothing is profiled
+                try:  # the only cost of a stage while nothing is profiled
                     profiled = self.profiler._this_step  # noqa: SLF001 - a method would cost a call
                 except AttributeError:
                     profiled = False
@@ -370,7 +370,7 @@ class DistProfiler:
             self._lose(what, error)
 
     def _lose(self, what: str, error: Exception) -> None:
-        """Log what the tool could not do, and note it with the capture that is under way."""
+        """Log a failure of the tool, and record it with the open capture."""
         self._tell(what, error)
         if self._manifest is not None:
             self._manifest.lose(self._under_way, _described(what, error))
@@ -386,16 +386,16 @@ class DistProfiler:
 
 
 def _described(what: str, problem: object) -> str:
-    """A problem in words."""
+    """Describe a problem with its exception type."""
     kind = f"{type(problem).__name__}: " if isinstance(problem, Exception) else ""
     return f"{what}: {kind}{problem}"
 
 
 def _lasting(function: Any, stage: Stage) -> Any:
-    """The stage of a function that is not over when it returns: a coroutine or a generator; None for another.
+    """Wrap a coroutine or generator function, which is not over when it returns, in a stage; None for others.
 
-    It lasts until the coroutine is done or the generator exhausted or closed, what its caller does between
-    included: that is how long the caller had it.
+    The stage lasts until the coroutine is done or the generator is exhausted or closed. That includes the
+    caller's work in between, because the caller has it open for so long.
     """
     if inspect.iscoroutinefunction(function):
 
@@ -428,7 +428,7 @@ def _lasting(function: Any, stage: Stage) -> Any:
 
 @contextmanager
 def _in_stage(worker: Any, stage: Stage) -> Iterator[None]:
-    """A context in the stage, while a step of the worker is profiled."""
+    """Run the body in the stage, while a step of the worker is profiled."""
     profiler = getattr(worker, "profiler", None)
     if not (isinstance(profiler, DistProfiler) and profiler.check_this_step()):
         yield
@@ -463,22 +463,22 @@ _TOOLS: Mapping[str, Callable[[Target], Tool]] = {
     "torch": _torch,
     "torch_memory": _torch_memory,
 }
-"""The tools, each imported when it is used."""
+"""Modules of the tools, imported on first use."""
 
 
 def _nothing() -> None:
-    """End a stage that never began."""
+    """End a stage that never started."""
 
 
 def _selected(rank: int, all_ranks: bool, ranks: Any, otherwise: bool) -> bool:
-    """Whether a rank is among those named; where none is, what holds otherwise."""
+    """Check whether a rank is selected; without named ranks, use the default."""
     if all_ranks:
         return True
     return rank in ranks if ranks else otherwise
 
 
 def _settings(tool: str | None, given: Any) -> dict[str, Any]:
-    """The settings of the tool in what was given: its config, or a mapping of tools to configs."""
+    """Get the settings of the tool from its config, or from a mapping of tools to configs."""
     settings = plain(given)
     of_tool = settings.get(tool) if tool is not None else None
     return settings if of_tool is None or isinstance(of_tool, (str, int, float)) else plain(of_tool)

@@ -43,14 +43,14 @@ _METHODS = ("start_profile", "stop_profile", "step_profile", "__ray_shutdown__")
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """A worker that did not do what it was asked: its place among the workers, and why."""
+    """A worker that did not do what it was asked: its index among the workers, and the reason."""
 
     worker: int
     problem: str
 
 
 def profiled(config: ProfilerConfig | None, *, role: str | None = None) -> Callable[[C], C]:
-    """A class decorator that gives every worker a `profiler` and the methods to start and stop it.
+    """Decorate a worker class to give every worker a `profiler` and the methods to start and stop it.
 
     It goes below `ray.remote`. The rank is the worker's own `rank`, else its argument of that name,
     else `$RANK`; a worker without any counts as rank 0. `role` names it in files, by default its class.
@@ -77,7 +77,7 @@ def profiled(config: ProfilerConfig | None, *, role: str | None = None) -> Calla
 
 
 def _rank(worker: object, arguments: Mapping[str, Any]) -> int:
-    """The rank that a worker was given in one of the usual ways."""
+    """Get the rank that a worker was given in one of the usual ways."""
     for value in (getattr(worker, "rank", None), arguments.get("rank"), os.environ.get("RANK")):
         if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
             return int(value)
@@ -96,10 +96,10 @@ def start(
     timeout_s: float = START_TIMEOUT_S,
     on_demand: Mapping[str, Any] | None = None,
 ) -> list[Unreached]:
-    """The workers that did not begin to profile this step; the others have when this returns.
+    """Start profiling this step on all workers, and list those that failed to start.
 
     `workers`: actor handles, or one of verl's worker groups. `role`: the scope in file names. `on_demand`: the
-    settings of a request (`capture.trigger`), followed whatever the workers' configuration says.
+    settings of a request (`capture.trigger`), which override the workers' configuration.
     """
     _announce()
     arguments: dict[str, Any] = {"role": role, "profile_step": step}
@@ -111,7 +111,7 @@ def start(
 def stop(
     workers: Any, *, run_command: bool = True, timeout_s: float = STOP_TIMEOUT_S
 ) -> list[Unreached]:
-    """The workers that did not end their capture; the others have written it when this returns."""
+    """Stop the capture of all workers, which then have written it, and list those that failed to stop."""
     return _ask(workers, "stop_profile", timeout_s, {"run_command": run_command})
 
 
@@ -126,10 +126,10 @@ def profiling(
     timeout_s: float = STOP_TIMEOUT_S,
     watch: Watch | None = None,
 ) -> Iterator[None]:
-    """A context around one step, profiled if it is one of the plan; without plan and watch it is.
+    """Profile the body as one step if the plan includes it; without plan and watch, always.
 
-    `last`: no step follows, so that a capture over several steps ends here. It ends here, too, when
-    the body raises. `watch`: where requests are looked for, on the steps that are not of the plan.
+    `last`: no step follows, so that a capture over several steps ends here. It also ends here if
+    the body raises. `watch`: where to look for requests, on steps outside the plan.
     """
     if plan is None:
         plan = StepPlan((step,)) if watch is None else StepPlan()
@@ -156,7 +156,7 @@ def profiling(
 def _on_demand(
     workers: Any, step: int, request: Request, role: str | None, timeout_s: float
 ) -> Iterator[None]:
-    """A context around one step that a request asks for."""
+    """Profile the body as one step that a request asks for."""
     start(
         workers,
         step,
@@ -192,7 +192,7 @@ def _ask(workers: Any, method: str, timeout_s: float, arguments: dict[str, Any])
 
 
 def _calls(workers: Any, method: str) -> list[Callable[..., Any]]:
-    """What calls the method of each worker, and gives a reference to its answer."""
+    """List functions that call the method on each worker and return a reference to its answer."""
     single = getattr(workers, "_execute_remote_single_worker", None)
     if single is not None:  # a worker group of verl
         return [
@@ -204,10 +204,10 @@ def _calls(workers: Any, method: str) -> list[Callable[..., Any]]:
 
 
 def _named_by(group: Any, worker: Any, method: str) -> str:
-    """What a worker calls a method of its group: roles that share a worker have each its prefix before it."""
+    """Get the worker's name of a group method: roles that share a worker have a prefix each."""
     if hasattr(worker, method) or not hasattr(group, method):
         return method
-    prefixed = type(getattr(group, method)).__name__  # verl makes a class of that name for each
+    prefixed = type(getattr(group, method)).__name__  # verl creates a class of that name per method
     return prefixed if hasattr(worker, prefixed) else method
 
 
@@ -243,7 +243,7 @@ def nsight_runtime_env(
         return {}
     nsys, python = shutil.which("nsys"), shutil.which("python")
     if nsys is None:
-        # Ray would not say so: it lets the actor wait for a worker that never comes.
+        # Ray does not report this: the actor waits for a worker that never starts.
         log.warning(
             "nsys is not on the PATH of %s: processes start without it", socket.gethostname()
         )

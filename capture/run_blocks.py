@@ -1,7 +1,7 @@
-"""The blocks of a run's configuration that are about profiling, in the form of verl 0.9 or of 2025-06.
+"""Profiling blocks of a run's configuration, in the form of verl 0.9 or of 2025-06.
 
-The global block can be read here only: it holds keys that `ProfilerConfig` refuses, and so it cannot
-be instantiated, in verl neither. Any mapping will do: a dict, a `DictConfig`, a config object.
+The global block can only be read here: it has keys that `ProfilerConfig` refuses, so it cannot
+be instantiated, in verl neither. Any mapping works: a dict, a `DictConfig`, a config object.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROLES = (
     "reward.reward_model.rollout",
     "reward_model",
 )
-"""Where a role's `profiler` block lies in the configurations of verl and VeRL-Omni."""
+"""Paths of the roles' `profiler` blocks in the configurations of verl and VeRL-Omni."""
 
 _SAVE_PATH = "outputs/profile"
 _GLOBAL_KEYS = frozenset({"steps", "profile_continuous_steps", *ProfilerConfig()})
@@ -34,7 +34,7 @@ _GLOBAL_KEYS = frozenset({"steps", "profile_continuous_steps", *ProfilerConfig()
 
 @dataclass(frozen=True, slots=True)
 class GlobalProfile:
-    """The global block: tool, steps, directory, the options nsys gets, and each tool's settings."""
+    """The global block: tool, steps, directory, nsys options, and each tool's settings."""
 
     tool: str | None = None
     plan: StepPlan = field(default_factory=StepPlan)
@@ -67,7 +67,7 @@ def read_shared(config: Mapping[str, Any]) -> GlobalProfile:
 
 
 def _read_2025(trainer: Mapping[str, Any]) -> GlobalProfile:
-    """The global block as verl had it until 2025-08, in `trainer`."""
+    """Read the global block in `trainer`, as verl had it until 2025-08."""
     plan = _plan(trainer, "profile_steps")
     return GlobalProfile(
         tool="nsys" if plan.steps else None,
@@ -83,12 +83,12 @@ def _plan(block: Mapping[str, Any], key: str) -> StepPlan:
 
 
 def read_role(config: Mapping[str, Any], role: str) -> ProfilerConfig:
-    """The profiler configuration of one role (`actor_rollout_ref.actor`, `critic` …), ready to use.
+    """Read the profiler configuration of one role (`actor_rollout_ref.actor`, `critic` …), ready to use.
 
-    `tool_config` is that of the role's own tool. What the role leaves open comes from the global
+    `tool_config` is that of the role's own tool. Values that the role does not set come from the global
     block: tool, path, and in `global_tool_config` the settings that role blocks have no keys for
     (`torch_memory.context`, `stacks`, `kw_args`). A block of 2025-06 (`discrete`, `all_ranks`,
-    `ranks`) is enabled when steps are given. Raises `AssertionError` for values verl refuses.
+    `ranks`) is enabled when steps are given. Raises `AssertionError` for values that verl refuses.
     """
     shared, block = read_shared(config), at(config, f"{role}.profiler") or {}
     tool, enable = given(block, "tool") or shared.tool, bool(given(block, "enable"))
@@ -117,12 +117,12 @@ _AS_THEY_ARE = ("relocate_results", "finish_hook_cmd", "finish_hook_all_ranks")
 
 
 def listed(block: Mapping[str, Any], key: str) -> list[Any]:
-    """What a key lists; nothing where it is absent."""
+    """List the values of a key; empty if it is absent."""
     return list(given(block, key) or ())
 
 
 def at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
-    """The mapping at a dotted path; None where there is none."""
+    """Get the mapping at a dotted path; None if there is none."""
     node: Any = config
     for key in path.split("."):
         if not isinstance(node, Mapping) or key not in node:
@@ -132,7 +132,7 @@ def at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
 
 
 def given(block: Mapping[str, Any], key: str | None) -> Any:
-    """The value of a key; None where it is absent or marked as still to be given."""
+    """Get the value of a key; None if it is absent or marked as missing."""
     if key is None or key not in block:
         return None
     value = block[key]

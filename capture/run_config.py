@@ -1,4 +1,4 @@
-"""What a run's whole configuration says of profiling, and what of it has no effect."""
+"""Profiling settings of a run's whole configuration, and those without effect."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = [
 log = logging.getLogger("capture")
 
 without_effect: list[str] = []
-"""What this process was told of its run's configuration that does not do what it seems to say."""
+"""Settings of the run's configuration without their apparent effect, as reported in this process."""
 
 
 def read_global(config: Mapping[str, Any]) -> GlobalProfile:
-    """The global block of a run's configuration, or of the block alone; all defaults where there is none.
+    """Read the global block of a run's configuration, or the block alone; all defaults if there is none.
 
-    Keys that are not known are passed over with a warning: the block is shared by many versions.
-    In the form of 2025-06 (`trainer.profile_steps` …) the tool is nsys, there was no other. What
-    `surprises` tells of a whole configuration is logged, once.
+    Unknown keys are ignored with a warning: many versions share the block. In the form of 2025-06
+    (`trainer.profile_steps` …) the tool is nsys, because there was no other. The `surprises` of a whole
+    configuration are logged once.
     """
     profile = read_shared(config)
     warn_of(config)
@@ -51,9 +51,9 @@ def warn_of(config: Mapping[str, Any], total_steps: int | None = None) -> None:
 
 @functools.cache
 def _warn_once(text: str) -> None:
-    """Note it, and log it once for the run: in its driver; without one, as under torchrun, on rank 0.
+    """Record a warning, and log it once per run: in its driver, or on rank 0 without one, as under torchrun.
 
-    A worker of verl's groups on Ray has a driver, which verl tells it by a variable.
+    A worker of verl's groups on Ray has a driver; verl sets a variable for that.
     """
     without_effect.append(text)
     speaks = os.environ.get("RANK", "0") == "0" and os.environ.get("WG_BACKEND") != "ray"
@@ -61,9 +61,9 @@ def _warn_once(text: str) -> None:
 
 
 def colocated(blocks: Mapping[str, ProfilerConfig]) -> ProfilerConfig:
-    """The configuration that counts where roles share one worker: the actor's, else the first one.
+    """Choose the configuration of roles that share one worker: the actor's, else the first one.
 
-    One process makes one capture at a time. So raises `ValueError` where two enabled blocks disagree
+    One process makes one capture at a time. Raises `ValueError` if two enabled blocks disagree
     on `discrete`: a stage's capture would end that of the whole step.
     """
     if not blocks:
@@ -76,5 +76,5 @@ def colocated(blocks: Mapping[str, ProfilerConfig]) -> ProfilerConfig:
 
 
 def surprises(config: Mapping[str, Any]) -> list[str]:
-    """List what in a run's configuration will not do what it seems to say, a sentence each."""
+    """List settings of a run's configuration without their apparent effect, one sentence each."""
     return [*find_problems(config)]

@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The steps to profile, each in a capture of its own or consecutive ones in one (`continuous`).
+    """Steps to profile, each in its own capture, or consecutive ones in one capture (`continuous`).
 
-    A run that ends early closes what is open: pass `last` with its last step.
+    If a run ends early, pass `last` with its last step to close an open capture.
 
     >>> plan = StepPlan((1, 2, 5), continuous=True)
     >>> [step for step in range(7) if plan.opens(step)], [step for step in range(7) if plan.closes(step)]
@@ -25,10 +25,10 @@ class StepPlan:
 
     @classmethod
     def of(cls, steps: Iterable[int] | int | str | None, *, continuous: bool = False) -> StepPlan:
-        """The plan for these steps, in any order and with repetitions; None for no step.
+        """Make the plan for these steps, in any order and with repetitions; None means no step.
 
-        A step alone is one, and text is read as a command line has it: `3`, `1,2` or `[1, 2]`. Raises
-        `ValueError` for what names no steps.
+        A number is a single step; text is parsed as on a command line: `3`, `1,2` or `[1, 2]`. Raises
+        `ValueError` for anything else.
         """
         named: Iterable[Any]
         if steps is None:
@@ -50,7 +50,7 @@ class StepPlan:
         return step in self.steps
 
     def opens(self, step: int) -> bool:
-        """Whether a capture begins before this step."""
+        """Whether a capture starts before this step."""
         return step in self.steps and not (self.continuous and step - 1 in self.steps)
 
     def closes(self, step: int, *, last: bool = False) -> bool:
@@ -62,10 +62,10 @@ class StepPlan:
         return step in self.steps and (last or step == max(self.steps))
 
     def captures(self, stages: int | None = None) -> int:
-        """How many captures a process makes in all.
+        """Count the captures that a process makes in total.
 
-        `stages`: how many annotated calls a step makes, where each has a capture of its own
-        (`discrete`); None where a capture holds whole steps.
+        `stages`: the annotated calls per step, if each has its own capture (`discrete`); None if a capture
+        covers whole steps.
         """
         if stages is not None:
             return stages * len(self.steps)

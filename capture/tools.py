@@ -1,6 +1,6 @@
-"""What every tool does when a capture starts, stops, moves on and meets a stage; and the tool that does nothing.
+"""Interface of all tools, whose captures start, stop, advance and meet stages; and the no-op tool.
 
-A tool may raise: the profiler that calls it logs that, and the training goes on.
+A tool may raise: the profiler that calls it logs the error, and the training continues.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # they bring json, pathlib and socket: half of what importing capture would cost
+if TYPE_CHECKING:  # these import json, pathlib and socket: half the import time of capture
     from pathlib import Path
     from typing import Protocol
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # they bring json, pathlib and socket: half of what importing
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whose profile a tool takes and where it goes; `config` is the tool's own, `shared` the job's.
+    """Rank, worker and folder of a profile; `config` is the tool's own, `shared` the job's.
 
     `on_demand`: for one request (`capture.trigger`); the tool leaves nothing switched on after it.
     """
@@ -45,10 +45,10 @@ class Stage:
     category: str | int | None = None
 
 
-if TYPE_CHECKING:  # a protocol takes as long to make as all the rest of this
+if TYPE_CHECKING:  # creating a protocol takes as long as the rest of this module
 
     class Tool(Protocol):
-        """What a profiler asks of its tool."""
+        """Interface between a profiler and its tool."""
 
         can_record: bool
 
@@ -56,43 +56,43 @@ if TYPE_CHECKING:  # a protocol takes as long to make as all the rest of this
             """Begin the capture of a step."""
 
         def stop(self) -> None:
-            """End it and write what belongs to it; nothing where none was begun."""
+            """End the capture and write its files; do nothing if none was started."""
 
         def advance(self) -> None:
             """Go on to the next mini-batch of the update loop."""
 
         def stage(self, stage: Stage) -> AbstractContextManager[None]:
-            """A context around one call of an annotated function."""
+            """Wrap one call of an annotated function."""
 
         def finish(self) -> None:
             """Write what waits for further steps: there will be none."""
 
         def relocate(self, folder: Path) -> None:
-            """Move what a framework wrote elsewhere to the folder."""
+            """Move files that a framework wrote elsewhere to the folder."""
 
 
 class NoTool:
-    """Captures nothing: no tool is wanted, or it is not known, or it cannot work here."""
+    """A tool that captures nothing: none is requested, it is unknown, or it cannot work here."""
 
     can_record = True
-    """Whether a capture can become a file here; a tool that cannot record says why in the log."""
+    """Whether a capture can become a file here; a tool that cannot record logs the reason."""
 
     def start(self, scope: str | None, step: int | None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def advance(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stage(self, stage: Stage) -> AbstractContextManager[None]:
-        """A context that does nothing."""
+        """Do nothing."""
         del stage
         return nullcontext()
 
     def finish(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def relocate(self, folder: Path) -> None:
-        """Nothing."""
+        """Do nothing."""

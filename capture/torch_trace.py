@@ -39,34 +39,34 @@ _OTHER_RUNS = "another torch.profiler was running in this process"
 _OTHER_BEGAN = "another torch.profiler started in this process, which ended the trace"
 
 ALL_THREADS = "CAPTURE_ALL_THREADS"
-"""The environment variable that asks for traces of all threads."""
+"""Environment variable that requests traces of all threads."""
 
 DRAIN_S = 0.02
-"""How long operators that other threads are in may take, after recording is turned off."""
+"""Seconds to wait for operators in other threads after recording is turned off."""
 
 _END = re.compile(
     rb'(\}|"traceEvents":\s*\[)\s*\]\s*(,\s*"[^"]*"\s*:\s*("[^"]*"|[^][{}",]+)\s*)*\}\s*\Z'
 )
-"""The end of a trace's text."""
+"""End of a trace's text."""
 
 
 class TorchTrace(NoTool):
     """One profiler's use of torch.profiler."""
 
     owner: ClassVar[TorchTrace | None] = None
-    """Whose capture is running in this process."""
+    """Profiler whose capture is running in this process."""
 
     scheduled: ClassVar[_Capture | None] = None
     """The running capture if mini-batches advance it, whichever worker counts them."""
 
     ranges: ClassVar[list[_Range]] = []
-    """The stages that are under way in this process, outermost first."""
+    """Open stages in this process, outermost first."""
 
     lost: ClassVar[list[_Capture | None]] = []
     """Captures that torch could not end: let go of, they would end the process."""
 
     taking: ClassVar[Any] = threading.RLock()
-    """Held while a capture is started or ended: stages may begin and end on several threads at once."""
+    """Lock while a capture is started or ended: stages may start and end on several threads at once."""
 
     gate: ClassVar[Gate] = Gate()
     """Stages of all threads, which a capture of all threads waits for before it ends."""
@@ -93,7 +93,7 @@ class TorchTrace(NoTool):
             return
         schedule = self._schedule()
         if schedule:
-            # verl keeps one window of a step unless more are asked for.
+            # verl keeps one window per step unless more are requested.
             schedule["repeat"] = schedule["repeat"] or 1
         self._begin(scope, schedule, by_stage=False)
 
@@ -108,11 +108,11 @@ class TorchTrace(NoTool):
             )
 
     def finish(self) -> None:
-        """End what no `stop` could end, which came on another thread."""
+        """End captures that no `stop` could end because it ran on another thread."""
         try:
             self.stop()
         except RuntimeError:
-            exit_without_destructors()  # they would end the process of a running profile by SIGSEGV
+            exit_without_destructors()  # destructors would crash a process with a running profile (SIGSEGV)
             raise
 
     def advance(self) -> None:
@@ -123,7 +123,7 @@ class TorchTrace(NoTool):
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
-        """A range in the trace, or a trace of its own."""
+        """Record the body as a range in the trace, or as a trace of its own."""
         token = TorchTrace.gate.enter()
         try:
             with self._marked(stage):
@@ -149,7 +149,7 @@ class TorchTrace(NoTool):
                 self._end()
 
     def _tell(self) -> None:
-        """Say once why there is no trace."""
+        """Log once why there is no trace."""
         if not self._told:
             self._told = True
             message = "rank %s: another torch.profiler is running in this process: no trace until it stops"
@@ -158,9 +158,9 @@ class TorchTrace(NoTool):
     def _begin(
         self, scope: str | None, schedule: dict[str, int] | None, *, by_stage: bool
     ) -> _Capture | None:
-        """The capture of this profiler, started; None where another one runs. Raises what torch raises.
+        """Start the capture of this profiler; None if another one runs. Raises what torch raises.
 
-        A step waits for one that is being started or ended on another thread; a stage has work to do.
+        A step waits for a capture that another thread starts or ends; a stage does not, because it has work to do.
         """
         if not TorchTrace.taking.acquire(blocking=not by_stage):
             return None
@@ -187,7 +187,7 @@ class TorchTrace(NoTool):
             TorchTrace.taking.release()
 
     def _end(self) -> None:
-        """End the capture, if there is one still; whatever fails now, the next can begin."""
+        """End the capture, if there is still one; if that fails, the next one can start anyway."""
         with TorchTrace.taking:
             capture = self._capture
             if capture is None:
@@ -217,7 +217,7 @@ class TorchTrace(NoTool):
         TorchTrace.ranges.clear()
 
     def _schedule(self) -> dict[str, int] | None:
-        """The arguments of torch.profiler.schedule; None where the whole loop is kept."""
+        """Get the arguments of torch.profiler.schedule; None if the whole loop is recorded."""
         schedule = self._config.schedule
         if schedule is None or not schedule.enabled:
             return None
@@ -229,16 +229,16 @@ def _on_main_thread() -> bool:
 
 
 def _wants_all_threads(*, by_stage: bool) -> bool:
-    """Whether a capture that begins now is to record all threads: where it was asked for, or nothing would be in it.
+    """Check whether a starting capture must record all threads: on request, or because it would be empty.
 
-    A stage's own trace begins and ends on the thread of that stage.
+    A stage's own trace starts and ends on the thread of that stage.
     """
     asked = os.environ.get(ALL_THREADS, "0") not in ("", "0")
     return asked or not (by_stage or _on_main_thread())
 
 
 def forget() -> None:
-    """Leave the captures of the process that this one was forked from to it, and record nothing here."""
+    """Leave the captures of the parent process to it after a fork, and record nothing here."""
     owner, ranges = TorchTrace.owner, [*TorchTrace.ranges]
     if owner is not None:
         TorchTrace.lost.append(owner._capture)  # noqa: SLF001 - the class's own
@@ -261,7 +261,7 @@ def exit_without_destructors() -> None:
     glibc calls the functions given to `on_exit` in reverse order, before the destructors; they are C functions,
     since Python has ended by then.
     """
-    with contextlib.suppress(Exception):  # no glibc: the process ends as torch has it
+    with contextlib.suppress(Exception):  # no glibc: let torch end the process
         import ctypes
 
         libc = ctypes.CDLL(None)
@@ -270,7 +270,7 @@ def exit_without_destructors() -> None:
 
 
 def _give_way() -> None:
-    """End the running capture, since somebody else begins to profile: torch would end the process of both."""
+    """End the running capture when another user starts to profile: torch would crash with both."""
     with TorchTrace.taking:
         owner = TorchTrace.owner
         if owner is None:
@@ -286,7 +286,7 @@ def _give_way() -> None:
 
 
 class _Range:
-    """A range in the trace, from now until it is ended, by whoever comes first."""
+    """A range in the trace, from now until the first caller ends it."""
 
     def __init__(self, mark: Any) -> None:
         self._open = [mark]
@@ -303,17 +303,17 @@ class _Range:
 
 
 def _end_ranges() -> None:
-    """End the ranges of all stages under way, since what they are recorded in ends now.
+    """End the ranges of all open stages before their recording ends.
 
-    One that ended in a later window would be written into the memory that the earlier one has given
-    back: torch 2.13 does not look, and the process may crash.
+    A range that ended in a later window would be written to memory that the earlier one has freed:
+    torch 2.13 does not check, and the process may crash.
     """
     while TorchTrace.ranges:
         TorchTrace.ranges.pop().end()
 
 
 class _Capture:
-    """One run of torch.profiler, and the files that come of it."""
+    """One run of torch.profiler, and its files."""
 
     def __init__(
         self,
@@ -351,11 +351,11 @@ class _Capture:
             with_stack="stack" in contents,
             **experimental_config(options),
         )
-        # Its steps would be mini-batches here, and the rows ProfilerStep#n say otherwise.
+        # Its steps would be mini-batches here, which contradicts the rows ProfilerStep#n.
         self.profiler.record_steps = False
 
     def _without_memory(self, contents: set[str]) -> set[str]:
-        """The contents that a profile of all threads can hold, with a warning of what is left out."""
+        """Remove `memory` from the contents, which a profile of all threads cannot record, with a warning."""
         problem = (
             "a trace of all threads cannot record allocations: `memory` is left out of contents"
         )
@@ -397,20 +397,20 @@ class _Capture:
 
     def _turn_off(self) -> None:
         profile = self.profiler.profiler
-        if profile is not None:  # a schedule that has not begun has none
+        if profile is not None:  # a schedule that has not started has none
             profile.toggle_collection_dynamic(False, [self._torch.ProfilerActivity.CPU])  # noqa: FBT003 - torch names it differently
 
     def detach(self) -> None:
-        """Record nothing in a forked process. Raises nothing."""
+        """Record nothing in a forked process. Never raises."""
         if self._gc_ranges is not None:
             self._gc_ranges.drop()
-        with contextlib.suppress(Exception):  # this thread is not one that was recorded
+        with contextlib.suppress(Exception):  # this thread was not recorded
             self._turn_off()
         if "stack" in self._target.config.contents:
             sys.setprofile(None)
 
     def stop(self) -> None:
-        """Stop collecting; a window that the loop ended in is kept, unless it had just begun."""
+        """Stop collecting; keep a window in which the loop ended, unless it had just started."""
         if self.schedule:
             self._empty = self._by_stage and self._window_just_began()
             actions = self._torch.ProfilerAction
@@ -457,7 +457,7 @@ class _Capture:
         return f"_mb{last}" if first >= last else f"_mb{first}-{last}"
 
     def _save(self, profiler: Any) -> None:
-        """Write one trace. An error ends here: raised, it would leave torch.profiler between two states."""
+        """Write one trace. Errors are caught: raised, they would leave torch.profiler between two states."""
         if self._empty:
             return
         folder = self._target.folder
@@ -485,7 +485,7 @@ def export(profiler: Any, path: Path) -> None:
     with written_whole(path) as partial, tempfile.TemporaryDirectory() as scratch:
         plain = Path(scratch) / "trace.json"
         profiler.export_chrome_trace(str(plain))
-        # Where torch cannot write, it says so on stderr and leaves what it has written.
+        # If torch cannot write, it prints to stderr and leaves a partial file.
         if not plain.exists() or not _has_its_end(plain):
             raise OSError(f"torch wrote only part of it: is the disk of {scratch} full (TMPDIR)?")
         with plain.open("rb") as text, gzip.open(partial, "wb") as packed:
@@ -500,7 +500,7 @@ def _has_its_end(path: Path) -> bool:
 
 
 def _free(folder: Path, error: Exception) -> str:
-    """Return the free space of the folder's disk in words; empty for other errors, or if it is unknown."""
+    """Describe the free space of the folder's disk; empty for other errors, or if it is unknown."""
     if isinstance(error, OSError) and error.errno not in (None, errno.ENOSPC, errno.EDQUOT):
         return ""
     try:

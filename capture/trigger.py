@@ -53,11 +53,11 @@ class Request:
 
 
 class Watch:
-    """Looks for requests in a directory, once a step.
+    """Watcher of requests in a directory, which it checks once per step.
 
-    A request that lies there when the watch begins is an old one. With `alone`, as for a driver, a request
-    begins at the step that sees it; else at the step that all ranks agree on. SIGUSR2 to this process leaves a
-    request here for rank 0, unless the program handles that signal itself.
+    A request that exists when the watch starts is outdated. With `alone`, as for a driver, a request
+    starts at the step that sees it; otherwise at the step that all ranks agree on. SIGUSR2 to this process
+    writes a request here for rank 0, unless the program handles that signal itself.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Watch:
         return self._folder
 
     def due(self, step: int) -> Request | None:
-        """Return the request to follow in this step, or None. Raises nothing."""
+        """Return the request to follow in this step, or None. Never raises."""
         stamp = _stamp(self._path)
         if stamp is not None and stamp != self._seen:
             self._seen = stamp
@@ -98,7 +98,7 @@ class Watch:
 
     @contextmanager
     def profiling(self, profiler: Any, step: int, role: str | None = "train") -> Iterator[None]:
-        """A context around one step of a rank without a driver, profiled where that is asked for."""
+        """Profile the body as one step of a rank without a driver, if a request asks for it."""
         request = self.due(step)
         if request is not None:
             profiler.start(role=role, profile_step=step, on_demand=request.settings())
@@ -141,7 +141,7 @@ class Watch:
 
 
 def _rank() -> int:
-    """The rank of this process under torchrun; 0 where there is none."""
+    """Get the rank of this process under torchrun; 0 if there is none."""
     text = os.environ.get("RANK", "0")
     return int(text) if text.isdecimal() else 0
 
@@ -156,7 +156,7 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def _read(path: Path, folder: Path) -> Request:
-    """The request in a file. Raises `OSError` and `ValueError` where there is none."""
+    """Read the request in a file. Raises `OSError` and `ValueError` if there is none."""
     with path.open(encoding="utf-8") as stream:
         request = json.loads(stream.read(_LONGEST))
     if not isinstance(request, dict) or request.get("schema") != SCHEMA:
@@ -173,14 +173,14 @@ def _read(path: Path, folder: Path) -> Request:
 
 
 def _agreed(folder: Path, request: str, first: int) -> int:
-    """The step at which all ranks begin: what the first of them wrote."""
+    """Agree on the step at which all ranks start: the first rank writes it, the others read it."""
     name = "".join(letter for letter in request if letter.isalnum() or letter == "-")[:64]
     path = folder / HIDDEN / f"step-{name}"
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     draft.write_text(str(first), encoding="utf-8")
     try:
         with suppress(FileExistsError):
-            os.link(draft, path)  # whole from the moment it is there, and never a second time
+            os.link(draft, path)  # atomic, and never replaces an existing file
     finally:
         draft.unlink(missing_ok=True)
     return int(path.read_text(encoding="utf-8"))

@@ -1,13 +1,13 @@
-"""The switch: a process that imports this has capture where verl looks up its profiler, timers and marks.
+"""Switch to capture: importing this replaces verl's profiler, timers and marks in the process.
 
     VERL_USE_EXTERNAL_MODULES=capture.verl python -m verl.trainer.main_ppo …
     VERL_USE_EXTERNAL_PLUGINS=capture bash script_that_sets_the_other_variable.sh
     python -m capture.verl verl.trainer.main_ppo …
 
 verl imports the modules of the first variable, and loads the plugins that the second names (`capture.plugin`), in
-every process, before its workers look anything up; what has looked it up already is given capture's as well. verl's
-configuration stays as it is. The third form sets the first variable. Each hands its variable to the processes that
-Ray starts. What goes wrong here is logged, and verl's own profiler stays.
+every process, before its workers look anything up; modules that did so earlier are patched too. verl's
+configuration stays unchanged. The third form sets the first variable. Each passes its variable to the processes
+that Ray starts. Failures here are logged, and verl's own profiler stays.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _HOMES = {
         *("mark_annotate", "mark_end_range", "mark_start_range", "marked_timer"),
     ),
 }
-"""The modules that define what is replaced, and its names; older versions of verl lack some."""
+"""Modules that define the replaced objects, and their names; older versions of verl lack some."""
 
 _ASKED_TOO = ("verl.utils.profiler.torch_profile", "verl.utils.profiler.torch_memory_profile")
-"""verl's own tools: imported before the switch, so that verl's profiler can go on using them after it."""
+"""verl's own tools, imported before the switch so that verl's profiler can still use them after it."""
 
 _originals: dict[str, Any] = {}
 _replaced: list[tuple[Any, str, Any]] = []
@@ -69,7 +69,7 @@ _decides_only: ContextVar[bool] = ContextVar("_decides_only", default=False)
 
 
 class SwitchedProfiler(DistProfiler):
-    """The profiler as verl's code finds it: it reports stages to RL-Insight too where a run has that on."""
+    """Profiler that replaces verl's; it also reports stages to RL-Insight if the run enables that."""
 
     def _set_up(self, settings: Any) -> None:
         if not _decides_only.get():
@@ -86,7 +86,7 @@ class SwitchedProfiler(DistProfiler):
         category: str | None = None,
         **kwargs_outer: Any,
     ) -> Callable[[F], F]:
-        """As `DistProfiler.annotate`."""
+        """Decorate a method as `DistProfiler.annotate` does."""
         mark = super().annotate(message, color, domain, category, **kwargs_outer)
         if os.environ.get("VERL_RL_INSIGHT_ENABLE") != "1":
             return mark
@@ -101,7 +101,7 @@ def _tell_that_it_is_active() -> None:
 
 
 def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of verl that makes a rollout server's profiler; here it has no tool, as the server never starts it."""
+    """Wrap verl's function that makes a rollout server's profiler, without a tool: the server never starts it."""
 
     @functools.wraps(build)
     def built(*args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ def _deciding(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _told_to_rl_insight(function: F, role: str | None) -> F:
-    """The function, with its calls told to RL-Insight as verl tells them."""
+    """Report the calls of a function to RL-Insight, as verl does."""
     logger = getattr(import_module("verl.utils.tracking"), "RLInsightLogger", None)
     if logger is None:
         return function
@@ -143,7 +143,7 @@ def original(name: str) -> Any:
 
 
 def install() -> bool:
-    """Replace verl's profiler; return whether capture replaces it now. Raises nothing."""
+    """Replace verl's profiler; return whether capture replaces it now. Never raises."""
     if active():
         return True
     try:
@@ -241,7 +241,7 @@ def _with_the_global_block(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_global(config: Any, made: capture.ProfilerConfig) -> None:
-    """Give a role's profiler the tools' settings of the run, and tell once what will have no effect."""
+    """Give a role's profiler the tools' settings of the run, and warn once of settings without effect."""
     root = config._get_root() if hasattr(config, "_get_root") else None  # noqa: SLF001 - OmegaConf has no other way up
     if root is None or "global_profiler" not in root:
         return
@@ -270,9 +270,9 @@ def _hand_to_ray() -> None:
 
 
 def _with_variable(runtime_env: Any) -> dict[str, Any]:
-    """A runtime environment whose processes switch as this one did.
+    """Extend a runtime environment so that its processes switch as this one did.
 
-    A variable that a submitted job gives its processes is left to it: Ray refuses to start where both name it.
+    Variables that a submitted job sets are left to it: Ray refuses to start if both set them.
     """
     settings = {} if runtime_env is None else dict(runtime_env)
     variables = dict(settings.get("env_vars") or {})
@@ -289,7 +289,7 @@ def _with_variable(runtime_env: Any) -> dict[str, Any]:
 
 
 def _variables_of_job() -> set[str]:
-    """The variables that a submitted job sets for all of its processes; none for another job."""
+    """Collect the variables that a submitted job sets for all of its processes; empty for other jobs."""
     with suppress(ValueError, AttributeError):
         job = json.loads(os.environ.get(_JOB) or "{}")
         return set((job.get("runtime_env") or {}).get("env_vars") or {})
@@ -297,13 +297,13 @@ def _variables_of_job() -> set[str]:
 
 
 def _named(modules: str) -> str:
-    """The modules that verl is to import, this one among them."""
+    """List the modules that verl imports, with this one added."""
     names = [name for name in modules.split(",") if name]
     return ",".join(names if "capture.verl" in names else [*names, "capture.verl"])
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a module as `python -m` does, with the switch on: `verl.trainer.main_ppo key=value …`."""
+    """Run a module as `python -m` does, with the switch on: `verl.trainer.main_ppo key=value …`."""
     if not arguments or arguments[0].startswith("-"):
         is_help = arguments[:1] in (["-h"], ["--help"])
         usage = "usage: python -m capture.verl MODULE [ARGUMENT…]\n"

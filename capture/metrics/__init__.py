@@ -1,8 +1,8 @@
-"""Logs that a run writes about itself, as the NeMo-RL guide sketches them and in their correct form.
+"""Logs that a run writes about itself, as in the NeMo-RL guide, with its errors corrected.
 
-`MemoryProfiler` logs the memory of every GPU, `MetricsLogger` a step's times and how busy the machine
-was, `PerformanceCounter` measures named pieces of code, and `profile_model` traces a few batches. The
-logs are JSON lines, which `tracekit analyze` reads beside the traces.
+`MemoryProfiler` logs the memory of every GPU, `MetricsLogger` step times and utilisation of the
+machine, `PerformanceCounter` measures named pieces of code, and `profile_model` traces a few batches. The
+logs are JSON lines, which `tracekit analyze` reads together with the traces.
 """
 
 from capture.metrics.counters import PerformanceCounter

@@ -1,4 +1,4 @@
-"""How long named pieces of code took, over threads and repetitions."""
+"""Durations of named pieces of code, over threads and repetitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PerformanceCounter:
         self._started(name).append(time.perf_counter())
 
     def end(self, name: str) -> None:
-        """End the piece begun last; one that was never begun in this thread is logged and not counted."""
+        """End the piece that started last; one that never started in this thread is logged and not counted."""
         stop, started = time.perf_counter(), self._started(name)
         if not started:
             log.warning("counter %s: ended without a start in this thread: not counted", name)
@@ -49,7 +49,7 @@ class PerformanceCounter:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """A context that is a piece, also when its body raises."""
+        """Measure the body as a piece, even if it raises."""
         self.start(name)
         try:
             yield
@@ -64,18 +64,18 @@ class PerformanceCounter:
             return {"total_time": total.seconds, "count": total.count, "avg_time": mean}
 
     def get_all_stats(self) -> dict[str, dict[str, float | int | None]]:
-        """The statistics of every name."""
+        """Get the statistics of every name."""
         with self._lock:
             return {name: self.get_counter_stats(name) for name in self._totals}
 
     def reset(self) -> dict[str, float]:
-        """The seconds of every name so far, which then begin anew: for a log by step."""
+        """Get the seconds of every name and reset them to zero, for a log by step."""
         with self._lock:
             totals, self._totals = self._totals, {}
         return {name: total.seconds for name, total in totals.items()}
 
     def _started(self, name: str) -> list[float]:
-        """When the pieces of a name that are under way in this thread began."""
+        """Start times of the open pieces of a name in this thread."""
         if not hasattr(self._thread, "started"):
             self._thread.started = defaultdict(list)
         starts: list[float] = self._thread.started[name]

@@ -22,14 +22,14 @@ LEAK_BYTES_PER_STEP = 1_000_000
 """The guide's threshold, of a step where the guide takes it of a sample."""
 
 LEAST_STEPS, MOST_STEPS = 10, 400
-"""From how few steps no trend is told, and how many of the last ones are looked at."""
+"""Fewest steps for a trend, and the number of last steps it uses."""
 
 _TWO_SIDED_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """What one GPU had at one point of a step; peaks are since the start, or since the last row on request."""
+    """Memory of one GPU at one point of a step; peaks are since the start, or since the last row on request."""
 
     step: int
     description: str
@@ -54,10 +54,10 @@ class Leak:
 
 
 class MemoryProfiler:
-    """Logs allocated and reserved memory of every GPU that this process uses, and looks for growth.
+    """Log of allocated and reserved memory of every GPU that this process uses, with a check for growth.
 
-    `path`: the JSON lines to append to, None for none. `reset_peaks`: begin the peaks anew with every
-    row; others in the process who read torch's peaks would notice.
+    `path`: the JSON lines file to append to, None for none. `reset_peaks`: reset torch's peaks with every
+    row, which other readers of them in the process would notice.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MemoryProfiler:
         self._told = False
 
     def log_memory_stats(self, step: int, description: str = "") -> list[MemoryRow]:
-        """A row for every GPU in use, logged; none without CUDA. Raises nothing."""
+        """Log one row for every GPU in use; none without CUDA. Never raises."""
         try:
             rows = self._rows(step, description)
         except Exception as error:  # noqa: BLE001 - torch missing, or whatever CUDA says
@@ -131,11 +131,7 @@ class MemoryProfiler:
         return by_device
 
     def detect_memory_leaks(self, threshold: float = LEAK_BYTES_PER_STEP) -> list[Leak]:
-        """Where allocated memory surely grows by more than `threshold` bytes a step; empty where that is not sure.
-
-        Rows are compared with those of the same GPU and description, since memory differs within a
-        step. The slope is that of Theil and Sen, its bounds are Sen's (J. Am. Stat. Assoc. 63, 1968).
-        """
+        """Find where allocated memory reliably grows by more than `threshold` bytes per step; else empty."""
         series: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         for row in self.memory_stats:
             series[row.device, row.description][row.step] = row.allocated_bytes
@@ -149,7 +145,7 @@ class MemoryProfiler:
 
 
 def _mean(points: Sequence[tuple[float, int]]) -> float | None:
-    """The mean of values that hold until the next one; None where no time passed."""
+    """Average values weighted by the time until the next one; None if no time passed."""
     passed = points[-1][0] - points[0][0]
     if passed <= 0:
         return None

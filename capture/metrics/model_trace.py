@@ -24,11 +24,11 @@ def profile_model(
     active: int = 3,
     rank: int = 0,
 ) -> list[Path]:
-    """The trace of `active` batches after `warmup` untraced ones, or of as many as there are; training stops after them.
+    """Trace `active` batches after `warmup` untraced ones, or fewer if batches run out; then stop training.
 
     Each batch is a step with the ranges `forward_pass`, `loss_computation`, `backward_pass` and
-    `optimizer_step`, one after another. `loss(outputs, batch)` gives what is backpropagated. What the
-    model raises is raised; a trace that cannot be written is logged, and the list is empty.
+    `optimizer_step`, one after another. `loss(outputs, batch)` returns the value to backpropagate. Errors of the
+    model are raised; a trace that cannot be written is logged, and the list is empty.
     """
     from torch import profiler
 
@@ -57,6 +57,6 @@ def profile_model(
                 optimizer.zero_grad()
             profile.step()
         if profile.current_action is profiler.ProfilerAction.RECORD:
-            # There were fewer batches: torch would drop what it has of them.
+            # Fewer batches than requested: torch would drop the recorded ones.
             profile.current_action = profiler.ProfilerAction.RECORD_AND_SAVE
     return written

@@ -1,4 +1,4 @@
-"""A log of a run's steps: how long each took, how busy the machine was, and what the caller adds."""
+"""Log of a run's steps: their times, utilisation of the machine, and values of the caller."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class MetricsLogger:
         timings: Mapping[str, float] | None = None,
         **more: float | None,
     ) -> dict[str, float]:
-        """The numbers of the step that ends now, logged. Raises nothing.
+        """Log the numbers of the step that ends now. Never raises.
 
-        `timing_s/step` is the time since the last call, or since this was made. `timings` are seconds
-        by stage (a `marked_timer`'s dictionary will do), `more` go by their own names.
+        `timing_s/step` is the time since the last call, or since this object was created. `timings` are seconds
+        by stage (such as the dictionary of a `marked_timer`); `more` keep their own names.
         """
         with self._lock:
             now = time.perf_counter()
@@ -81,7 +81,7 @@ class MetricsLogger:
             }
 
     def _read(self) -> Iterator[tuple[str, float]]:
-        """What the machine tells now."""
+        """Read the current machine metrics."""
         if self._cpu is not None:
             with suppress(Exception):  # a container may hide any of it
                 yield "cpu/utilisation_percent", self._cpu.cpu_percent()
@@ -92,22 +92,22 @@ class MetricsLogger:
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    """Whether it is a number that a log can hold."""
+    """Check whether a value is a number that a log can contain."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _cpu() -> Any:
-    """The module psutil, ready to tell of the time since now; None where it is not installed."""
+    """Import psutil and start its CPU measurement; None if it is not installed."""
     try:
         psutil: Any = import_module("psutil")
     except ImportError:
         return None
-    psutil.cpu_percent()  # the first value of all is 0.0, whatever the machine does
+    psutil.cpu_percent()  # the first value is always 0.0
     return psutil
 
 
 def _gpus() -> Iterator[tuple[str, float]]:
-    """Utilisation and memory of every GPU that NVML knows; nothing where there is no NVML."""
+    """Yield utilisation and memory of every GPU that NVML knows; empty without NVML."""
     try:
         pynvml: Any = import_module("pynvml")
         pynvml.nvmlInit()

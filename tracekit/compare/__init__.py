@@ -1,4 +1,4 @@
-"""Two sides, each one or more runs: what became faster or slower, how surely, and where it came from."""
+"""Comparison of two sides, each one or more runs: speedups, their confidence, and their causes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ __all__ = ["compare"]
 
 
 def compare(base: Any, opt: Any, **options: Any) -> Comparison:
-    """As `tracekit.pipeline.compare`, which is looked up now: the paths are read by what stands above this package."""
+    """Compare two sides with `tracekit.pipeline.compare`.
+
+    The function is looked up at call time, because the pipeline that reads paths depends on this package.
+    """
     return cast("Comparison", display().compare(base, opt, **options))
 
 

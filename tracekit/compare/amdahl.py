@@ -1,4 +1,4 @@
-"""What does the speedup of one stage make of the step, if all else stays as it is? Amdahl's law, with the interval."""
+"""Amdahl's law: the step speedup from one stage alone if all else stays as it is, with its interval."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ASSUMES = (
     "comes as often as before and that all else takes as long as before; the interval is that of the stage, p is taken "
     "as known."
 )
-"""What stands under the stages where the step from one of them alone is shown."""
+"""Note under the stages table when it shows the step speedup from one stage alone."""
 
 _ROUNDING = 1e-9
-"""A stage that fills the step may seem to be more of it by so much."""
+"""Rounding error by which a stage that fills the step may exceed it."""
 
 
 def step_ratio(share: float, ratio: float) -> float:
-    """How many times less a step takes if `share` of it is `ratio` times faster.
+    """Compute the speedup of a step when `share` of it becomes `ratio` times faster.
 
     >>> step_ratio(0.5, 2.0), step_ratio(1.0, 3.0), step_ratio(0.0, 3.0)
     (1.3333333333333333, 3.0, 1.0)
@@ -34,7 +34,10 @@ def step_ratio(share: float, ratio: float) -> float:
 
 
 def with_steps(changes: Sequence[Change], origin: Attribution | None) -> tuple[Change, ...]:
-    """The changes, every stage that has a ratio and a part of the attributed step with the step from it alone."""
+    """Add the step speedup from each stage alone to the changes.
+
+    Only stages with a ratio and a known share of the attributed step get one.
+    """
     if origin is None or not origin.base > 0:
         return tuple(changes)
     shares = {}
@@ -46,7 +49,7 @@ def with_steps(changes: Sequence[Change], origin: Attribution | None) -> tuple[C
 
 
 def _with_step(change: Change, share: float | None) -> Change:
-    """The change of a stage with the step from it alone; as it is where its part of the step is not known."""
+    """Add the step speedup to the change of one stage, unless the stage's share of the step is unknown."""
     if change.name != STAGE_TIME or change.word == "not comparable":
         return change
     if change.ratio is None or not share or not 0 < share <= 1 + _ROUNDING:
@@ -61,14 +64,14 @@ def _with_step(change: Change, share: float | None) -> Change:
 
 
 def _bound(share: float, ratio: float | None) -> float | None:
-    """`step_ratio` of a bound that may be unknown."""
+    """Compute the step speedup of an interval bound; None if the bound is unknown."""
     return None if ratio is None else step_ratio(share, ratio)
 
 
 def largest(changes: Sequence[Change], step: str = "step") -> Iterator[str]:
-    """The stage that alone changes the step most, in words; nothing where no interval is clear of 1.
+    """Describe the stage that changes the step most on its own; empty if no interval excludes 1.
 
-    `step` is what to call the step that was attributed.
+    `step` names the step that was attributed.
     """
     effects = []
     for change in changes:
@@ -85,14 +88,14 @@ def largest(changes: Sequence[Change], step: str = "step") -> Iterator[str]:
 
 
 def _clear_of_one(change: Change) -> bool:
-    """Whether the interval of a ratio lies wholly above or wholly below 1."""
+    """Check whether the interval of a ratio excludes 1."""
     if change.low is None or change.high is None:
         return False
     return 1 < change.low <= change.high or 0 < change.low <= change.high < 1
 
 
 def factor(ratio: float | None, low: float | None, high: float | None) -> str:
-    """A ratio with its interval in words; one below 1 is turned round: 1.10× slower, never 0.91× faster.
+    """Format a ratio with its interval. Ratios below 1 are inverted: 1.10× slower, never 0.91× faster.
 
     >>> factor(0.5, 0.4, 0.8), factor(1.25, None, None)
     ('2.00× slower [1.25×, 2.50×]', '1.25× faster')

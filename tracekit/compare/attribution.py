@@ -1,6 +1,6 @@
-"""Where did the change of the step come from? Each nanosecond of it once, by stage, op and kernel.
+"""Attribution of the step's change: each nanosecond counted once, by stage, op and kernel.
 
-Where the wall time went, not why: making work shorter that other work hides gains nothing.
+It shows where the wall time went, not why: shortening work that other work hides gains nothing.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tracekit.model.tables.slots import NO_OP, OTHER, UNLINKED, class_title
 Ints = npt.NDArray[np.int64]
 
 MAX_ROWS = 300
-"""Most rows of one level; the others are one row."""
+"""Largest number of rows in one level; the others are folded into one row."""
 
 TOLERANCE_NS, TOLERANCE = 1e3, 1e-9
-"""Rows add up to the step within a microsecond, or rounding where steps last for weeks."""
+"""Tolerance of the sum of rows: one microsecond, or the rounding error of steps that last for weeks."""
 
 MAX_STAGES, MAX_WITHIN, LEAST_STAGE = 3, 8, 0.05
-"""Most stages that are shown op by op, and rows of each; the least part of all changes that makes it worth it."""
+"""Limits of the per-op tables: stages shown, rows per stage, smallest share of all changes worth a table."""
 
 RESIDUAL_TITLES = {
     STEP_END: "wait at step end",
@@ -53,10 +53,10 @@ RESIDUAL_TITLES = {
     UNRECORDED: "steps of which nothing was recorded",
     TWICE: "recorded twice (taken off)",
 }
-"""What people read for what lanes do not account for."""
+"""Titles of the time that no lane accounts for."""
 
 CALLED = ("compute", "collective", "memcpy", "memset", "host")
-"""Classes of what is called a number of times."""
+"""Classes of slots that have a number of calls."""
 
 OUTSIDE = "(no stage)"
 
@@ -64,7 +64,10 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 
 
 def attribute(base: Side, opt: Side, level: float, paired: Pairing | None = None) -> Attribution:
-    """Where the change of the step came from, or why that cannot be said; `paired` as `changes.pairing` found it."""
+    """Attribute the change of the step, or give the reason why it cannot be attributed.
+
+    `paired` is the pairing that `changes.pairing` found.
+    """
     table = slot_table(base, opt)
     if isinstance(table, str):
         return Attribution(missing=table)
@@ -76,7 +79,10 @@ def attribute(base: Side, opt: Side, level: float, paired: Pairing | None = None
 
 
 def attributed(table: SlotTable, level: float, paired: Pairing | None = None) -> Attribution:
-    """The attribution of slots; an AssertionError where a level does not add up to the change of the step."""
+    """Attribute the change of the step to the slots of a table.
+
+    Raises AssertionError if the rows of a level do not add up to the change.
+    """
     base_wall = float(table.base.wall @ table.base.weights)
     opt_wall = float(table.opt.wall @ table.opt.weights)
     stage = _with_outside(table.keys)["stage"]
@@ -86,7 +92,7 @@ def attributed(table: SlotTable, level: float, paired: Pairing | None = None) ->
     titles = list(starmap(_op, slots))
     swapped_titles = set()
     for row, place in swaps.items():
-        if not place[2]:  # whole ops stand for one another
+        if not place[2]:  # whole ops replaced one another
             titles[row] = names[place]
             swapped_titles.add(names[place])
 
@@ -119,17 +125,17 @@ def attributed(table: SlotTable, level: float, paired: Pairing | None = None) ->
 
 
 def _labels(stage: pd.Series[Any], what: Iterable[str]) -> pd.DataFrame:
-    """What the rows of a level are put together by: their stage and a title, one a key."""
+    """Build the group key of each row of a level: its stage and a title, one per slot key."""
     return pd.DataFrame({"stage": stage.to_numpy(object), "what": list(what)}, dtype=object)
 
 
 def _uncounted(row: Row) -> Row:
-    """The row without counts, which mean something of leaves alone."""
+    """Clear the counts of a row; only leaves have meaningful counts."""
     return replace(row, base_count=None, opt_count=None)
 
 
 def _within(stages: Sequence[Row], ops: Sequence[Row]) -> Iterator[Within]:
-    """The stages that changed most, by op; nothing where the step has no stages."""
+    """List the stages that changed most, each by op; empty if the step has no stages."""
     named = [row for row in stages if row.stage]
     if len(named) < 2:
         return
@@ -151,7 +157,7 @@ def _replaced(
     names: dict[renames.Place, str],
     paired: Pairing | None,
 ) -> list[Row]:
-    """One row a place at which some names stand for others, the largest net change first."""
+    """List one row per place where some names replace others, the largest net change first."""
     if not swaps:
         return []
     rows = np.array(sorted(swaps), np.int64)
@@ -167,12 +173,12 @@ def _replaced(
 
 
 def _rows_of(half: Half, rows: Ints) -> Half:
-    """One side with these rows alone."""
+    """Select rows of one side of a slot table."""
     return replace(half, ns=half.ns[rows], count=half.count[rows])
 
 
 def _marked(rows: Sequence[Row], titles: set[str]) -> list[Row]:
-    """The rows, those of these titles marked as replaced."""
+    """Mark the rows with these titles as replaced."""
     marked = []
     for row in rows:
         marked.append(replace(row, presence="replaced") if row.what in titles else row)
@@ -180,7 +186,7 @@ def _marked(rows: Sequence[Row], titles: set[str]) -> list[Row]:
 
 
 def _with_outside(keys: pd.DataFrame) -> pd.DataFrame:
-    """The keys with a name for being in no stage, where there are stages."""
+    """Name the time outside any stage in the keys, if the step has stages."""
     outside = (keys["stage"] == "") & ~keys["class"].isin(RESIDUALS)
     if not (keys["stage"] != "").any():
         return keys
@@ -188,17 +194,20 @@ def _with_outside(keys: pd.DataFrame) -> pd.DataFrame:
 
 
 def _texts(keys: pd.DataFrame, *names: str) -> list[tuple[str, str, str, str]]:
-    """Four columns of every key as texts."""
+    """List four columns of every key as text."""
     return list(zip(*(map(str, keys[name]) for name in names), strict=True))
 
 
 def _class(kind: str, cause: str) -> str:
-    """A class as people read it, idle time with its cause."""
+    """Title a slot class; idle time includes its cause."""
     return RESIDUAL_TITLES.get(kind) or class_title(kind, cause)
 
 
 def _op(kind: str, cause: str, path: str, kernel: str) -> str:
-    """The op at the top of a path, of communication the one at its end; where there is none, the class."""
+    """Title a slot by the op at the top of its path; collectives by the op at its end.
+
+    Slots without an op are titled by their class.
+    """
     names: list[str] = []
     if path not in ("", NO_OP):
         names = path.removeprefix(_BACKWARD).split(renames.SEPARATOR)
@@ -217,7 +226,7 @@ def _op(kind: str, cause: str, path: str, kernel: str) -> str:
 
 
 def _leaf(kind: str, cause: str, path: str, kernel: str) -> str:
-    """The path and the kernel, of time without either the class."""
+    """Title a slot by its path and kernel; time without either by its class."""
     if kind in ("idle", "no_op") or not (path or kernel):
         return _class(kind, cause)
     return " · ".join(filter(None, (path.removeprefix(_BACKWARD) or NO_OP, kernel)))
@@ -226,7 +235,7 @@ def _leaf(kind: str, cause: str, path: str, kernel: str) -> str:
 def _level(
     table: SlotTable, level: float, labels: pd.DataFrame, paired: Pairing | None
 ) -> list[Row]:
-    """One row a distinct label, the largest change first."""
+    """Build one row per distinct label, the largest change first."""
     base, opt = table.base, table.opt
     group = np.asarray(labels.groupby(["stage", "what"], sort=True).ngroup(), np.int64)
     titles = labels.drop_duplicates().sort_values(["stage", "what"], kind="stable")
@@ -277,16 +286,17 @@ def _level(
 
 
 def _summed(values: Floats, group: Ints, groups: int) -> Floats:
-    """The sums of the rows of every group."""
+    """Sum the rows of every group."""
     sums = np.zeros((groups, values.shape[1]))
     np.add.at(sums, group, values)
     return sums
 
 
 def _count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floats) -> Floats:
-    """The part of each difference that more or fewer times make: `(n_o − n_b)(d_o + d_b)/2`.
+    """Measure the part of each difference that the change in calls explains: `(n_o − n_b)(d_o + d_b)/2`.
 
-    Of what one side alone holds it is all; where one side counts none and yet takes time, nothing.
+    A key on one side only is explained by calls alone. If one side takes time without counting calls,
+    calls explain nothing.
     """
     counted = (n_before > 0) & (n_after > 0)
     d_before = np.divide(before, n_before, out=np.zeros_like(before), where=counted)
@@ -297,14 +307,14 @@ def _count_effect(before: Floats, after: Floats, n_before: Floats, n_after: Floa
 
 
 def _presence(before: float, after: float) -> Presence:
-    """On which side there is any of it."""
+    """Classify a row by the sides that spend time in it."""
     if before and after:
         return "both"
     return "gone" if before else "new"
 
 
 def _swaps(table: SlotTable) -> dict[int, renames.Place]:
-    """Rows of keys that stand for one another, by the place under which they do."""
+    """Map rows of keys that replace one another to the place under which they do."""
     keys: list[renames.Key] = _texts(table.keys, "stage", "class", "op", "kernel")
     before, after = _named_rows(table.base, keys), _named_rows(table.opt, keys)
     places = renames.replaced(map(keys.__getitem__, before), map(keys.__getitem__, after))
@@ -316,13 +326,13 @@ def _swaps(table: SlotTable) -> dict[int, renames.Place]:
 
 
 def _named_rows(half: Half, keys: Sequence[renames.Key]) -> set[int]:
-    """The rows of one side that hold time or counts of an op or kernel with a name."""
+    """Find the rows of one side with time or calls of an op or kernel with a name."""
     present = np.any((half.ns != 0) | (half.count != 0), axis=1)
     return {row for row in np.flatnonzero(present).tolist() if _has_name(keys[row])}
 
 
 def _has_name(key: renames.Key) -> bool:
-    """Whether a key is of an op or kernel with a name of its own."""
+    """Check whether a key is an op or kernel with a name of its own."""
     _, kind, path, kernel = key
     if kind not in ("compute", "collective", "host"):
         return False
@@ -330,7 +340,7 @@ def _has_name(key: renames.Key) -> bool:
 
 
 def _names(swaps: dict[int, renames.Place], table: SlotTable) -> dict[renames.Place, str]:
-    """What each place is called: what went, then what came, the largest first."""
+    """Title each place: the names that disappeared, then those that appeared, the largest first."""
     keys: list[renames.Key] = _texts(table.keys, "stage", "class", "op", "kernel")
     gone = _sizes(swaps, keys, table.base.ns @ table.base.weights)
     come = _sizes(swaps, keys, table.opt.ns @ table.opt.weights)
@@ -344,7 +354,7 @@ def _names(swaps: dict[int, renames.Place], table: SlotTable) -> dict[renames.Pl
 def _sizes(
     swaps: dict[int, renames.Place], keys: Sequence[renames.Key], total: Floats
 ) -> dict[renames.Place, dict[str, float]]:
-    """The time of one side at each place, by the name of what differs there."""
+    """Sum the time of one side at each place, by the part of the name that differs there."""
     sizes: dict[renames.Place, dict[str, float]] = {}
     for row, place in swaps.items():
         of_place = sizes.setdefault(place, {})
@@ -355,17 +365,17 @@ def _sizes(
 
 
 def _largest_first(sizes: dict[str, float]) -> str:
-    """The names of the largest, in a row."""
+    """Join the names, the largest first."""
     return renames.shown(sorted(sizes, key=lambda name: (-sizes[name], name)))
 
 
 def _under(place: renames.Place) -> str:
-    """What stands before the names of what was replaced: the op under which it was."""
+    """Prefix for replaced names: the op under which they ran."""
     return f"{place[2].removeprefix(_BACKWARD)}: " if place[2] else "replaced: "
 
 
 def _check(rows: Sequence[Row], base: float, opt: float) -> None:
-    """Nothing, or an AssertionError where rows do not add up to both steps and the change."""
+    """Raise AssertionError if rows do not add up to both steps and to the change."""
     slack = max(TOLERANCE_NS, TOLERANCE * max(base, opt))
     for name, wanted in (("base", base), ("opt", opt), ("difference", opt - base)):
         total = sum(map(attrgetter(name), rows))

@@ -1,4 +1,4 @@
-"""Every metric of both sides as a change: the ratio with its interval, and the word for it."""
+"""Changes of every metric between two sides: the ratio, its interval, and the verdict."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tracekit.model.stats.verdict import (
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a person decides about a comparison; the defaults are the careful ones."""
+    """The user's choices for a comparison; the defaults are conservative."""
 
     min_effect: float = LEAST_EFFECT
     level: float = 0.95
@@ -55,14 +55,15 @@ class Choices:
 
 
 STEP: Key = (STEP_TIME, None, None)
-_NUMBER = itemgetter(1)  # of a step, among what it is known by
+_NUMBER = itemgetter(1)  # the step number in a step's id
 UNPROFILED_STEP: Key = (UNPROFILED, None, None)
 
 
 def step_key(base: Side, opt: Side, *, force: bool = False) -> Key:
-    """What the answer is of: the un-profiled step where both sides have it, else the profiled one.
+    """Choose the metric that the headline compares.
 
-    Without step marks it is the unit of work that both sides hold, with `force` else the recording as it is.
+    It is the unprofiled step if both sides have it, else the profiled step. Without step marks it is the
+    unit of work that both sides have, or with `force` the whole recording.
     """
     both = base.samples.keys() & opt.samples.keys()
     if UNPROFILED_STEP in both:
@@ -83,21 +84,21 @@ _FIRST = {
     RANGE_CADENCE: 1,
     LAUNCH_CADENCE: 1,
 }
-"""The order of what stands before all other metrics; of rank 1 the longest is first."""
+"""Sort rank of the metrics that precede all others; within rank 1 the longest comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A change, and its verdict; None of what has no interval by its kind."""
+    """A change and its verdict; None if this kind of metric has no interval."""
 
     change: Change
     verdict: Verdict | None = None
 
 
 def changes(base: Side, opt: Side, choices: Choices) -> tuple[Change, ...]:
-    """The step, then its stages by how long they take, then all other metrics of the whole job, by name.
+    """Compare the step, then stages from the longest, then all other job-wide metrics by name.
 
-    The step answers the question; all others are looked at together, so Holm's correction is theirs.
+    The step answers the question. All other metrics are tested together, so Holm's correction applies to them.
     """
     answered = step_key(base, opt, force=choices.force)
     judged = list(_judged_metrics(base, opt, choices, answered))
@@ -105,7 +106,7 @@ def changes(base: Side, opt: Side, choices: Choices) -> tuple[Change, ...]:
 
 
 def _place(change: Change) -> tuple[int, float, str, str]:
-    """A sort key: the step, what recurs by its length, then all others as they are registered."""
+    """Sort key: the step first, then recurring metrics by length, then all others in registry order."""
     rank = _FIRST.get(change.name)
     length = 0.0
     if rank == 1:
@@ -116,7 +117,10 @@ def _place(change: Change) -> tuple[int, float, str, str]:
 
 
 def _judged_metrics(base: Side, opt: Side, choices: Choices, answered: Key) -> Iterator[Judged]:
-    """Every metric that either side took time for, but those of whole recordings, which are of no unit of work."""
+    """Judge every metric with time on either side.
+
+    Metrics of whole recordings are skipped, because they do not belong to a unit of work.
+    """
     for key in sorted(base.samples.keys() | opt.samples.keys(), key=str):
         of_recording = of_whole_recording(key, base) or of_whole_recording(key, opt)
         if of_recording and key != answered:
@@ -127,7 +131,7 @@ def _judged_metrics(base: Side, opt: Side, choices: Choices, answered: Key) -> I
 
 
 def _corrected(judged: Sequence[Judged], level: float, answered: Key) -> list[Change]:
-    """The changes with the words that are left to them among so many; `answered` is looked at alone."""
+    """Apply Holm's correction to the verdicts, except those of the step and of `answered`."""
     uncorrected = {STEP, UNPROFILED_STEP, answered}
     corrected = [metric.change for metric in judged]
     places, verdicts = [], []
@@ -148,7 +152,7 @@ def _key(change: Change) -> Key:
 
 
 def _judged(key: Key, base: Samples | None, opt: Samples | None, choices: Choices) -> Judged | None:
-    """One metric compared; None where neither side took any time for it."""
+    """Judge one metric; None if neither side spent any time on it."""
     kind = METRICS[key[0]]
     change: Change | None
     if base is None or opt is None:
@@ -165,7 +169,7 @@ def _judged(key: Key, base: Samples | None, opt: Samples | None, choices: Choice
 
 
 def _by_interval(key: Key, kind: Kind, base: Samples, opt: Samples, choices: Choices) -> Judged:
-    """A metric that varies, with its interval and the verdict on it."""
+    """Judge a metric that varies by its interval."""
     ratio, pairing_notes = compared(base, opt, choices)
     judgement = verdict(
         ratio,
@@ -199,7 +203,7 @@ def _by_interval(key: Key, kind: Kind, base: Samples, opt: Samples, choices: Cho
 
 
 def headline(base: Side, opt: Side, choices: Choices) -> tuple[Speedup, Verdict]:
-    """The step itself with all that was computed of it: what a plan for more runs rests on."""
+    """Compute the speedup and verdict of the step, from which a plan for more runs starts."""
     key = step_key(base, opt, force=choices.force)
     ratio, _ = compared(base.samples[key], opt.samples[key], choices)
     judgement = verdict(
@@ -211,14 +215,17 @@ def headline(base: Side, opt: Side, choices: Choices) -> tuple[Speedup, Verdict]
 
 
 def least_seen(ratio: Speedup, choices: Choices) -> float | None:
-    """The least change that such runs call a regression in 80 % of cases; None where they may say nothing at all."""
+    """Find the smallest change that such runs call a regression in 80 % of cases.
+
+    None if these runs allow no verdict.
+    """
     if ratio.low is None or why_capped(ratio, choices.assume_independent_steps):
         return None
     return detectable(ratio.spreads, threshold(ratio, choices.min_effect), ratio.level)
 
 
 def compared(base: Samples, opt: Samples, choices: Choices) -> tuple[Speedup, tuple[str, ...]]:
-    """(the speedup by the design that was declared, as far as this metric's samples fit it; what to say of that)."""
+    """Compute the speedup under the declared design, as far as the samples fit it, and the notes on that."""
     paired, notes = pairing(base, opt, choices.paired)
     noise = choices.noise.of(base.key) if choices.noise else None
     ratio = speedup(base.values, opt.values, level=choices.level, noise=noise, paired=paired)
@@ -228,7 +235,7 @@ def compared(base: Samples, opt: Samples, choices: Choices) -> tuple[Speedup, tu
 def pairing(
     base: Samples, opt: Samples, declared: Pairing | None
 ) -> tuple[Pairing | None, tuple[str, ...]]:
-    """(what was declared to be pairs, or None where samples do not fit it, what to say of that)."""
+    """Choose the declared pairing, or None with a note if the samples do not fit it."""
     if declared == "step" and not _same_steps(base, opt):
         return None, ("steps could not be paired: the sides hold different ones",)
     if declared == "run" and len(base.runs) != len(opt.runs):
@@ -237,7 +244,10 @@ def pairing(
 
 
 def other_counts(base: Side, opt: Side) -> Iterator[str]:
-    """What steps of one number hold different numbers of, as far as both sides know: those are no pairs."""
+    """List the work counts that differ between steps of the same number; such steps cannot be paired.
+
+    Only counts that both sides recorded are compared.
+    """
     for name in PER_WORK:
         before = _by_step(base.samples.get((name, None, None)))
         after = _by_step(opt.samples.get((name, None, None)))
@@ -246,7 +256,7 @@ def other_counts(base: Side, opt: Side) -> Iterator[str]:
 
 
 def _by_step(samples: Samples | None) -> dict[int | None, float]:
-    """The value of every step of a side, by its number."""
+    """Map the number of every step of a side to its value."""
     if samples is None:
         return {}
     numbers = map(_NUMBER, chain.from_iterable(samples.steps))
@@ -254,7 +264,7 @@ def _by_step(samples: Samples | None) -> dict[int | None, float]:
 
 
 def _same_steps(base: Samples, opt: Samples) -> bool:
-    """Whether both sides hold one run with the same step numbers, all of them known."""
+    """Check whether each side has one run, with the same known step numbers."""
     if len(base.runs) != 1 or len(opt.runs) != 1:
         return False
     before, after = list(map(_NUMBER, base.steps[0])), list(map(_NUMBER, opt.steps[0]))
@@ -262,7 +272,7 @@ def _same_steps(base: Samples, opt: Samples) -> bool:
 
 
 def _counted(change: Change, base: Samples | None, opt: Samples | None) -> Change:
-    """The change with the runs and steps of both sides."""
+    """Add the runs and steps of both sides to a change."""
     base_runs, base_steps = _sizes(base)
     opt_runs, opt_steps = _sizes(opt)
     return replace(
@@ -275,14 +285,14 @@ def _counted(change: Change, base: Samples | None, opt: Samples | None) -> Chang
 
 
 def _sizes(samples: Samples | None) -> tuple[int, int]:
-    """(runs, steps) of one side."""
+    """Count the (runs, steps) of one side."""
     if samples is None:
         return 0, 0
     return len(samples.runs), sum(map(len, samples.steps))
 
 
 def _one_sided(key: Key, kind: Kind, base: Samples | None, opt: Samples | None) -> Change | None:
-    """What only one side holds: neither infinitely faster nor slower, but absent."""
+    """Judge a metric of one side only: it is absent on the other, not infinitely faster or slower."""
     samples = base or opt
     if samples is None or not any(chain.from_iterable(samples.values)):
         return None
@@ -295,7 +305,7 @@ def _one_sided(key: Key, kind: Kind, base: Samples | None, opt: Samples | None) 
 
 
 def _exact(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change:
-    """Numbers without noise: equal or changed; where they vary from step to step, only their means."""
+    """Judge noise-free numbers as equal or changed; if they vary from step to step, compare only means."""
     numbers = exact(base.values, opt.values)
     word: Word = "inconclusive"
     if numbers.equal is not None:
@@ -313,7 +323,7 @@ def _exact(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change:
 
 
 def _with_zeros(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change | None:
-    """Times that are zero in some steps: means and their difference, as a ratio would mean nothing."""
+    """Compare times that are zero in some steps by their means and difference; a ratio has no meaning."""
     before, after = mean_of_runs(base), mean_of_runs(opt)
     if not before and not after:
         return None
@@ -329,7 +339,7 @@ def _with_zeros(key: Key, kind: Kind, base: Samples, opt: Samples) -> Change | N
 
 
 def _unknown(key: Key, kind: Kind, word: Word) -> Change:
-    """The change of a metric without any number yet."""
+    """Make the change of a metric before its numbers are known."""
     name, role, stage = key
     title = titled(name, stage)
     return Change(name, title, role, stage, kind.unit, kind.better, word, None, None)

@@ -1,4 +1,4 @@
-"""What a comparison concludes: plain, immutable, JSON-able. Nothing here knows how it is shown."""
+"""Result of a comparison: plain, immutable and JSON-serializable. It does not depend on rendering."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Better, Gate, Report, Unit
 
 SCHEMA = "tracekit.compare/1"
-"""Version of the JSON form: additions keep it, a change of meaning raises it."""
+"""Version of the JSON form: additions keep it, changes of meaning raise it."""
 
 Word = Literal[
     "improvement",
@@ -24,17 +24,18 @@ Word = Literal[
     "same",
     "changed",
 ]
-"""`same` and `changed` are of exact numbers, `only …` of what one side alone holds."""
+"""Verdicts: `same` and `changed` apply to exact numbers, `only …` to metrics of one side only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One metric on both sides: means over runs, and how many times less the second takes.
+    """One metric on both sides: means over runs and the speedup of the second side.
 
-    `ratio` is first over second with `low` and `high`, all None where there is none; `difference` second less
-    first. `label` says what the interval covers, `detectable` the least change that would have been called a regression
-    in 80 % of cases (of the step and its stages; None where these runs may say nothing).
-    `step_ratio` with `step_low` and `step_high` is what a stage alone makes of the step (`compare.amdahl`).
+    - `ratio` is first over second, with bounds `low` and `high`; all are None if there is no ratio.
+    - `difference` is second minus first. `label` says what the interval covers.
+    - `detectable` is the smallest change that would have been called a regression in 80 % of cases. Only
+      the step and its stages have it; it is None if these runs allow no verdict.
+    - `step_ratio`, `step_low` and `step_high` are the step speedup from a stage alone (`compare.amdahl`).
     """
 
     name: str
@@ -66,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that should be alike on both sides and is not; a blocking one forbids a verdict."""
+    """A property that should be equal on both sides and is not; a blocking one forbids a verdict."""
 
     name: str
     base: str
@@ -77,7 +78,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class LeftStep:
-    """A step that does not count, and why."""
+    """A step that is excluded from the comparison, and the reason."""
 
     side: str
     run: str
@@ -87,10 +88,10 @@ class LeftStep:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How probable each verdict is, were the second side slower by `change`: for the runs at hand, or for more of them.
+    """Probability of each verdict if the second side were slower by `change`, for these runs or for more.
 
-    The four words by the spread as it was estimated; `at_least` is the first of them by the largest spread that the
-    estimate leaves possible.
+    The probabilities use the estimated spread. `at_least` is the probability of a regression under the
+    largest spread that the estimate allows.
     """
 
     runs: str
@@ -104,7 +105,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What the profiler made of the steps of a side: mean step with it and without, ns, and their ratio."""
+    """Profiler overhead of a side: mean step with and without profiler, in ns, and their ratio."""
 
     side: str
     profiled: float
@@ -114,7 +115,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class StepValue:
-    """How long one step took, and whether it counts."""
+    """Duration of one step, and whether it counts."""
 
     side: str
     run: str
@@ -125,13 +126,16 @@ class StepValue:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Displayed):
-    """Two sides compared; `verdict` is that of `headline`, the step, or "not comparable".
+    """The comparison of two sides; `verdict` is that of `headline`, the step, or "not comparable".
 
-    Of sides without a step of which both have memory snapshots, `headline` is the peak of memory, in bytes.
-    `memory` is what those snapshots tell, None where a side has none. `changes` hold every metric, the step
-    first. `reading` says how the inputs were understood, `warnings` what to keep in mind, `needed` what it
-    would take to say more, `outlook` how probable each verdict was. `sessions_apart`: all runs of one side ran before
-    all of the other, so what else changed in between cannot be told from the change.
+    If neither side has a step and both have memory snapshots, `headline` is peak memory in bytes.
+
+    - `changes` holds every metric, the step first.
+    - `memory` compares the snapshots; None if a side has none.
+    - `reading` says how the inputs were interpreted, `warnings` lists caveats.
+    - `needed` says which data would allow a stronger verdict, `outlook` how probable each verdict was.
+    - `sessions_apart`: all runs of one side ran before all of the other, so the change cannot be separated
+      from anything else that changed in between.
     """
 
     tool_version: str
@@ -160,6 +164,6 @@ class Comparison(Displayed):
     schema: str = SCHEMA
 
     def report(self) -> Report:
-        """The comparison as a report, which every renderer takes."""
+        """Convert the comparison to a report, which every renderer accepts."""
         report: Report = display().report_comparison(self)
         return report

@@ -1,4 +1,4 @@
-"""Could something other than the change explain the difference? Order of the runs, and where they ran."""
+"""Confounders of a comparison: the order of the runs, and the hosts they ran on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracekit.compare.sides import Side
 
 
 def design_warnings(base: Side, opt: Side) -> Iterator[str]:
-    """What the recorded times and hosts say of the design; nothing where they are not known."""
+    """List confounders that the recorded times and hosts reveal; empty if they are unknown."""
     base_hosts, opt_hosts = _hosts(base), _hosts(opt)
     other_hosts = bool(base_hosts and opt_hosts and not base_hosts & opt_hosts)
     if order := sessions_apart(base, opt):
@@ -24,7 +24,10 @@ def design_warnings(base: Side, opt: Side) -> Iterator[str]:
 
 
 def sessions_apart(base: Side, opt: Side) -> str:
-    """Whether all runs of the first side ran "before" or "after" all of the second; empty where neither, or unknown."""
+    """Describe the order of sides whose runs do not interleave: "before" or "after".
+
+    Empty if they interleave, or if the order is unknown.
+    """
     base_spans, opt_spans = run_spans(base), run_spans(opt)
     if min(len(base_spans), len(opt_spans)) < 2:
         return ""
@@ -36,17 +39,17 @@ def sessions_apart(base: Side, opt: Side) -> str:
 
 
 def _begins(spans: list[tuple[int, int]]) -> int:
-    """When the first of several runs began."""
+    """Get the start of the first of several runs."""
     return min(spans)[0]
 
 
 def _ends(spans: list[tuple[int, int]]) -> int:
-    """When the last of several runs ended."""
+    """Get the end of the last of several runs."""
     return max(end for _, end in spans)
 
 
 def run_spans(side: Side) -> list[tuple[int, int]]:
-    """(first, last) instant of every run whose clock counts from the Unix epoch."""
+    """List the (first, last) instant of every run whose clock counts from the Unix epoch."""
     if not side.measured:
         return []
     tables = [measured["captures"] for measured in side.measured]
@@ -58,7 +61,7 @@ def run_spans(side: Side) -> list[tuple[int, int]]:
 
 
 def _hosts(side: Side) -> set[str]:
-    """The hosts that are known."""
+    """Collect the known hosts of a side."""
     hosts: set[str] = set()
     for measured in side.measured:
         hosts.update(map(str, measured["captures"]["host"].dropna()))

@@ -1,4 +1,4 @@
-"""Are the two sides comparable? What differs besides the change that was made, and what that means."""
+"""Comparability of two sides: differences other than the change under test, and their meaning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracekit.model.stats.verdict import LEAST_EFFECT, verdict
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact of a fingerprint: whether a difference forbids a verdict, and what it means."""
+    """One fact of a fingerprint: the meaning of a difference, and whether it forbids a verdict."""
 
     meaning: str
     blocking: bool = False
@@ -41,30 +41,33 @@ FACTS: dict[str, Fact] = {
 _ONE_GPU_TRACED = Fact("only one side was traced on its GPU", blocking=True)
 
 LEAST_COMMON = 0.1
-"""Sides whose kernels (or ops) have less than this share of time in common did other work."""
+"""Smallest share of kernel (or op) time in common; sides with less did different work."""
 
 MAX_NAME = 60
-"""Characters of a kernel's name that are shown: its arguments fill lines."""
+"""Longest kernel name shown, in characters; kernel arguments fill whole lines."""
 
 
 def differences(base: Side, opt: Side) -> tuple[Difference, ...]:
-    """What should be alike and is not, the blocking ones first."""
+    """List the properties that should be equal and are not, the blocking ones first."""
     unlike = [*_facts(base, opt), *_work(base, opt), *_amounts(base, opt)]
     return tuple(sorted(unlike, key=lambda difference: (not difference.blocking, difference.name)))
 
 
 def forbids(differences: Iterable[Difference]) -> bool:
-    """Whether something forbids every verdict; other amounts of work forbid those on whole times alone."""
+    """Check whether a difference forbids every verdict.
+
+    Different amounts of work forbid only verdicts on whole times.
+    """
     return any(unlike.blocking and unlike.name not in PER_WORK for unlike in differences)
 
 
 def uneven(differences: Iterable[Difference]) -> bool:
-    """Whether the steps of one side hold so much more work that whole times cannot be compared."""
+    """Check whether the work per step differs so much that whole times cannot be compared."""
     return any(unlike.blocking and unlike.name in PER_WORK for unlike in differences)
 
 
 def _facts(base: Side, opt: Side) -> Iterator[Difference]:
-    """Facts that both sides recorded, and differently; unknown is not different."""
+    """List facts that both sides recorded with different values; an unknown value is not a difference."""
     for name, fact in FACTS.items():
         before, after = base.fingerprint.get(name, ""), opt.fingerprint.get(name, "")
         if before and after and before != after:
@@ -79,12 +82,12 @@ def _difference(name: str, base: str, opt: str, fact: Fact) -> Difference:
 
 
 def _times_gpu(side: Side) -> bool:
-    """Whether GPU activity was recorded."""
+    """Check whether GPU activity was recorded."""
     return any(name == "gpu_busy" for name, _, _ in side.samples)
 
 
 def _work(base: Side, opt: Side) -> Iterator[Difference]:
-    """Sides that have no stage, or hardly any kernel or op, in common."""
+    """Find sides that share no stage, or hardly any kernel or op."""
     base_stages, opt_stages = _stages(base), _stages(opt)
     if base_stages and opt_stages and not base_stages & opt_stages:
         before, after = _stage_names(base_stages), _stage_names(opt_stages)
@@ -106,22 +109,22 @@ def _work(base: Side, opt: Side) -> Iterator[Difference]:
 
 
 def _stages(side: Side) -> set[tuple[str | None, str | None]]:
-    """The role and name of every stage that is timed."""
+    """Collect the (role, name) of every timed stage."""
     return {(role, stage) for name, role, stage in side.samples if name == STAGE_TIME}
 
 
 def _stage_names(stages: Iterable[tuple[str | None, str | None]]) -> str:
-    """The names of stages, in order."""
+    """Join the names of stages in order."""
     return ", ".join(sorted(str(stage) for _, stage in stages))
 
 
 def short(name: str) -> str:
-    """The beginning of a name, by which it is known."""
+    """Shorten a kernel name to its beginning."""
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
 def _amounts(base: Side, opt: Side) -> Iterator[Difference]:
-    """Counts of work that differ by more than matters; blocking where that is no chance of the steps."""
+    """List work counts that differ by more than matters; blocking if step-to-step chance does not explain it."""
     for name, (per_one, _) in PER_WORK.items():
         before, after = base.samples.get((name, None, None)), opt.samples.get((name, None, None))
         if before is None or after is None or not (all_positive(before) and all_positive(after)):
@@ -140,7 +143,7 @@ def _amounts(base: Side, opt: Side) -> Iterator[Difference]:
 
 
 def _clear(ratio: Speedup) -> bool:
-    """Whether a count of work differs by more than chance, as if steps were runs."""
+    """Check whether a work count differs by more than chance, treating steps as runs."""
     judgement = verdict(ratio, assume_independent_steps=True)
     return ratio.se == 0.0 or judgement.word in ("regression", "improvement")
 
@@ -150,7 +153,7 @@ def _a_step(count: float) -> str:
 
 
 def _shares(side: Side) -> pd.Series | None:
-    """The share of time by kernel, by op where no GPU was traced; None where names are not known."""
+    """Compute the share of time per kernel, or per op if no GPU was traced; None if names are unknown."""
     for table, column in (("kernels", "total_ns"), ("operators", "self_ns")):
         parts = [part[table][["name", column]] for part in side.measured if part.has(table)]
         if parts and any(map(len, parts)):

@@ -1,4 +1,4 @@
-"""What stands beside the answer: what it rests on, what to keep in mind, and a bar for every change."""
+"""First screen of a comparison: its basis, its caveats, and a bar for every change."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tracekit.model.report import Cell, Heading, Sheet
 from tracekit.model.units import show
 
 FIRST_CAUTIONS = 6
-"""So many stand on the first screen; the others come with the details."""
+"""Number of caveats on the first screen; the details list the others."""
 
 _BAR = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def basis(comparison: Comparison) -> tuple[str, ...]:
-    """What the answer rests on: how many runs and steps, what it would have seen, and what would see more.
+    """Describe the basis of the answer: sample sizes, the detectable change, and which data would show more.
 
-    Between them the stage that alone changes the step most.
+    The stage with the largest effect on the step is listed between them.
     """
     step = comparison.headline
     seen, from_stage = "", list[str]()
@@ -38,7 +38,7 @@ def basis(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _seen(step: Change) -> str:
-    """The least change that these runs would have shown; nothing where there is no interval."""
+    """Describe the smallest change that these runs could have detected; empty if there is no interval."""
     if step.low is None:
         return ""
     if step.detectable is None:
@@ -47,7 +47,7 @@ def _seen(step: Change) -> str:
 
 
 def _chances(comparison: Comparison) -> Iterator[str]:
-    """How often such runs call a change that is there slower, in one line; nothing where they never do."""
+    """Describe in one line how often such runs detect a slower step; empty if they never do."""
     parts, is_possible = [], False
     for row in comparison.outlook:
         if row.runs == comparison.outlook[0].runs and row.change > 0:
@@ -58,14 +58,14 @@ def _chances(comparison: Comparison) -> Iterator[str]:
 
 
 def _percent(share: float) -> str:
-    """A probability in whole percent; 0 and 100 only where they are."""
+    """Format a probability in whole percent; 0 % and 100 % only if exact."""
     if 0 < share < 0.005:
         return "<1%"
     return ">99%" if 0.995 <= share < 1 else f"{share:.0%}"
 
 
 def _counted(step: Change) -> str:
-    """`3 v 3 runs × 5 steps`, or the steps of each side where runs hold different numbers."""
+    """Format the sample sizes: `3 v 3 runs × 5 steps`, or the steps per side if runs differ in length."""
     if not (step.base_runs and step.base_steps and step.opt_runs and step.opt_steps):
         return ""
     runs = f"{step.base_runs} v {step.opt_runs} runs"
@@ -76,12 +76,12 @@ def _counted(step: Change) -> str:
 
 
 def cautions(comparison: Comparison) -> tuple[str, ...]:
-    """What to keep in mind first: the gravest, what blocks a verdict before all."""
+    """Choose the most serious caveats; those that block a verdict come first."""
     return comparison.warnings[:FIRST_CAUTIONS]
 
 
 def barred(sheet: Sheet) -> Sheet:
-    """The changes with a bar for each, as long as its size beside the largest: full takes less, hatched more."""
+    """Add a bar to every change, scaled to the largest; full blocks take less time, hatched ones more."""
     names = [heading.name for heading in sheet.headings]
     if "difference" not in names or not sheet.rows:
         return sheet
@@ -100,7 +100,7 @@ def _number(value: Cell) -> float:
 
 
 def _bar(change: float, largest_change: float) -> str:
-    """The bar to an eighth of a character; of a change for the worse to a whole one."""
+    """Draw a bar to an eighth of a character; for a regression to a whole one."""
     if not change or not largest_change:
         return ""
     eighths = max(round(abs(change) / largest_change * _BAR * 8), 1)

@@ -1,6 +1,6 @@
-"""Does the second side stay within what was agreed? Every rule of a gate on every metric it names.
+"""Gate of the second side: every rule, applied to every metric that it names.
 
-A rule fails only where the whole interval is beyond its limit, or with `point:` the estimate.
+A rule fails only if the whole interval exceeds its limit, or with `point:` if the estimate does.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from tracekit.model.units import MINUS
 Overall = Literal["", "pass", "fail", "expired", "not comparable", "not tested", "inconclusive"]
 
 MOST_STAGES = 20
-"""So many stages are named where a rule asks for one that there is none of."""
+"""Most stages listed when a rule names a stage that does not exist."""
 
 _GRAVEST: tuple[Overall, ...] = ("fail", "expired", "not comparable", "not tested", "inconclusive")
-"""Outcomes that are no pass, the gravest first."""
+"""Outcomes other than a pass, the most serious first."""
 
 _LEAST_BASE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """One gate before all of them stand side by side, and what Holm's correction needs of it."""
+    """One gate before all gates are combined, with the verdict that Holm's correction needs."""
 
     gate: Gate
     verdict: Verdict | None = None
@@ -55,7 +55,7 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What rules are held against; `blocked` sides must not be compared, and budgets alone are tested."""
+    """Sides that rules apply to; if `blocked`, they are not comparable and only budgets are tested."""
 
     base: Side | None
     opt: Side
@@ -64,7 +64,7 @@ class _Sides:
 
     @property
     def given(self) -> tuple[Side, ...]:
-        """The sides that there are."""
+        """The sides that exist: base and opt, or opt alone."""
         return (self.opt,) if self.base is None else (self.base, self.opt)
 
 
@@ -77,10 +77,10 @@ def gates(
     blocked: bool = False,
     uneven: bool = False,
 ) -> tuple[Gate, ...]:
-    """Every rule's outcome, in the order of the rules, one for each role; then exceptions that ran out.
+    """Apply every rule in order, one outcome per role; then list expired exceptions.
 
-    Without a `base` only budgets are tested; where the sides must not be compared (`blocked`) as well, and
-    where they did other work (`uneven`) of the times that grow with it.
+    Without a `base`, or if the sides are not comparable (`blocked`), only budgets are tested. If the sides
+    did different work (`uneven`), times that grow with it are not compared.
     """
     judged: list[_Judged] = []
     for rule in rules.rules:
@@ -92,7 +92,7 @@ def gates(
 
 
 def _corrected(judged: Sequence[_Judged], level: float) -> Iterator[Gate]:
-    """The gates, those inconclusive that only fail because so many were tested."""
+    """Apply Holm's correction: failures that only arise from the number of tests become inconclusive."""
     verdicts = [rule.verdict for rule in judged if rule.verdict is not None]
     corrected = iter(together(verdicts, level=level))
     for rule in judged:
@@ -105,7 +105,7 @@ def _corrected(judged: Sequence[_Judged], level: float) -> Iterator[Gate]:
 
 
 def overall(gates: Sequence[Gate]) -> Overall:
-    """The word for a whole gate: its gravest; rules that only warn have no say, and without rules there is none."""
+    """Summarize gates by the most serious outcome; empty without rules. Rules of severity `warn` do not count."""
     if not gates:
         return ""
     outcomes = {gate.outcome for gate in gates if gate.severity == "error"}
@@ -113,7 +113,7 @@ def overall(gates: Sequence[Gate]) -> Overall:
 
 
 def _rule(rule: Rule, sides: _Sides) -> Iterator[_Judged]:
-    """One rule on each role that either side holds it for."""
+    """Apply one rule to each role for which either side has the metric."""
     of_unit = ""
     if rule.name == STEP_TIME and not rule.stage:
         rule, of_unit = _of_answer(rule, sides)
@@ -142,7 +142,7 @@ def _rule(rule: Rule, sides: _Sides) -> Iterator[_Judged]:
 
 
 def _without_samples(rule: Rule, sides: _Sides) -> Gate:
-    """The gate of a rule whose metric no side holds."""
+    """Make the gate of a rule whose metric neither side recorded."""
     asked = (sides.opt,) if rule.test == "budget" else sides.given
     reason = _failed(*asked) or _not_recorded(rule, asked)
     return _untested(rule, rule.metric, reason)
@@ -151,7 +151,7 @@ def _without_samples(rule: Rule, sides: _Sides) -> Gate:
 def _on_role(
     rule: Rule, metric: str, before: Samples | None, after: Samples | None, sides: _Sides
 ) -> _Judged:
-    """One rule on what both sides hold of its metric for one role."""
+    """Apply one rule to the samples of one role."""
     if rule.test == "budget" and after is not None:
         return _budget(rule, metric, after, sides.choices)
     if sides.blocked:
@@ -165,7 +165,10 @@ def _on_role(
 
 
 def _of_answer(rule: Rule, sides: _Sides) -> tuple[Rule, str]:
-    """(a rule on the step as one on what the answer is of, what to add to its name): a budget is of steps alone."""
+    """Redirect a rule on the step to the headline metric, with a suffix for its name.
+
+    Budgets apply to steps only.
+    """
     base = sides.base or sides.opt
     name, role, stage = step_key(base, sides.opt, force=sides.choices.force)
     if name in (STEP_TIME, UNPROFILED):
@@ -176,7 +179,7 @@ def _of_answer(rule: Rule, sides: _Sides) -> tuple[Rule, str]:
 
 
 def _not_recorded(rule: Rule, sides: Sequence[Side]) -> str:
-    """Why a rule finds nothing: a stage that there is none of, or a metric that these sides do not hold."""
+    """Explain why a rule matches nothing: an unknown stage, or a metric that these sides lack."""
     if rule.name == OUT_OF_MEMORY:
         return "no profile that was given records whether memory ran out"
     stages, timed_stages = set(), set()
@@ -191,7 +194,7 @@ def _not_recorded(rule: Rule, sides: Sequence[Side]) -> str:
 
 
 def _listed(name: str, stages: Sequence[str]) -> str:
-    """The stages that there are, the one first that may have been meant."""
+    """List the existing stages after a suggestion of the one that may have been meant."""
     if not stages:
         return "none was recorded"
     listed = f"there are: {', '.join(stages[:MOST_STAGES])}"
@@ -202,7 +205,7 @@ def _listed(name: str, stages: Sequence[str]) -> str:
 
 
 def _failed(*sides: Side) -> str:
-    """What tracekit failed at where a metric is missing: it may have been recorded."""
+    """Explain a missing metric by an error of tracekit, which may have dropped it."""
     for side in sides:
         if side.errors:
             return f"an error of tracekit may have left it out ({side.name}: {side.errors[0]})"
@@ -210,9 +213,9 @@ def _failed(*sides: Side) -> str:
 
 
 def rule_samples(rule: Rule, side: Side) -> dict[Key, Samples]:
-    """What a side holds of a rule's metric, by role; a stage may be named as recorded or as known.
+    """Select a side's samples of a rule's metric, by role. Stages match by recorded or canonical name.
 
-    Of levels of memory it is the highest of each run, and of failed requests the run with most of them.
+    Memory levels use the peak of each run, failed requests the run with most of them.
     """
     recorded = _recorded(rule, side)
     if rule.name == OUT_OF_MEMORY:
@@ -223,7 +226,7 @@ def rule_samples(rule: Rule, side: Side) -> dict[Key, Samples]:
 
 
 def _recorded(rule: Rule, side: Side) -> dict[Key, Samples]:
-    """The samples of a rule's metric as they were recorded, by role."""
+    """Select the samples of a rule's metric as recorded, by role."""
     metrics = _idle_shares(side) if rule.name == IDLE_SHARE else side.samples
     of_rule = {}
     for key, metric in metrics.items():
@@ -243,12 +246,12 @@ def _recorded(rule: Rule, side: Side) -> dict[Key, Samples]:
 
 
 def stage_names(stage: str, role: str | None) -> set[str]:
-    """The names by which a stage of a rule may have been recorded."""
+    """List the names under which a rule's stage may be recorded."""
     return {stage, canonical(stage, role), STAGES.get(stage, stage)}
 
 
 def _highest(metric: Samples) -> Samples:
-    """The highest step of every run: what a run needs of the device."""
+    """Select the highest step of every run: the memory that the run needs on the device."""
     steps: list[tuple[StepId, ...]] = []
     values: list[tuple[float, ...]] = []
     for run_steps, run_values in zip(metric.steps, metric.values, strict=True):
@@ -259,7 +262,7 @@ def _highest(metric: Samples) -> Samples:
 
 
 def _worst_run(metric: Samples) -> Samples:
-    """The run with most, alone: one that ran out is not made up for by others that did not."""
+    """Select the run with the highest sum; runs without OOM do not offset one that ran out."""
     sums = list(map(sum, metric.values))
     worst = sums.index(max(sums))
     first_step = metric.steps[worst][:1]
@@ -267,7 +270,7 @@ def _worst_run(metric: Samples) -> Samples:
 
 
 def _idle_shares(side: Side) -> dict[Key, Samples]:
-    """Idle over busy and idle in every step that both are known of."""
+    """Compute the idle share of every step with known busy and idle time."""
     shares: dict[Key, Samples] = {}
     for (name, role, stage), idle in side.samples.items():
         busy = side.samples.get(("gpu_busy", role, stage))
@@ -280,7 +283,7 @@ def _idle_shares(side: Side) -> dict[Key, Samples]:
 
 
 def _idle_share(key: Key, idle: Samples, busy: Samples) -> Samples:
-    """Idle over busy and idle, step by step; a run without a step that both hold is left out."""
+    """Compute idle / (busy + idle) per step; runs without a step that has both are left out."""
     busy_ns: dict[StepId, float] = {}
     for step_ids, values in zip(busy.steps, busy.values, strict=True):
         busy_ns.update(zip(step_ids, values, strict=True))
@@ -298,7 +301,7 @@ def _idle_share(key: Key, idle: Samples, busy: Samples) -> Samples:
 
 
 def _gate(rule: Rule, metric: str, outcome: Outcome, claim: str = "") -> Gate:
-    """A gate of one rule before any number is held against it."""
+    """Make the gate of one rule before any number is tested."""
     return Gate(
         rule=str(rule),
         metric=metric,
@@ -313,12 +316,12 @@ def _gate(rule: Rule, metric: str, outcome: Outcome, claim: str = "") -> Gate:
 
 
 def _untested(rule: Rule, metric: str, reason: str) -> Gate:
-    """A rule that could not be held against anything, and why: never a pass."""
+    """Make the gate of a rule that could not be tested, with the reason; it never passes."""
     return _gate(rule, metric, "not tested", f"{metric} was not tested: {reason}")
 
 
 def _change(rule: Rule, metric: str, base: Samples, opt: Samples, choices: Choices) -> _Judged:
-    """A change held against its limit: exactly, by the interval, or by the estimate."""
+    """Test a change against its limit: exactly, by the interval, or by the estimate."""
     before, after = base.values, opt.values
     if rule.kind.exact:
         before, after = _fixed(base), _fixed(opt)
@@ -339,12 +342,12 @@ def _change(rule: Rule, metric: str, base: Samples, opt: Samples, choices: Choic
 
 
 def _by_estimate(gate: Gate, rule: Rule, worse: float) -> Gate:
-    """The gate decided by a change for the worse alone, whatever its interval."""
+    """Decide a gate by the estimated worsening alone."""
     return _decided(gate, rule, worse, "fail" if worse > rule.limit else "pass")
 
 
 def _fixed(metric: Samples) -> tuple[tuple[float, ...], ...]:
-    """Exact numbers as they are; where their steps differ but all runs have one mean, that mean."""
+    """Reduce exact numbers to their mean if all runs have the same one; else keep them."""
     means = {sum(run) / len(run) for run in metric.values}
     if len(metric.values) > 1 and len(means) == 1:
         return (tuple(means),)
@@ -352,7 +355,7 @@ def _fixed(metric: Samples) -> tuple[tuple[float, ...], ...]:
 
 
 def _by_interval(gate: Gate, rule: Rule, ratio: Speedup, choices: Choices) -> _Judged:
-    """A change of numbers that vary, by the whole interval or by the estimate."""
+    """Decide a gate on numbers that vary by the whole interval, or by the estimate."""
     scale = 1.0 if rule.unit == "ratio" else ratio.base.mean
     worse = _worsening(ratio.ratio, rule) * scale
     if ratio.low is not None and ratio.high is not None:
@@ -375,7 +378,7 @@ def _by_interval(gate: Gate, rule: Rule, ratio: Speedup, choices: Choices) -> _J
     outcome: Outcome = "inconclusive"
     if judgement.word == "regression":
         outcome = "fail"
-    # Noise that was calibrated may be wider than the limit: then only what exceeds it fails.
+    # Calibrated noise may be wider than the limit; then only a change beyond the noise fails.
     elif not caps and _within(gate.high, share, scale, rise=rule.rise):
         outcome = "pass"
     if judgement.uncapped == "regression":
@@ -385,24 +388,24 @@ def _by_interval(gate: Gate, rule: Rule, ratio: Speedup, choices: Choices) -> _J
 
 
 def _worsening(ratio: float, rule: Rule) -> float:
-    """The change for the worse, as a share, that a ratio of before over after is."""
+    """Convert a ratio of before over after to a change for the worse, as a share."""
     return (1 / ratio - 1) * rule.sign
 
 
 def _within(high: float | None, share: float, scale: float, *, rise: bool) -> bool:
-    """Whether the worse end of an interval is known and stays within a limit, as a share, on the log scale."""
+    """Check whether the worse end of an interval is known and within the limit, a share, on the log scale."""
     return high is not None and _logs(high / scale, rise=rise) <= _logs(share, rise=rise)
 
 
 def _logs(share: float, *, rise: bool) -> float:
-    """A change for the worse on the log scale."""
+    """Convert a change for the worse to the log scale."""
     if rise:
         return log1p(share)
     return -log1p(-share) if share < 1 else inf
 
 
 def _share(base: float, opt: float, rule: Rule) -> float:
-    """The change for the worse in the unit of the rule; from zero every share is exceeded."""
+    """Compute the change for the worse in the unit of the rule; a change from zero exceeds every share."""
     worse = (opt - base) if rule.rise else (base - opt)
     if rule.unit != "ratio" or not worse:
         return worse
@@ -412,7 +415,7 @@ def _share(base: float, opt: float, rule: Rule) -> float:
 
 
 def _budget(rule: Rule, metric: str, opt: Samples, choices: Choices) -> _Judged:
-    """The second side's own number held against a limit: the worst of exact ones, else the mean."""
+    """Test the second side's own number against a limit: the worst exact number, else the mean."""
     number = estimate(opt.values, level=choices.level)
     if rule.kind.exact:
         value, low, high = _worst(number, rule), None, None
@@ -436,12 +439,12 @@ def _budget(rule: Rule, metric: str, opt: Samples, choices: Choices) -> _Judged:
 
 
 def _worst(number: Estimate, rule: Rule) -> float:
-    """The largest value, or the least where less is worse."""
+    """Get the largest value, or the smallest if lower is worse."""
     return number.most if rule.rise else number.least
 
 
 def _of_budget(rule: Rule, number: Estimate) -> Verdict | None:
-    """A broken budget as Holm's correction takes it."""
+    """Make the verdict of a broken budget for Holm's correction."""
     if not number.se or number.df is None:
         return None
     away = abs(number.mean - rule.limit) / number.se
@@ -450,7 +453,7 @@ def _of_budget(rule: Rule, number: Estimate) -> Verdict | None:
 
 
 def _decided(gate: Gate, rule: Rule, worse: float, outcome: Outcome) -> Gate:
-    """The gate with its outcome and the sentence for it."""
+    """Set the outcome of a gate and its claim."""
     low, high, value, limit = gate.low, gate.high, worse * rule.sign, rule.limit * rule.sign
     interval = ""
     if low is not None and high is not None:
@@ -471,12 +474,12 @@ def _decided(gate: Gate, rule: Rule, worse: float, outcome: Outcome) -> Gate:
 
 
 def _finite(value: float | None) -> float | None:
-    """The number; None for a change from zero, which has no size as a share."""
+    """Drop an infinite value: a change from zero has no size as a share."""
     return None if value is None or abs(value) == inf else value
 
 
 def _budget_claim(gate: Gate, rule: Rule) -> str:
-    """A budget in one sentence."""
+    """Describe a budget in one sentence."""
     interval = ""
     if gate.low is not None and gate.high is not None:
         interval = f" [{amount(gate.low, gate.unit)}, {amount(gate.high, gate.unit)}]"
@@ -485,7 +488,7 @@ def _budget_claim(gate: Gate, rule: Rule) -> str:
 
 
 def _signed(value: float, unit: Unit) -> str:
-    """A change with its sign, as a share or an amount."""
+    """Format a change with its sign, as a share or an amount."""
     if abs(value) == inf:
         return "from zero"
     size = amount(abs(value), unit)
@@ -495,7 +498,7 @@ def _signed(value: float, unit: Unit) -> str:
 
 
 def _excused(gate: Gate, rules: Rules) -> Gate:
-    """The gate, as accepted where somebody lets its breach pass today."""
+    """Mark a failed gate as accepted if an exception covers it today."""
     if gate.outcome != "fail":
         return gate
     for accept in rules.accepts:
@@ -507,13 +510,13 @@ def _excused(gate: Gate, rules: Rules) -> Gate:
 
 
 def _is_over(accept: Accept, rules: Rules) -> bool:
-    """Whether an exception ran out; it still counts on its last day."""
+    """Check whether an exception has expired; it still applies on its last day."""
     assert rules.today is not None, "exceptions are judged by a day"
     return rules.today > accept.until
 
 
 def _expired(accept: Accept) -> Gate:
-    """The exception that ran out, which has to be renewed or removed."""
+    """Make the gate of an expired exception, which must be renewed or removed."""
     return Gate(
         rule=f"accept {accept.metric} until {accept.until.isoformat()}",
         metric=accept.metric,

@@ -1,6 +1,6 @@
-"""The rules of a gate from TOML: `tracekit.toml`, or `[tool.tracekit.gate]` of pyproject.toml.
+"""Gate rules from TOML: `tracekit.toml`, or `[tool.tracekit.gate]` of pyproject.toml.
 
-Whatever is not understood is refused: a gate that silently ignores a line would pass for a wrong reason.
+Unknown keys and values are refused: a gate that silently ignores a line would pass for a wrong reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RULE_KEYS = (
 _ACCEPT_KEYS = ("metric", "until", "reason")
 INCONCLUSIVE = "inconclusive"
 _WORDS = ("regression", INCONCLUSIVE, "not-comparable", NEW_OOM, "missing-baseline")
-"""Words of `fail-on`; what is not comparable or has no baseline never passes a gate, named or not."""
+"""Words of `fail-on`. Sides that are not comparable or lack a baseline never pass, named or not."""
 _TESTS: dict[str, tuple[Test, bool]] = {
     "max-increase": ("change", True),
     "max-decrease": ("change", False),
@@ -59,7 +59,7 @@ _TESTS: dict[str, tuple[Test, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class GateFile:
-    """What one file says of a gate; `level` and `min_effect` are shares, None where it says nothing."""
+    """The gate settings of one file; `level` and `min_effect` are shares, None if not set."""
 
     rules: Rules = NO_RULES
     level: float | None = None
@@ -67,7 +67,7 @@ class GateFile:
 
 
 def find(start: Path) -> Path | None:
-    """The nearest file upwards from `start` that says something of a gate; None where there is none."""
+    """Find the nearest file upwards from `start` that configures a gate; None if there is none."""
     for folder in (start, *start.parents):
         gate_file, project = folder / OWN_FILE, folder / PROJECT_FILE
         if gate_file.is_file():
@@ -78,7 +78,7 @@ def find(start: Path) -> Path | None:
 
 
 def read(path: Path) -> GateFile:
-    """The gate that a file describes; raises `TracekitError` for whatever it does not understand."""
+    """Read the gate of a file; raises `TracekitError` for anything that is not understood."""
     content = _toml(path)
     try:
         return _gate(_table(path, content), path.name)
@@ -87,9 +87,9 @@ def read(path: Path) -> GateFile:
 
 
 def together(file: GateFile, texts: Sequence[str], least: float | None = None) -> Rules:
-    """The rules of a file and those of the command line; raises where they are too many to mean anything.
+    """Combine the rules of a file and of the command line; raises `TracekitError` if there are too many.
 
-    `least` is what the word `regression` means, as a share; else it is what the file says.
+    `least` is the effect that the word `regression` means, as a share; the file's value by default.
     """
     least_effect = file.min_effect if least is None else least
     rules = _joined(file.rules.rules, _of_texts(texts, least_effect, "--fail-on"))
@@ -108,14 +108,14 @@ def together(file: GateFile, texts: Sequence[str], least: float | None = None) -
 
 
 def _joined(rules: Iterable[Rule], more: Iterable[Rule]) -> list[Rule]:
-    """The rules, and those of `more` that are not among them."""
+    """Append the rules of `more` that are not among `rules`."""
     joined = list(rules)
     joined += [rule for rule in more if rule not in joined]
     return joined
 
 
 def _toml(path: Path) -> Mapping[str, object]:
-    """The file as TOML."""
+    """Read a TOML file."""
     refuse_special(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ def _toml(path: Path) -> Mapping[str, object]:
 
 
 def _table(path: Path, content: Mapping[str, object]) -> Mapping[str, object] | None:
-    """The table of the gate: `[tool.tracekit.gate]`, and in a file of our own `[gate]` as well."""
+    """Get the gate's table: `[tool.tracekit.gate]`, or `[gate]` in tracekit.toml."""
     gate = _entry(_entry(content.get("tool"), "tracekit"), "gate")
     if path.name != PROJECT_FILE:
         _refuse_unknown(content, ("gate", "tool"), "the file")
@@ -139,12 +139,12 @@ def _table(path: Path, content: Mapping[str, object]) -> Mapping[str, object] | 
 
 
 def _entry(table: object, key: str) -> object:
-    """What a table holds under a key; None of what is no table."""
+    """Get the value of a key; None if `table` is not a table."""
     return table.get(key) if isinstance(table, Mapping) else None
 
 
 def _gate(table: Mapping[str, object] | None, source: str) -> GateFile:
-    """The gate of its table, which has to be there."""
+    """Parse the gate's table, which must exist."""
     if table is None:
         hint = f"write [gate] in {OWN_FILE}, or [tool.tracekit.gate] in {PROJECT_FILE}"
         raise TracekitError("says nothing of a gate", hint)
@@ -167,7 +167,7 @@ def _gate(table: Mapping[str, object] | None, source: str) -> GateFile:
 
 
 def _of_texts(texts: Iterable[str], least_effect: float | None, option: str) -> list[Rule]:
-    """The rules that are meant, each once; raises for a text that is neither a rule nor a word."""
+    """Parse the rules of `fail-on`, without repeats; raises for texts that are neither rules nor known words."""
     rules: list[Rule] = []
     for text in texts:
         if ">" not in text and text not in _WORDS:
@@ -179,7 +179,7 @@ def _of_texts(texts: Iterable[str], least_effect: float | None, option: str) -> 
 
 
 def _of_word(word: str, least_effect: float | None) -> list[Rule]:
-    """The rules that a word of `fail-on` stands for: one, or none."""
+    """Expand a word of `fail-on` to its rules: one or none."""
     if ">" in word:
         return [rule_of_text(word)]
     if word == "regression":
@@ -195,7 +195,7 @@ def _nothing_held(option: str, words: Iterable[str]) -> str:
 
 
 def _rules(entry: Mapping[str, object]) -> list[Rule]:
-    """The rules of one entry: one for each limit that it sets, none where it is off."""
+    """Parse one entry: one rule for each limit, none if its severity is off."""
     _refuse_unknown(entry, _RULE_KEYS, "a rule")
     metric = _text(entry, "metric")
     name, _ = recorded(metric)
@@ -222,7 +222,7 @@ def _rules(entry: Mapping[str, object]) -> list[Rule]:
 
 
 def _check_scope(entry: Mapping[str, object], metric: str, ranks: str) -> None:
-    """Raises where an entry wants ranks reduced in another way than they are."""
+    """Raise if an entry asks for another reduction over ranks than the metric has."""
     scope = _choice(entry, "scope", tuple(SCOPES), "")
     if scope and SCOPES[scope] != ranks:
         names = {reduction: word for word, reduction in SCOPES.items()}
@@ -231,7 +231,7 @@ def _check_scope(entry: Mapping[str, object], metric: str, ranks: str) -> None:
 
 
 def _accept(entry: Mapping[str, object]) -> Accept:
-    """An exception, which has a last day and a reason."""
+    """Parse an exception, which requires a last day and a reason."""
     _refuse_unknown(entry, _ACCEPT_KEYS, "an exception")
     metric = _text(entry, "metric")
     recorded(metric)
@@ -251,7 +251,7 @@ def _accept(entry: Mapping[str, object]) -> Accept:
 
 
 def _check_number(rules: Sequence[Rule]) -> None:
-    """Raises where there are more rules than a gate can hold at once."""
+    """Raise if there are more rules than a gate can test at once."""
     if len(rules) > MOST_RULES:
         raise TracekitError(
             f"{len(rules)} rules are too many for one gate",
@@ -274,7 +274,7 @@ def _texts(table: Mapping[str, object], key: str) -> list[str]:
 
 
 def _text(table: Mapping[str, object], key: str) -> str:
-    """A text that has to be there."""
+    """Get a required text."""
     text = table.get(key)
     if not isinstance(text, str) or not text.strip():
         name = table.get("metric")
@@ -284,7 +284,7 @@ def _text(table: Mapping[str, object], key: str) -> str:
 
 
 def _share(table: Mapping[str, object], key: str) -> float | None:
-    """A share such as 0.95 or "3%"; None where it is not set."""
+    """Get a share such as 0.95 or "3%"; None if not set."""
     share = table.get(key)
     if share is None:
         return None
@@ -306,14 +306,14 @@ def _choice(table: Mapping[str, object], key: str, choices: tuple[str, ...], def
 
 
 def _refuse_unknown(table: Mapping[str, object], keys: tuple[str, ...], what: str) -> None:
-    """Raises for the first key that means nothing."""
+    """Raise for the first unknown key."""
     for key in table:
         if key not in keys:
             raise _unknown(f"{what} has an unknown key {key!r}", key, keys)
 
 
 def _unknown(problem: str, word: str, choices: tuple[str, ...]) -> TracekitError:
-    """The error for a word that is none of its choices."""
+    """Make the error for a word that is not among its choices."""
     return TracekitError(
         f"{problem}{did_you_mean(word, choices)}", f"there are: {', '.join(choices)}"
     )

@@ -1,4 +1,4 @@
-"""What a gate is told to hold: its rules, and the exceptions that somebody granted until a day."""
+"""Gate rules, and exceptions that are accepted until a given day."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ GateSeverity = Literal["error", "warn"]
 Test = Literal["change", "budget"]
 
 IDLE_SHARE = "gpu_idle_share"
-"""GPU idle over busy and idle: made from two recorded metrics, and known to gates alone."""
+"""GPU idle / (busy + idle): derived from two recorded metrics, available to gates only."""
 
 NEW_OOM = "new-oom"
-"""Times that memory ran out in a run, of which the second side may have no more: memory snapshots with a history tell."""
+"""OOM count of a run, which may not rise on the second side; it needs memory snapshots with a history."""
 
 KINDS = {
     **METRICS,
     IDLE_SHARE: Kind("GPU idle share", "ratio", "lower", "mean"),
 }
-"""What a rule can be about, by recorded name."""
+"""Metrics that rules can test, by recorded name."""
 
 NAMES = {
     "gpu.busy": "gpu_busy",
@@ -52,16 +52,16 @@ NAMES = {
     "time": STAGE_TIME,
     NEW_OOM: OUT_OF_MEMORY,
 }
-"""Other names that a rule may use; `time` only after a stage: `stage.rollout.time`."""
+"""Other metric names that rules accept; `time` only after a stage: `stage.rollout.time`."""
 
 STAGES = {"rollout": "gen"}
-"""What people call a stage that no profile names so: meant where no stage of that name was recorded."""
+"""Common stage names that profiles do not use; they apply if no stage of that name was recorded."""
 
 SCOPES = {"worst-rank": "max", "mean": "mean"}
-"""How ranks become one value, as a rule may say it: it has to be what the registry does."""
+"""Reductions over ranks as rules name them; a scope must match the metric's reduction in the registry."""
 
 MOST_RULES = 20
-"""A gate is a few numbers that matter: Holm's correction over more of them would find nothing."""
+"""Most rules in a gate: with more, Holm's correction leaves too little power to detect a regression."""
 
 _TEXT = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*>\s*(?P<limit>[^<>=]+?)\s*\Z")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?\Z", re.ASCII)
@@ -69,11 +69,12 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One number and how far it may go.
+    """A metric and its limit.
 
-    `name` and `stage` are those of recorded metrics, `role` None means every role. A `change` is that of
-    the second side to the first, with `unit` "ratio" relative to it; a `budget` is of the second side
-    alone. `rise` says that more is worse. `point` holds the estimate against the limit, else the interval.
+    - `name` and `stage` are those of recorded metrics; `role` None means every role.
+    - A `change` compares the second side with the first, relative to it if `unit` is "ratio".
+    - A `budget` applies to the second side alone.
+    - `rise`: higher is worse. `point`: test the estimate instead of the interval.
     """
 
     metric: str
@@ -94,16 +95,16 @@ class Rule:
 
     @property
     def sign(self) -> int:
-        """1 where more is worse, −1 where less is."""
+        """1 if higher is worse, −1 if lower is."""
         return 1 if self.rise else -1
 
     @property
     def bound(self) -> str:
-        """Which way its limit bounds it, in words."""
+        """The direction of the limit, in words."""
         return "at most" if self.rise else "at least"
 
     def __str__(self) -> str:
-        """The rule as a person reads it: `step_time: at most +3 %`."""
+        """Format the rule for people: `step_time: at most +3 %`."""
         limit = amount(self.limit, self.unit)
         if self.test == "change":
             sign = "+" if self.rise else MINUS
@@ -116,7 +117,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """A breach that somebody lets pass, until a day (which still counts), for a reason."""
+    """A breach that is accepted until a day (inclusive), with a reason."""
 
     metric: str
     until: date
@@ -125,9 +126,9 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A whole gate; `today` is only known where there are exceptions, `sources` say where it stands.
+    """A whole gate; `today` is known only if there are exceptions, `sources` lists where it is configured.
 
-    With sources and without a rule it is a gate that measures nothing, which is no pass unless `untested_passes`.
+    With sources and without rules the gate measures nothing, which is not a pass unless `untested_passes`.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -138,21 +139,21 @@ class Rules:
     untested_passes: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything is held."""
+        """Check whether the gate has rules."""
         return bool(self.rules)
 
     @property
     def stated(self) -> bool:
-        """Whether somebody asked for a gate, be it an empty one."""
+        """Whether a gate was requested, even an empty one."""
         return bool(self.rules or self.sources)
 
 
 NO_RULES = Rules()
-"""A gate that holds nothing."""
+"""A gate without rules."""
 
 
 def rule_of_text(text: str) -> Rule:
-    """The rule that `step_time>3%` means: no worse by more than that, whichever way worse is.
+    """Parse a rule such as `step_time>3%`: a limit on the change in the direction that is worse.
 
     >>> str(rule_of_text("step_time>3%")), str(rule_of_text("throughput>point:5%"))
     ('step_time: at most +3 %', 'throughput: at least −5 % (estimate)')
@@ -176,7 +177,7 @@ def rule(
     severity: GateSeverity = "error",
     role: str | None = None,
 ) -> Rule:
-    """The rule of these words; raises `TracekitError` for a metric or a limit that makes none."""
+    """Make a rule; raises `TracekitError` for an unknown metric or an invalid limit."""
     name, stage = recorded(metric)
     kind = KINDS[name]
     if rise and kind.better == "higher":
@@ -196,7 +197,7 @@ def _refuse_way(metric: str, way: str, right: str) -> Never:
 
 
 def amount(value: float | None, unit: Unit) -> str:
-    """A number as a person would write it: without zeros that say nothing.
+    """Format a number without trailing zeros.
 
     >>> amount(10_000_000.0, "ns"), amount(0.03, "ratio"), amount(152.0, "count")
     ('10 ms', '3 %', '152')
@@ -208,7 +209,7 @@ def amount(value: float | None, unit: Unit) -> str:
 
 
 def recorded(metric: str) -> tuple[str, str | None]:
-    """The recorded name and the stage that a rule's metric means; raises with the nearest name.
+    """Resolve the metric of a rule to its recorded name and stage; raises with the nearest name.
 
     >>> recorded("memory.peak_allocated"), recorded("stage.update_actor.time")
     (('device_peak_allocated', None), ('stage_time', 'update_actor'))
@@ -231,7 +232,7 @@ def recorded(metric: str) -> tuple[str, str | None]:
 
 
 def _is_metric(name: str, stage: str | None) -> bool:
-    """Whether this is recorded: the time of a stage needs a stage, and that of a step has none."""
+    """Check whether the metric exists: stage time requires a stage, step time accepts none."""
     if name not in KINDS or stage == "":
         return False
     if stage is None:
@@ -240,7 +241,7 @@ def _is_metric(name: str, stage: str | None) -> bool:
 
 
 def _limit(metric: str, kind: Kind, limit: object, test: Test) -> tuple[float, Unit, bool]:
-    """(value, unit, whether of the point) of a limit; relative ones are shares."""
+    """Parse a limit to (value, unit, is_point); relative limits are shares."""
     point = False
     if isinstance(limit, str):
         point = limit.startswith("point:")
@@ -257,7 +258,7 @@ def _limit(metric: str, kind: Kind, limit: object, test: Test) -> tuple[float, U
 
 
 def _quantity(limit: object, unit: Unit) -> tuple[float, Unit]:
-    """A share (`3%`), or an amount in the metric's own unit."""
+    """Parse a share (`3%`), or an amount in the metric's own unit."""
     if isinstance(limit, float):
         limit = f"{limit:.12f}".rstrip("0").rstrip(".")
     elif isinstance(limit, int) and not isinstance(limit, bool):
@@ -271,7 +272,7 @@ def _quantity(limit: object, unit: Unit) -> tuple[float, Unit]:
 
 
 def _of_text(text: str, unit: Unit) -> tuple[float, Unit] | None:
-    """The quantity of a text; None where it is none in this unit."""
+    """Parse a text to a quantity; None if it is not one in this unit."""
     number = text.removesuffix("%").strip()
     if text.endswith("%") and _NUMBER.match(number):
         return float(number) / 100, "ratio"

@@ -1,4 +1,4 @@
-"""How a gate is shown: one word, one table, what to be careful about."""
+"""Presentation of a gate: its result, a table per unit, and the caveats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RAN_OUT = "what was accepted ran out"
 
 
 def gate_word(gates: Sequence[Gate]) -> str:
-    """The end of a first sentence: `gate: pass`; with how many warn or are accepted."""
+    """Describe the result of a gate: `gate: pass`, with the number of warnings and accepted breaches."""
     word = overall(gates)
     if not word:
         return ""
@@ -44,7 +44,7 @@ def gate_word(gates: Sequence[Gate]) -> str:
 
 
 def gate_section(gates: Sequence[Gate]) -> Section:
-    """The rules as tables, one for each unit, and a sentence on every one that did not simply pass."""
+    """Build the tables of rules, one per unit, with a sentence for every rule that did not simply pass."""
     return Section(
         "gate",
         "Does it stay within the gate?",
@@ -54,12 +54,12 @@ def gate_section(gates: Sequence[Gate]) -> Section:
 
 
 def outcome_text(gate: Gate) -> str:
-    """The outcome in words, with `warns` where it decides nothing."""
+    """Format an outcome, with `warns` if it does not decide the result."""
     return gate.outcome if gate.severity == "error" else f"{gate.outcome} (only warns)"
 
 
 def _sheets(gates: Sequence[Gate]) -> Iterator[Sheet]:
-    """One table a unit: a column has one unit only."""
+    """Make one table per unit: a column has a single unit."""
     for unit, title in _UNITS:
         rows = [gate for gate in gates if gate.unit == unit]
         if rows:

@@ -1,4 +1,4 @@
-"""Two sides to one comparison: the step first, then everything else, and what to be careful about."""
+"""Comparison of two sides: the step first, then all other metrics, then warnings."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from tracekit.model.version import VERSION
 STEPS = (STEP_TIME, UNPROFILED)
 
 _MEMORY_BLOCKING = "world_size"
-"""The one fact that forbids a verdict on memory: over other ranks the same state is divided otherwise."""
+"""The only fact that forbids a verdict on memory: other world sizes shard the same state differently."""
 
 
 def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
-    """The comparison of two sides; raises `TracekitError` where one has no step that counts.
+    """Compare two sides; raises `TracekitError` if one has no step that counts.
 
-    Where a side recorded no step, but both have memory snapshots, these alone are compared.
+    If a side recorded no step and both have memory snapshots, only these are compared.
     """
     key = step_key(base, opt, force=choices.force)
     memory = memory_change(base, opt)
@@ -70,7 +70,7 @@ def compare(base: Side, opt: Side, choices: Choices) -> Comparison:
 
 
 def _refuse_without(key: Key, side: Side) -> None:
-    """Nothing, or a `TracekitError` where a side lacks what the answer is of."""
+    """Raise `TracekitError` if a side lacks the headline metric, or if one of its steps took no time."""
     if key in side.samples:
         if not all_positive(side.samples[key]):
             raise TracekitError(
@@ -95,7 +95,7 @@ def _refuse_without(key: Key, side: Side) -> None:
 def _compare_steps(
     base: Side, opt: Side, key: Key, memory: MemoryChange | None, choices: Choices
 ) -> Comparison:
-    """The comparison of two sides that both hold steps, or what stands for them: `key`."""
+    """Compare two sides that both have steps, or the unit `key` in their place."""
     unlike = differences(base, opt)
     blocked = forbids(unlike) and not choices.force
     unequal = uneven(unlike) and not choices.force
@@ -145,7 +145,7 @@ def _compare_steps(
 
 
 def _possible(choices: Choices, base: Side, opt: Side) -> tuple[Choices, list[str]]:
-    """(the choices without noise and pairs that these sides do not allow, what to say of that)."""
+    """Drop noise and pairing that these sides do not allow from the choices, with notes on why."""
     noise, note = usable(choices.noise, base, opt)
     choices = replace(choices, noise=noise)
     notes = list(filter(None, [note]))
@@ -156,7 +156,7 @@ def _possible(choices: Choices, base: Side, opt: Side) -> tuple[Choices, list[st
 
 
 def _barred(changes: Iterable[Change], *, blocked: bool, uneven: bool = False) -> Iterator[Change]:
-    """The changes, without a verdict where there must be none."""
+    """Withhold the verdicts of changes that are not comparable."""
     for change in changes:
         if blocked or (uneven and grows_with_work(change.name)):
             yield replace(change, word="not comparable")
@@ -165,14 +165,14 @@ def _barred(changes: Iterable[Change], *, blocked: bool, uneven: bool = False) -
 
 
 def _origin(base: Side, opt: Side, key: Key, choices: Choices) -> Attribution:
-    """Where the change came from: of profiled steps where both sides have them, paired as these can be."""
+    """Attribute the change of profiled steps if both sides have them, paired as far as they allow."""
     timed = STEP if STEP in base.samples and STEP in opt.samples else key
     pairs, _ = pairing(base.samples[timed], opt.samples[timed], choices.paired)
     return attribute(base, opt, choices.level, pairs)
 
 
 def _compare_memory(base: Side, opt: Side, memory: MemoryChange, choices: Choices) -> Comparison:
-    """The comparison of sides of which at least one recorded no step: the answer is what became of the peak."""
+    """Compare sides of which at least one recorded no step, by peak memory."""
     unlike = []
     for difference in differences(base, opt):
         blocking = difference.blocking and difference.name == _MEMORY_BLOCKING
@@ -207,7 +207,7 @@ def _compare_memory(base: Side, opt: Side, memory: MemoryChange, choices: Choice
 
 
 def _memory_headline(level: Level, *, blocked: bool) -> Change:
-    """The level of the highest device as the change that the answer is of."""
+    """Make the headline change from the level of the highest device."""
     return Change(
         f"device_{level.name}",
         level.title,
@@ -225,7 +225,7 @@ def _memory_headline(level: Level, *, blocked: bool) -> Change:
 
 
 def _memory_ran_out(base: Side, opt: Side, memory: MemoryChange | None) -> Iterator[str]:
-    """The gravest thing that can be said of memory: that it ran out on one side more often than on the other."""
+    """Warn that one side ran out of memory (OOM) more often than the other."""
     if memory is None:
         return
     before, after = memory.failed
@@ -241,7 +241,7 @@ def _times(number: int) -> str:
 
 
 def _one_without_steps(base: Side, opt: Side) -> Iterator[str]:
-    """That one side alone recorded no step."""
+    """Warn that only one side recorded no step."""
     key = step_key(base, opt)
     without = [side.name for side in (base, opt) if key not in side.samples]
     if len(without) == 1:
@@ -249,14 +249,14 @@ def _one_without_steps(base: Side, opt: Side) -> Iterator[str]:
 
 
 def _dropped(base: Side, opt: Side) -> Iterator[LeftStep]:
-    """The steps that do not count, with why."""
+    """List the steps that do not count, with the reason."""
     for side in (base, opt):
         for step in (*side.dropped, *side.left_out_of_logs):
             yield LeftStep(side.name, step.run, step.step, step.reason)
 
 
 def _step_values(base: Side, opt: Side) -> Iterator[StepValue]:
-    """The time of every single step, also of those that do not count: side by side, run by run, in their order."""
+    """List the time of every step by side, run and order, including steps that do not count."""
     for side in (base, opt):
         steps = side.every_step
         if steps is None:
@@ -268,7 +268,7 @@ def _step_values(base: Side, opt: Side) -> Iterator[StepValue]:
 
 
 def _readings(base: Side, opt: Side, memory: MemoryChange | None) -> Iterator[str]:
-    """How the inputs were understood."""
+    """Describe how the inputs were interpreted."""
     sides = (base, opt)
     for side in sides:
         if STEP in side.samples:
@@ -282,7 +282,7 @@ def _readings(base: Side, opt: Side, memory: MemoryChange | None) -> Iterator[st
 
 
 def _reading(side: Side, steps: Samples) -> str:
-    """How one side was understood: runs, steps that count, ranks."""
+    """Describe one side: runs, steps that count, ranks."""
     runs = len(steps.runs)
     text = f"{side.name}: {runs} {plural(runs, 'run')} × {steps_a_run(steps)}"
     if ranks := side.fingerprint.get("ranks", ""):
@@ -300,7 +300,7 @@ def _warnings(
     differences: tuple[Difference, ...],
     metrics: tuple[Change, ...],
 ) -> Iterator[str]:
-    """What to keep in mind, the gravest first."""
+    """List the warnings, the most serious first."""
     for unlike in differences:
         verb = "differ" if unlike.name.endswith("s") else "differs"
         yield f"{unlike.name} {verb} ({unlike.base} · {unlike.opt}): {unlike.meaning}"
@@ -322,12 +322,12 @@ def _warnings(
 
 
 def _profiled(side: Side) -> bool:
-    """Whether profiled steps are left that count; of logs alone there are none."""
+    """Check whether profiled steps that count are left; sides of logs alone have none."""
     return STEP in side.samples and bool(side.samples[STEP].values)
 
 
 def _unit_warnings(step: Change) -> Iterator[str]:
-    """What the answer is of where nothing marks a step."""
+    """Warn which unit is compared if nothing marks a step."""
     if step.name == WINDOW:
         yield "nothing marks a step: the recordings are compared as they are, whatever work each holds"
     elif step.name in (RANGE_CADENCE, LAUNCH_CADENCE):
@@ -338,7 +338,7 @@ def _unit_warnings(step: Change) -> Iterator[str]:
 
 
 def _by_work(change: Change) -> str:
-    """The time for one token, sample or image on both sides, in one line."""
+    """Describe the time per token, sample or image on both sides in one line."""
     times = f"{change.title} {show(change.base, 'ns')} → {show(change.opt, 'ns')}"
     if change.ratio is None:
         return f"{times}: {change.word}"
@@ -346,7 +346,7 @@ def _by_work(change: Change) -> str:
 
 
 def _same_profiles(base: Side, opt: Side) -> Iterator[str]:
-    """Which runs are the same files on both sides, and which step times are equal to the nanosecond."""
+    """Warn of runs with the same files on both sides, and of step times equal to the nanosecond."""
     profiled = bool(base.contents or opt.contents)
     what = "profile" if profiled else "log"
     before, after = _files(base, profiled=profiled), _files(opt, profiled=profiled)
@@ -362,13 +362,13 @@ def _same_profiles(base: Side, opt: Side) -> Iterator[str]:
 
 
 def _files(side: Side, *, profiled: bool) -> set[frozenset[str]]:
-    """What the files of every run hold, of logs where neither side has profiles."""
+    """Collect the content digests of every run, from logs if neither side has profiles."""
     contents = side.contents if profiled else side.log_contents
     return set(contents.values())
 
 
 def _equal_times(base: Side, opt: Side) -> Iterator[str]:
-    """Which runs have step times that are equal to the nanosecond."""
+    """Warn of runs with step times equal to the nanosecond."""
     key = step_key(base, opt)
     if set(base.samples[key].values) == set(opt.samples[key].values):
         yield "step times are equal on both sides, to the nanosecond"

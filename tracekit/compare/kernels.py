@@ -1,6 +1,6 @@
-"""Which kernels changed, once chance and a machine that is slower as a whole are taken off?
+"""Kernels that changed beyond chance and beyond a shift that the whole machine shares.
 
-Of sources without a device the host ops are looked at instead.
+Host ops are compared if the sources have no device.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tracekit.process.ops.kernel_names import is_gemm
 Ints = npt.NDArray[np.int64]
 
 LEAST_SHIFT = 0.005
-"""A shift that all have in common is named from this on."""
+"""Smallest common shift that is reported."""
 
 _SIGN = 3.3
-"""So many standard deviations more of them have to move one way than the other (about one in a thousand)."""
+"""Standard deviations by which one direction must prevail among kernels (about 1 in 1,000 by chance)."""
 
 _COMPUTE = re.compile(
     r"fmha|flash|attention|attn|conv|cudnn_\d|winograd|wgrad|dgrad", re.IGNORECASE
@@ -41,16 +41,16 @@ CLASSES = {
     "comm": "communication kernels",
     "host": "host ops",
 }
-"""Classes within which a common shift is looked for, as people read them."""
+"""Titles of the kernel classes whose common shift is estimated."""
 
 
 _PRESENCE: dict[str, Presence] = {"new": "new", "removed": "gone"}
-"""Of kernels on one side alone; all others are on both."""
+"""Presence of kernels on one side only; all others are on both."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Kernels (of sources without a device, host ops) in order of name and class, with the time of each in every step."""
+    """Kernels, or host ops without a device, ordered by (name, class), with the time of each per step."""
 
     names: list[str]
     kinds: list[str]
@@ -60,7 +60,7 @@ class _Times:
 
 
 def kernel_changes(table: SlotTable) -> KernelChanges:
-    """The kernels of both sides compared (`tracekit.model.stats.many`), and those that one side alone runs."""
+    """Compare the kernels of both sides (`tracekit.model.stats.many`), including those on one side only."""
     times = _by_name(table)
     base_step = float(table.base.wall @ table.base.weights)
     opt_step = float(table.opt.wall @ table.opt.weights)
@@ -88,7 +88,7 @@ def kernel_changes(table: SlotTable) -> KernelChanges:
 def _changed(
     table: SlotTable, times: _Times, tests: KernelTests, base_step: float
 ) -> Iterator[KernelChange]:
-    """The kernels that changed beyond chance, and those of one side alone that matter to the step."""
+    """List kernels that changed beyond chance, and those on one side only that matter to the step."""
     least_difference = Limits().least_difference * base_step
     before = times.base @ table.base.weights
     after = times.opt @ table.opt.weights
@@ -111,12 +111,12 @@ def _changed(
 
 
 def _ratio(log: float | None) -> float | None:
-    """Before over after of a change on the log scale."""
+    """Convert a change on the log scale to before over after."""
     return None if log is None else exp(-log)
 
 
 def _by_name(table: SlotTable) -> _Times:
-    """The time of every kernel in each step of both sides; of host ops where no kernel was recorded."""
+    """Sum the time of every kernel in each step of both sides; of host ops if no kernel was recorded."""
     keys = table.keys
     device_class = keys["class"].isin(["compute", "collective", "memcpy", "memset"])
     on_device = device_class & (keys["kernel"] != "")
@@ -143,14 +143,14 @@ def _by_name(table: SlotTable) -> _Times:
 
 
 def _sum(half: Half, rows: Ints, group: Ints, groups: int) -> Floats:
-    """The time of every group of rows in each step of one side."""
+    """Sum the time of every group of rows in each step of one side."""
     sums = np.zeros((groups, half.ns.shape[1]))
     np.add.at(sums, group, half.ns[rows])
     return sums
 
 
 def _kind(slot_class: str, name: str) -> str:
-    """The class within which a kernel shares a shift with others: by what bounds it."""
+    """Classify a kernel by its bottleneck; kernels of a class share a shift."""
     if slot_class == "host":
         return "host"
     if slot_class == "collective":
@@ -160,7 +160,7 @@ def _kind(slot_class: str, name: str) -> str:
 
 
 def _shift_warnings(tests: KernelTests, kinds: list[str]) -> Iterator[str]:
-    """A line for each shift that was taken off, is large enough to matter, and that most kernels followed."""
+    """Describe each shift that was removed, matters, and was followed by most kernels."""
     for shift in tests.shifts:
         if shift.not_applied is not None or shift.value is None:
             continue
@@ -172,7 +172,7 @@ def _shift_warnings(tests: KernelTests, kinds: list[str]) -> Iterator[str]:
 
 
 def _moves(shift: Shift, tests: KernelTests, kinds: list[str]) -> list[float]:
-    """The changes of all kernels of a shift's class, on the log scale."""
+    """List the changes of all kernels of a shift's class, on the log scale."""
     return [
         test.change
         for test, kind in zip(tests.kernels, kinds, strict=True)
@@ -181,7 +181,7 @@ def _moves(shift: Shift, tests: KernelTests, kinds: list[str]) -> list[float]:
 
 
 def _warning(kind: str, change: float, same_way: str) -> str:
-    """The shift in words: 1.1 % slower, and what that may be."""
+    """Describe a shift (1.1 % slower) and its possible cause."""
     cause = "clocks, temperature, another node?"
     if kind == "host":
         cause = "load of the machine, clocks, another node?"

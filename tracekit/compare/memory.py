@@ -1,4 +1,4 @@
-"""Did memory shrink or grow? The snapshots of two sides compared; every number is exact, one snapshot suffices."""
+"""Memory of two sides, compared by their snapshots. Every number is exact; one snapshot suffices."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tracekit.model.labels import plural
 from tracekit.model.metrics import OUT_OF_MEMORY
 
 LEAST_BYTES, LEAST_SHARE = 2**20, 0.01
-"""A change smaller than either, of the level before, is none that matters: a mebibyte, or a hundredth."""
+"""Smallest change that matters: a mebibyte, and a hundredth of the level before."""
 
 MAX_PAIRS = 200
-"""Most pairs of snapshots that are listed: those with the highest peaks after."""
+"""Most pairs of snapshots listed: those with the highest peaks after the change."""
 
 MAX_ELSEWHERE = 8
-"""Most other memories of which the places in the program are compared."""
+"""Most other memories whose allocation sites are compared."""
 
 _LEVELS_ONLY = "a saved report tells levels of the worst rank only: what holds them, snapshots tell, or what --save wrote"
 _MOMENTS: tuple[Moment, ...] = ("peak", "end")
 
 SnapshotPair = tuple[Snapshot, Snapshot]
-"""A snapshot before, and the one after that it is compared with."""
+"""A snapshot before the change, and its counterpart after it."""
 
 
 def memory_change(base: Side, opt: Side) -> MemoryChange | None:
-    """What became of memory; None where no memory was recorded in snapshots of both sides."""
+    """Compare the memory of two sides; None if either has no memory recorded in snapshots."""
     base_measured, opt_measured = snapshots(base), snapshots(opt)
     notes: tuple[str, ...] = ()
     if base_measured and opt_measured:
@@ -64,7 +64,7 @@ def memory_change(base: Side, opt: Side) -> MemoryChange | None:
 
 
 def _heading(pairs: Sequence[SnapshotPair]) -> tuple[str, list[SnapshotPair]]:
-    """(the level that a comparison is headed by, the pairs of the worst memory's kind that have it)."""
+    """Choose the headline level, and the pairs of the worst memory's kind that have it."""
     memory = pairs[0][0].whose.memory
     of_memory = [pair for pair in pairs if pair[0].whose.memory == memory]
     if all(_recorded(pair, PEAK) for pair in of_memory):
@@ -73,7 +73,7 @@ def _heading(pairs: Sequence[SnapshotPair]) -> tuple[str, list[SnapshotPair]]:
 
 
 def word_of(level: Level) -> Word:
-    """The word for a level: equal to the byte, too little to matter, less, or more."""
+    """Judge a level: equal to the byte, too small to matter, less, or more."""
     if level.difference is None or level.base is None:
         return "inconclusive"
     if not level.difference:
@@ -84,13 +84,13 @@ def word_of(level: Level) -> Word:
 
 
 def _recorded(pair: SnapshotPair, name: str) -> bool:
-    """Whether both snapshots hold a level."""
+    """Check whether both snapshots recorded a level."""
     before, after = pair
     return before.levels[name] is not None and after.levels[name] is not None
 
 
 def _worst_first(pair: SnapshotPair) -> tuple[object, ...]:
-    """A sort key: memory of devices first, by the highest peak after, then before; of equals the last step."""
+    """Sort key: device memory first, then the highest peak after, then before; for ties the last step."""
     before, after = pair
     return (
         before.whose.memory == "host",
@@ -104,7 +104,7 @@ def _worst_first(pair: SnapshotPair) -> tuple[object, ...]:
 
 
 def _pair(before: Snapshot, after: Snapshot) -> Pair:
-    """All levels of two snapshots."""
+    """Compare all levels of two snapshots."""
     who = str(before.whose)
     if not before.measured:
         who = f"the worst rank {before.whose.role or ''}".strip()
@@ -113,7 +113,7 @@ def _pair(before: Snapshot, after: Snapshot) -> Pair:
 
 
 def _level(name: str, base: int | None, opt: int | None) -> Level:
-    """One level on both sides."""
+    """Compare one level on both sides."""
     if base is None or opt is None:
         return Level(name, *LEVELS[name], base, opt)
     change = opt - base
@@ -121,18 +121,18 @@ def _level(name: str, base: int | None, opt: int | None) -> Level:
 
 
 def _highest(name: str, pairs: Iterable[SnapshotPair]) -> Level:
-    """The highest of a level before, and the highest after: what the devices need."""
+    """Compare the highest values of a level before and after: the memory that the devices need."""
     befores, afters = zip(*pairs, strict=True)
     return _level(name, _most(name, befores), _most(name, afters))
 
 
 def _most(name: str, of_side: Iterable[Snapshot]) -> int:
-    """The highest of a level among snapshots."""
+    """Find the highest value of a level among snapshots."""
     return max(snapshot.levels[name] or 0 for snapshot in of_side)
 
 
 def _median(name: str, pairs: Sequence[SnapshotPair]) -> Level | None:
-    """A level of the median memory on both sides, of the worst snapshot of each; None of one memory."""
+    """Compare the median of a level over memories, each at its worst snapshot; None for a single memory."""
     by_memory: dict[object, list[SnapshotPair]] = {}
     for pair in pairs:
         by_memory.setdefault(pair[0].whose, []).append(pair)
@@ -145,7 +145,7 @@ def _median(name: str, pairs: Sequence[SnapshotPair]) -> Level | None:
 
 
 def _elsewhere(pairs: Sequence[SnapshotPair]) -> Iterator[Sites]:
-    """The places at the peak of other memories than the first pair's, each at its worst."""
+    """Compare the allocation sites of memories other than the first pair's, each at its worst."""
     seen = {pairs[0][0].whose}
     for pair in pairs[1:]:
         if pair[0].whose in seen:
@@ -159,7 +159,7 @@ def _elsewhere(pairs: Sequence[SnapshotPair]) -> Iterator[Sites]:
 
 
 def _failed(side: Side) -> int | None:
-    """How many requests failed in the run with most of them; None where no history was read."""
+    """Count the failed requests of the run with most; None if no history was read."""
     failures = side.samples.get((OUT_OF_MEMORY, None, None))
     if failures is None:
         return None
@@ -167,7 +167,7 @@ def _failed(side: Side) -> int | None:
 
 
 def _reading(side: Side, measured: Sequence[Snapshot]) -> str:
-    """How the snapshots of a side were understood."""
+    """Describe how the snapshots of a side were interpreted."""
     if not measured:
         return f"{side.name}: levels of memory"
     count = len({(snapshot.run, snapshot.source) for snapshot in measured})

@@ -1,4 +1,4 @@
-"""What is told of memory before and after: plain, immutable, JSON-able; bytes, of single snapshots and exact."""
+"""Memory before and after: plain, immutable and JSON-serializable; exact bytes of single snapshots."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from tracekit.model.report import Better
 SiteState = Literal[
     "", "grown", "shrunk", "same", "new", "gone", "not told before", "not told after"
 ]
-"""`not told …`: on that side it may be among what is too small to be named there, so it is neither new nor gone; of
-what is no place nothing is said."""
+"""State of an allocation site; empty for rows that are not sites.
+
+`not told …`: on that side the site may be among those too small to be named, so it is neither new nor gone.
+"""
 
 SiteKind = Literal["place", "untold", "rest", "others"]
-"""A place in the program | why none is known | what is too small to be named in its snapshot | rows put together."""
+"""Allocation site | unknown site with a reason | sites too small for a name in the snapshot | merged rows."""
 
 Moment = Literal["peak", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level on both sides; `difference` is after less before, `share` that of before, None where unknown."""
+    """One level on both sides; `difference` is after minus before, `share` relative to before.
+
+    Both are None if a side is unknown.
+    """
 
     name: str
     title: str
@@ -34,7 +39,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The memory of one device as one process uses it, in one snapshot a side (of a saved report: of the worst rank)."""
+    """Memory of one device used by one process, in one snapshot per side.
+
+    For saved reports it is the worst rank.
+    """
 
     who: str
     base_step: int | None
@@ -44,7 +52,7 @@ class Pair:
     levels: tuple[Level, ...]
 
     def level(self, name: str) -> Level:
-        """The level of this name, of which nothing is known where there is none."""
+        """Find the level of this name; an empty level if there is none."""
         for level in self.levels:
             if level.name == name:
                 return level
@@ -53,10 +61,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class SiteChange:
-    """What one place in the program holds on both sides; the differences of all rows add up to that of the level.
+    """Bytes of one allocation site on both sides; the differences of all rows add up to that of the level.
 
-    `base_most` (`opt_most`) is how much it may hold of what is not named on a side that does not name it; None
-    where the side names everything. `places` are put together in the row.
+    `base_most` and `opt_most` bound the bytes of a site that the side does not name; None if it names every
+    site. `places` counts the sites merged in the row.
     """
 
     site: str
@@ -74,9 +82,9 @@ class SiteChange:
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """What holds the memory of one pair at one moment: by place in the program, and by category.
+    """Memory of one pair at one moment, by allocation site and by category.
 
-    The rows of each add up to `base` and `opt`; `categories` are empty where nothing tells any.
+    The rows of each add up to `base` and `opt`; `categories` is empty if no category is known.
     """
 
     who: str
@@ -89,11 +97,13 @@ class Sites:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """Memory snapshots of both sides compared: `headline` is the highest of its level on any device, before and after.
+    """Comparison of memory snapshots.
 
-    `pairs` are the worst first, with the highest peak after, `median` that level of the median device where there
-    are several; `sites` are of the first pair, `elsewhere` of the next ones. `failed` counts requests that failed
-    before and after, None where no history was read.
+    - `headline` is the highest value of its level on any device, before and after.
+    - `pairs` are the worst first, by peak after the change; `omitted` counts those not listed.
+    - `median` is the headline level of the median device; None for a single device.
+    - `sites` are those of the first pair, `elsewhere` those of the next pairs.
+    - `failed` counts failed requests before and after, None if no history was read.
     """
 
     headline: Level

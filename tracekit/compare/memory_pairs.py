@@ -1,4 +1,4 @@
-"""Which snapshot before is compared with which after: the same rank with the same rank, the same step with the same step."""
+"""Matching of snapshots before and after: same rank with same rank, same step with same step."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Steps = Mapping[int | None, Snapshot]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Snapshots that belong together, each (before, after), and what to say of how they were found."""
+    """Matched snapshots as (before, after), and notes on the matching."""
 
     pairs: tuple[tuple[Snapshot, Snapshot], ...]
     notes: tuple[str, ...]
 
 
 def matched(base: Sequence[Snapshot], opt: Sequence[Snapshot], names: tuple[str, str]) -> Match:
-    """The pairs of two sides; none where no memory is on both.
+    """Match the snapshots of two sides; empty if they share no memory.
 
-    Of several runs the snapshot with the highest peak is taken. Where the sides share no step, or none has a
-    number, the last of each is.
+    If there are several runs, the snapshot with the highest peak is used. If the sides share no step, or no
+    step has a number, the last snapshot of each is used.
     """
     base_steps, opt_steps = _by_owner(base), _by_owner(opt)
     key = _key(base_steps, opt_steps)
@@ -56,7 +56,7 @@ def _several_runs(side: Sequence[Snapshot]) -> bool:
 
 
 def _several_unnumbered(side: Sequence[Snapshot]) -> bool:
-    """Whether some memory has several snapshots without a step in one run."""
+    """Check whether a memory has several snapshots without a step in one run."""
     unnumbered = Counter(
         (snapshot.whose, snapshot.run) for snapshot in side if snapshot.step is None
     )
@@ -64,7 +64,10 @@ def _several_unnumbered(side: Sequence[Snapshot]) -> bool:
 
 
 def _by_owner(side: Iterable[Snapshot]) -> dict[Whose, Steps]:
-    """The snapshots of each memory by step: the highest of each, and under None the last of those without a number."""
+    """Group snapshots by memory and step, keeping the highest of each step.
+
+    Under None it keeps the last snapshot of each run without a step number.
+    """
     of_run: dict[tuple[Whose, str], dict[int | None, Snapshot]] = {}
     for snapshot in side:
         steps = of_run.setdefault((snapshot.whose, snapshot.run), {})
@@ -79,7 +82,7 @@ def _by_owner(side: Iterable[Snapshot]) -> dict[Whose, Steps]:
 
 
 def _taken(snapshot: Snapshot) -> tuple[int, str]:
-    """When a snapshot was taken, and its file where that is equal."""
+    """Sort key: capture time, then file."""
     return snapshot.taken_ns, snapshot.source
 
 
@@ -88,9 +91,9 @@ def _height(snapshot: Snapshot) -> tuple[int, int, int]:
 
 
 def _key(before: Iterable[Whose], after: Iterable[Whose]) -> Callable[[Whose], Key] | None:
-    """By what owners are the same: all that is known of them, or as much as tells them apart on both sides.
+    """Choose the key that matches owners: all known fields, or the fewest that separate them on both sides.
 
-    Of one process a side the names do not matter: those are what was given to be compared.
+    If each side has one process, its name is ignored: the user chose to compare the two.
     """
     sides = [*before], [*after]
     if {*sides[0]} & {*sides[1]}:
@@ -125,7 +128,7 @@ def _memory(whose: Whose) -> Key:
 def _names(
     before: Mapping[Key, Whose], after: Mapping[Key, Whose], names: tuple[str, str]
 ) -> Iterator[str]:
-    """What to say of owners that are called otherwise, and of those on one side alone."""
+    """Describe owners with different names, and those on one side only."""
     for key, whose in before.items():
         if key in after and str(after[key]) != str(whose):
             yield f"{whose} of {names[0]} is compared with {after[key]} of {names[1]}"
@@ -136,7 +139,7 @@ def _names(
 def _on_one_side(
     name: str, owners: Mapping[Key, Whose], others: Mapping[Key, Whose]
 ) -> Iterator[str]:
-    """The owners that the other side lacks, in one line."""
+    """List the owners that the other side lacks in one line."""
     lacking = [str(whose) for key, whose in owners.items() if key not in others]
     if lacking:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
@@ -144,7 +147,7 @@ def _on_one_side(
 
 
 def _steps(base: Steps, opt: Steps) -> tuple[list[tuple[Snapshot, Snapshot]], str]:
-    """(the pairs of one memory, what to say of their steps)."""
+    """Pair the steps of one memory, with a note if they differ."""
     common = _numbered(base) & _numbered(opt)
     if common:
         return [(base[step], opt[step]) for step in sorted(common)], ""
@@ -163,10 +166,10 @@ def _step_name(snapshot: Snapshot) -> str:
 
 
 def _numbered(steps: Steps) -> set[int]:
-    """The steps with a number."""
+    """Collect the steps with a number."""
     return {step for step in steps if step is not None}
 
 
 def _last(steps: Steps) -> Snapshot:
-    """The snapshot of the last step; one without a number only where there is no other."""
+    """Find the snapshot of the last step; one without a number only if there is no other."""
     return steps[max(_numbered(steps), default=None)]

@@ -1,7 +1,7 @@
-"""What holds more or less memory: two snapshots compared by place in the program and by category, adding up exactly.
+"""Allocation sites of two snapshots compared, by site and by category, adding up exactly.
 
-A place is the file and the function of the frame that names a stack: moved lines and folders that are called
-otherwise make no new one.
+A site is the file and function of the frame that names a stack. Moved lines and renamed folders do not
+make a new site.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tracekit.job.memory.snapshots import NATIVE, UNTOLD, of_snapshot, untold
 from tracekit.model.labels import plural
 
 MAX_PLACES = 60
-"""Most places of one comparison: those that changed most."""
+"""Most sites in one comparison: those that changed most."""
 
 NOT_TOLD = "not told"
-"""The category of what has none."""
+"""Category of sites that have none."""
 
 _SUMS = ["base_bytes", "opt_bytes", "base_blocks", "opt_blocks"]
 
 
 def site_changes(base: Snapshot, opt: Snapshot, moment: Moment) -> Sites | None:
-    """What holds the memory of both snapshots at a moment; None where one does not tell it.
+    """Compare the allocation sites of two snapshots at a moment; None if one does not record it.
 
-    Only the largest places of a snapshot have a name, so that one of them may be among the smaller ones of the
-    other: it is neither new nor gone then, and has a bound.
+    A snapshot names only its largest sites. A site without a name on one side may be among the smaller ones
+    there, so it is neither new nor gone but has an upper bound.
     """
     level = PEAK if moment == "peak" else END
     base_total, opt_total = base.levels[level], opt.levels[level]
@@ -59,7 +59,7 @@ def site_changes(base: Snapshot, opt: Snapshot, moment: Moment) -> Sites | None:
 
 
 def _categories(rows: Iterable[dict[Any, Any]]) -> tuple[SiteChange, ...]:
-    """The categories of both sides; none where nothing has one."""
+    """List the categories of both sides; empty if no site has one."""
     categories = []
     for row in rows:
         kind: SiteKind = "untold" if row["category"] == NOT_TOLD else "place"
@@ -70,12 +70,12 @@ def _categories(rows: Iterable[dict[Any, Any]]) -> tuple[SiteChange, ...]:
 
 
 def _rows(side: Snapshot, moment: Moment) -> pd.DataFrame | None:
-    """The rows of `live_sites` of one snapshot with `name` and `kind`; None of a saved report."""
+    """Select the rows of `live_sites` of one snapshot with `name` and `kind`; None for a saved report."""
     if side.measured is None or side.row is None:
         return None
     rows = of_snapshot(side.measured["live_sites"], pd.Series(side.row))
     rows = rows[rows["moment"] == moment]
-    # Measurements that were saved before places had a column of their own tell the site with its line.
+    # Measurements saved before `place` had its own column have only `site`, which includes the line.
     place = rows["place"].where(rows["place"].notna(), rows["site"])
     native = np.where(rows["kind"] == "native", NATIVE, "")
     reasons = map(untold, rows.itertuples(index=False))
@@ -91,13 +91,13 @@ def _rows(side: Snapshot, moment: Moment) -> pd.DataFrame | None:
 
 
 def _sound(rows: pd.DataFrame, total: int) -> bool:
-    """Whether the rows add up to the level; those of saved measurements need not."""
+    """Check whether the rows add up to the level; those of saved measurements may not."""
     size = rows["size_bytes"]
     return int(size.astype(object).sum()) == total and bool((size >= 0).all())
 
 
 def _joined(base: pd.DataFrame, opt: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The sums of both sides by what they have in common, nothing as 0; in order of names."""
+    """Join the sums of both sides by the columns `by`, missing ones as 0, in order of names."""
     before, after = _sums(base, by, "base"), _sums(opt, by, "opt")
     index = before.index.union(after.index)
     sides = [before.reindex(index, fill_value=0), after.reindex(index, fill_value=0)]
@@ -105,19 +105,19 @@ def _joined(base: pd.DataFrame, opt: pd.DataFrame, by: list[str]) -> pd.DataFram
 
 
 def _sums(rows: pd.DataFrame, by: list[str], side: str) -> pd.DataFrame:
-    """The bytes and blocks of one side, under its name."""
+    """Sum the bytes and blocks of one side, under its name."""
     sums = rows.groupby(by, sort=True)[["size_bytes", "block_count"]].sum()
     return sums.set_axis([f"{side}_bytes", f"{side}_blocks"], axis=1)
 
 
 def _smaller(rows: pd.DataFrame) -> int | None:
-    """The bytes of a side that are in no place with a name, being small; None where every place has one."""
+    """Sum the bytes of sites too small to be named; None if every site has a name."""
     sizes = rows.loc[rows["kind"] == "rest", "size_bytes"]
     return int(sizes.sum()) if len(sizes) else None
 
 
 def _change(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> SiteChange:
-    """One row of both sides, with what became of it."""
+    """Make the row of one site, with its state and bounds."""
     site = _row(str(row["name"]), row["kind"], row)
     if site.kind != "place":
         return site
@@ -130,13 +130,13 @@ def _change(row: dict[Any, Any], base_most: int | None, opt_most: int | None) ->
 
 
 def _row(name: str, kind: SiteKind, row: dict[Any, Any]) -> SiteChange:
-    """A row of both sides before it is known what became of it."""
+    """Make a row of both sides without a state."""
     base, opt, base_blocks, opt_blocks = (int(row[column]) for column in _SUMS)
     return SiteChange(name, kind, base, opt, opt - base, base_blocks, opt_blocks)
 
 
 def _state(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> SiteState:
-    """What became of one place."""
+    """Classify the state of one site."""
     if not _held(row, "base"):
         return "new" if base_most is None else "not told before"
     if not _held(row, "opt"):
@@ -147,12 +147,12 @@ def _state(row: dict[Any, Any], base_most: int | None, opt_most: int | None) -> 
 
 
 def _held(row: dict[Any, Any], side: str) -> bool:
-    """Whether a side names the place."""
+    """Check whether a side names the site."""
     return bool(row[f"{side}_blocks"] or row[f"{side}_bytes"])
 
 
 def shortened(rows: Sequence[SiteChange], limit: int = MAX_PLACES) -> tuple[SiteChange, ...]:
-    """The `limit` places that changed most, the others as one row, and at the end what has no name."""
+    """Keep the `limit` sites that changed most, merge the others, and end with unnamed ones."""
     places = sorted(_of_kind(rows, "place"), key=_largest_first)
     smaller = [*places[limit:], *_of_kind(rows, "others")]
     joined = [_together(smaller)] if smaller else []
@@ -164,12 +164,12 @@ def _of_kind(rows: Iterable[SiteChange], kind: SiteKind) -> list[SiteChange]:
 
 
 def _largest_first(site: SiteChange) -> tuple[int, int, str]:
-    """A sort key: the largest change first, then what is largest after."""
+    """Sort key: the largest change first, then the largest site after the change."""
     return (-abs(site.difference), -site.opt_bytes, site.site)
 
 
 def _together(rows: Sequence[SiteChange]) -> SiteChange:
-    """Several rows as one."""
+    """Merge several rows into one."""
     places = sum(map(attrgetter("places"), rows))
     sums = {name: sum(map(attrgetter(name), rows)) for name in _SUMS}
     joined = _row(f"{places:,} {plural(places, 'other')}", "others", sums)

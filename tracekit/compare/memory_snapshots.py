@@ -1,4 +1,4 @@
-"""The memory snapshots of one side: whose memory each tells of, of which step, and its levels."""
+"""Memory snapshots of one side: owner, step and levels of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracekit.model.report import Better
 from tracekit.model.trace import Measurements
 
 PEAK, END = "peak_requested", "end_requested"
-"""The levels that a comparison is headed by: the second where a side recorded no history."""
+"""Headline levels; the second applies if a side recorded no history."""
 
 LEVELS: Mapping[str, tuple[str, Better]] = {
     PEAK: ("peak requested", "lower"),
@@ -49,11 +49,11 @@ _METRICS = {
     "end_reserved": "device_end_reserved",
     "stranded": "device_end_stranded",
 }
-"""Where each level stands in what was measured, and in a saved report."""
+"""Metric of each level in a saved report."""
 
 
 class Whose(NamedTuple):
-    """Whose memory: `number` tells apart processes of one rank, by the order of their ids."""
+    """Owner of a memory; `number` separates processes of one rank, in the order of their ids."""
 
     memory: str
     role: str | None
@@ -63,7 +63,7 @@ class Whose(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        """In words: `rank 3 actor, GPU 0`."""
+        """Format the owner: `rank 3 actor, GPU 0`."""
         words = []
         if self.rank is not None:
             words.append(f"rank {self.rank}")
@@ -80,9 +80,9 @@ class Whose(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One device's memory in one snapshot; `levels` by the names of `LEVELS`, None where not recorded.
+    """Memory of one device in one snapshot; `levels` by the names of `LEVELS`, None if not recorded.
 
-    `row` are the columns of `snapshot_levels` of `measured`; both are None of saved reports.
+    `row` has the columns of `snapshot_levels` of `measured`; both are None for saved reports.
     """
 
     whose: Whose
@@ -96,17 +96,17 @@ class Snapshot:
 
     @property
     def height(self) -> tuple[int, int, int]:
-        """By what the worst of several snapshots is found: its peak, then its level at the end; later ones first."""
+        """Sort key of the worst snapshot: its peak, then its level at the end, then its step."""
         return self.levels[PEAK] or 0, self.levels[END] or 0, self.step or 0
 
 
 def snapshots(side: Side) -> list[Snapshot]:
-    """Every snapshot that was measured, of every device; of saved reports `reported`."""
+    """List every measured snapshot of every device; `reported` covers saved reports."""
     return list(chain.from_iterable(map(_measured, side.measured)))
 
 
 def _measured(measured: Measurements) -> Iterator[Snapshot]:
-    """Every snapshot of one input, with what is free at its end."""
+    """List the snapshots of one input, with the free space at its end."""
     rows = measured["snapshot_levels"]
     if not len(rows):
         return
@@ -131,7 +131,7 @@ def _measured(measured: Measurements) -> Iterator[Snapshot]:
 
 
 def _whose(row: Mapping[Any, Any], number: int) -> Whose:
-    """Whose memory a row of `snapshot_levels` tells of."""
+    """Identify the owner of a row of `snapshot_levels`."""
     return Whose(
         str(row["memory"]),
         text_or_none(row["role"]),
@@ -143,7 +143,7 @@ def _whose(row: Mapping[Any, Any], number: int) -> Whose:
 
 
 def _levels(row: Mapping[Any, Any]) -> dict[str, int | None]:
-    """The levels of a row; without a history there is no peak."""
+    """Read the levels of a row; without a history there is no peak."""
     levels = {name: whole_or_none(row[column]) for name, column in _MEASURED.items()}
     if not row["entry_count"]:
         levels |= {PEAK: None, "peak_reserved": None}
@@ -151,7 +151,10 @@ def _levels(row: Mapping[Any, Any]) -> dict[str, int | None]:
 
 
 def _numbers(rows: pd.DataFrame) -> list[int]:
-    """The number of the process of each row among those of its rank; one that took the place of another is the same."""
+    """Assign each row the number of its process within the rank.
+
+    A process that replaced another keeps its number.
+    """
     rank = [rows[name] for name in ("run", "memory", "role", "rank", "replica", "device")]
     process = rows.groupby(["host", "pid"], dropna=False, sort=True).ngroup()
     number = process.groupby(rank, dropna=False).rank("dense").astype(int) - 1
@@ -162,7 +165,7 @@ def _numbers(rows: pd.DataFrame) -> list[int]:
 
 
 def _free(measured: Measurements) -> pd.DataFrame:
-    """What is free at the end of every snapshot: stranded bytes and the largest piece."""
+    """Measure the free space at the end of every snapshot: stranded bytes and the largest block."""
     space = measured["free_space"]
     ends = space[space["moment"] == "end"].groupby([*SNAPSHOT_KEYS], dropna=False, sort=False)
     free = ends.agg(
@@ -173,9 +176,9 @@ def _free(measured: Measurements) -> pd.DataFrame:
 
 
 def reported(side: Side) -> list[Snapshot]:
-    """The levels that a saved report tells of snapshots, step by step: those of the worst rank of every role.
+    """List the snapshot levels of a saved report by step: those of the worst rank of every role.
 
-    Without a level that snapshots alone tell there are none.
+    Empty without a level that only snapshots have.
     """
     levels: dict[tuple[str | None, str, int | None], dict[str, int | None]] = {}
     for name, metric in _METRICS.items():
@@ -194,7 +197,7 @@ def reported(side: Side) -> list[Snapshot]:
 
 
 def _values(samples: Samples) -> Iterator[tuple[str, int | None, int]]:
-    """(run, step, value) of every step."""
+    """Iterate over the (run, step, value) of every step."""
     for run, steps, values in zip(samples.runs, samples.steps, samples.values, strict=True):
         for (_, step, _), value in zip(steps, values, strict=True):
             yield run, step, int(value)

@@ -1,4 +1,4 @@
-"""The A/A calibration as a file: how much runs of one setting differ, by metric, and whose setting it was."""
+"""A/A noise calibration as a file: spread between runs of one setting by metric, and that setting."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tracekit.model.version import VERSION
 SCHEMA = "tracekit.noise/1"
 
 CALIBRATED = (UNPROFILED, UNPROFILED_STAGE, STEP_TIME, STAGE_TIME)
-"""The metrics whose noise is measured."""
+"""Metrics whose noise is measured."""
 
 MUST_AGREE = {"gpu": "GPU", "world_size": "world size"}
-"""What the calibrated runs must share with those compared; what is unknown on one side agrees."""
+"""Facts that calibrated and compared runs must share; an unknown value on one side agrees."""
 
 MAX_BYTES = 4 * 2**20
 MAX_METRICS = 1_000
@@ -33,9 +33,9 @@ _HINT = "write it again: tracekit noise RUN… -o noise.json"
 
 @dataclass(frozen=True, slots=True)
 class NoiseFile:
-    """The noise of each metric, the fingerprint of the runs it was measured on, and the tool that wrote it.
+    """Noise of each metric, with the fingerprint of the calibrated runs and the version of tracekit.
 
-    `runs` are their names; `notes` what is to be said of how they were recorded.
+    `runs` are their names; `notes` describe how they were recorded.
     """
 
     metrics: Mapping[Key, Noise]
@@ -45,7 +45,7 @@ class NoiseFile:
     tool_version: str = VERSION
 
     def of(self, key: Key) -> Noise | None:
-        """The noise of one metric, None where it was not calibrated; roles may be spelled otherwise."""
+        """Find the noise of one metric, None if it was not calibrated; roles may be spelled differently."""
         name, role, stage = key
         if key in self.metrics or role is None:
             return self.metrics.get(key)
@@ -58,9 +58,9 @@ class NoiseFile:
 
 
 def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
-    """The noise of the runs of one side; raises `TracekitError` where they are fewer than two.
+    """Calibrate the noise of the runs of one side; raises `TracekitError` for fewer than two runs.
 
-    A metric that one of its runs lacks, or that is zero somewhere, has none.
+    Metrics that a run lacks, or that are zero anywhere, are left out.
     """
     metrics: dict[Key, Noise] = {}
     runs: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def calibrated(side: Side, notes: tuple[str, ...] = ()) -> NoiseFile:
 
 
 def usable(noise: NoiseFile | None, base: Side, opt: Side) -> tuple[NoiseFile | None, str]:
-    """(the calibration if it is of the same GPU and world size, else None; why not, in one line)."""
+    """Return the calibration if it has the same GPU and world size, else None and the reason in one line."""
     if noise is None:
         return None, ""
     for name, title in MUST_AGREE.items():
@@ -96,7 +96,7 @@ def usable(noise: NoiseFile | None, base: Side, opt: Side) -> tuple[NoiseFile | 
 
 
 def to_json(noise: NoiseFile) -> str:
-    """The file's text: keys sorted, so equal calibrations give equal bytes."""
+    """Write the calibration as JSON text with sorted keys, so that equal calibrations give equal bytes."""
     metrics = []
     for key in sorted(noise.metrics, key=str):
         name, role, stage = key
@@ -115,7 +115,7 @@ def to_json(noise: NoiseFile) -> str:
 
 
 def read(path: Path) -> NoiseFile:
-    """The calibration in a file; raises `TraceFormatError` for anything else, whatever its bytes."""
+    """Read a calibration file; raises `TraceFormatError` for anything else, whatever its bytes."""
     refuse_special(path)
     try:
         with path.open("rb") as file:
@@ -135,7 +135,7 @@ def read(path: Path) -> NoiseFile:
 
 
 def _parsed(document: Any) -> NoiseFile:
-    """The calibration of a parsed document; a ValueError says what is wrong with it."""
+    """Parse a calibration document; raises ValueError with the problem."""
     if not isinstance(document, dict):
         raise ValueError("it holds no object")  # noqa: TRY004 - of a file, not of a caller
     schema = document.get("schema")
@@ -151,7 +151,7 @@ def _parsed(document: Any) -> NoiseFile:
 
 
 def _metrics(rows: Any) -> dict[Key, Noise]:
-    """The noise of each metric of a file."""
+    """Parse the noise of each metric."""
     if not isinstance(rows, list) or not 0 < len(rows) <= MAX_METRICS:
         raise ValueError("it holds no list of metrics")
     metrics: dict[Key, Noise] = {}

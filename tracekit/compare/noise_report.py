@@ -1,4 +1,4 @@
-"""A calibration as a report: how much equal runs differ, and the least change that can then be seen."""
+"""Report of a noise calibration: spread between equal runs, and the smallest change they can show."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEVEL = 0.95
 
 
 def noise_notes(side: Side) -> Iterator[str]:
-    """What the recorded times say of how the runs were made: together, or spread over time."""
+    """Describe how the runs were made, by their recorded times: at once, or spread over time."""
     spans = sorted(run_spans(side))
     if len(spans) < 2:
         return
@@ -37,7 +37,10 @@ def noise_notes(side: Side) -> Iterator[str]:
 
 
 def resolves(noise: Noise, level: float = LEVEL) -> float | None:
-    """The least change that one run a side calls a regression in 80 % of cases with this noise; None where it was not seen."""
+    """Find the smallest change that one run per side calls a regression in 80 % of cases with this noise.
+
+    None if the noise is not usable.
+    """
     if not noise.usable:
         return None
     delta = max(log1p(LEAST_EFFECT), noise.sd)
@@ -45,7 +48,7 @@ def resolves(noise: Noise, level: float = LEVEL) -> float | None:
 
 
 def report_noise(noise: NoiseFile, side: Side) -> Report:
-    """The calibration in the form that renderers take."""
+    """Convert a calibration to a report, which every renderer accepts."""
     rows = list(_rows(noise, side))
     frame = pd.DataFrame(rows).sort_values(["order", "size"], kind="stable")
     return Report(
@@ -74,7 +77,7 @@ _HEADINGS = as_headings("""
 
 
 def _rows(noise: NoiseFile, side: Side) -> Iterator[dict[str, Any]]:
-    """One row a metric, with what rows are put in order by."""
+    """Make one row per metric, with the columns that rows are sorted by."""
     order = {UNPROFILED: 0, STEP_TIME: 1, STAGE_TIME: 2, UNPROFILED_STAGE: 3}
     for key, of_metric in noise.metrics.items():
         name, role, stage = key
@@ -91,7 +94,7 @@ def _rows(noise: NoiseFile, side: Side) -> Iterator[dict[str, Any]]:
 
 
 def _hardware(noise: NoiseFile) -> Iterator[str]:
-    """What the calibration is of."""
+    """Describe the hardware of the calibration."""
     if noise.fingerprint.get("gpu"):
         yield noise.fingerprint["gpu"]
     if noise.fingerprint.get("world_size"):
@@ -99,7 +102,7 @@ def _hardware(noise: NoiseFile) -> Iterator[str]:
 
 
 def _answer(first: pd.Series[Any], *, few: bool) -> str:
-    """The first sentence: the spread of the step, and what it lets one see."""
+    """Describe the spread of the step, and the smallest change that it lets one detect."""
     text = f"runs differ by {show(first['sd'], 'ratio')} in the {first['title']} (one standard deviation)"
     if few:
         return f"{text}; intervals are widened by it from {LEAST_RUNS} runs on"

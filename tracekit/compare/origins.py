@@ -1,4 +1,4 @@
-"""What is told of where a change came from: plain, immutable, JSON-able; times in ns of the mean step."""
+"""Attribution of a change: plain, immutable and JSON-serializable; times in ns of the mean step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Presence = Literal["both", "new", "gone", "replaced"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What something takes of the mean step on both sides; `difference` is after less before.
+    """Time of one item in the mean step on both sides; `difference` is after minus before.
 
-    `low` and `high` bound the difference, None where nothing can. `difference` is `by_count` (more or fewer
-    times) and `by_duration` (longer or shorter each); of `waiting`, which is not called, all is duration. Both and
-    the counts, which leaves alone have, are per step. `rows` counts what is put together.
+    - `low` and `high` bound the difference, None if there is no interval.
+    - `difference` is `by_count` (more or fewer calls) plus `by_duration` (longer or shorter calls). Items
+      that only wait (`waiting`) have no calls, so all of it is duration. Counts exist for leaves only. All are per step.
+    - `rows` counts the rows merged in this one.
     """
 
     stage: str
@@ -41,7 +42,7 @@ class Row:
 class Transfer:
     """Collectives of one stage and kind on both sides: (transfer, wait, not split) per step and rank.
 
-    These are whole durations, those that other work hides included.
+    These are whole durations, including overlap with other work.
     """
 
     stage: str
@@ -52,9 +53,9 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """One kernel that changed, its time on both sides; ratios are before over after.
+    """One kernel that changed, with its time on both sides; ratios are before over after.
 
-    `corrected` is the ratio without the shift of its class, `q` the share of false ones up to it.
+    `corrected` is the ratio without the shift of its class, `q` the false discovery rate up to this kernel.
     """
 
     name: str
@@ -70,9 +71,9 @@ class KernelChange:
 
 @dataclass(frozen=True, slots=True)
 class KernelChanges:
-    """What changed, the largest difference first; `tested` of `seen` could be tested, on `unit`s (run | step).
+    """Kernels that changed, the largest difference first; `tested` of `seen` had enough `unit`s (run | step).
 
-    `warnings` tell of shifts that all kernels of a class have in common. `on_host`: ops instead of kernels.
+    `warnings` describe shifts shared by all kernels of a class. `on_host`: host ops instead of kernels.
     """
 
     changed: tuple[KernelChange, ...] = ()
@@ -85,7 +86,7 @@ class KernelChanges:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """One stage of the mean step on both sides, and the rows by op that it is the sum of; `low`, `high` as in `Row`."""
+    """One stage of the mean step on both sides, and its rows by op; `low` and `high` as in `Row`."""
 
     stage: str
     base: float
@@ -97,7 +98,10 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """The exclusive time of a role's stage on its longest rank, in the mean step of both sides; 0 in steps without it."""
+    """Exclusive time of a role's stage on its longest rank, in the mean step of both sides.
+
+    It is 0 in steps without the stage.
+    """
 
     role: str | None
     stage: str
@@ -107,12 +111,14 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The change of the step by class, by op and by op path and kernel; each level adds up to all of it.
+    """Change of the step by class, by op, and by op path and kernel; each level adds up to the whole change.
 
-    The largest change first, then one row for those that are left out. `stages` are the stages with their
-    classes, `ops` what the first screen is made of, `leaves` the finest. `replaced` names what stands for what:
-    rows that the levels hold already. `within` tells the stages that changed most by op, `stage_times` all stages.
-    `paired`: intervals are of pairs (step | run). `missing` says why there is no attribution.
+    Rows are ordered by change, the largest first, then one row for those left out.
+
+    - `stages` are the stages by class, `ops` feed the first screen, `leaves` are the finest level.
+    - `replaced` lists names that replace others; the levels contain these rows already.
+    - `within` lists the stages that changed most by op, `stage_times` all stages.
+    - `paired`: intervals are of pairs (step | run). `missing` says why there is no attribution.
     """
 
     base: float = 0.0
@@ -131,7 +137,7 @@ class Attribution:
 
 
 def together(rows: Sequence[Row]) -> Row:
-    """The sum of rows, without an interval."""
+    """Sum rows into one, without an interval."""
     total = Row("", "", 0, 0, 0, rows=0)
     for row in rows:
         total = replace(
@@ -147,7 +153,7 @@ def together(rows: Sequence[Row]) -> Row:
 
 
 def shortened(rows: Iterable[Row], limit: int) -> list[Row]:
-    """The first `limit` rows, then one that stands for all later ones; a single later one stands for itself."""
+    """Keep the first `limit` rows and merge all later ones; a single later row stays as it is."""
     ordered = list(rows)
     if len(ordered) <= limit + 1:
         return ordered

@@ -1,4 +1,4 @@
-"""A comparison in pictures: how sure each ratio is, the single steps, and where the change came from."""
+"""Charts of a comparison: the interval of each ratio, the single steps, and the attribution of the change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SHOWN = {
     "inconclusive": "inconclusive",
     "no change": "no change",
 }
-"""The verdicts of times as the pictures call them; always all four, so that each has one tone and shape."""
+"""Verdicts of times as charts name them.
+
+All four are always listed, so that each keeps its tone and shape.
+"""
 
 _STEP = (STEP_TIME, None, None)
 _MOST_PARTS = 12
@@ -29,7 +32,7 @@ _MOST_DOTS = 2_000
 
 
 def pictures(comparison: Comparison) -> tuple[Chart, ...]:
-    """The charts that there is something to draw for; of sides that are not comparable only their steps."""
+    """Build the charts that have data; for sides that are not comparable only their steps."""
     charts = [steps(comparison)]
     if comparison.verdict != "not comparable":
         charts = [waterfall(comparison), *within(comparison), forest(comparison), *charts]
@@ -37,7 +40,7 @@ def pictures(comparison: Comparison) -> tuple[Chart, ...]:
 
 
 def forest(comparison: Comparison) -> Chart | None:
-    """The ratio of the step and of every stage with its interval; None where there is none."""
+    """Build the chart of the ratio of the step and every stage with intervals; None if there is none."""
     times = [
         change
         for change in comparison.changes
@@ -67,7 +70,7 @@ def forest(comparison: Comparison) -> Chart | None:
 
 
 def steps(comparison: Comparison) -> Chart | None:
-    """Every step of every run of both sides; None where no step is known one by one."""
+    """Build the chart of every step of every run of both sides; None without single steps."""
     if not comparison.steps:
         return None
     sides = (comparison.base, comparison.opt)
@@ -95,9 +98,9 @@ def steps(comparison: Comparison) -> Chart | None:
 
 
 def waterfall(comparison: Comparison) -> Chart | None:
-    """From the step before to the step after, part by part; None where a step or its parts are unknown.
+    """Build the waterfall from the step before to the step after; None if a step or its parts are unknown.
 
-    The parts are those of the attribution, which add up, or else the stages and what they leave.
+    The parts are those of the attribution, which add up, or else the stages and the unexplained rest.
     """
     origin = comparison.origin
     if origin is not None and not origin.missing and origin.ops:
@@ -109,7 +112,7 @@ def waterfall(comparison: Comparison) -> Chart | None:
 
 
 def _of_attribution(comparison: Comparison, origin: Attribution) -> Chart:
-    """From the step before to the step after by the ops of its attribution."""
+    """Build the waterfall of the step by the ops of its attribution."""
     parts = []
     for row in shortened(origin.ops, _MOST_PARTS):
         parts.append((" · ".join(filter(None, (row.stage, row.what))), row.difference))
@@ -120,7 +123,7 @@ def _of_attribution(comparison: Comparison, origin: Attribution) -> Chart:
 
 
 def _of_stages(comparison: Comparison, step: Change) -> Chart | None:
-    """From the step before to the step after by its stages; None where a step or its stages are unknown."""
+    """Build the waterfall of the step by its stages; None if the step or its stages are unknown."""
     if step.base is None or step.opt is None:
         return None
     parts = list(_stages(comparison, step))
@@ -131,7 +134,7 @@ def _of_stages(comparison: Comparison, step: Change) -> Chart | None:
 
 
 def within(comparison: Comparison) -> Iterator[Chart]:
-    """From each of the stages that changed most before to the same after, op by op."""
+    """Build a waterfall by op for each of the stages that changed most."""
     if comparison.origin is None:
         return
     for number, stage in enumerate(comparison.origin.within, 1):
@@ -153,16 +156,16 @@ def fall(
     parts: Sequence[tuple[str, float]],
     unit: Unit = "ns",
 ) -> Chart:
-    """The chart of (title, change) parts that lead from the first end to the second, all in `unit`.
+    """Make a waterfall of (title, change) parts that lead from the first end to the second, all in `unit`.
 
-    `name` is what the chart is called by, its title, and what changed.
+    `name` is the chart's id, its title, and what changed.
     """
     chart, title, what = name
     rows, level = [f"{what}, {sides[0]}"], ends[0]
     levels = [*ends]
     marks: list[tuple[int | float, ...]] = [(0, 2, 0, level)]
     for row, (part, change) in enumerate(parts, 1):
-        # The last one ends where the step does, whatever adding floats made of it.
+        # Let the last part end exactly where the step does: float sums drift.
         end = ends[1] if row == len(parts) else level + change
         marks.append((row, int(change >= 0), level, end))
         rows.append(part)
@@ -190,7 +193,7 @@ def fall(
 
 
 def _stages(comparison: Comparison, step: Change) -> Iterator[tuple[str, float]]:
-    """(title, change in ns), the largest first; the last is what no stage accounts for."""
+    """List (title, change in ns), the largest first; the last is the time outside any stage."""
     stages = [change for change in comparison.changes if change.name == STAGE_TIME]
     parts = []
     for name, stage in zip(names(stages), stages, strict=True):
@@ -209,13 +212,13 @@ def _stages(comparison: Comparison, step: Change) -> Iterator[tuple[str, float]]
 
 
 def _of_mean_step(stage: Change, step: Change) -> float:
-    """The change of a stage in the mean step: one that is in some steps only takes its part of it."""
+    """Scale the change of a stage to the mean step, for stages that occur in some steps only."""
     before = (stage.base or 0.0) * stage.base_steps / max(step.base_steps, 1)
     after = (stage.opt or 0.0) * stage.opt_steps / max(step.opt_steps, 1)
     return after - before
 
 
 def names(changes: Sequence[Change]) -> Iterator[str]:
-    """What each row is called: the stage, with its role where several are known."""
+    """Name each row by its stage, with its role if known."""
     for change in changes:
         yield phrase(change.role, change.title)

@@ -1,4 +1,4 @@
-"""What should be recorded next, where a comparison could not tell? From the noise that was measured."""
+"""Plan of the next recording for an inconclusive comparison, from the measured noise."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tracekit.model.stats.verdict import threshold, why_capped
 from tracekit.model.units import show
 
 LARGER = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Changes that are planned for, from the least on, where too many runs would be needed to see a smaller one."""
+"""Larger changes to plan for, in ascending order, if a smaller one would need too many runs."""
 
 _OFTEN = f"in {POWER:.0%} of cases".replace("%", " %")
 
 
 CHANGES = (0.0, 0.03, 0.05, 0.1)
-"""True changes for the worse whose verdicts are predicted."""
+"""True slowdowns whose verdicts are predicted."""
 
 
 def outlook(ratio: Speedup, choices: Choices) -> tuple[Outlook, ...]:
-    """How probable each verdict was with these runs, and is with as many as `what_to_record` asks for at least."""
+    """Predict the probability of each verdict, for these runs and for as many as `what_to_record` asks for."""
     if not ratio.spreads:
         return ()
     delta = threshold(ratio, choices.min_effect)
@@ -39,14 +39,14 @@ def outlook(ratio: Speedup, choices: Choices) -> tuple[Outlook, ...]:
 
 
 def _rows(runs: str, spreads: Sequence[Spread], delta: float, level: float) -> list[Outlook]:
-    """The probabilities at every one of `CHANGES`."""
+    """Predict the verdicts for each of `CHANGES`."""
     return [_row(runs, change, spreads, delta, level) for change in CHANGES]
 
 
 def _row(
     runs: str, change: float, spreads: Sequence[Spread], delta: float, level: float
 ) -> Outlook:
-    """The probabilities at one true change; without spreads nothing may be said."""
+    """Predict the verdicts for one true change; without spreads no verdict is possible."""
     estimated = bound = SILENT
     if spreads:
         estimated = chances(log1p(change), spreads, delta, level)
@@ -63,11 +63,11 @@ def _row(
 
 
 def what_to_record(ratio: Speedup, effect: float, *, alone: bool = False) -> str:
-    """What to record so that a comparison decides in 80 % of cases, in words.
+    """Describe the recording with which a comparison decides in 80 % of cases.
 
-    That is: says *no change* of sides that are equal, and names a change from a size on that is stated too. Where that
-    takes too many runs, what calls the least larger change that can be; where the spread is not known at all, what
-    shows it. `alone` says that steps of one run may stand for runs.
+    It shows *no change* for equal sides, and states the size of change that it detects. If that takes too many
+    runs, the plan is for the smallest larger change that is feasible. If the spread is unknown, the plan is to
+    measure it. `alone` treats the steps of one run as independent runs.
     """
     if ratio.se is None or (ratio.se == 0.0 and ratio.low is None):
         return f"record several runs per side of at least {ENOUGH_STEPS} steps each: how much they vary is not known"
@@ -90,7 +90,7 @@ def what_to_record(ratio: Speedup, effect: float, *, alone: bool = False) -> str
 
 
 def ways(plan: Needed) -> str:
-    """How many steps or runs a plan takes, as a range where the spread is not sure; nothing where it has none."""
+    """Format the steps or runs of a plan, as a range if the spread is uncertain; empty if it has neither."""
     unit = "pairs of " if plan.pairs else ""
     choices = []
     if plan.steps is not None:
@@ -109,7 +109,10 @@ def _range(plan: Needed) -> str:
 
 
 def _called(ratio: Speedup, effect: float, runs: int | None) -> str:
-    """The change that so many runs show as well, as the spread was estimated; nothing without a number of runs."""
+    """Describe the change that so many runs also show, by the estimated spread.
+
+    Empty without a number of runs.
+    """
     if runs is None:
         return ""
     seen = detectable(runs_of(ratio, runs), threshold(ratio, effect), ratio.level, bound=False)

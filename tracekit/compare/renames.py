@@ -1,4 +1,4 @@
-"""Which names stand for one another? What is gone on one side and what is new on the other, under the same op."""
+"""Matching of replaced names: names gone on one side and new on the other under the same op."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Key = tuple[str, str, str, str]
 """Stage, class, op path and kernel."""
 
 Place = tuple[str, str, str]
-"""Stage, class, and the path of the op under which both sides differ."""
+"""Stage, class, and the path of the op under which the sides differ."""
 
 _VARYING = re.compile(r"0x[0-9a-f]+|(?<![a-z])[0-9a-f]{8,}(?![a-z])|\d+", re.IGNORECASE)
 
 
 def stripped(name: str) -> str:
-    """A name without what changes from build to build: numbers, hashes, template arguments.
+    """Strip numbers, hashes and template arguments, which vary between builds, from a name.
 
     >>> stripped("triton_poi_fused_add_12") == stripped("triton_poi_fused_add_0")
     True
@@ -36,10 +36,10 @@ def stripped(name: str) -> str:
 
 
 def replaced(before: Iterable[Key], after: Iterable[Key]) -> dict[Key, Place]:
-    """For keys that one side alone holds, where they stand: places at which both sides hold such keys.
+    """Map keys on one side only to a place where both sides have such keys.
 
-    Of a kernel the place is its op path where that is on both sides, of an op path the innermost op around it
-    that is on both sides. Keys that have no counterpart are left out.
+    For a kernel the place is its op path if both sides have it; for an op path it is the innermost enclosing
+    op on both sides. Keys without a counterpart are left out.
     """
     old, new = set(before), set(after)
     common_ops = _prefixes(old) & _prefixes(new)
@@ -54,7 +54,7 @@ def replaced(before: Iterable[Key], after: Iterable[Key]) -> dict[Key, Place]:
 
 
 def shown(names: Sequence[str], limit: int = 3) -> str:
-    """Names in a row, the later ones counted.
+    """Join the first names and count the others.
 
     >>> shown(["a", "b", "c", "d"], 2)
     'a, b and 2 more'
@@ -65,7 +65,7 @@ def shown(names: Sequence[str], limit: int = 3) -> str:
 
 
 def differing(key: Key, place: Place) -> str:
-    """What of a key stands under its place: the op next below, or the kernel where the op is the same."""
+    """Get the part of a key below its place: the next op, or the kernel if the op is the same."""
     path, under = key[2], place[2]
     if path == under:
         return key[3]
@@ -75,7 +75,7 @@ def differing(key: Key, place: Place) -> str:
 
 
 def _prefixes(keys: Iterable[Key]) -> set[Place]:
-    """All ops around the keys, with the stage and class of each; the stage itself is one."""
+    """Collect the ops around the keys, with stage and class; the stage itself counts as one."""
     prefixes: set[Place] = set()
     for stage, kind, path, _ in keys:
         prefixes.add((stage, kind, ""))
@@ -85,13 +85,13 @@ def _prefixes(keys: Iterable[Key]) -> set[Place]:
 
 
 def _ops_around(path: str) -> list[str]:
-    """The paths of all ops around the end of a path, itself included, the innermost first."""
+    """List the paths of the ops that enclose the end of a path, itself included, innermost first."""
     names = path.split(SEPARATOR) if path else []
     return [SEPARATOR.join(names[:length]) for length in range(len(names), 0, -1)]
 
 
 def _place(key: Key, common_ops: set[Place]) -> Place:
-    """The innermost op around a key that both sides hold; the stage itself where none is."""
+    """Find the innermost op around a key that both sides have; the stage itself if there is none."""
     stage, kind, path, _ = key
     for above in _ops_around(path):
         if (stage, kind, above) in common_ops:
@@ -100,7 +100,7 @@ def _place(key: Key, common_ops: set[Place]) -> Place:
 
 
 def _same_names(gone: Mapping[Key, Place], come: Mapping[Key, Place]) -> dict[Key, Place]:
-    """Keys whose names differ only in what changes from build to build, at whatever place of a stage."""
+    """Match keys of a stage whose names differ only in details that vary between builds."""
     old, new = _by_stripped_name(gone), _by_stripped_name(come)
     places: dict[Key, Place] = {}
     for name in old.keys() & new.keys():
@@ -110,7 +110,7 @@ def _same_names(gone: Mapping[Key, Place], come: Mapping[Key, Place]) -> dict[Ke
 
 
 def _by_stripped_name(keys: Iterable[Key]) -> dict[tuple[str, str, str], list[Key]]:
-    """The keys with a kernel by stage, class and what of the kernel's name does not vary."""
+    """Group the keys with a kernel by stage, class and stripped kernel name."""
     names: dict[tuple[str, str, str], list[Key]] = {}
     for key in keys:
         stage, kind, _, kernel = key

@@ -1,4 +1,4 @@
-"""A comparison as a report, so that every output shows it: the answer, the changes, and what to be careful about."""
+"""Report of a comparison for all renderers: the answer, the changes, and the caveats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tracekit.model.report import Cell, Heading, Metric, Report, Section, Sheet,
 from tracekit.model.units import show, signed
 
 FIRST_TABLE = (*STEP_AND_STAGES, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE)
-"""Metrics of the first table: the step and its stages, or what recurs in recordings without step marks."""
+"""Metrics of the first table: the step and its stages, or recurring units without step marks."""
 
 WORDS = {
     "improvement": "faster",
@@ -50,7 +50,7 @@ _STEP_ALONE = as_headings("""
 
 
 def report_comparison(comparison: Comparison) -> Report:
-    """The comparison in the form that renderers take."""
+    """Convert a comparison to a report, which every renderer accepts."""
     identity = [f"{comparison.base} → {comparison.opt}"]
     if comparison.simulated:
         identity.append("SIMULATED DATA")
@@ -74,9 +74,9 @@ def _says_something(section: Section) -> bool:
 
 
 def answer(comparison: Comparison) -> str:
-    """The first sentence: the word, the ratio with its interval, and both steps.
+    """Describe the result: the verdict, the ratio with its interval, and both steps.
 
-    A ratio below 1 is turned round: 1.10× slower, never 0.91× faster.
+    Ratios below 1 are inverted: 1.10× slower, never 0.91× faster.
     """
     step, verdict = comparison.headline, comparison.verdict
     if comparison.memory is not None and step.unit == "bytes":
@@ -96,7 +96,7 @@ def answer(comparison: Comparison) -> str:
 
 
 def _basis(comparison: Comparison) -> Iterator[str]:
-    """What the answer rests on; beside one that is of time stands what became of memory."""
+    """Describe the basis of the answer, followed by the change in memory."""
     if comparison.headline.unit != "bytes":
         yield from basis(comparison)
     if comparison.memory is not None:
@@ -104,7 +104,7 @@ def _basis(comparison: Comparison) -> Iterator[str]:
 
 
 def _overview(comparison: Comparison) -> Sheet:
-    """What stands on the first screen: where the change came from, else the stages, else the levels of memory."""
+    """Make the first table: the attribution, else the stages, else the levels of memory."""
     step = comparison.headline
     if comparison.memory is not None and step.unit == "bytes":
         return memory_sheets.overview(comparison.memory)
@@ -112,7 +112,7 @@ def _overview(comparison: Comparison) -> Sheet:
 
 
 def _figures(comparison: Comparison) -> Iterator[Metric]:
-    """The numbers beside the answer; none where there is no verdict."""
+    """List the numbers next to the answer; empty without a verdict."""
     step = comparison.headline
     if comparison.verdict == "not comparable":
         return
@@ -124,7 +124,7 @@ def _figures(comparison: Comparison) -> Iterator[Metric]:
 
 
 def _sections(comparison: Comparison) -> Iterator[Section]:
-    """What stands below the first screen."""
+    """Build the sections below the first screen."""
     sheets = (
         _differences(comparison),
         _outlook(comparison),
@@ -153,7 +153,7 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
 
 
 def _stages(name: str, comparison: Comparison) -> Sheet:
-    """The step and its stages, in how many steps each is, and what each alone makes of the step."""
+    """Make the table of the step and its stages, with their number of steps and their effect on the step."""
     rows = [change for change in comparison.changes if change.name in FIRST_TABLE]
     marked = comparison.headline.name in (STEP_TIME, UNPROFILED)
     sheet = _changes(name, "Step and stages" if marked else "What recurs", rows)
@@ -174,14 +174,14 @@ def _with_columns(
     columns: Sequence[tuple[Cell, ...]],
     meaning: str,
 ) -> Sheet:
-    """The sheet with more columns at its end, and what they mean."""
+    """Append columns and their explanation to a table."""
     rows = [(*row, *cells) for row, cells in zip(sheet.rows, columns, strict=True)]
     caption = " ".join(filter(None, (sheet.caption, meaning)))
     return replace(sheet, headings=(*sheet.headings, *headings), rows=tuple(rows), caption=caption)
 
 
 def _in_steps(change: Change, changes: Sequence[Change]) -> str:
-    """`3 of 6 before, 6 of 6 after` of a stage that some steps lack; nothing of others."""
+    """Describe a stage that some steps lack: `3 of 6 before, 6 of 6 after`; empty for all others."""
     step_name = _STEP_OF.get(change.name)
     step = next((other for other in changes if other.name == step_name), None)
     if step is None:
@@ -200,7 +200,7 @@ def _in_steps(change: Change, changes: Sequence[Change]) -> str:
 
 
 def _by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
-    """One sheet for times, and one for every other unit."""
+    """Make one table for times, and one for every other unit."""
     titles: dict[Unit, str] = {"ns": "Times", "": "Rates", "count": "Counts", "bytes": "Bytes"}
     groups: dict[str, list[Change]] = {title: [] for title in titles.values()}
     for change in changes:
@@ -213,7 +213,7 @@ def _by_unit(name: str, changes: Sequence[Change]) -> Iterator[Sheet]:
 
 
 def _changes(name: str, title: str, changes: Sequence[Change]) -> Sheet:
-    """Changes as a table: both means, the difference, the ratio with its interval, the word."""
+    """Make a table of changes: both means, the difference, the ratio with its interval, the verdict."""
     unit = changes[0].unit if changes else "ns"
     ratio_doc = _ratio_doc(changes)
     headings = [
@@ -234,7 +234,7 @@ def _changes(name: str, title: str, changes: Sequence[Change]) -> Sheet:
 
 
 def _ratio_doc(changes: Iterable[Change]) -> str:
-    """What the ratio is, and which side of 1 is better where all rows agree on that."""
+    """Explain the ratio, and which side of 1 is better if all rows agree."""
     better = set(map(attrgetter("better"), changes))
     if better == {"lower"}:
         return "before over after; above 1 there is less after, which is better."
@@ -250,7 +250,7 @@ def _table(
     rows: Iterable[object],
     caption: str = "",
 ) -> Sheet:
-    """One row a result, whose fields are called as the headings."""
+    """Make a table with one row per object; the headings name the attributes."""
     cells = map(attrgetter(*map(attrgetter("name"), headings)), rows)
     return Sheet(name, title, tuple(headings), tuple(cells), caption=caption)
 

@@ -1,4 +1,4 @@
-"""Where the change came from, as tables: the largest parts first, then in detail."""
+"""Attribution of a change as tables: the largest parts first, then the details."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tracekit.model.report import Cell, Heading, Section, Sheet
 from tracekit.model.units import show, signed
 
 FIRST = 8
-"""So many parts of the change stand on the first screen, and one row for all others."""
+"""Parts of the change on the first screen; one more row holds all others."""
 
 _MAINLY = 0.8
-"""An effect that makes so much of both explains the change."""
+"""Share of both effects from which one of them explains the change alone."""
 
 _TIMES = as_headings("""
     base | before | ns | Time of its own in the mean step: mean over steps, runs and ranks.
@@ -57,9 +57,9 @@ _CALLS = "Per step and rank; of idle time its parts."
 
 
 def overview(origin: Attribution | None, step: Change) -> Sheet | None:
-    """The parts of the change that stand on the first screen; None where nothing was attributed.
+    """Make the first table of the attribution; None if nothing was attributed.
 
-    `step` is what the answer is of: beside un-profiled steps it is said that the parts are not of them.
+    `step` is the headline change. If it is the unprofiled step, the caption says that the parts are not its own.
     """
     if origin is None or origin.missing or not origin.ops:
         return None
@@ -70,13 +70,13 @@ def overview(origin: Attribution | None, step: Change) -> Sheet | None:
 
 
 def heading(step: Change) -> str:
-    """What the attribution is of, beside an answer about `step`."""
+    """Title the attribution for a headline change of `step`."""
     profiled = " of profiled steps" if step.name == UNPROFILED else ""
     return f"Where the change{profiled} came from"
 
 
 def profiled_only(origin: Attribution, step: Change) -> str:
-    """Which step the parts add up to where the answer is of another; nothing where it is of that one."""
+    """Explain that the parts add up to the profiled step; empty if the headline is that step."""
     if step.name != UNPROFILED:
         return ""
     profiled = _both(origin.base, origin.opt, origin.opt - origin.base)
@@ -88,12 +88,12 @@ def profiled_only(origin: Attribution, step: Change) -> str:
 
 
 def _both(base: float | None, opt: float | None, difference: float) -> str:
-    """Both times and the change."""
+    """Format both times and the change."""
     return f"{show(base, 'ns')} → {show(opt, 'ns')} ({signed(difference, 'ns')})"
 
 
 def sections(origin: Attribution | None, stages: Sheet, step: Change) -> Iterator[Section]:
-    """The attribution in detail, and `stages`, the table of stages that it takes the place of."""
+    """Build the attribution in detail, and `stages`, the table of stages that it replaces."""
     if origin is None:
         return
     if origin.missing:
@@ -122,7 +122,7 @@ def sections(origin: Attribution | None, stages: Sheet, step: Change) -> Iterato
 def _sheet(
     name: str, title: str, rows: Sequence[Row], moved: Mapping[tuple[str, str], str] | None = None
 ) -> Sheet:
-    """Rows by stage and what, with how each changed; `moved` says it of communication."""
+    """Make a table of rows by stage and item; `moved` describes the change of collectives."""
     what = Heading(
         "what",
         "what",
@@ -136,7 +136,7 @@ def _sheet(
 
 
 def _staged(sheet: Sheet, rows: Sequence[Row]) -> Sheet:
-    """The sheet with the stage of each row before it, where any is of a stage."""
+    """Add a stage column in front, if any row has a stage."""
     if not any(map(attrgetter("stage"), rows)):
         return sheet
     cells = [(row.stage, *cell) for row, cell in zip(rows, sheet.rows, strict=True)]
@@ -145,7 +145,7 @@ def _staged(sheet: Sheet, rows: Sequence[Row]) -> Sheet:
 
 
 def _within(origin: Attribution) -> Iterator[Sheet]:
-    """The stages that changed most, one table each: the stage, then its ops, which add up to it."""
+    """Make a table for each stage that changed most: the stage, then its ops, which add up to it."""
     moved = _moved(origin)
     for number, stage in enumerate(origin.within, 1):
         hows = {("", what): how for (name, what), how in moved.items() if name == stage.stage}
@@ -164,7 +164,7 @@ def _times(row: Row) -> tuple[Cell, ...]:
 
 
 def _how(row: Row) -> str:
-    """The change in words; nothing of rows that are put together, of waiting, and where nothing changed."""
+    """Describe a change in words; empty for merged rows, waiting rows and unchanged rows."""
     if row.waiting:
         return ""
     if row.presence != "both":
@@ -181,7 +181,7 @@ def _how(row: Row) -> str:
 
 
 def _moved(origin: Attribution) -> dict[tuple[str, str], str]:
-    """For the row of each kind of collective that takes most time, what its transfer and its waits changed by."""
+    """Map the longest row of each kind of collective to the change of its transfer and wait."""
     moved: dict[tuple[str, str], str] = {}
     for collective in origin.transfers:
         if not (collective.base[0] or collective.opt[0]):
@@ -197,14 +197,14 @@ def _moved(origin: Attribution) -> dict[tuple[str, str], str]:
 
 
 def _is_of(row: Row, collective: Transfer) -> bool:
-    """Whether a row is communication of this kind in its stage."""
+    """Check whether a row is this kind of collective in its stage."""
     if row.stage != collective.stage or "communication" not in row.what:
         return False
     return collective.op.replace("_", "") in row.what.lower().replace("_", "")
 
 
 def _presence(row: Row | KernelChange) -> str:
-    """On which side alone something is; nothing of what both have."""
+    """Format the only side that has an item; empty if both have it."""
     return "" if row.presence == "both" else row.presence
 
 
@@ -263,7 +263,7 @@ def _transfers(rows: Sequence[Transfer]) -> Sheet:
 
 
 def _kernels(origin: Attribution) -> Iterator[Section]:
-    """The kernels that changed; nothing where none could be tested and none is on one side alone."""
+    """Build the section of changed kernels; empty if none could be tested and none is on one side only."""
     kernels = origin.kernels
     if not (kernels.changed or kernels.tested):
         return
@@ -282,7 +282,7 @@ def _kernels(origin: Attribution) -> Iterator[Section]:
 
 
 def _changed_kernels(kernels: KernelChanges, word: str) -> Sheet:
-    """One row a kernel, or host op, that changed."""
+    """Make one row per kernel, or host op, that changed."""
     headings = (
         Heading("name", "op" if kernels.on_host else "kernel"),
         *as_headings("""

@@ -1,4 +1,4 @@
-"""What became of memory, as a sentence, tables and a picture."""
+"""Memory comparison as a sentence, tables and a chart."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tracekit.model.report import Cell, Chart, Heading, Metric, Section, Sheet
 from tracekit.model.units import show, signed
 
 SHOWN, BARS, SHOWN_ELSEWHERE, SHOWN_PAIRS = 20, 10, 5, 50
-"""Most places of one snapshot in a table and in a picture, of each of other memories, and most pairs of snapshots."""
+"""Limits: sites per table, sites per chart, sites per other memory, pairs of snapshots."""
 
 _WORDS = {"same": "same", "no change": "no change", "not comparable": "not comparable"}
-"""Words that stand before the numbers; of more and less these say enough."""
+"""Verdicts that precede the numbers; numbers alone show more and less."""
 
 _CHANGED = (
     Heading("base", "before", "bytes"),
@@ -40,11 +40,11 @@ _PAIR_LEVELS = {
     "end_reserved": "reserved at the end",
     "stranded": "stranded",
 }
-"""The levels of every process and step, and how their columns are called."""
+"""Levels in the table of processes and steps, and their column titles."""
 
 
 def sentence(memory: MemoryChange, word: str | None = None) -> str:
-    """What became of memory: `memory: peak 1.03 GiB → 812 MiB (−21 %)`."""
+    """Describe the change in memory: `memory: peak 1.03 GiB → 812 MiB (−21 %)`."""
     level = memory.headline
     name = level.title
     if level.name == "peak_requested":
@@ -55,7 +55,7 @@ def sentence(memory: MemoryChange, word: str | None = None) -> str:
 
 
 def basis(memory: MemoryChange, headline: Change) -> tuple[str, ...]:
-    """What the sentence rests on; before it, where the answer is of time, the sentence itself."""
+    """Describe the basis of the sentence; if the headline is a time, begin with the sentence itself."""
     lines = [sentence(memory)]
     if headline.unit == "bytes":
         lines = ["exact: one snapshot a side suffices"]
@@ -65,7 +65,7 @@ def basis(memory: MemoryChange, headline: Change) -> tuple[str, ...]:
 
 
 def figures(memory: MemoryChange) -> Iterator[Metric]:
-    """The numbers beside an answer that is of memory."""
+    """List the numbers next to a headline on memory."""
     yield Metric("difference", memory.headline.difference, "bytes", "lower", label="change")
     if not memory.pairs:
         return
@@ -77,12 +77,12 @@ def figures(memory: MemoryChange) -> Iterator[Metric]:
 
 
 def overview(memory: MemoryChange) -> Sheet:
-    """The levels of the worst memory, which stand on the first screen."""
+    """Make the first table: the levels of the worst memory."""
     return _levels("overview", memory)
 
 
 def section(comparison: Comparison) -> Iterator[Section]:
-    """The section on memory; none where not both sides have snapshots."""
+    """Build the section on memory; empty unless both sides have snapshots."""
     memory = comparison.memory
     if memory is None:
         return
@@ -94,7 +94,7 @@ def section(comparison: Comparison) -> Iterator[Section]:
         _elsewhere(memory),
     ]
     notes = memory.notes
-    if comparison.headline.unit == "bytes":  # the first screen has them
+    if comparison.headline.unit == "bytes":  # the first screen shows them
         notes = ()
     yield Section(
         "memory",
@@ -106,7 +106,7 @@ def section(comparison: Comparison) -> Iterator[Section]:
 
 
 def _levels(name: str, memory: MemoryChange) -> Sheet:
-    """Every level of the first pair."""
+    """Make the table of every level of the first pair."""
     worst = Pair("", None, None, "", "", (memory.headline,))
     if memory.pairs:
         worst = memory.pairs[0]
@@ -129,14 +129,14 @@ def _levels(name: str, memory: MemoryChange) -> Sheet:
 
 
 def _source(source: str, step: int | None) -> str:
-    """The file and step of a snapshot, as far as they are known."""
+    """Name the file and step of a snapshot as far as they are known."""
     if step is None:
         return source or "a saved report"
     return f"{source} (step {step})" if source else f"step {step}"
 
 
 def _pairs(memory: MemoryChange) -> Sheet | None:
-    """One row a memory and step, the highest peak after first; None of a single one."""
+    """Make one row per memory and step, the highest peak after first; None for a single one."""
     if len(memory.pairs) < 2:
         return None
     headings = [Heading("who", "process"), Heading("step", "step", "id")]
@@ -147,7 +147,7 @@ def _pairs(memory: MemoryChange) -> Sheet | None:
     rows = [_pair_cells(pair) for pair in memory.pairs[:SHOWN_PAIRS]]
     columns = {}
     for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
-        if set(cells) != {None}:  # a column without any number is left out
+        if set(cells) != {None}:  # leave out columns without numbers
             columns[heading] = cells
     return Sheet(
         "memory-pairs",
@@ -159,7 +159,7 @@ def _pairs(memory: MemoryChange) -> Sheet | None:
 
 
 def _pair_cells(pair: Pair) -> tuple[Cell, ...]:
-    """One memory and step."""
+    """Format one memory and step."""
     cells: list[Cell] = [pair.who, pair.opt_step]
     for name in _PAIR_LEVELS:
         level = pair.level(name)
@@ -168,7 +168,10 @@ def _pair_cells(pair: Pair) -> tuple[Cell, ...]:
 
 
 def _sites(sites: Sites) -> Sheet:
-    """The places in the program that changed most, and what has none; the rows add up to the change of the level."""
+    """Make the table of the sites that changed most and of unnamed ones.
+
+    The rows add up to the change of the level.
+    """
     headings = (
         *as_headings("""
             site | place in the program | text | File and function; lines and folders do not tell places apart.
@@ -189,7 +192,7 @@ def _sites(sites: Sites) -> Sheet:
 
 
 def _site_cells(site: SiteChange) -> tuple[Cell, ...]:
-    """One place; what is not known of a side is left open and not 0."""
+    """Format one site; values that a side does not record are left empty, not 0."""
     base: tuple[Cell, Cell] = (site.base_bytes, site.base_blocks)
     opt: tuple[Cell, Cell] = (site.opt_bytes, site.opt_blocks)
     bound = None
@@ -204,7 +207,7 @@ def _site_cells(site: SiteChange) -> tuple[Cell, ...]:
 
 
 def _categories(sites: Sites) -> Sheet | None:
-    """What the memory is for, which adds up as well; None where nothing tells it."""
+    """Make the table of memory by category, which also adds up; None if no category is known."""
     if not sites.categories:
         return None
     rows = [
@@ -221,7 +224,7 @@ def _categories(sites: Sites) -> Sheet | None:
 
 
 def _elsewhere(memory: MemoryChange) -> Sheet | None:
-    """The places that changed most in other processes and on other devices."""
+    """Make the table of the sites that changed most in other processes and on other devices."""
     headings = (
         Heading("who", "process"),
         Heading("site", "place in the program"),
@@ -241,7 +244,7 @@ def _elsewhere(memory: MemoryChange) -> Sheet | None:
 
 
 def _steps(memory: MemoryChange) -> Iterator[str]:
-    """Which steps are compared."""
+    """List the steps that are compared."""
     steps = set()
     for pair in memory.pairs:
         if pair.opt_step is not None and pair.base_step == pair.opt_step:
@@ -254,7 +257,7 @@ def _steps(memory: MemoryChange) -> Iterator[str]:
 
 
 def _caveats(memory: MemoryChange) -> Iterator[str]:
-    """What limits the comparison."""
+    """List the limits of the comparison."""
     before, after = memory.failed
     if before and before == after:
         yield f"memory ran out {before:,} {plural(before, 'time')} on both sides"
@@ -264,7 +267,7 @@ def _caveats(memory: MemoryChange) -> Iterator[str]:
 
 
 def _charts(comparison: Comparison, memory: MemoryChange) -> Iterator[Chart]:
-    """From the peak before to the peak after, place by place."""
+    """Build the waterfall from the peak before to the peak after by site."""
     if not memory.sites:
         return
     sites = memory.sites[0]
@@ -279,6 +282,6 @@ def _charts(comparison: Comparison, memory: MemoryChange) -> Iterator[Chart]:
 
 
 def _numbers(level: Level) -> str:
-    """A level before and after, with the change as a share in brackets where there is one."""
+    """Format a level before and after, with the change as a share."""
     numbers = f"{show(level.base, 'bytes')} → {show(level.opt, 'bytes')}"
     return f"{numbers} ({signed(level.share, 'ratio', 2)})" if level.share else numbers

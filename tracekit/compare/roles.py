@@ -1,4 +1,4 @@
-"""One spelling of a role on both sides: a manifest may say `actor_rollout` where a file name says `actor-rollout`."""
+"""Unified spelling of roles: a manifest may say `actor_rollout` where a file name says `actor-rollout`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracekit.model.trace import Measurements
 
 
 def spelled_alike(before: Side, after: Side) -> tuple[Side, Side]:
-    """Both sides with every role spelled in one way: as the side before has it, else as it was met first."""
+    """Spell every role in one way on both sides: as the side before does, else as first seen."""
     first_spelling: dict[str, str] = {}
     names: dict[str, str] = {}
     for role in (*_roles(before), *_roles(after)):
@@ -25,7 +25,7 @@ def spelled_alike(before: Side, after: Side) -> tuple[Side, Side]:
 
 
 def _roles(side: Side) -> list[str]:
-    """The roles of a side, as it spells them, in order."""
+    """List the roles of a side as it spells them, in order."""
     roles = set(map(itemgetter(1), side.samples))
     for measured in side.measured:
         roles.update(map(attrgetter("role"), measured.sources))
@@ -36,7 +36,7 @@ def _roles(side: Side) -> list[str]:
 
 
 def _respelled(side: Side, names: Mapping[str, str]) -> Side:
-    """A side with other names for some roles; what it holds of one role in two spellings stays as it is."""
+    """Rename roles of a side; a role that the side spells in two ways stays as it is."""
     roles = set(_roles(side))
     spelled_twice = {names[role] for role in roles & names.keys()} & roles
     names = {old: new for old, new in names.items() if new not in spelled_twice}
@@ -53,12 +53,12 @@ def _respelled(side: Side, names: Mapping[str, str]) -> Side:
 
 
 def _name_of(role: str | None, names: Mapping[str, str]) -> str | None:
-    """The other name of a role, or its own."""
+    """Get the new name of a role, or its own."""
     return role if role is None else names.get(role, role)
 
 
 def _of_measured(measured: Measurements, names: Mapping[str, str]) -> Measurements:
-    """Measurements with other names for some roles."""
+    """Rename roles in measurements."""
     tables = dict(measured.arrays)
     for name, table in measured.arrays.items():
         if "role" in table.arrays:

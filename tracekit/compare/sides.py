@@ -1,4 +1,4 @@
-"""One side of a comparison: what was recorded of its runs, from measurements or from a saved report."""
+"""One side of a comparison: recorded values of its runs, from measurements or from a saved report."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _HINT = "write it again: tracekit analyze … -o report.json"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The samples of every metric (without the steps that were dropped), and what must agree with the other side.
+    """Samples of every metric without excluded steps, and the facts that must agree with the other side.
 
-    `measured` lacks saved reports: what it says of steps can be compared, but not what made them.
-    `every_step` holds the step times with those that were dropped.
+    - `measured` lacks saved reports, which have step values but not what made them.
+    - `every_step` has the step times including excluded steps.
     """
 
     name: str
@@ -48,17 +48,17 @@ class Side:
     every_step: Samples | None = None
     notes: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
-    """What tracekit failed at: what rests on it is in neither `samples` nor `measured`."""
+    """Errors of tracekit; values that depend on them are in neither `samples` nor `measured`."""
     contents: Mapping[str, frozenset[str]] = field(default_factory=dict)
     log_contents: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The digests of what the files of each run, and each log, hold, by run. What is not known is not there."""
+    """Digests of the files of each run and of each log, by run; unknown ones are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One thing a side was given: a report, what it was judged from where that is known, and its label.
+    """One input of a side: a report, its measurements if known, and its label.
 
-    `values` are all that was recorded, of which a report holds a limited number.
+    `values` are all recorded values; a report keeps only a limited number.
     """
 
     label: str
@@ -68,11 +68,11 @@ class Input:
 
 
 def side(name: str, inputs: Sequence[Input], drop_first: int | None = None) -> Side:
-    """The side that these inputs make together; raises `TracekitError` where one holds no values.
+    """Build a side from its inputs; raises `TracekitError` if one has no values.
 
-    Runs of different inputs are different runs, called by their label where they share a name; but those whose
-    files hold the same bytes are one, however often it is given. `drop_first` steps of every run are left out, or
-    with None those that are known to be warm-up.
+    Runs of different inputs are different runs, named by their label if names collide. Runs whose files have
+    equal bytes are one run, however often they are given. `drop_first` steps of every run are excluded; None
+    excludes known warm-up steps.
     """
     values, renamed = _one_table(inputs)
     contents = _contents(inputs, renamed)
@@ -98,17 +98,17 @@ def side(name: str, inputs: Sequence[Input], drop_first: int | None = None) -> S
 
 
 def mean_of_runs(metric: Samples) -> float:
-    """The mean over runs of their means."""
+    """Average the means of all runs."""
     return sum(sum(run) / len(run) for run in metric.values) / len(metric.values)
 
 
 def all_positive(metric: Samples) -> bool:
-    """Whether every value of every run is above 0, so that there is a ratio."""
+    """Check whether every value of every run is above 0, so that a ratio exists."""
     return all(value > 0 for value in chain.from_iterable(metric.values))
 
 
 def without(metrics: Mapping[Key, Samples], left_out: LeftOut) -> dict[Key, Samples]:
-    """The samples without the steps that do not count; a metric of which nothing is left goes."""
+    """Exclude steps from the samples; metrics without any samples left are dropped."""
     counted = {}
     for key, metric in metrics.items():
         remaining = left_out.kept(metric)
@@ -118,14 +118,14 @@ def without(metrics: Mapping[Key, Samples], left_out: LeftOut) -> dict[Key, Samp
 
 
 def _sound_measurements(inputs: Iterable[Input]) -> Iterator[Measurements]:
-    """The measurements that no error of tracekit spoiled."""
+    """List the measurements without an error of tracekit."""
     for part in inputs:
         if part.measured is not None and not _errors(part):
             yield part.measured
 
 
 def _input_notes(name: str, inputs: Iterable[Input]) -> Iterator[str]:
-    """What is to be said of each input."""
+    """List the notes on each input."""
     for part in inputs:
         yield from _lost(name, part)
         yield from _cut(name, part)
@@ -133,7 +133,7 @@ def _input_notes(name: str, inputs: Iterable[Input]) -> Iterator[str]:
 
 
 def _begun(name: str, part: Input) -> Iterator[str]:
-    """How long the start-up is that a side is compared without."""
+    """Describe the duration of the start-up that is excluded from a side."""
     if part.measured is None or not part.measured.has("steps"):
         return
     for prefix in prefixes(part.measured):
@@ -142,13 +142,13 @@ def _begun(name: str, part: Input) -> Iterator[str]:
 
 
 def _errors(part: Input) -> tuple[str, ...]:
-    """The errors of tracekit that its report names."""
+    """List the errors of tracekit that a report names."""
     remarks = filter(faults.is_of, part.report.remarks)
     return tuple(dict.fromkeys(map(attrgetter("message"), remarks)))
 
 
 def copies_of(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
-    """Each run whose files hold the same bytes as those of one before it, with that one."""
+    """Map each run whose files equal those of an earlier run to that run."""
     first: dict[frozenset[str], str] = {}
     copies = {}
     for run, digests in contents.items():
@@ -159,7 +159,7 @@ def copies_of(contents: Mapping[str, frozenset[str]]) -> dict[str, str]:
 
 
 def copies_told(name: str, copies: Mapping[str, str]) -> Iterator[str]:
-    """What is to be said of runs that were given more than once."""
+    """Describe the runs that were given more than once."""
     runs_of: dict[str, list[str]] = {}
     for run, original in copies.items():
         runs_of.setdefault(original, []).append(run)
@@ -171,7 +171,7 @@ def copies_told(name: str, copies: Mapping[str, str]) -> Iterator[str]:
 def _contents(
     inputs: Sequence[Input], renamed: Sequence[Mapping[str, str]]
 ) -> dict[str, frozenset[str]]:
-    """The digests of every run by the name that it has on this side, in order of names."""
+    """Collect the digests of every run by its name on this side, in order of names."""
     digests: dict[str, set[str]] = {}
     for part, names in zip(inputs, renamed, strict=True):
         for run, digest in part.report.contents:
@@ -181,13 +181,13 @@ def _contents(
 
 
 def _timed(metrics: Mapping[Key, Samples]) -> str:
-    """What holds the work: the step, or the recording where nothing marks one."""
+    """Choose the metric that contains the work: the step, or the recording if nothing marks steps."""
     unmarked = (WINDOW, None, None) in metrics and (STEP_TIME, None, None) not in metrics
     return WINDOW if unmarked else STEP_TIME
 
 
 def _lost(name: str, part: Input) -> Iterator[str]:
-    """What is to be said of sources that could not be read, or not whole."""
+    """Describe sources that could not be read, or only in part."""
     remarks = part.report.remarks
     unread = sum(remark.code == "unreadable" for remark in remarks)
     damaged = len({remark.source for remark in remarks if remark.severity == "data_loss"})
@@ -201,20 +201,20 @@ def _lost(name: str, part: Input) -> Iterator[str]:
 
 
 def _cut(name: str, part: Input) -> Iterator[str]:
-    """What is missing of a report that was too large to hold all values."""
+    """Describe the values missing from a report that was too large to hold all of them."""
     saved = part.report.values
     if part.values is None and saved is not None and saved.omitted:
         yield f"{name}: a saved report of so many ranks holds values of the whole job only, not of single ranks"
 
 
 def world_size(fingerprint: Mapping[str, str]) -> int | None:
-    """The number of ranks that all processes of a side recorded, None where they differ or did not."""
+    """Get the world size that all processes of a side recorded; None if they differ or none did."""
     text = fingerprint.get("world_size", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _values(part: Input) -> pd.DataFrame:
-    """The values of one input as a frame with the columns `COLUMNS`."""
+    """Read the values of one input as a frame with the columns `COLUMNS`."""
     if part.values is not None:
         return _checked(part.label, part.values.astype(object).reindex(columns=[*COLUMNS]))
     sheet = part.report.values
@@ -231,7 +231,7 @@ def _values(part: Input) -> pd.DataFrame:
 
 
 def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with texts as texts and numbers as numbers, whatever a saved report holds there."""
+    """Coerce texts and numbers of a frame, whatever a saved report has there."""
     for name in ("run", "role", "part", "stage", "name"):
         column = list(map(text_or_none, frame[name]))
         frame[name] = pd.Series(column, index=frame.index, dtype=object)
@@ -240,19 +240,22 @@ def _checked(label: str, frame: pd.DataFrame) -> pd.DataFrame:
     values = frame["value"].dropna()
     if not all(isinstance(cell, int | float | np.number) for cell in values):
         raise TracekitError(f"{label}: holds a value that is no number", _HINT)
-    # What no clock could have measured is not known.
+    # Discard values outside the range that a clock can measure.
     measured = [cell if cell == 0 or RANGE[0] < abs(cell) < RANGE[1] else None for cell in values]
     frame["value"] = pd.Series(measured, index=values.index, dtype="Float64").reindex(frame.index)
     return frame.astype({"step": "Int64"})
 
 
 def _is_step(cell: object) -> bool:
-    """Whether a cell is a whole number that a column of steps can hold."""
+    """Check whether a cell is an integer that fits a column of steps."""
     return isinstance(cell, int | np.integer) and abs(int(cell)) < 2**63
 
 
 def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, str]]]:
-    """(all rows, every run of every input having a name of its own, in whichever order they were given; these names)."""
+    """Combine the rows of all inputs, with a unique name for every run; returns the rows and the names.
+
+    Names do not depend on the order of the inputs.
+    """
     labels = [part.label for part in inputs]
     frames = list(map(_values, inputs))
     runs_of = [list(map(str, frame["run"].unique())) for frame in frames]
@@ -274,7 +277,7 @@ def _one_table(inputs: Sequence[Input]) -> tuple[pd.DataFrame, list[dict[str, st
 
 
 def _by_label(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int]:
-    """The inputs in the order of their labels, those that share one in that of what they hold."""
+    """Order inputs by label; inputs with the same label by content."""
     contents = [""] * len(frames)
     if len(set(labels)) < len(labels):
         contents = [str(frame.to_numpy(object).tolist()) for frame in frames]
@@ -282,7 +285,7 @@ def _by_label(labels: Sequence[str], frames: Sequence[pd.DataFrame]) -> list[int
 
 
 def _free(wanted: str, taken: set[str]) -> str:
-    """The name, with a number where another run has it."""
+    """Append a number to a name if another run has it."""
     name, number = wanted, 1
     while name in taken:
         number += 1
@@ -291,7 +294,7 @@ def _free(wanted: str, taken: set[str]) -> str:
 
 
 def _agreed(fingerprints: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Each fact as all inputs have it; where they disagree, all that they have."""
+    """Combine fingerprints; if inputs disagree on a fact, list all of its values."""
     values: dict[str, set[str]] = {}
     for fingerprint in fingerprints:
         for name, value in fingerprint.items():

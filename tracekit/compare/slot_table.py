@@ -1,6 +1,6 @@
-"""Where the time of every step of both sides went: exclusive time by key and step, and what is left to the wall.
+"""Exclusive time by key and step on both sides, with the remainder up to the wall time.
 
-A step is reduced over ranks first: the mean over the lanes (devices, or processes without one) of a role.
+Steps are first averaged over the lanes of a role: devices, or processes without one.
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 KEYS = ["stage", "class", "cause", "op", "kernel"]
-"""By what rows are told apart, on both sides alike."""
+"""Columns that identify a row on both sides."""
 
 STEP_END, REST, UNRECORDED, TWICE = "step_end", "rest", "unrecorded", "twice"
-"""Classes of what no lane accounts for: the longest rank beyond the mean one; other time that none recorded;
-steps of which nothing was recorded; time that several files hold (below zero)."""
+"""Classes of time that no lane accounts for.
+
+In order: the longest rank minus the mean; other time that was not recorded; steps without any recording;
+time that several files recorded (negative).
+"""
 
 RESIDUALS = (STEP_END, REST, UNRECORDED, TWICE)
 
 _LANE = [*IN_RUN, "device"]
 _FITS = 1e-3
-"""Roles take turns where what they share is at most this part of the shorter."""
+"""Largest overlap of roles that still count as taking turns, as a share of the shorter one."""
 
 
 StepKey = tuple[object, object, object]
-"""Run, step number, and the part of the run where there is no number."""
+"""Run, step number, and the part of the run if there is no number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One side: ns and counts of every key in every step (keys × steps), the run of each step, its wall in ns."""
+    """One side: time (ns) and count per key and step (keys × steps), with the run and wall time of each step."""
 
     ns: Floats
     count: Floats
@@ -55,13 +58,13 @@ class Half:
 
     @property
     def weights(self) -> Floats:
-        """What each step weighs: runs weigh alike, and within one its steps."""
+        """Weight of each step: runs have equal weight, and within a run its steps do."""
         return np.asarray(1.0 / (np.bincount(self.run)[self.run] * (int(self.run.max()) + 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class SlotTable:
-    """The keys of both sides in order (columns `KEYS`), both halves, and what to say of how they were made.
+    """Sorted keys of both sides (columns `KEYS`), both halves, and notes on how they were built.
 
     `stages` are the stages of each role that makes up the step.
     """
@@ -75,7 +78,7 @@ class SlotTable:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one side that count: number of run and wall of each, and where they were measured."""
+    """Steps of one side that count: run number, wall time and id of each."""
 
     side: Side
     run: Ints
@@ -84,9 +87,9 @@ class Steps:
 
 
 def slot_table(base: Side, opt: Side) -> SlotTable | str:
-    """The slots of both sides, or in words why there are none.
+    """Build the slots of both sides, or the reason why there are none.
 
-    Rows of a step add up to its wall, with a row of `RESIDUALS` where lanes do not account for all of it.
+    Rows of a step add up to its wall time; a row of `RESIDUALS` covers time that lanes do not account for.
     """
     sides: list[tuple[Steps, pd.DataFrame]] = []
     for side in (base, opt):
@@ -115,7 +118,7 @@ def slot_table(base: Side, opt: Side) -> SlotTable | str:
 
 
 def _half(steps: Steps, rows: pd.DataFrame, key_number: Ints, keys: int) -> Half:
-    """One side's rows as matrices, keys × steps."""
+    """Convert the rows of one side to matrices, keys × steps."""
     cell = key_number * len(steps.wall) + rows["unit"].to_numpy(np.int64)
     ns = _summed(rows["ns"], cell, keys, len(steps.wall))
     count = _summed(rows["count"], cell, keys, len(steps.wall))
@@ -123,13 +126,13 @@ def _half(steps: Steps, rows: pd.DataFrame, key_number: Ints, keys: int) -> Half
 
 
 def _summed(values: pd.Series[Any], cell: Ints, keys: int, steps: int) -> Floats:
-    """The sum of the values in every cell of a matrix, keys × steps."""
+    """Sum the values of every cell of a matrix, keys × steps."""
     sums = np.bincount(cell, values.to_numpy(np.float64), minlength=keys * steps)
     return np.asarray(sums, np.float64).reshape(keys, steps)
 
 
 def _stage_times(rows: pd.DataFrame, halves: Sequence[Half]) -> tuple[StageTime, ...]:
-    """The exclusive time of every role and stage on its longest lane, in the mean step of both sides."""
+    """Measure the exclusive time of every role and stage on its longest lane, in the mean step of both sides."""
     named = rows[rows["stage"].notna()].astype({"role_text": str, "stage": str})
     by = ["half", "unit", "role_text", "stage"]
     lanes = named.groupby([*by, "lane"])["exclusive_ns"].sum().groupby(by).max().reset_index()
@@ -143,7 +146,7 @@ def _stage_times(rows: pd.DataFrame, halves: Sequence[Half]) -> tuple[StageTime,
 
 
 def counted_steps(side: Side) -> Steps | str:
-    """The steps of a side that count, all of them measured; else why that is not so."""
+    """Find the steps of a side that count, all of them measured; else the reason why there are none."""
     if without_steps(side):
         return "nothing marks a step: where the time of a unit of work went is not told"
     if (STEP_TIME, None, None) not in side.samples:
@@ -167,7 +170,7 @@ def counted_steps(side: Side) -> Steps | str:
 
 
 def _measured_walls(measured: Iterable[Measurements]) -> dict[StepKey, set[float]]:
-    """The wall of every step that was measured; several where inputs hold steps of one name."""
+    """Collect the wall times of every measured step; several if inputs share a step name."""
     walls: dict[StepKey, set[float]] = {}
     for measurements in measured:
         rows = job(measurements).walls[[*UNIT, "wall_ns"]]
@@ -177,14 +180,14 @@ def _measured_walls(measured: Iterable[Measurements]) -> dict[StepKey, set[float
 
 
 def step_id(run: object, step: Any, part: Any) -> StepKey:
-    """What one step is known by: its number, the part only where it has none."""
+    """Identify a step by its number, or by its part if it has no number."""
     if not pd.isna(step):
         return (run, int(step), None)
     return (run, None, None if pd.isna(part) else part)
 
 
 def in_units(rows: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """The rows (of `units`) of steps that count, with `unit`: the number of their step."""
+    """Select the rows (of `units`) of steps that count, with `unit`, the number of their step."""
     place = {key: number for number, key in enumerate(steps.ids)}
     distinct = rows[[*UNIT]].drop_duplicates()
     numbers = [place.get(step_id(*key), -1) for key in distinct.itertuples(index=False, name=None)]
@@ -196,7 +199,7 @@ def in_units(rows: pd.DataFrame, steps: Steps) -> pd.DataFrame:
 
 
 def _rows(steps: Steps) -> pd.DataFrame:
-    """Slots of the steps that count: unit, role_text, `KEYS`, ns and count, means over the lanes of each role."""
+    """Average the slots of counted steps over the lanes of each role: unit, role_text, `KEYS`, ns and count."""
     frames = [_measured_rows(measured, steps) for measured in steps.side.measured]
     rows = pd.concat(frames, ignore_index=True)
     if not len(rows):
@@ -211,7 +214,7 @@ def _rows(steps: Steps) -> pd.DataFrame:
 
 
 def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
-    """The slots of one input in the steps that count, of those marked the way that their wall is of."""
+    """Select the slots of one input in counted steps whose marks have the same origin as the step's wall time."""
     slots = units(whole(measured, "slots"))
     slots = slots.assign(canonical=canonical_stages(slots, in_file=True))
     rows = in_units(slots, steps)
@@ -234,7 +237,7 @@ def _measured_rows(measured: Measurements, steps: Steps) -> pd.DataFrame:
 
 
 def _residual(steps: Steps, rows: pd.DataFrame) -> pd.DataFrame:
-    """What rows leave of the wall of every step, a row each where that is not nothing."""
+    """Measure the wall time of every step that rows leave over; one row per step where it is not zero."""
     unit = rows["unit"].to_numpy(np.int64)
     residual = steps.wall - np.bincount(unit, rows["ns"].to_numpy(np.float64), len(steps.wall))
     profiled = np.zeros(len(steps.wall), bool)
@@ -249,9 +252,10 @@ def _residual(steps: Steps, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _roles(sides: Sequence[tuple[Steps, pd.DataFrame]]) -> tuple[list[str], list[str]]:
-    """(the roles that make up the step, what to say of the others): those that take turns, the longest first.
+    """Choose the roles that make up the step: those that take turns, the longest first.
 
-    Roles at work at the same time cannot all add up to the step: of these the longest with a device counts.
+    Roles that run concurrently cannot all add up to the step; the longest role with a device represents them.
+    The second result is a note on the roles left out.
     """
     totals: dict[str, float] = {}
     has_device: dict[str, bool] = {}
@@ -277,12 +281,12 @@ def _roles(sides: Sequence[tuple[Steps, pd.DataFrame]]) -> tuple[list[str], list
 
 
 def _listed(roles: Sequence[str]) -> str:
-    """The roles by name."""
+    """Join the names of roles."""
     return ", ".join(role or "(no role)" for role in roles)
 
 
 def _take_turns(steps: Steps, rows: pd.DataFrame, roles: list[str], role: str) -> bool:
-    """Whether a role and `roles` fit into each step together, and overlap in none as far as clocks tell."""
+    """Check whether a role and `roles` fit into each step without overlap, as far as clocks tell."""
     of_role, of_roles = rows[rows["role_text"] == role], rows[rows["role_text"].isin(roles)]
     both = pd.concat([of_role, of_roles])
     total = np.bincount(both["unit"], both["ns"].to_numpy(np.float64), len(steps.wall))
@@ -299,7 +303,7 @@ def _take_turns(steps: Steps, rows: pd.DataFrame, roles: list[str], role: str) -
 
 
 def _windows(rows: pd.DataFrame) -> Intervals:
-    """When the steps of these rows were, over all lanes."""
+    """Merge the windows of the steps of these rows over all lanes."""
     spans = rows[["ts_ns", "dur_ns"]].drop_duplicates()
     start = spans["ts_ns"].to_numpy(np.int64)
     return union(start, start + spans["dur_ns"].to_numpy(np.int64))

@@ -1,4 +1,4 @@
-"""Can a gate fail at all? One side held against itself, made worse on purpose."""
+"""Self-test of a gate: one side compared with a copy that is slowed on purpose."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tracekit.model.records import dataclass
 from tracekit.model.report import Gate
 
 SLOWED = 0.2
-"""The step times of the second side are longer by this share."""
+"""Share by which the step times of the second side are longer."""
 
 ABSURD = 1_000.0
-"""A rule that does not even fail where its metric is so many times worse can never fail."""
+"""Factor for a hopeless regression: a rule that passes even this can never fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """One rule: what it says of steps longer by 20 %, and whether it can fail, or why it cannot.
+    """One rule: its outcome for steps slowed by 20 %, and whether it can fail, with the reason if it cannot.
 
-    `already` says that it fails as well where nothing is slowed: then it shows nothing of the slowing.
+    `already`: it fails without slowing too, so its failure does not show that it detects the slowdown.
     """
 
     slowed: tuple[Gate, ...]
@@ -35,21 +35,21 @@ class Tested:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """What a gate says of slowed step times, rule by rule; `fails` is what it should."""
+    """Outcome of a gate for slowed step times, rule by rule; `fails` should be true."""
 
     fails: bool
     rules: tuple[Tested, ...]
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """All that the rules say of slowed step times."""
+        """All outcomes for slowed step times."""
         return tuple(gate for rule in self.rules for gate in rule.slowed)
 
 
 def self_test(rules: Rules, base: Side, choices: Choices) -> SelfTest:
-    """What the gate says where every step takes 20 % longer; exceptions are left aside.
+    """Apply a gate to steps slowed by 20 %, without its exceptions.
 
-    A rule can fail if it does where its own metric alone is a thousand times worse.
+    A rule can fail if it fails when its own metric alone is a thousand times worse.
     """
     plain = replace(rules, accepts=())
     slowed = worse(base, dict.fromkeys(_answered(base), 1 + SLOWED))
@@ -65,12 +65,12 @@ def self_test(rules: Rules, base: Side, choices: Choices) -> SelfTest:
 
 
 def worse(side: Side, factors: Mapping[str, float]) -> Side:
-    """The side with the named metrics multiplied, in all steps of all runs."""
+    """Multiply the named metrics in all steps of all runs."""
     return _changed(side, factors, lambda name, value: value * factors[name])
 
 
 def _changed(side: Side, names: Collection[str], change: Callable[[str, float], float]) -> Side:
-    """The side with the values of the named metrics changed, in all steps of all runs."""
+    """Apply `change` to the named metrics in all steps of all runs."""
     samples = dict(side.samples)
     for key, metric in side.samples.items():
         if key[0] in names:
@@ -80,7 +80,7 @@ def _changed(side: Side, names: Collection[str], change: Callable[[str, float], 
 
 
 def _tested(rule: Rule, base: Side, slowed: Side, choices: Choices) -> Tested:
-    """One rule alone, on the slowed side and on one that is absurdly worse."""
+    """Test one rule alone on the slowed side, and on one that is absurdly worse."""
     single = Rules((rule,))
     absurd = gates(single, base, _absurd(rule, base), choices)
     fails = _fails(absurd)
@@ -102,12 +102,12 @@ def _fails(outcomes: Iterable[Gate]) -> bool:
 
 
 def _why_not(gate: Gate) -> str:
-    """Why a gate does not fail."""
+    """Explain why a gate does not fail."""
     return ", ".join(gate.caveats) if gate.outcome == "inconclusive" else gate.claim
 
 
 def _absurd(rule: Rule, base: Side) -> Side:
-    """The base, a thousand times worse in what the rule is about."""
+    """Make the metric of a rule a thousand times worse."""
     if rule.name == IDLE_SHARE:
         return worse(base, {"gpu_idle": ABSURD, "gpu_busy": 1 / ABSURD})
     names = _answered(base) if rule.name == STEP_TIME else {rule.name}
@@ -116,12 +116,12 @@ def _absurd(rule: Rule, base: Side) -> Side:
 
 
 def _answered(side: Side) -> set[str]:
-    """The metrics that a comparison may answer of: the step, or what stands for it without step marks."""
+    """List the possible headline metrics: the step, or the unit compared without step marks."""
     return {STEP_TIME, UNPROFILED, step_key(side, side)[0]}
 
 
 def _lifted(side: Side, names: Collection[str], rule: Rule) -> Side:
-    """The side with zeros of the named metrics made positive: nothing times a thousand is nothing."""
+    """Raise zeros of the named metrics above zero, because scaling cannot make zero worse."""
     if not rule.rise or not KINDS[rule.name].exact:
         return side
     lift = 1.0 if rule.unit == "ratio" else 2 * rule.limit + 1.0

@@ -1,4 +1,4 @@
-"""How sure is the difference of two means, key by key? Welch's t on runs, or on steps of one run a side; t on pairs."""
+"""Confidence intervals of differences of means by key: Welch's t on runs or steps, paired t on pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Variance and degrees of freedom of each difference, and the samples that they rest on (keys × samples)."""
+    """Variance and degrees of freedom of each difference, and its samples (keys × samples)."""
 
     variance: Floats
     df: Floats
@@ -24,7 +24,7 @@ class _Spread:
 
 
 def run_means(values: Floats, run: Ints) -> Floats:
-    """The mean of the steps of each run: keys × steps to keys × runs."""
+    """Average the steps of each run: keys × steps to keys × runs."""
     runs = int(run.max()) + 1
     share = np.zeros((values.shape[1], runs))
     share[np.arange(len(run)), run] = 1.0 / np.bincount(run, minlength=runs)[run]
@@ -37,11 +37,11 @@ def intervals(
     level: float,
     paired: Pairing | None = None,
 ) -> tuple[Floats, Floats]:
-    """Lower and upper ends of second less first for each key; NaN where nothing varied or one step is alone.
+    """Compute the bounds of second minus first for each key; NaN if nothing varies or a side has one step.
 
-    `base` and `opt` are values (keys × steps) and the run of each step. With several runs on a side these are
-    the sample, with one spread for both sides below four; else the steps, fewer by their lag-1 correlation.
-    Of `paired` steps or runs, which stand in the same order on both sides, it is t on the differences of pairs.
+    `base` and `opt` are (values, keys × steps; run of each step). With several runs on a side the samples are
+    runs, with a pooled variance below four. Otherwise the samples are steps, whose effective number is reduced
+    by their lag-1 correlation. `paired` steps or runs, in the same order on both sides, use a paired t.
     """
     before, after = run_means(*base), run_means(*opt)
     difference = after.mean(axis=1) - before.mean(axis=1)
@@ -67,7 +67,7 @@ def intervals(
 
 
 def _of_pairs(base: Floats, opt: Floats) -> _Spread | None:
-    """The spread of the differences of pairs; None of a single pair."""
+    """Estimate the spread of the differences of pairs; None for a single pair."""
     pairs = base.shape[1]
     if pairs < 2:
         return None
@@ -76,7 +76,7 @@ def _of_pairs(base: Floats, opt: Floats) -> _Spread | None:
 
 
 def _of_steps(base: Floats, opt: Floats) -> _Spread | None:
-    """The spread of correlated steps of one run a side; None where a side has a single step."""
+    """Estimate the spread of correlated steps of one run per side; None if a side has one step."""
     if min(base.shape[1], opt.shape[1]) < 2:
         return None
     largest = np.maximum(np.abs(base).max(axis=1), np.abs(opt).max(axis=1))
@@ -87,7 +87,7 @@ def _of_steps(base: Floats, opt: Floats) -> _Spread | None:
 
 
 def _of_runs(base: Floats, opt: Floats) -> _Spread:
-    """The spread of runs, each side with its own."""
+    """Estimate the spread of runs, separately for each side."""
     base_runs, opt_runs = base.shape[1], opt.shape[1]
     variance, df = welch(
         base.var(axis=1, ddof=1) / base_runs,
@@ -99,7 +99,7 @@ def _of_runs(base: Floats, opt: Floats) -> _Spread:
 
 
 def _of_few_runs(base: Floats, opt: Floats) -> _Spread:
-    """The spread of runs, one for both sides as there are too few for two."""
+    """Estimate the spread of runs, pooled over both sides because there are too few for two estimates."""
     base_runs, opt_runs = base.shape[1], opt.shape[1]
     df = base_runs + opt_runs - 2
     variance = (_squares(base) + _squares(opt)) / df * (1 / base_runs + 1 / opt_runs)
@@ -107,5 +107,5 @@ def _of_few_runs(base: Floats, opt: Floats) -> _Spread:
 
 
 def _squares(values: Floats) -> Floats:
-    """The sum of squares around the mean of each key."""
+    """Sum the squared deviations from the mean of each key."""
     return np.asarray(((values - values.mean(axis=1, keepdims=True)) ** 2).sum(axis=1))

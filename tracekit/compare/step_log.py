@@ -1,7 +1,7 @@
-"""Step times without a profiler: what a log says of the same setting, and what the profiler added to its steps.
+"""Unprofiled step times from logs of the same setting, and the profiler overhead of steps.
 
-A log is one run. It is a driver's log, as `tracekit.job.logs.driver_log` reads it, or a table with columns `step` and
-`seconds` (CSV or JSON lines), and where they are known `tokens`, `samples` and `images` of the step.
+A log is one run: a driver's log, as `tracekit.job.logs.driver_log` reads it, or a table. The table (CSV or
+JSON lines) has columns `step` and `seconds`, and optionally the step's `tokens`, `samples` and `images`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ KEY: Key = (UNPROFILED, None, None)
 STEP: Key = (STEP_TIME, None, None)
 
 STARTS_NS = 1_000_000
-"""A driver calls the start and stop of its profiler in every step; only where it does something does it take this."""
+"""Shortest start or stop call that had an effect; drivers call both in every step."""
 
 MAX_BYTES = 64 * 2**20
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 1e7
-"""Bounds of a table of step times."""
+"""Limits of a table of step times."""
 
 _START, _STOP = "timing_s/start_profile", "timing_s/stop_profile"
 _HINT = "a driver's log, or a table with the columns step and seconds (CSV or JSON lines)"
@@ -48,9 +48,9 @@ _HINT = "a driver's log, or a table with the columns step and seconds (CSV or JS
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """One run as logged: `values` are recorded values by step (`samples.COLUMNS`), `profiled` steps with a profiler.
+    """One logged run: `values` are recorded values by step (`samples.COLUMNS`), `profiled` the profiled steps.
 
-    `content` is the digest of the log, None where it is not known.
+    `content` is the digest of the log, None if unknown.
     """
 
     values: pd.DataFrame
@@ -59,7 +59,7 @@ class StepLog:
 
 
 def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
-    """The logs among what was measured, one a run; raises `TracekitError` where none times a step."""
+    """List the logs in the measurements, one per run; raises `TracekitError` if none times a step."""
     logs_by_run = logs(measured) if measured.has("logged") else {}
     step_logs = []
     for run, log in logs_by_run.items():
@@ -76,7 +76,7 @@ def driver_logs(measured: Measurements, label: str) -> tuple[StepLog, ...]:
 
 
 def _content(measured: Measurements, name: str) -> str | None:
-    """The digest of what the source of this name holds; None where it is not known."""
+    """Find the digest of the source of this name; None if unknown."""
     for source in measured.sources:
         if source.name == name:
             return source.content
@@ -84,7 +84,7 @@ def _content(measured: Measurements, name: str) -> str | None:
 
 
 def _values(run: str, log: Logged) -> pd.DataFrame:
-    """What a driver logged, as recorded values."""
+    """Convert a driver's log to recorded values."""
     parts = [
         pd.DataFrame({"step": log.steps.index, "name": UNPROFILED, "value": log.steps.to_numpy()}),
         pd.DataFrame(
@@ -104,7 +104,7 @@ def _values(run: str, log: Logged) -> pd.DataFrame:
 
 
 def _profiled(rows: pd.DataFrame) -> frozenset[int]:
-    """Steps in which a profiler began or ended, and those between a logged start and the next stop."""
+    """Find the steps in which a profiler started or stopped, and those between."""
     starts, stops = _steps_of(rows, _START), _steps_of(rows, _STOP)
     profiled = set(starts)
     pending: list[int] | None = None
@@ -120,13 +120,13 @@ def _profiled(rows: pd.DataFrame) -> frozenset[int]:
 
 
 def _steps_of(rows: pd.DataFrame, name: str) -> set[int]:
-    """The steps in which a call of this name took so long that it did something."""
+    """Find the steps in which a call of this name took long enough to have had an effect."""
     took = (rows["name"] == name) & (rows["dur_ns"] >= STARTS_NS).fillna(value=False)
     return set(map(int, rows.loc[took, "step"].dropna()))
 
 
 def table_log(path: Path, label: str) -> StepLog:
-    """The step times of a table; raises `TracekitError` for what is none."""
+    """Read a table of step times; raises `TracekitError` for anything else."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -152,7 +152,7 @@ def table_log(path: Path, label: str) -> StepLog:
 
 
 _Row = tuple[int, dict[str, float]]
-"""A step, and its values by the name of their metric."""
+"""A step number, and its values by metric name."""
 
 
 def _json_rows(text: str) -> Iterator[_Row]:
@@ -173,7 +173,7 @@ def _csv_rows(text: str) -> Iterator[_Row]:
 
 
 def _row(row: Mapping[str, Any], line: int) -> _Row:
-    """What one line tells of its step; a ValueError says which line tells no time of one."""
+    """Parse one line; raises ValueError with the line number if it has no valid step time."""
     try:
         number, time = int(row["step"]), float(row["seconds"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -184,7 +184,7 @@ def _row(row: Mapping[str, Any], line: int) -> _Row:
 
 
 def _work(row: Mapping[str, Any], line: int) -> dict[str, float]:
-    """How much work the step of one line holds; nothing where a cell is empty."""
+    """Parse the work counts of one line; empty cells are left out."""
     cells = {name: row[name] for name in PER_WORK if row.get(name) not in (None, "")}
     try:
         counts = dict(zip(cells, map(float, cells.values()), strict=True))
@@ -197,7 +197,7 @@ def _work(row: Mapping[str, Any], line: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _LoggedSide:
-    """The logs of one side: each run once, what counts of them, and which runs are copies of which."""
+    """Logs of one side: each run once, its samples and excluded steps, and which runs are copies."""
 
     runs: Mapping[str, StepLog]
     samples: Mapping[Key, Samples]
@@ -212,10 +212,10 @@ def with_logs(
     opt_logs: Sequence[StepLog],
     drop_first: int | None = None,
 ) -> tuple[Side, Side]:
-    """Both sides with what was logged of them: un-profiled steps, their work, and stages that no profile has.
+    """Add logged, unprofiled steps to both sides, with their work and the stages that no profile has.
 
-    Raises `TracekitError` where nothing is left of a side's logs. Of a log the first step, which pays for
-    start-up, and steps with a profiler are left out; with `drop_first` that many instead of one.
+    Raises `TracekitError` if no step of a side's logs is left. The first step of a log, which includes start-up,
+    and profiled steps are excluded; `drop_first` sets the number of first steps.
     """
     before, after = _logged_side(base_logs, drop_first), _logged_side(opt_logs, drop_first)
     profiled = _stages(base.samples, STAGE_TIME) | _stages(opt.samples, STAGE_TIME)
@@ -232,17 +232,17 @@ def with_logs(
 
 
 def _chosen(metrics: Mapping[Key, Samples], keys: Container[Key]) -> dict[Key, Samples]:
-    """Those of the metrics that are under these keys."""
+    """Select the metrics with these keys."""
     return {key: metric for key, metric in metrics.items() if key in keys}
 
 
 def _stages(keys: Iterable[Key], metric: str) -> set[str | None]:
-    """The stages of which this metric is known."""
+    """Collect the stages with this metric."""
     return {stage for name, _, stage in keys if name == metric}
 
 
 def _logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _LoggedSide:
-    """The logs of one side, of equal ones the first alone, and what counts of them."""
+    """Combine the logs of one side without duplicates, and exclude the steps that do not count."""
     runs = _named(logged)
     copies = copies_of(_contents(runs))
     runs = {run: log for run, log in runs.items() if run not in copies}
@@ -255,7 +255,7 @@ def _logged_side(logged: Sequence[StepLog], drop_first: int | None) -> _LoggedSi
 def _with_logged(
     side: Side, logged: _LoggedSide, stages: Collection[Key], rates: Mapping[Key, Samples]
 ) -> Side:
-    """A side with its logged step and stages, and its `rates`; raises `TracekitError` where no step is left."""
+    """Add the logged step, stages and `rates` to a side; raises `TracekitError` if no step is left."""
     if KEY not in logged.samples:
         raise TracekitError(
             f"{side.name}: no logged step is left: all are the first of a log, or profiled",
@@ -274,7 +274,7 @@ def _with_logged(
 def _rates(
     side: Side, logged: Mapping[Key, Samples], stages: Collection[Key]
 ) -> dict[Key, Samples]:
-    """The work of logged steps, and the time for it of the step and of these stages."""
+    """Compute the work of logged steps, and the time of the step and of these stages per unit of work."""
     counts = {key: metric for key, metric in logged.items() if key[0] in PER_WORK}
     times = _chosen(logged, {KEY, *stages})
     ranks = world_size(side.fingerprint)
@@ -282,12 +282,12 @@ def _rates(
 
 
 def with_log(side: Side, logged: Sequence[StepLog], drop_first: int | None = None) -> Side:
-    """One side alone with the un-profiled steps of its logs; raises `TracekitError` where none is left."""
+    """Add the unprofiled steps of its logs to a single side; raises `TracekitError` if none is left."""
     return with_logs(side, side, logged, logged, drop_first)[0]
 
 
 def _named(logged: Sequence[StepLog]) -> dict[str, StepLog]:
-    """The logs by the name of their run, those of one name with a number."""
+    """Name the run of each log, with a number if names collide."""
     names = [str(log.values["run"].iloc[0]) for log in logged]
     runs = {}
     for number, (log, name) in enumerate(zip(logged, names, strict=True), 1):
@@ -297,12 +297,12 @@ def _named(logged: Sequence[StepLog]) -> dict[str, StepLog]:
 
 
 def _contents(runs: Mapping[str, StepLog]) -> dict[str, frozenset[str]]:
-    """The digest of every log that has one, by its run."""
+    """Collect the known digests of logs by run."""
     return {run: frozenset({log.content}) for run, log in runs.items() if log.content}
 
 
 def _left_out(logged: Mapping[str, StepLog], first: int | None) -> Iterator[Dropped]:
-    """The steps of all logs of one side that do not count."""
+    """List the steps of all logs of one side that do not count."""
     reason = "the first of its log" if first is None else f"one of the first {first}"
     for run, log in logged.items():
         timed = log.values[log.values["name"] == UNPROFILED]["step"]
@@ -316,7 +316,7 @@ def _left_out(logged: Mapping[str, StepLog], first: int | None) -> Iterator[Drop
 
 
 def overheads(base: Side, opt: Side) -> tuple[Overhead, ...]:
-    """What the profiler made of the steps of each side; nothing of a side without both times."""
+    """Measure the profiler overhead of each side that has both step times."""
     rows = []
     for side in (base, opt):
         profiled_steps, steps = side.samples.get(STEP), side.samples.get(KEY)
@@ -328,7 +328,7 @@ def overheads(base: Side, opt: Side) -> tuple[Overhead, ...]:
 
 
 def logged_reading(side: Side) -> Iterator[str]:
-    """How the logs of a side were understood: runs, steps that count."""
+    """Describe the logs of a side: runs, steps that count."""
     steps = side.samples.get(KEY)
     if steps is None:
         return
@@ -341,7 +341,7 @@ def logged_reading(side: Side) -> Iterator[str]:
 
 
 def steps_a_run(steps: Samples) -> str:
-    """How many steps the runs have: `1 step`, `5 steps`, or `4–6 steps` where they differ."""
+    """Format the steps per run: `1 step`, `5 steps`, or `4–6 steps` if they differ."""
     counts = sorted(set(map(len, steps.values)))
     if len(counts) > 1:
         return f"{counts[0]}–{counts[-1]} steps"

@@ -1,6 +1,6 @@
-"""Did communication itself get slower, or do ranks wait for one another? Shortest rank against the others.
+"""Change of collectives, split into transfer and wait for other ranks.
 
-The shortest duration of a collective over ranks is its transfer; what a rank takes beyond is its wait.
+The shortest duration of a collective over ranks is its transfer; each rank's remainder is its wait.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tracekit.model.keys import IN_RUN
 from tracekit.model.trace import Measurements
 
 PARTS = ("transfer", "wait", "alone")
-"""`alone`: of collectives that no other rank shows, or that could not be matched, the whole duration."""
+"""`alone`: whole duration of collectives that no other rank recorded, or that could not be matched."""
 
 
 def transfers(base: Side, opt: Side) -> tuple[Transfer, ...]:
-    """Every stage and kind of collective, the largest change first; nothing where no ranks were matched."""
+    """Compare every stage and kind of collective, the largest change first; empty if no ranks were matched."""
     base_steps, opt_steps = counted_steps(base), counted_steps(opt)
     if isinstance(base_steps, str) or isinstance(opt_steps, str):
         return ()
@@ -35,12 +35,12 @@ def transfers(base: Side, opt: Side) -> tuple[Transfer, ...]:
 
 
 def _largest_first(row: Transfer) -> tuple[float, str, str]:
-    """A sort key: the largest change first, then names."""
+    """Sort key: the largest change first, then names."""
     return (-abs(sum(row.opt) - sum(row.base)), row.stage, row.op)
 
 
 def _row(table: pd.DataFrame, key: tuple[str, str]) -> tuple[float, float, float]:
-    """The `PARTS` of one stage and kind; zeros where a side has none."""
+    """Get the `PARTS` of one stage and kind; zeros if a side has none."""
     if key not in table.index:
         return (0.0, 0.0, 0.0)
     parts = table.loc[[key]].iloc[0]
@@ -48,7 +48,7 @@ def _row(table: pd.DataFrame, key: tuple[str, str]) -> tuple[float, float, float
 
 
 def _table(steps: Steps) -> pd.DataFrame:
-    """By stage and op the `PARTS` of the mean step: mean over ranks, then steps, then runs."""
+    """Average the `PARTS` by stage and op: over ranks, then steps, then runs."""
     frames = [_collectives(measured, steps) for measured in steps.side.measured]
     rows = pd.concat(frames, ignore_index=True)
     if not len(rows):
@@ -64,7 +64,7 @@ def _table(steps: Steps) -> pd.DataFrame:
 
 
 def _collectives(measured: Measurements, steps: Steps) -> pd.DataFrame:
-    """The collectives of one input in the steps that count, with the `PARTS` of each."""
+    """Select the collectives of one input in steps that count, split into `PARTS`."""
     rows = units(measured["collectives"])
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     duration = rows["dur_ns"].to_numpy(np.float64)

@@ -1,7 +1,7 @@
-"""Two recordings without step marks: per which unit of work, that both hold, they can be compared.
+"""Unit of work by which two recordings without step marks are compared.
 
-How long somebody recorded says nothing of the program. What recurs on both sides does: a count that a person gave,
-an annotated range, a stage, a kernel.
+The length of a recording does not describe the program. Units that recur on both sides do: a count given by
+the user, an annotated range, a stage, a kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tracekit.model.units import show
 WINDOW_KEY: Key = (WINDOW, None, None)
 
 ALIKE = 0.05
-"""Cadences belong to one rhythm where they changed alike to so much, or to two recurrences of the rarer side."""
+"""Tolerance within which cadences share a rhythm; at least two recurrences of the rarer side."""
 
 HINT = "mark steps (ProfilerStep, an NVTX range 'step 1'), or say how much work each recording holds: --samples N,N"
 
@@ -40,16 +40,16 @@ _COUNTED = {
     STAGE_TIME: ("time", "times"),
     WINDOW: ("recording", "recordings"),
 }
-"""What samples of an answer that is not of steps are called."""
+"""Names of the samples of a headline that is not a step."""
 
 
 def without_steps(side: Side) -> bool:
-    """Whether a side is recordings in which nothing marks a step."""
+    """Check whether a side consists of recordings without step marks."""
     return WINDOW_KEY in side.samples and (STEP_TIME, None, None) not in side.samples
 
 
 def unit_key(base: Side, opt: Side) -> Key | str:
-    """What two sides without step marks can be compared by, or why there is nothing."""
+    """Choose the unit that compares two sides without step marks, or the reason why there is none."""
     if not (without_steps(base) and without_steps(opt)):
         marked, unmarked = (opt, base) if without_steps(base) else (base, opt)
         return f"{unmarked.name}: nothing marks its steps, and {marked.name} has steps"
@@ -71,14 +71,14 @@ def unit_key(base: Side, opt: Side) -> Key | str:
 
 
 def _coarsest(keys: Sequence[Key], base: Side, opt: Side) -> Key:
-    """The unit that lasts longest, which is nearest to a step."""
+    """Find the unit that lasts longest, which is nearest to a step."""
     return max(
         keys, key=lambda key: mean_of_runs(base.samples[key]) + mean_of_runs(opt.samples[key])
     )
 
 
 def counted_as(name: str, number: int = 2) -> str:
-    """What so many samples of the answer are called.
+    """Name a number of samples of the headline.
 
     >>> counted_as("step_time"), counted_as("launch_cadence", 1)
     ('steps', 'launch')
@@ -87,7 +87,7 @@ def counted_as(name: str, number: int = 2) -> str:
 
 
 def reading(side: Side) -> Iterator[str]:
-    """How recordings without steps were understood."""
+    """Describe recordings without step marks."""
     recordings = side.samples.get(WINDOW_KEY)
     if recordings is None or not without_steps(side):
         return
@@ -99,7 +99,7 @@ def reading(side: Side) -> Iterator[str]:
 
 
 def of_whole_recording(key: Key, side: Side) -> bool:
-    """Whether a metric of a side is a sum over recordings without step marks: of no unit of work."""
+    """Check whether a metric is a sum over recordings without step marks, not per unit of work."""
     kind = METRICS.get(key[0])
     never = key[0] in (OUT_OF_MEMORY, STAGE_TIME, STEP_TIME)
     if never or kind is None or kind.pieces != "sum" or WINDOW_KEY not in side.samples:
@@ -111,7 +111,7 @@ def of_whole_recording(key: Key, side: Side) -> bool:
 
 
 def _in_one_rhythm(keys: Sequence[Key], base: Side, opt: Side) -> list[Key]:
-    """Those that became slower or faster alike; none where they are not the most."""
+    """Select the keys whose cadence changed alike; empty if they are not the majority."""
     changes = {}
     for key in keys:
         before, after = mean_of_runs(base.samples[key]), mean_of_runs(opt.samples[key])
@@ -126,7 +126,7 @@ def _in_one_rhythm(keys: Sequence[Key], base: Side, opt: Side) -> list[Key]:
 
 
 def _limit(key: Key, base: Side, opt: Side) -> float:
-    """How far apart changes may be on the log scale beside that of one that recurs so seldom."""
+    """Get the largest distance between changes, on the log scale, from that of a key with few recurrences."""
     before, after = base.samples[key].values, opt.samples[key].values
     fewest = min(sum(map(len, before)), sum(map(len, after)))
     return log1p(max(ALIKE, 2 / fewest))

@@ -1,4 +1,4 @@
-"""A report in every form a person or a program reads: one file an output, listed in `RENDERERS`."""
+"""Renderers of a report for people and programs: one module per output, listed in `RENDERERS`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 Output = str | bytes | dict[str, bytes]
-"""What a renderer gives: text, bytes, or the bytes of several files by name."""
+"""Result of a renderer: text, bytes, or the bytes of several files by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """One output: its name, the file here that writes it, the suffixes it is chosen by, and the library it needs.
+    """One output: its name, the module that writes it, its file suffixes, and the library it needs.
 
-    `files` says whether it is several files. The library comes with the extra of the output's name.
+    `files`: it writes several files. The extra that installs the library has the output's name.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Renderer:
 
     @property
     def render(self) -> Callable[[Report, Options], Output]:
-        """The function `render_<file>` of the file, which is imported now: nobody waits for an output not asked for."""
+        """The function `render_<file>` of the module, imported on first use to keep other outputs fast."""
         module = import_module(f"tracekit.render.{self.file}")
         function: Callable[[Report, Options], Output] = getattr(module, f"render_{self.file}")
         return function
@@ -60,7 +60,7 @@ class Renderer:
 def _renderer(
     name: str, file: str, *suffixes: str, files: bool = False, library: str = ""
 ) -> Renderer:
-    """The output that a file of this directory writes."""
+    """Make the renderer of a module in this package."""
     return Renderer(name, file, suffixes, files, library)
 
 
@@ -76,10 +76,10 @@ RENDERERS: tuple[Renderer, ...] = (
 
 
 class Reported(Protocol):
-    """What can be told as a report: a comparison."""
+    """An object that can be shown as a report: a comparison."""
 
     def report(self) -> Report:
-        """The report that tells it."""
+        """Convert the object to a report."""
 
 
 def render(
@@ -91,7 +91,7 @@ def render(
     width: int | None = None,
     color: bool = False,
 ) -> Output:
-    """The report or comparison in the named format; csv and parquet give the bytes of each file by its name."""
+    """Render a report or comparison in the named format; csv and parquet give the bytes of each file by name."""
     options = Options(top, verbose, width, color)
     if not isinstance(report, Report):
         report = report.report()
@@ -99,7 +99,7 @@ def render(
 
 
 def renderer(name: str) -> Renderer:
-    """The renderer of this name; TracekitError lists those there are."""
+    """Find the renderer of this name; TracekitError lists the existing ones."""
     for candidate in RENDERERS:
         if candidate.name == name:
             return candidate
@@ -109,20 +109,20 @@ def renderer(name: str) -> Renderer:
 
 
 def refuse_without_library(name: str) -> None:
-    """Nothing; raises what rendering in this format would raise for want of a library, without loading it."""
+    """Raise the error that rendering would raise for a missing library, without loading it."""
     library = renderer(name).library
     if not library:
         return
     try:
         spec = find_spec(library)
-    except ValueError:  # what stands in its place is no module
+    except ValueError:  # an entry in sys.modules is not a module
         spec = None
     if spec is None:
         raise TracekitError(f"{name} needs {library}", install_command(name))
 
 
 def format_of(path: PurePath | str) -> str:
-    """The name of the format that the path's suffix asks for; TracekitError lists those there are."""
+    """Get the format that the path's suffix names; TracekitError lists the existing ones."""
     suffix = PurePath(path).suffix.lower()
     for candidate in RENDERERS:
         if suffix in candidate.suffixes:

@@ -1,4 +1,4 @@
-"""A comparison as a comment on a pull request: the answer, what to be careful about, the gate, and the rest folded."""
+"""Pull-request comment of a comparison: the answer, the caveats, the gate, and the rest folded."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tracekit.render.markdown import (
 from tracekit.render.options import Options
 
 COMMENT = 60_000
-"""Characters of a comment: GitHub refuses more than 65,536, and a bot may add its own."""
+"""Longest comment in characters: GitHub refuses more than 65,536, and a bot may add its own."""
 
 GATE = "gate"
-"""The section that stands unfolded."""
+"""Id of the section that is not folded."""
 
 
 def pull_request_comment(
     report: Report, sides: tuple[str, str], options: Options, limit: int = COMMENT
 ) -> str:
-    """The report of a comparison in at most `limit` characters, after a hidden marker of its sides.
+    """Format the report of a comparison in at most `limit` characters, after a hidden marker of its sides.
 
-    The marker is the same whenever the sides are called the same: a bot finds its comment by it.
+    The marker is the same for the same side names, so that a bot finds its comment.
     """
     identity = " · ".join(map(sentence, phrases.identity(report)))
     below = map(line_start, map(sentence, report.basis))
@@ -49,7 +49,7 @@ def pull_request_comment(
 
 
 def marker(base: str, opt: str) -> str:
-    """The hidden first line; of names it holds a digest alone, which no name can break out of.
+    """Make the hidden first line. It contains only a digest, so that no side name can break out of it.
 
     >>> marker("main", "pr")
     '<!-- tracekit:compare:ff9ec133d011 -->'

@@ -1,4 +1,4 @@
-"""The report's tables as CSV (RFC 4180, UTF-8): raw values in the unit that the column name ends in."""
+"""Tables of a report as CSV (RFC 4180, UTF-8): raw values in the unit at the end of the column name."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tracekit.render.escape import printable
 from tracekit.render.options import Options
 from tracekit.render.tables import column_names, tables
 
-# What spreadsheets take for the start of a formula; the last four are their full-width forms.
+# Characters that start a formula in spreadsheets; the last four are their full-width forms.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def render_csv(report: Report, _options: Options) -> dict[str, bytes]:
-    """The bytes of one CSV file a table, by file name."""
+    """Render one CSV file per table, by file name."""
     return {f"{name}.csv": table_bytes(sheet) for name, sheet in tables(report).items()}
 
 
 def table_bytes(sheet: Sheet) -> bytes:
-    """One table with its header; unknown is an empty field."""
+    """Write one table with its header; unknown values are empty fields."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\r\n", quoting=csv.QUOTE_MINIMAL)
     writer.writerow(map(_text, column_names(sheet)))
@@ -30,7 +30,7 @@ def table_bytes(sheet: Sheet) -> bytes:
 
 
 def _field(value: Cell) -> str:
-    """The value as written: numbers exactly, names so that no spreadsheet runs them."""
+    """Format a value: numbers exactly, text so that no spreadsheet executes it."""
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
     if isinstance(value, bool):
@@ -41,6 +41,6 @@ def _field(value: Cell) -> str:
 
 
 def _text(text: str) -> str:
-    """The text on one line, with an apostrophe before what would be a formula."""
+    """Make text a single line, with an apostrophe before a formula."""
     text = printable(text)
     return f"'{text}" if text.lstrip().startswith(_FORMULA) else text

@@ -1,4 +1,4 @@
-"""Names from profiles, made safe to show: whoever named a kernel must not control the reader's screen."""
+"""Safe display of names from profiles: a kernel name must not control the reader's terminal or page."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from tracekit.model.redaction import redact
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    r"""The text on one line with everything invisible made visible, shortened to `limit` characters.
+    r"""Make text one line with all invisible characters visible, shortened to `limit` characters.
 
     Control, format (bidi, zero-width), surrogate, private and unassigned characters become `\x1b`
-    or `\u202e`; any other kind of space becomes a space.
+    or `\u202e`; other kinds of space become a space.
 
     >>> printable("gemm\x1b[31m\n")
     'gemm\\x1b[31m\\n'
     """
     text = redact(text)
     if limit is not None and len(text) > limit * 8:
-        # No need to look at all of a monstrous name to show its ends.
+        # Skip the middle of huge names: only their ends are shown.
         text = text[: limit * 4] + "…" + text[-limit * 4 :]
     if not text.isprintable():
         text = "".join(map(visible_character, text))
@@ -25,7 +25,7 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text in at most `limit` characters: both ends stay, since names differ at either.
+    """Shorten text to `limit` characters, keeping both ends because names differ at either.
 
     >>> shorten("sm90_gemm_bf16_128x256", 11)
     'sm90_…8x256'

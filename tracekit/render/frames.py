@@ -1,4 +1,4 @@
-"""The tables of a report as pandas frames: the same that CSV and Parquet write, with raw values."""
+"""Tables of a report as pandas frames: the same raw values as in CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class ReportTables(Mapping[str, "pd.DataFrame"]):
-    """Frames by the names of the tables, each made when it is asked for; `TracekitError` names those there are."""
+    """Frames by table name, made on first access; `TracekitError` lists the existing names."""
 
     def __init__(self, sheets: Mapping[str, Sheet]) -> None:
-        """Of sheets by name."""
+        """Wrap sheets by name."""
         self._sheets = dict(sheets)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """The frame of one table: `attrs` hold its title, its caption, and the units and meanings of its columns."""
+        """Make the frame of one table; `attrs` has its title, caption, and the units and docs of its columns."""
         if name not in self._sheets:
             near = did_you_mean(name, self._sheets)
             raise TracekitError(
@@ -33,29 +33,29 @@ class ReportTables(Mapping[str, "pd.DataFrame"]):
         return _frame(self._sheets[name])
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the tables."""
+        """Iterate over the names of the tables."""
         return iter(self._sheets)
 
     def __len__(self) -> int:
-        """The number of tables."""
+        """Count the tables."""
         return len(self._sheets)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a table of this name."""
+        """Check whether there is a table of this name."""
         return name in self._sheets
 
     def __repr__(self) -> str:
-        """The names of the tables."""
+        """List the names of the tables."""
         return f"<ReportTables {', '.join(self._sheets)}>"
 
 
 def make_frames(report: Report) -> ReportTables:
-    """The tables of a report as frames, by the names of the files that `--export csv` writes."""
+    """Make frames of the tables of a report, by the names of the files that `--export csv` writes."""
     return ReportTables(tables(report))
 
 
 def _frame(sheet: Sheet) -> pd.DataFrame:
-    """A sheet as a frame: whole numbers with gaps are `Int64`, text is text, what is unknown is missing."""
+    """Convert a sheet to a frame: integers with gaps are `Int64`, unknown values are missing."""
     import pandas as pd
 
     names = column_names(sheet)
@@ -71,7 +71,7 @@ def _frame(sheet: Sheet) -> pd.DataFrame:
 
 
 def _dtype(values: list[object]) -> str:
-    """The type of pandas that holds these values without changing one."""
+    """Choose the pandas type that holds these values unchanged."""
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {bool}:
         return "boolean"

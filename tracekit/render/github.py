@@ -1,4 +1,4 @@
-"""A gate in the words of GitHub Actions: annotations, and the outputs of a step."""
+"""Gate results for GitHub Actions: annotations, and step outputs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from tracekit.model.report import Gate
 from tracekit.render.escape import printable
 
 MOST = 10
-"""GitHub shows so many annotations of a kind."""
+"""Number of annotations of one kind that GitHub shows."""
 
 _LONGEST = 4_000
 
 
 def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) -> tuple[Lines, ...]:
-    """One workflow command for each rule that did not pass: breaches are errors, doubts are warnings.
+    """Make one workflow command per rule that did not pass: breaches are errors, doubts are warnings.
 
-    A rule that tested nothing is an error, unless `untested_passes`.
-
-    Of a kind there are at most ten, of which the last tells how many are left out.
+    A rule that tested nothing is an error, unless `untested_passes`. There are at most ten of a kind; the last
+    one counts those left out.
     """
     kinds: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
     grave = {"fail", "expired", "not comparable"}
@@ -42,7 +41,7 @@ def gate_annotations(gates: Sequence[Gate], *, untested_passes: bool = False) ->
 
 
 def annotation(kind: str, title: str, text: str) -> Lines:
-    """One workflow command, in which no text can end the line or begin another command.
+    """Make one workflow command; no text can end its line or start another command.
 
     >>> annotation("error", "a: b, c", "50 %")
     '::error title=a%3A b%2C c::50 %25'
@@ -52,7 +51,7 @@ def annotation(kind: str, title: str, text: str) -> Lines:
 
 
 def step_outputs(values: Mapping[str, str | float | None]) -> str:
-    """Lines of `$GITHUB_OUTPUT`: `key=value`, numbers in six figures, nothing for what is unknown."""
+    """Format lines of `$GITHUB_OUTPUT`: `key=value`, numbers with six digits, empty if unknown."""
     lines = []
     for key, value in values.items():
         text = f"{value:.6g}" if isinstance(value, int | float) else value or ""
@@ -61,5 +60,5 @@ def step_outputs(values: Mapping[str, str | float | None]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text within a workflow command; line ends are visible escapes already."""
+    """Escape text for a workflow command; line ends are already visible escapes."""
     return printable(text, _LONGEST).replace("%", "%25")

@@ -1,4 +1,4 @@
-"""A sheet as text cells: scaled by column, rounded and safe to show; what text, Markdown and HTML lay out."""
+"""Sheet as text cells: scaled by column, rounded and printable; the basis of text, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tracekit.render.escape import printable
 from tracekit.render.ranks import few_rows
 
 NAME_LIMIT = 160
-"""Characters of a name that are shown in a table; the machine-readable outputs hold all of it."""
+"""Longest name in a table, in characters; machine-readable outputs keep it whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column as shown: its heading with the unit, and whether it holds numbers."""
+    """One displayed column: its heading with the unit, and whether it is numeric."""
 
     title: str
     unit: str
@@ -26,7 +26,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of text; `more` counts the rows that are not in it, `omitted` those no output has."""
+    """A table of text; `more` counts rows left out of it, `omitted` rows that no output has."""
 
     title: str
     columns: tuple[Column, ...]
@@ -37,7 +37,10 @@ class Grid:
 
 
 def grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -> Grid:
-    """The first `limit` rows as text, ranks that are alike in one; a column's scale follows from all rows, shown or not."""
+    """Convert the first `limit` rows to text, merging similar ranks.
+
+    The scale of a column depends on all rows, shown or not.
+    """
     sheet = few_rows(sheet, limit)
     scales = []
     for index, heading in enumerate(sheet.headings):
@@ -57,14 +60,14 @@ def grid(sheet: Sheet, limit: int | None = None, name_limit: int = NAME_LIMIT) -
 
 
 def cell_text(value: Cell, scale: Scale, limit: int = NAME_LIMIT) -> str:
-    """The value in its column's scale; text is made printable, and an empty name is unknown."""
+    """Format a value in its column's scale; text is made printable, and an empty name is unknown."""
     if isinstance(value, str):
         return printable(value, limit) or UNKNOWN
     return cell(value, scale)
 
 
 def name_columns(table: Grid) -> int:
-    """How many columns name the row: those before the first number."""
+    """Count the columns that name the row: those before the first number."""
     for index, column in enumerate(table.columns):
         if column.numeric:
             return index
@@ -72,7 +75,7 @@ def name_columns(table: Grid) -> int:
 
 
 def answer_columns(table: Grid) -> frozenset[int]:
-    """The columns a narrow page keeps: at most two names, the first quantity and the first share."""
+    """Choose the columns of a narrow page: at most two names, the first quantity and the first ratio."""
     keep = set(range(min(name_columns(table), 2)))
     ids, ratios, quantities = [], [], []
     for index, column in enumerate(table.columns):
@@ -82,13 +85,13 @@ def answer_columns(table: Grid) -> frozenset[int]:
             ids.append(index)
         elif column.numeric:
             quantities.append(index)
-    # A rank or device (`id`) names the row as well; only where nothing else counts is it the answer.
+    # A rank or device (`id`) also names the row; it is the answer only if there is no other quantity.
     keep.update((quantities or ids)[:1], ratios[:1])
     return frozenset(keep) or frozenset({0})
 
 
 def _column(heading: Heading, scale: Scale) -> Column:
-    """The column of a heading: per cent and × stand in the cells, every other label in the title."""
+    """Make the column of a heading; per cent and × go in the cells, other unit labels in the title."""
     title = printable(heading.title or heading.name, 60)
     if scale.label not in ("", "%", "×"):
         title = f"{title} {scale.label}"

@@ -1,7 +1,7 @@
-"""The report as one self-contained HTML page: no network, no script needed to read it, at most 5 MB.
+"""Report as a self-contained HTML page: no network, readable without scripts, at most 5 MB.
 
-The page is autoescaped templates over the same words and grids as text and Markdown. Its content
-security policy names the two inlined files by hash, so nothing a profile says can run or load.
+The page uses autoescaped templates over the same phrases and grids as text and Markdown. Its content
+security policy names the two inlined files by hash, so text from a profile cannot run or load anything.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 LIMIT = 5_000_000
-"""Bytes of the page: what mail and chat take, and what a browser opens at once."""
+"""Largest page in bytes: accepted by mail and chat, and opened at once by browsers."""
 
 RANKED_ROWS = 100
-"""A table of more ranks shows those in one row that are alike."""
+"""Number of ranks in a table above which similar ranks share a row."""
 
 _FIRST_CARDS = 8
 _PICTURES = 2_000_000
@@ -52,7 +52,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """One cell: its text, the exact number, the whole name where it was shortened, the bar of a ratio."""
+    """One cell: its text, the exact number, the full name if it was shortened, the bar of a ratio."""
 
     text: str
     raw: str = ""
@@ -82,7 +82,7 @@ class Picture:
 
 
 def render_html(report: Report, _options: Options) -> str:
-    """The page; where it would be too large, the largest tables lose rows first, and it says so."""
+    """Render the page; if it would be too large, the largest tables lose rows first, with a note."""
     report = _few_ranks(report)
     pictures = _pictures(report)
     svg_size = sum(map(len, map(attrgetter("svg"), chain.from_iterable(pictures))))
@@ -99,7 +99,7 @@ def render_html(report: Report, _options: Options) -> str:
 
 
 def _few_ranks(report: Report) -> Report:
-    """The report with few rows in each table of more than `RANKED_ROWS` ranks."""
+    """Merge the rows of each table with more than `RANKED_ROWS` ranks."""
     sections = []
     for section in report.sections:
         sheets = tuple(few_rows(sheet, RANKED_ROWS) for sheet in section.sheets)
@@ -108,7 +108,7 @@ def _few_ranks(report: Report) -> Report:
 
 
 def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) -> str:
-    """The page with at most so many rows a table, and so many items in any other list."""
+    """Render the page with at most `rows` rows per table, and `items` items in any other list."""
     short, dropped = _trimmed(report, items)
     style, script = map(_inlined, ("report.css", "report.js"))
     findings = short.findings
@@ -154,7 +154,7 @@ def _page(report: Report, pictures: list[list[Picture]], rows: int, items: int) 
 
 @cache
 def _template() -> Template:
-    """The page's template; an unknown name in it is an error, never an empty string."""
+    """Load the page's template; an unknown name in it is an error, never an empty string."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -169,15 +169,15 @@ def _template() -> Template:
 
 
 def _inlined(name: str) -> str:
-    """A file of the templates as markup, to stand in the page unescaped."""
+    """Read a template file as markup, to be inlined unescaped."""
     from markupsafe import Markup
 
-    # Ours alone, without any value of a report in it: nothing is there to escape.
+    # A file of this package without values from a report: there is nothing to escape.
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704
 
 
 def _policy(style: str, script: str) -> str:
-    """The content security policy: these two inlined texts and nothing else."""
+    """Make the content security policy, which allows only these two inlined texts."""
     return (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -185,12 +185,12 @@ def _policy(style: str, script: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """The hash by which a browser knows an inlined text."""
+    """Compute the hash by which browsers recognize an inlined text."""
     return f"sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode()}"
 
 
 def _shown_sheet(sheet: Sheet, limit: int, id_: str) -> ShownSheet:
-    """The sheet with its bars and whole names beside the text of its grid."""
+    """Make a table with the bars and full names for the text of its grid."""
     table = grid(sheet, limit)
     where = "cut to keep this page under 5 MB, all are in the JSON and CSV reports"
     note = phrases.rows_left(len(table.rows), table.more, table.omitted, where)
@@ -202,7 +202,7 @@ def _shown_sheet(sheet: Sheet, limit: int, id_: str) -> ShownSheet:
 
 
 def _shown_cell(value: Cell, text: str, column: Column) -> ShownCell:
-    """The cell with what its text does not say."""
+    """Make a cell with the details that its text lacks."""
     if isinstance(value, str):
         if len(text) < NAME_LIMIT:
             return ShownCell(text)
@@ -215,9 +215,9 @@ def _shown_cell(value: Cell, text: str, column: Column) -> ShownCell:
 
 
 def _raw(value: Cell) -> str:
-    """The number as a script sorts by it; nothing for what is unknown.
+    """Format a number for sorting by script; empty if unknown.
 
-    Whole numbers are exact; of others eight digits: the last ones differ with the processor and the version of scipy.
+    Integers are exact. Floats have eight digits, because the last ones vary with the processor and scipy.
     """
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
@@ -229,19 +229,19 @@ def _raw(value: Cell) -> str:
 
 
 def _width(ratio: float) -> str:
-    """The width of a ratio's bar: a thousandth is finer than a screen; the number beside it is the answer."""
+    """Compute the width of a ratio's bar to a thousandth, which is finer than a screen."""
     return f"{min(max(ratio, 0), 1) * 100:.1f}"
 
 
 def _share_of(metric: Metric) -> str:
-    """The width of the bar under a number, where it is a share of something."""
+    """Compute the width of the bar under a metric, if it is a ratio."""
     if metric.unit != "ratio" or metric.value is None or not _raw(metric.value):
         return ""
     return _width(metric.value)
 
 
 def _pictures(report: Report) -> list[list[Picture]]:
-    """The pictures of the charts of each section; at most 2 MB are drawn, and 400 of a section shown."""
+    """Draw the charts of each section: at most 2 MB in total, and 400 per section."""
     ids, left = _unique_ids(), _PICTURES
     tones = stage_tones(chain.from_iterable(section.charts for section in report.sections))
     pictures: list[list[Picture]] = []
@@ -255,14 +255,14 @@ def _pictures(report: Report) -> list[list[Picture]]:
 
 
 def _picture(chart: Chart, name: str, tones: dict[str, str], room: int) -> Picture:
-    """The picture of a chart in so many bytes; TracekitError becomes a note on the page."""
+    """Draw a chart within `room` bytes; a TracekitError becomes a note on the page."""
     from markupsafe import Markup
 
     few = bounded(replace(chart, id=name))
     notes = [printable(chart.caption, 2_000)]
     svg = Markup("")
     try:
-        # Every text in it is escaped where it is drawn.
+        # `draw` escapes every text.
         svg = Markup(draw(few, tones))  # noqa: S704
     except TracekitError as error:
         notes.append(f"Not drawn: {printable(str(error), phrases.SENTENCE)}.")
@@ -276,7 +276,7 @@ def _picture(chart: Chart, name: str, tones: dict[str, str], room: int) -> Pictu
 
 
 def _row_link(place: Place, pictures: Iterable[Picture]) -> str:
-    """The id of the row of the first time line that shows the place, or nothing."""
+    """Find the id of the first timeline row that shows the place; empty if there is none."""
     for picture in pictures:
         chart = picture.chart
         if not picture.svg or _is_elsewhere(chart, place):
@@ -290,7 +290,7 @@ def _row_link(place: Place, pictures: Iterable[Picture]) -> str:
 
 
 def _is_elsewhere(chart: Chart, place: Place) -> bool:
-    """Whether a picture has no row of the rank, or is of another run or step."""
+    """Check whether a chart lacks the rank of a place, or is of another run or step."""
     if place.rank is None or place.rank not in chart.ranks:
         return True
     is_other_run = None not in (chart.run, place.run) and chart.run != place.run
@@ -299,7 +299,7 @@ def _is_elsewhere(chart: Chart, place: Place) -> bool:
 
 
 def _unjudged(section: Section) -> list[tuple[str, str]]:
-    """The rules of a section that abstain, and why: the first reason where there is one for each run."""
+    """List the rules of a section that abstain, with the first reason and the number of further ones."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for verdict in section.verdicts:
         if verdict.answer in ("failed", "not applicable", "insufficient data"):
@@ -313,14 +313,14 @@ def _unjudged(section: Section) -> list[tuple[str, str]]:
 
 
 def _unique_ids() -> Callable[[str], str]:
-    """A function that turns a name into an id that is valid and given once on the page."""
+    """Make a function that turns names into valid ids, each unique on the page."""
     ids: set[str] = set()
 
     def unique(name: str) -> str:
         id_, number = slug(name), 1
         while id_ in ids:
             number += 1
-            # The number is kept and the name is cut: what cuts it again leaves it as it is.
+            # Cut the name and keep the number, so that another `slug` leaves the id unchanged.
             end = f"-{number}"
             id_ = slug(slug(name)[: LONGEST_ID - len(end)] + end)
         ids.add(id_)
@@ -330,7 +330,7 @@ def _unique_ids() -> Callable[[str], str]:
 
 
 def _fitting_rows(report: Report, budget: int) -> int:
-    """The most rows a table may have for all tables to fit into so many bytes, by a rough estimate."""
+    """Estimate the largest number of rows per table with which all tables fit into a budget of bytes."""
     sheets = [sheet for _, sheet in phrases.every_sheet(report) if sheet is not report.values]
     limit = budget // 40
     costs = [list(accumulate(map(_row_cost, sheet.rows[:limit]), initial=0)) for sheet in sheets]
@@ -343,12 +343,12 @@ def _fitting_rows(report: Report, budget: int) -> int:
 
 
 def _row_cost(row: tuple[Cell, ...]) -> int:
-    """About how many bytes the row takes in the page."""
+    """Estimate the bytes of a row in the page."""
     return 20 + sum(120 if isinstance(v, float) else 55 + len(str(v)[:_TITLE_LIMIT]) for v in row)
 
 
 def _trimmed(report: Report, items: int) -> tuple[Report, int]:
-    """The report with every list but the tables' rows cut to `items`, and how many items that took."""
+    """Trim every list except table rows to `items`, and count the items removed."""
     dropped = 0
 
     def cut(value: Any, limit: int = items) -> Any:

@@ -1,6 +1,6 @@
-"""The report as JSON and back: the canonical form, from which every other output can be made.
+"""Report as JSON and back: the canonical form, from which every other output can be made.
 
-Keys stand in the order of the dataclasses, integers are exact, and no number is infinite or NaN.
+Keys are in the order of the dataclass fields, integers are exact, and no number is infinite or NaN.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ _HINTS = {
 
 
 def render_json(report: Report, _options: Options) -> str:
-    """The canonical form, whatever the options: nothing is left out of it."""
+    """Render the canonical form, which is complete whatever the options."""
     return to_json(report)
 
 
 def to_json(report: Report) -> str:
-    """The report as JSON text that any UTF-8 file can hold; numbers that are not finite become null."""
+    """Write the report as JSON text that any UTF-8 file can hold; non-finite numbers become null."""
     return plain_json(report, "report")
 
 
 def plain_json(value: object, name: str) -> str:
-    """Any such tree of dataclasses, tuples and scalars as JSON text; errors call it by `name`."""
+    """Write a tree of dataclasses, tuples and scalars as JSON text; errors call it by `name`."""
     try:
         text = _text(_plain(value, name))
-    except ValueError as error:  # an integer of more digits than Python writes
+    except ValueError as error:  # an integer with more digits than Python prints
         raise TracekitError(f"the {name} cannot be written as JSON: {error}") from error
-    # A lone surrogate (a file name that is not UTF-8) has no UTF-8 form, but a JSON escape. Characters that
-    # turn the text around are the same text as escapes, which a terminal and a diff show.
+    # A lone surrogate (a file name that is not UTF-8) has a JSON escape but no UTF-8 form. Characters that
+    # reverse the text direction become escapes, which terminals and diffs show.
     text = _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", redact(text))
     return text + "\n"
 
 
 def from_json(text: str) -> Report:
-    """The report of a JSON text; anything that is not exactly one raises TracekitError.
+    """Read a report from JSON text; TracekitError if it is not exactly one.
 
-    Fields with a default may be missing and unknown ones are passed over: additions keep the schema.
+    Fields with a default may be missing and unknown ones are ignored, because additions keep the schema.
     """
     report: Report = read_json(text, {SCHEMA: Report})
     return report
 
 
 def read_json(text: str, kinds: Mapping[str, type]) -> Any:
-    """What a JSON text holds, as the dataclass of the schema it names; as strict as `from_json`."""
+    """Read a JSON text as the dataclass of the schema that it names, as strictly as `from_json`."""
     names = list(map(_name, kinds.values()))
     wanted, hint = " or ".join(names), _HINTS[names[0]]
     try:
@@ -87,18 +87,18 @@ def read_json(text: str, kinds: Mapping[str, type]) -> Any:
 
 
 def _wrong(where: str, what: str) -> TracekitError:
-    """The error of what is wrong at a place of a saved report or comparison, such as `report.title`."""
+    """Make the error for a place of a saved report or comparison, such as `report.title`."""
     root = re.split(r"[.\[]", where, maxsplit=1)[0]
     return TracekitError(f"not a {root}: {where} {what}", _HINTS[root])
 
 
 def _name(kind: type) -> str:
-    """How a saved dataclass is called in errors, and where it begins."""
+    """Name a saved dataclass in errors and at the root of their paths."""
     return kind.__name__.lower()
 
 
 def _plain(value: object, where: str) -> object:
-    """The value as dicts, lists and scalars."""
+    """Convert a value to dicts, lists and scalars."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -114,7 +114,7 @@ def _plain(value: object, where: str) -> object:
 
 
 def _listed(value: tuple[Any, ...], where: str) -> list[object]:
-    """The tuple as a list; that of rows of a table at once, as most of a report are."""
+    """Convert a tuple to a list; table rows, most of a report, are converted at once."""
     kinds = set(map(type, value))
     if kinds <= _SCALARS:
         if float not in kinds:
@@ -129,7 +129,7 @@ def _listed(value: tuple[Any, ...], where: str) -> list[object]:
 
 
 def _text(value: object, depth: int = 0) -> str:
-    """The plain value as `json.dumps` with an indent of 1 writes it, but rows at the pace of its compiled half."""
+    """Format a plain value as `json.dumps` with an indent of 1 does, but with rows in compiled code."""
     if not value or not isinstance(value, dict | list):
         return _encoder(depth).encode(value)
     inner, outer = "\n" + " " * (depth + 1), "\n" + " " * depth
@@ -140,7 +140,7 @@ def _text(value: object, depth: int = 0) -> str:
     if _SCALARS.issuperset(map(type, value)):
         return f"[{inner}{_encoder(depth + 1).encode(value)[1:-1]}{outer}]"
     if all(type(row) is list and row and _SCALARS.issuperset(map(type, row)) for row in value):
-        # No text holds a line break as it is: this is where a row ends and the next begins.
+        # JSON strings contain no raw line break, so this sequence only occurs between rows.
         cell, body = f"{inner} ", _encoder(depth + 2).encode(value)[2:-2]
         body = body.replace(f"],{cell}[", f"{inner}],{inner}[{cell}")
         return f"[{inner}[{cell}{body}{inner}]{outer}]"
@@ -149,13 +149,13 @@ def _text(value: object, depth: int = 0) -> str:
 
 @cache
 def _encoder(depth: int) -> json.JSONEncoder:
-    """Writes what stands so deep in the text, an item a line."""
+    """Make an encoder for this depth of the text, one item per line."""
     between = (",\n" + " " * depth, ": ")
     return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=between)
 
 
 def _typed(value: object, kind: Any, where: str) -> Any:
-    """The value as the annotated type, or TracekitError naming the place."""
+    """Parse a value as the annotated type; TracekitError names the place."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return _one_of(value, get_args(kind), where)
@@ -175,7 +175,7 @@ def _typed(value: object, kind: Any, where: str) -> Any:
 
 
 def _one_of(value: object, kinds: tuple[Any, ...], where: str) -> Any:
-    """The value as one of the scalar types, or as the one dataclass among them."""
+    """Parse a value as one of the scalar types, or as the single dataclass among them."""
     if type(value) in kinds:
         return value
     if float in kinds and _is_a(value, int):
@@ -188,7 +188,7 @@ def _one_of(value: object, kinds: tuple[Any, ...], where: str) -> Any:
 
 
 def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]:
-    """The list as a tuple, of any length or of exactly the annotated items."""
+    """Parse a list as a tuple of any length, or of exactly the annotated items."""
     if not isinstance(value, list):
         _fail(where, "a list", value)
     if kinds[-1] is Ellipsis:
@@ -200,9 +200,9 @@ def _items(value: object, kinds: tuple[Any, ...], where: str) -> tuple[Any, ...]
 
 
 def _record(value: object, kind: Any, where: str) -> Any:
-    """The object as the dataclass.
+    """Parse an object as the dataclass.
 
-    A sheet also needs every row as long as its headings, a chart marks of rows and series it names.
+    Rows of a sheet must be as long as its headings, and marks of a chart must refer to its rows and series.
     """
     if not isinstance(value, dict):
         _fail(where, "an object", value)
@@ -224,7 +224,7 @@ def _record(value: object, kind: Any, where: str) -> Any:
 
 
 def _refuse_undrawable(chart: Chart, where: str) -> None:
-    """Nothing; raises if the chart cannot be drawn."""
+    """Raise if the chart cannot be drawn."""
     from tracekit.render.charts import problem
 
     flaw = problem(chart)
@@ -235,7 +235,7 @@ def _refuse_undrawable(chart: Chart, where: str) -> None:
 
 @cache
 def _hints(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """The annotation of every field, and whether it must be given."""
+    """Get the annotation of every field, and whether it is required."""
     types, hints = get_type_hints(kind), {}
     for field in fields(kind):
         required = field.default is MISSING and field.default_factory is MISSING
@@ -244,12 +244,12 @@ def _hints(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def _is_a(value: object, kind: object) -> bool:
-    """Whether the value is of this very type: a truth value is no number."""
+    """Check whether the value has exactly this type: a bool is not a number."""
     return type(value) is kind
 
 
 def _whole_as_float(value: object, where: str) -> float:
-    """The whole number as a float, where a float is asked for."""
+    """Convert an integer to a float, where a float is expected."""
     assert isinstance(value, int)
     try:
         return float(value)
@@ -258,7 +258,7 @@ def _whole_as_float(value: object, where: str) -> float:
 
 
 def _fail(where: str, wanted: str, value: object) -> NoReturn:
-    """Raises what is wrong, on one line and without the whole of a hostile value."""
+    """Raise the error for a value, on one line and without all of a hostile value."""
     text = type(value).__name__
     if isinstance(value, list):
         text = f"a list of {len(value)}"
@@ -268,12 +268,12 @@ def _fail(where: str, wanted: str, value: object) -> NoReturn:
 
 
 def _no_constant(name: str) -> NoReturn:
-    """Raises: JSON knows no NaN and no Infinity."""
+    """Raise ValueError: JSON has no NaN and no Infinity."""
     raise ValueError(f"{name} is not a number")
 
 
 def _finite(text: str) -> float:
-    """The number, unless it is too large to be one."""
+    """Parse a number, unless it overflows a float."""
     value = float(text)
     if not isfinite(value):
         raise ValueError("a number is out of range")
@@ -281,7 +281,7 @@ def _finite(text: str) -> float:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object, unless it says one key twice and so two things at once."""
+    """Make an object, unless a key is given twice."""
     record = dict(pairs)
     if len(record) != len(pairs):
         raise ValueError("a key is given twice")

@@ -1,4 +1,4 @@
-"""A gate as JUnit XML, which every CI system reads: one test case a rule."""
+"""Gate results as JUnit XML, which every CI system reads: one test case per rule."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def gate_junit(
     inconclusive_fails: bool = False,
     untested_passes: bool = False,
 ) -> str:
-    """The gate as JUnit XML.
+    """Make the JUnit XML of a gate.
 
-    Only a breach is a failure of type `regression`. What could not be judged is skipped, or with
-    `inconclusive_fails` a failure of type `inconclusive`; what has to be mended first is an error, as is a
-    rule that tested nothing, unless `untested_passes`.
+    Only a breach is a failure of type `regression`. An inconclusive rule is skipped, or with
+    `inconclusive_fails` a failure of type `inconclusive`. A problem that must be fixed first is an error, as is
+    a rule that tested nothing unless `untested_passes`.
     """
     suite = ET.Element("testsuite", name=f"tracekit: {_text(title)}")
     counts = {"tests": len(gates), "failures": 0, "errors": 0, "skipped": 0}
@@ -50,7 +50,7 @@ def gate_junit(
 
 
 def _result(gate: Gate, inconclusive_fails: bool, untested_passes: bool) -> tuple[str, str]:
-    """(type, tag) of what stands in a test case; without a tag it passed."""
+    """Choose the (type, tag) of a test case; no tag means that it passed."""
     if gate.outcome in ("pass", "accepted"):
         return "", ""
     if gate.severity == "warn":
@@ -66,20 +66,20 @@ def _result(gate: Gate, inconclusive_fails: bool, untested_passes: bool) -> tupl
 
 
 def _name(gate: Gate) -> str:
-    """The rule, with the role where a rule is tested for several."""
+    """Name a test case by its rule, with the metric if the rule is tested for several roles."""
     if gate.metric in gate.rule:
         return _text(gate.rule)
     return _text(f"{gate.rule} [{gate.metric}]")
 
 
 def _sentence(gate: Gate) -> str:
-    """What was found, and why it is no more than that."""
+    """Describe the outcome of a gate with its caveats."""
     sentence = gate.claim + "".join(f" ({caveat})" for caveat in gate.caveats)
     return sentence if gate.outcome == "pass" else f"{gate.outcome}: {sentence}"
 
 
 def _properties(case: ET.Element, gate: Gate) -> None:
-    """The numbers of a gate, as they are; unknown ones are left out."""
+    """Add the numbers of a gate, unformatted; unknown ones are left out."""
     names = ("unit", "limit", "value", "low", "high", "metric_unit", "base", "opt", "severity")
     numbers = dict(zip(names, attrgetter(*names)(gate), strict=True))
     numbers["test"] = "point" if gate.point else "interval"
@@ -90,5 +90,5 @@ def _properties(case: ET.Element, gate: Gate) -> None:
 
 
 def _text(text: str) -> str:
-    """Text that XML 1.0 can hold: what it forbids is invisible, and shown as its escape."""
+    """Escape characters that XML 1.0 forbids; all of them are invisible."""
     return printable(text, _LONGEST)

@@ -1,4 +1,4 @@
-"""The report as GitHub-flavoured Markdown: for a pull-request comment or a job summary."""
+"""Report as GitHub-flavoured Markdown, for pull-request comments and job summaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracekit.render.grid import Grid, grid
 from tracekit.render.options import Options
 
 LIMIT = 65_000
-"""Characters; GitHub refuses a comment of more than 65,536."""
+"""Largest text in characters; GitHub refuses comments of more than 65,536."""
 
 _ROWS_VERBOSE = 200
 _NAME = 120
@@ -28,7 +28,7 @@ _LINE_START = re.compile(r"([#+\-=~>]|\d+(?=[.)]))")
 
 
 def render_markdown(report: Report, options: Options) -> str:
-    """The report in at most 65,000 characters; what does not fit is named at the end."""
+    """Render the report in at most 65,000 characters; blocks that do not fit are listed at the end."""
     blocks: list[tuple[str, list[str]]] = [("identity", [line_start(_join_identity(report))])]
     if report.answer or report.headline:
         blocks.append(("headline", [_headline(report)]))
@@ -44,7 +44,7 @@ def render_markdown(report: Report, options: Options) -> str:
 
 
 def _recordings(report: Report) -> str:
-    """Recordings that limit the answer, each with its remedy."""
+    """List recordings that limit the answer, each with its remedy."""
     return "\n".join(
         f"- Recorded: {sentence(recorded)} → {sentence(f'{advice}: {command}')}"
         for recorded, advice, command in phrases.recordings(report)
@@ -52,25 +52,25 @@ def _recordings(report: Report) -> str:
 
 
 def careful_block(report: Report) -> tuple[str, list[str]]:
-    """What to keep in mind, as a list."""
+    """Make the block of caveats as a list."""
     return "careful", ["\n".join(f"- Careful: {sentence(text)}" for text in report.cautions)]
 
 
 def sentence(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, HTML, mention, issue link or address in it.
+    """Escape text so that Markdown shows it as it is, without markup, HTML, mentions, issue links or URLs.
 
     >>> sentence("see @team <b>#12</b> of update_actor")
     'see @&#8203;team &lt;b&gt;#&#8203;12&lt;/b&gt; of update_actor'
     """
     out = _entities(printable(text, phrases.SENTENCE))
-    # Within a word an underscore means nothing, and escaped it is hard to read in the raw text.
+    # Underscores within words need no escape, which would be hard to read in the raw text.
     out = re.sub(r"(?<=[^\W_])_(?=[^\W_])", "\0", out)
     out = _SPECIAL.sub(r"\\\g<0>", out).replace(r"\|", "&vert;")
     return _LIVE.sub(lambda match: f"{match[0]}&#8203;", out).replace("\0", "_")
 
 
 def code(text: str, limit: int = _NAME) -> str:
-    """A name as a code span, also in a table; plain words stand as they are.
+    """Format a name as a code span that also works in tables; plain words stay plain.
 
     >>> code("at::native::add"), code("update_actor"), code("a|b")
     ('`at::native::add`', 'update_actor', '<code>a&#124;b</code>')
@@ -82,37 +82,37 @@ def code(text: str, limit: int = _NAME) -> str:
     if _PLAIN.fullmatch(out) and sentence(out) == plain:
         return plain
     if re.search(r"[|`\\]", out):
-        # Tables split at pipes and read backslashes even within code spans: entities are not read.
+        # Tables interpret pipes and backslashes even within code spans, so use entities in <code>.
         safe = re.sub(r"[^\w ]|_", lambda match: f"&#{ord(match[0])};", out)
         return f"<code>{safe}</code>"
     return f"`{out.strip()}`"
 
 
 def _entities(text: str) -> str:
-    """The text with the three characters of HTML as entities."""
+    """Replace the three special characters of HTML by entities."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _summary(text: str) -> str:
-    """Text within an HTML tag, where backslashes do not escape but entities are not read."""
+    """Escape text within an HTML tag, where backslashes do not escape but entities work."""
     out = _LIVE.sub("\\g<0>\0", printable(text, 120))
     out = re.sub(r"[^\w \0,?()]|_", lambda match: f"&#{ord(match[0])};", out)
     return out.replace("\0", "&#8203;")
 
 
 def _join_identity(report: Report) -> str:
-    """The facts of the run in one line, the first (what was read) in bold."""
+    """Join the facts of the run in one line, the first (the sources) in bold."""
     first, *further = phrases.identity(report)
     return " · ".join([_bold(first), *map(sentence, further)])
 
 
 def _bold(text: str) -> str:
-    """Text in bold; stars around nothing would be a rule across the page."""
+    """Format text in bold; stars around empty text would be a horizontal rule."""
     return f"**{sentence(text).strip() or UNKNOWN}**"
 
 
 def _headline(report: Report) -> str:
-    """The answer as a heading, the other numbers below it."""
+    """Make the answer a heading, with the other numbers below it."""
     first, *numbers = filter(None, [sentence(report.answer), *map(_metric, report.headline)])
     below = list(map(sentence, report.basis))
     if numbers:
@@ -121,12 +121,12 @@ def _headline(report: Report) -> str:
 
 
 def _metric(metric: Metric) -> str:
-    """Name, number and bounds of a metric."""
+    """Format the name, number and bounds of a metric."""
     return sentence(phrases.metric_phrase(metric))
 
 
 def sheet_block(sheet: Sheet, limit: int | None) -> str:
-    """A table under its title, with what is left out and its caption below."""
+    """Format a table under its title, with a note on omitted rows and the caption below."""
     table: Grid = grid(sheet, limit, _NAME)
     lines = [_bold(table.title), ""]
     dashes = {True: "---:", False: ":---"}
@@ -143,12 +143,12 @@ def sheet_block(sheet: Sheet, limit: int | None) -> str:
 
 
 def _row(cells: Iterable[str]) -> str:
-    """A line of a table."""
+    """Format a line of a table."""
     return f"| {' | '.join(cells)} |"
 
 
 def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
-    """The ranked list, one block a finding, so that a cut takes the last ones first."""
+    """Make the ranked list, one block per finding, so that a cut drops the last ones first."""
     findings, left = phrases.first_findings(report, options.top)
     unproven = [f"- unproven: {sentence(text)}" for text in phrases.unproven(report, findings)]
     if not findings:
@@ -169,7 +169,7 @@ def _findings(report: Report, options: Options) -> list[tuple[str, list[str]]]:
 
 
 def _finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
-    """One finding as a list item: what it costs at most, the claim, what to try, evidence, places."""
+    """Format a finding as a list item: its largest cost, the claim, the advice, evidence, places."""
     head = f"{number}. **{code(finding.rule, 60)}**"
     if finding.recoverable_ns is not None:
         time, share = map(sentence, amount)
@@ -194,7 +194,7 @@ def _finding(finding: Finding, number: int, amount: tuple[str, str]) -> str:
 
 
 def _gaps(report: Report) -> str:
-    """What was not analysed, and how sound the data is."""
+    """Format the questions without an answer, and the data quality."""
     lines = []
     gaps = phrases.not_analysed(report)
     if gaps:
@@ -209,7 +209,7 @@ def _gaps(report: Report) -> str:
 
 
 def section_choices(section: Section, options: Options) -> list[str]:
-    """The section in ever fewer rows, so that a long one is shortened before it is dropped."""
+    """Format a section with fewer and fewer rows, so that a long one is shortened before it is dropped."""
     if not (section.sheets or section.metrics or section.caveats):
         return [""]
     largest = options.top
@@ -220,7 +220,7 @@ def section_choices(section: Section, options: Options) -> list[str]:
 
 
 def _section(section: Section, rows: int) -> str:
-    """The section, folded away: its numbers, tables and caveats."""
+    """Format a folded section: its numbers, tables and caveats."""
     title = _summary(section.title)
     if section.status != "ok":
         title += f" ({section.status})"
@@ -233,7 +233,7 @@ def _section(section: Section, rows: int) -> str:
 
 
 def _remarks(report: Report) -> str:
-    """Every remark on the data, folded away."""
+    """Format every remark on the data, folded."""
     if not report.remarks:
         return ""
     lines = [
@@ -248,7 +248,7 @@ def _remarks(report: Report) -> str:
 
 
 def line_start(text: str) -> str:
-    """The text, with a first character that would make a list, heading or quote of it escaped."""
+    """Escape a first character that would make the text a list, heading or quote."""
     text = text.strip()
     match = _LINE_START.match(text)
     if match is None:
@@ -260,8 +260,8 @@ def line_start(text: str) -> str:
 
 
 def within_limit(blocks: list[tuple[str, list[str]]], limit: int = LIMIT) -> str:
-    """All blocks that fit, each in its longest form that does, and a line on those that do not."""
-    reserve = 1_200  # for the line that says what was cut
+    """Join all blocks that fit, each in its longest form that fits, and a line on those that do not."""
+    reserve = 1_200  # for the line that lists what was cut
     text = ""
     missing: list[str] = []
     shortened = False

@@ -1,4 +1,4 @@
-"""Results as a person at a prompt sees them: one line of text, or a piece of HTML with the answer and the rest folded."""
+"""Display of results at a prompt or in a notebook: one line of text, or HTML with folded sections."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tracekit.render.options import Options
 from tracekit.render.text import render_text
 
 WIDTH, ROWS, LINE = 110, 20, 160
-"""Characters of a line of the answer, rows of a folded table, characters of one line at a prompt."""
+"""Limits: characters per line of the answer, rows of a folded table, characters of one line at a prompt."""
 
 
 def summarize(thing: Any) -> str:
-    """The object in one line of at most `LINE` characters, in angle brackets."""
+    """Summarize the object in one line of at most `LINE` characters, in angle brackets."""
     words = _words_of(thing)(thing)
     return f"<{printable(f'{type(thing).__name__} {words}', LINE)}>"
 
 
 def to_html(thing: Any) -> str:
-    """The object as HTML that stands alone; all that a profile says is escaped."""
+    """Render the object as stand-alone HTML, with all text from profiles escaped."""
     if isinstance(thing, Sheet):
         return _table(thing)
     if isinstance(thing, Finding):
@@ -45,7 +45,7 @@ def to_html(thing: Any) -> str:
 
 
 def _words_of(thing: Any) -> Callable[[Any], str]:
-    """What says a kind of object in a few words."""
+    """Find the function that summarizes this kind of object."""
     for kind, words in _WORDS.items():
         if isinstance(thing, kind):
             return words
@@ -53,12 +53,12 @@ def _words_of(thing: Any) -> Callable[[Any], str]:
 
 
 def _counted(things: Sized, noun: str) -> str:
-    """How many there are of what the noun names."""
+    """Count things with their noun."""
     return f"{len(things):,} {plural(len(things), noun)}"
 
 
 def _of_report(report: Report) -> str:
-    """What it is of, its first number, and how much it holds."""
+    """Summarize a report: its title, its first number, and its size."""
     numbers = map(phrases.metric_phrase, report.headline[:1])
     facts = (
         report.title,
@@ -70,7 +70,7 @@ def _of_report(report: Report) -> str:
 
 
 def _of_section(section: Section) -> str:
-    """Its question, and what it holds or why there is no answer."""
+    """Summarize a section: its question, and its contents or the reason for having none."""
     if section.status != "ok":
         return f"{section.id} · {section.status}: {section.reason}"
     parts = _counted(section.sheets, "table"), _counted(section.charts, "chart")
@@ -78,7 +78,7 @@ def _of_section(section: Section) -> str:
 
 
 def _of_finding(finding: Finding) -> str:
-    """The rule, what it would give, the claim."""
+    """Summarize a finding: the rule, its saving, the claim."""
     gain = ""
     if finding.recoverable_ns is not None:
         gain = f"up to {show(finding.recoverable_ns, 'ns')} per step"
@@ -86,12 +86,12 @@ def _of_finding(finding: Finding) -> str:
 
 
 def _of_sheet(sheet: Sheet) -> str:
-    """Its name, rows and columns."""
+    """Summarize a table: its name, rows and columns."""
     return f"{sheet.name} · {_counted(sheet.rows, 'row')} × {_counted(sheet.headings, 'column')}"
 
 
 def _of_comparison(comparison: Any) -> str:
-    """Its sides and its verdict."""
+    """Summarize a comparison: its sides and its verdict."""
     report: Report = comparison.report()
     return f"{comparison.base} → {comparison.opt} · {report.answer or comparison.verdict}"
 
@@ -108,13 +108,13 @@ _WORDS: dict[type, Callable[[Any], str]] = {
 
 
 def _block(lines: Iterable[str]) -> str:
-    """Lines as they stand, in letters of one width."""
+    """Format lines unchanged in a monospace font."""
     style = "line-height:1.3;white-space:pre-wrap;overflow-x:auto"
     return f'<pre style="{style}">{escape(chr(10).join(lines))}</pre>'
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:
-    """The claim, what to try, what it rests on."""
+    """List the claim, advice and evidence of a finding."""
     yield _of_finding(finding)
     if finding.advice:
         yield f"  → {printable(finding.advice)}"
@@ -127,14 +127,14 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def _folded(section: Section) -> str:
-    """A section under its title, folded."""
+    """Fold a section under its title."""
     note = "" if section.status == "ok" else f" ({section.status})"
     title = escape(printable(f"{section.title}{note}", LINE))
     return f"<details><summary>{title}</summary>{''.join(_section(section))}</details>"
 
 
 def _section(section: Section) -> Iterator[str]:
-    """All that a section says."""
+    """Render the contents of a section."""
     if section.status != "ok":
         yield _block([printable(section.reason)])
     if section.metrics:
@@ -147,7 +147,7 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _table(sheet: Sheet) -> str:
-    """The first rows of a sheet as a table."""
+    """Render the first rows of a sheet as a table."""
     table = grid(sheet, ROWS)
     lines = [f"<table><caption>{escape(table.title)}</caption><thead><tr>"]
     for column in table.columns:

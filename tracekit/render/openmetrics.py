@@ -1,6 +1,6 @@
-"""A report as OpenMetrics text, whose numbers GitLab's metrics report puts beside those of the target branch.
+"""Report as OpenMetrics text; GitLab's metrics report compares its numbers with the target branch.
 
-It compares them as texts: three digits of each, so that noise does not read as a change.
+GitLab compares them as text: each has three digits, so that noise does not show as a change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tracekit.render.escape import printable
 from tracekit.render.options import Options
 
 MOST_ROWS = 200
-"""Rows of the first table that are written; what is beyond is small."""
+"""Rows of the first table that are written; later ones are small."""
 
 _LONGEST = 200
 _DIGITS = 3
@@ -26,16 +26,16 @@ _BASE: Mapping[Unit, tuple[str, float]] = {
     "factor": ("ratio", 1.0),
     "gb_per_s": ("gigabytes_per_second", 1.0),
 }
-"""The unit that OpenMetrics wants at the end of a name, and what one of ours is in it; others are bare numbers."""
+"""Unit suffix that OpenMetrics requires in a name, and its factor for ours; other numbers have none."""
 
 Sample = tuple[tuple[str, str], Mapping[str, str], float]
 """(name, unit) of a family, the labels, the value."""
 
 
 def render_openmetrics(report: Report, _options: Options) -> str:
-    """The figures of every question as gauges, and the first table with its texts as labels; ends with `# EOF`.
+    """Render the figures of every question and the first table as gauges, ending with `# EOF`.
 
-    A number that is not known has no line; of two lines for the same thing the first stands.
+    The texts of the table are labels. Unknown numbers have no line; the first of two equal series wins.
     """
     units: dict[str, str] = {}
     families: dict[str, dict[str, float]] = {}
@@ -52,7 +52,7 @@ def render_openmetrics(report: Report, _options: Options) -> str:
 
 
 def _samples(report: Report) -> Iterator[Sample]:
-    """Everything that is written, question by question."""
+    """List all samples, question by question."""
     for section in (Section("report", "", metrics=report.headline), *report.sections):
         for metric in section.metrics:
             yield from _of_metric(section.id, metric)
@@ -61,7 +61,7 @@ def _samples(report: Report) -> Iterator[Sample]:
 
 
 def _of_metric(part: str, metric: Metric) -> Iterator[Sample]:
-    """A figure, and the ends of its interval with the label `bound`."""
+    """List a figure, and the ends of its interval with the label `bound`."""
     low, high = {"bound": "low"}, {"bound": "high"}
     for value, labels in ((metric.value, {}), (metric.low, low), (metric.high, high)):
         number = _in_base(value, metric.unit)
@@ -70,7 +70,7 @@ def _of_metric(part: str, metric: Metric) -> Iterator[Sample]:
 
 
 def _of_sheet(sheet: Sheet) -> Iterator[Sample]:
-    """The numbers of a table, with the texts that stand before them as labels: those after them vary as they do."""
+    """List the numbers of a table with the texts before them as labels; later texts vary with the numbers."""
     for row in sheet.rows[:MOST_ROWS]:
         cells = list(zip(sheet.headings, row, strict=True))
         named = takewhile(lambda pair: pair[0].unit in ("text", "id"), cells)
@@ -82,7 +82,7 @@ def _of_sheet(sheet: Sheet) -> Iterator[Sample]:
 
 
 def _in_base(value: Cell, unit: Unit) -> float | None:
-    """The number in the unit of its name; None for what is no number."""
+    """Convert a number to the unit of its name; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -93,7 +93,7 @@ def _in_base(value: Cell, unit: Unit) -> float | None:
 
 
 def _rounded(value: float) -> str:
-    """The number to three digits, without an exponent where it is of a size that people write out.
+    """Round a number to three digits, without an exponent at common magnitudes.
 
     >>> _rounded(1234567.0), _rounded(0.0012345), _rounded(1.797e308)
     ('1230000', '0.00123', '1.8e+308')
@@ -103,20 +103,20 @@ def _rounded(value: float) -> str:
 
 
 def _named(name: str, unit: Unit) -> tuple[str, str]:
-    """(the name of a family, which ends in its unit, that unit)."""
+    """Name a family with its unit as suffix, and get that unit."""
     base = _BASE.get(unit, ("", 1.0))[0]
     plain = _plain(f"tracekit_{name}".removesuffix("_ns").removesuffix(f"_{base}"))
     return "_".join(filter(None, (plain, base))), base
 
 
 def _plain(name: str) -> str:
-    """The name of letters, digits and underscores, with which it begins or a letter."""
+    """Make a valid metric name of letters, digits and underscores."""
     text = re.sub(r"[^0-9A-Za-z_]", "_", name[:_LONGEST])
     return re.sub(r"^(?![A-Za-z_])", "_", text)
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    """Labels in braces, their texts escaped; nothing without any."""
+    """Format labels in braces with escaped texts; empty without any."""
     if not labels:
         return ""
     parts = (f'{name}="{_text(text)}"' for name, text in labels.items())
@@ -124,5 +124,5 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _text(text: str) -> str:
-    """A text on one line, in which a quote or a backslash ends nothing."""
+    """Escape a label value: one line, with quotes and backslashes escaped."""
     return printable(text, _LONGEST).replace("\\", "\\\\").replace('"', '\\"')

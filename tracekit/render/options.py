@@ -1,4 +1,4 @@
-"""What a person may choose about an output, the same for all of them."""
+"""Options of an output, shared by all renderers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tracekit.model.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The choices: rows per table, everything or the first screen, and the terminal's width and colour."""
+    """Rows per table, details beyond the first screen, and the terminal's width and colour."""
 
     top: int = 10
     verbose: bool = False
@@ -16,5 +16,5 @@ class Options:
 
     @property
     def overview_rows(self) -> int | None:
-        """How many rows of the overview are shown; None where all are."""
+        """Number of rows in the first table; None for all."""
         return None if self.verbose else self.top

@@ -1,4 +1,4 @@
-"""The report's tables as Parquet: typed columns, with unit and title in their metadata."""
+"""Tables of a report as Parquet: typed columns with unit and title in their metadata."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHOLE: tuple[Unit, ...] = ("ns", "bytes", "count", "id")
 
 
 def render_parquet(report: Report, _options: Options) -> dict[str, bytes]:
-    """The bytes of one Parquet file a table, by file name."""
+    """Render one Parquet file per table, by file name."""
     pa, pq = pyarrow_or_refuse()
     files = {}
     for name, sheet in tables(report).items():
@@ -29,7 +29,7 @@ def render_parquet(report: Report, _options: Options) -> dict[str, bytes]:
 
 
 def pyarrow_or_refuse() -> tuple[Any, Any]:
-    """(pyarrow, its module for Parquet); raises where they are not installed."""
+    """Import pyarrow and its Parquet module; raises TracekitError if they are not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -39,7 +39,7 @@ def pyarrow_or_refuse() -> tuple[Any, Any]:
 
 
 def arrow_table(sheet: Sheet, pa: Any) -> Any:
-    """The sheet as a pyarrow table."""
+    """Convert a sheet to a pyarrow table."""
     columns, described = [], []
     for index, (name, heading) in enumerate(zip(column_names(sheet), sheet.headings, strict=True)):
         values = list(map(itemgetter(index), sheet.rows))
@@ -52,7 +52,7 @@ def arrow_table(sheet: Sheet, pa: Any) -> Any:
 
 
 def _array(values: list[Cell], unit: Unit, pa: Any) -> Any:
-    """The column in the narrowest type that holds every value exactly: text where nothing else does."""
+    """Convert a column to the narrowest type that holds every value exactly, or to text."""
     kinds = set(map(type, values)) - {NoneType}
     if not kinds:
         return pa.array(values, _empty_type(unit, pa))
@@ -67,29 +67,29 @@ def _array(values: list[Cell], unit: Unit, pa: Any) -> Any:
 
 
 def _empty_type(unit: Unit, pa: Any) -> Any:
-    """The type of a column without a value."""
+    """Choose the type of a column without values."""
     if unit in _WHOLE:
         return pa.int64()
     return {"text": pa.string()}.get(unit, pa.float64())
 
 
 def _is_int64(value: Cell) -> bool:
-    """Whether the number is none that 64 bits do not hold."""
+    """Check whether a number is not an integer beyond 64 bits."""
     return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 def _fits(value: Cell) -> bool:
-    """Whether a float holds the number exactly."""
+    """Check whether a float represents the number exactly."""
     return not isinstance(value, int) or abs(value) <= 2**53
 
 
 def _finite(value: Cell) -> float | None:
-    """The number as a float; what is missing or not finite is unknown."""
+    """Convert a number to a float; None if it is missing or not finite."""
     if not isinstance(value, int | float):
         return None
     return float(value) if isfinite(value) else None
 
 
 def _utf8(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot hold, as escapes; otherwise as recorded."""
+    """Escape lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Parts of a report as words, the same in text, Markdown and HTML; safe to show, not yet escaped."""
+"""Parts of a report in words, shared by text, Markdown and HTML; printable, but not escaped."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from tracekit.model.units import (
 from tracekit.render.escape import printable
 
 SENTENCE = 600
-"""Characters of a claim, an advice or a reason that are shown."""
+"""Longest claim, advice or reason shown, in characters."""
 
 
 def identity(report: Report) -> list[str]:
-    """The facts of the first line; where there are none, the title."""
+    """List the facts of the first line; the title if there are none."""
     facts = [printable(fact, 200) for fact in report.identity if fact]
     return facts or [printable(report.title, 200) or UNKNOWN]
 
 
 def metric_label(metric: Metric) -> str:
-    """What the number is called."""
+    """Get the label of a metric."""
     return printable(metric.label or metric.name, 80)
 
 
 def metric_value(metric: Metric) -> str:
-    """The number with its unit."""
+    """Format the number of a metric with its unit."""
     if metric.unit == "ratio":
         return show(metric.value, "ratio")
     if metric.unit == "factor" and metric.better == "higher" and metric.value:
@@ -57,10 +57,10 @@ def metric_value(metric: Metric) -> str:
 
 
 def metric_range(metric: Metric) -> str:
-    """The bounds of the number in its unit as `1,795` dash `1,910`, `≥ 3` where one is known, or nothing.
+    """Format the bounds in the metric's unit as `1,795` dash `1,910`, `≥ 3` if only one is known, or empty.
 
-    What they are comes first, where the metric says it, and then the unit, lest they are taken for numbers of steps:
-    `steps 1,795` … `ms`.
+    A metric that names its bounds puts that name first and the unit last: `steps 1,795` … `ms`. Otherwise the
+    bounds could be taken for numbers of steps.
     """
     scale = _metric_scale(metric)
     low, high = (cell(bound, scale).removesuffix(" %") for bound in (metric.low, metric.high))
@@ -75,14 +75,14 @@ def metric_range(metric: Metric) -> str:
 
 
 def metric_phrase(metric: Metric) -> str:
-    """Name, number and bounds: `Step 1,842 ms (1,795 to 1,910)`, with a dash for `to`."""
+    """Format name, number and bounds: `Step 1,842 ms (1,795 to 1,910)`, with a dash for `to`."""
     bounds = metric_range(metric)
     phrase = f"{metric_label(metric)} {metric_value(metric)}"
     return f"{phrase} ({bounds})" if bounds else phrase
 
 
 def place_phrase(place: Place) -> str:
-    """Where to look, the widest first: source, role, rank, device, step, stage, name, time."""
+    """Format a place from general to specific: source, role, rank, device, step, stage, name, time."""
     parts = [printable(place.source or "", 160), printable(place.role or "", 80)]
     ids = {"rank": place.rank, "device": place.device, "step": place.step}
     parts += [f"{name} {show(id_, 'id')}" for name, id_ in ids.items() if id_ is not None]
@@ -94,7 +94,7 @@ def place_phrase(place: Place) -> str:
 
 
 def recoverable(findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    """For each finding the time and the share of a step it may give back, times in one unit."""
+    """Format the time and share of a step that each finding may recover, with times in one unit."""
     scale = column_unit(map(attrgetter("recoverable_ns"), findings), "ns", figures=3)
     amounts = []
     for finding in findings:
@@ -104,9 +104,9 @@ def recoverable(findings: Sequence[Finding]) -> list[tuple[str, str]]:
 
 
 def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
-    """What is worth showing first and how many are left out.
+    """Choose the findings to show first, and count the others.
 
-    A finding of high severity is always among them: one about data or memory may give no time back.
+    Findings of high severity are always included: one about data or memory may not save time.
     """
     findings, limit = report.findings, max(limit, 0)
     first = [*findings[:limit]]
@@ -115,14 +115,17 @@ def first_findings(report: Report, limit: int) -> tuple[list[Finding], int]:
 
 
 WORTH_PROVING = 0.01
-"""An abstention about this share of the step is shown."""
+"""Smallest share of the step for which an abstention is shown."""
 
 MOST_UNPROVEN = 3
 """Most abstentions on the first screen, the most expensive."""
 
 
 def unproven(report: Report, shown: Sequence[Finding]) -> list[str]:
-    """What rules almost found and what would prove it: the most expensive, where worth it beside the shown findings."""
+    """List claims that rules could not prove, with the missing proof.
+
+    Included are those with a large price, or one above the smallest saving of the shown findings.
+    """
     least = min((f.recoverable_ns for f in shown if f.recoverable_ns), default=None)
     sentences: list[str] = []
     for verdict in report.unproven:
@@ -133,7 +136,7 @@ def unproven(report: Report, shown: Sequence[Finding]) -> list[str]:
 
 
 def _unproven(verdict: Verdict) -> str:
-    """One abstention: its claim, its price and what it needs."""
+    """Format one abstention: its claim, its price and the missing data."""
     amount = show(verdict.price_ns, "ns")
     step_ns = _step_of(verdict)
     if step_ns is not None:
@@ -144,7 +147,7 @@ def _unproven(verdict: Verdict) -> str:
 
 
 def _step_of(verdict: Verdict) -> int | None:
-    """The step that the price of an abstention is a share of, where that is a number."""
+    """Compute the step of which the price of an abstention is a share; None if not finite."""
     if not verdict.price_ns or not verdict.price_ratio or verdict.price_ns >= 2**63:
         return None
     step_ns = verdict.price_ns / verdict.price_ratio
@@ -152,12 +155,12 @@ def _step_of(verdict: Verdict) -> int | None:
 
 
 def no_findings(report: Report) -> str:
-    """What is said where nothing is worth fixing: none was found, or no rule was there to find any."""
+    """Explain a list without findings: none were found, or no rules were asked."""
     return "No findings" if report.asks_rules else "No rules were asked"
 
 
 def claim(finding: Finding) -> str:
-    """The claim; where no time says how grave it is, the severity does."""
+    """Format a claim; if no time shows its weight, the severity precedes it."""
     text = printable(finding.claim, SENTENCE)
     if finding.recoverable_ns is None and finding.severity != "info":
         return f"{finding.severity}: {text}"
@@ -165,12 +168,12 @@ def claim(finding: Finding) -> str:
 
 
 def not_analysed(report: Report) -> list[str]:
-    """What was not analysed and why: what the report lists, and the sections without an answer."""
+    """List what was not analysed and why: gaps named by the report, and sections without an answer."""
     return [*_unseen(report), *_silent(report, ("failed", "skipped"))]
 
 
 def not_analysed_in_short(report: Report) -> list[str]:
-    """The same in a line: what is missing or failed by name, how many questions need more than was recorded."""
+    """List gaps and failures by name, and count the questions that need more data."""
     gaps = [*_unseen(report), *_silent(report, ("failed",))]
     skipped_count = sum(section.status == "skipped" for section in report.sections)
     if skipped_count:
@@ -180,12 +183,12 @@ def not_analysed_in_short(report: Report) -> list[str]:
 
 
 def _unseen(report: Report) -> list[str]:
-    """What the report itself says that it did not see."""
+    """List the gaps that the report itself names."""
     return [printable(item, SENTENCE) for item in report.unseen]
 
 
 def _silent(report: Report, statuses: Sequence[str]) -> list[str]:
-    """The sections of these statuses, those of one reason together."""
+    """Group the sections of these statuses by reason."""
     silent: dict[str, list[str]] = {}
     for section in report.sections:
         if section.status in statuses:
@@ -195,7 +198,7 @@ def _silent(report: Report, statuses: Sequence[str]) -> list[str]:
 
 
 def remarks_summary(remarks: Sequence[Remark]) -> str:
-    """How many remarks there are of each kind, the gravest first; nothing when all are harmless."""
+    """Count the remarks of each kind, the most serious first; empty if all are harmless."""
     words = {"error": "error", "data_loss": "loss of data", "warning": "warning"}
     counts = dict.fromkeys(words, 0)
     for remark in remarks:
@@ -207,7 +210,7 @@ def remarks_summary(remarks: Sequence[Remark]) -> str:
 
 
 def remark_phrase(remark: Remark) -> str:
-    """The remark, how often it was made, and of which source."""
+    """Format a remark with its count and source."""
     times = f" ({show(remark.count, 'count')} times)" if remark.count != 1 else ""
     source = f"{printable(remark.source, 160)}: " if remark.source else ""
     return f"{source}{printable(remark.message, SENTENCE)}{times}"
@@ -218,7 +221,7 @@ FIRST_RECORDINGS = 3
 
 
 def recordings(report: Report) -> list[tuple[str, str, str]]:
-    """Kinds of recordings that limit the answer: what was recorded, what to do, and the command to type."""
+    """List recordings that limit the answer: the recording, the advice, and the command to run."""
     limiting = [recording for recording in report.recordings if recording.command]
     return [
         (
@@ -231,7 +234,7 @@ def recordings(report: Report) -> list[tuple[str, str, str]]:
 
 
 def rows_left(shown: int, more: int, omitted: int, where: str) -> str:
-    """The line under a table of which rows are missing and who has them, or nothing."""
+    """Describe the rows missing from a table and where to find them; empty if it is complete."""
     parts = []
     if more:
         total = show(shown + more, "count")
@@ -242,7 +245,7 @@ def rows_left(shown: int, more: int, omitted: int, where: str) -> str:
 
 
 def every_sheet(report: Report) -> list[tuple[str, Sheet]]:
-    """All sheets with the id of their section: the overview, the sections', and the values."""
+    """List all sheets with the id of their section: the overview, those of sections, and the values."""
     sheets = [("", report.overview)]
     for section in report.sections:
         sheets += zip(repeat(section.id), section.sheets)
@@ -251,12 +254,12 @@ def every_sheet(report: Report) -> list[tuple[str, Sheet]]:
 
 
 def _metric_scale(metric: Metric) -> Scale:
-    """The scale that the number and its bounds share."""
+    """Get the scale that the number and its bounds share."""
     return column_unit([metric.value, metric.low, metric.high], metric.unit, figures=3)
 
 
 def _when(place: Place) -> str:
-    """The time of a place: its start, and how long it lasts."""
+    """Format the time of a place: its start and duration."""
     if place.start_ns is None:
         return "" if place.end_ns is None else f"until {moment(place.end_ns)}"
     if place.end_ns is None:

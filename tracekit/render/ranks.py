@@ -1,6 +1,6 @@
-"""A sheet of many ranks in few rows: the worst, the best and those that differ, and the others by whom they are like.
+"""Tables of many ranks in few rows: outliers on their own, similar ranks merged.
 
-What stands together is told by `tracekit.model.stats.groups`. JSON, CSV and Parquet hold a row for each rank.
+`tracekit.model.stats.groups` decides which ranks are similar. JSON, CSV and Parquet have a row per rank.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MOST_ROWS = 24
 """Most rows of ranks that are compared with one another."""
 
 PIECES = 4
-"""Most pieces by which a row names its ranks: `0–7, 9, 16–23, 31 …`."""
+"""Most ranges in the rank list of a row: `0–7, 9, 16–23, 31 …`."""
 
 _LARGEST = 10**18
-"""Nothing that was measured is larger; what is so large cannot be told apart as a float."""
+"""Largest value compared; no measurement is larger, and floats of this size lose precision."""
 
 _NUMBER = re.compile(r"(?<![0-9])([0-9]{1,9})(?![0-9])")
 
@@ -31,10 +31,10 @@ Row = tuple[Cell, ...]
 
 
 def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
-    """The sheet as it is where no more than `limit` ranks are compared with one another; else in so many rows.
+    """Merge similar ranks into `limit` rows; unchanged if at most `limit` ranks are compared.
 
-    A row of several ranks has the lower median of every number; the range of the value by which they are
-    compared is in two columns of its own. Ranks of which that is unknown stand together, last.
+    A merged row has the lower median of every number; two extra columns hold the range of the compared value.
+    Ranks without that value are merged last.
     """
     names = list(map(attrgetter("name"), sheet.headings))
     ranked = sheet.ranked
@@ -56,7 +56,7 @@ def few_rows(sheet: Sheet, limit: int | None) -> Sheet:
 def _grouped(
     sheet: Sheet, groups: Sequence[Sequence[Row]], value: int, member: int, ranked: Ranked
 ) -> Sheet:
-    """The sheet with a row a group; `value` and `member` are the columns compared, and naming the ranks."""
+    """Make a sheet with one row per group; `value` is the compared column, `member` the one that names ranks."""
     columns: list[list[Cell]] = []
     headings: list[Heading] = []
     for index, heading in enumerate(sheet.headings):
@@ -77,24 +77,24 @@ def _grouped(
 
 
 def _cells(rows: Sequence[Row], column: int) -> list[Cell]:
-    """A column of the rows."""
+    """Get a column of the rows."""
     return list(map(itemgetter(column), rows))
 
 
 def _kinds(rows: Sequence[Row], names: Sequence[str], ranked: Ranked) -> list[list[Row]]:
-    """The rows that are compared with one another, kind by kind."""
+    """Split the rows by kind; only rows of one kind are compared."""
     separate = [names.index(name) for name in ranked.apart if name in names]
     naming = [index for index, name in enumerate(names) if name in (ranked.member, ranked.kind)]
     kinds: dict[Row, list[Row]] = {}
     for row in rows:
-        # A row that is of no single rank, as a median of all, is of another kind.
+        # A row that is not a single rank, such as the median of all, is another kind.
         words = [_NUMBER.sub("", str(row[i])) for i in naming if isinstance(row[i], str)]
         kinds.setdefault((*map(row.__getitem__, separate), *words), []).append(row)
     return list(kinds.values())
 
 
 def _caption(sheet: Sheet, groups: Sequence[Sequence[Row]], title: str) -> str:
-    """The sheet's own caption, and how its rows stand together."""
+    """Make the caption: the sheet's own, and how rows were merged."""
     count = sum(map(len, groups))
     note = (
         f"{show(count, 'count')} rows in {len(groups)}: those whose {title} is alike stand together, with "
@@ -106,7 +106,7 @@ def _caption(sheet: Sheet, groups: Sequence[Sequence[Row]], title: str) -> str:
 
 
 def _groups(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list[list[Row]]:
-    """The rows in at most `limit` groups of those alike, the worst first; those of no known value last."""
+    """Group similar rows, the worst first, in at most `limit` groups; rows without a value come last."""
     sign = {"high": 1, "low": -1}[ranked.worst]
     measured: list[Row] = []
     unknown: list[Row] = []
@@ -125,7 +125,7 @@ def _groups(rows: Sequence[Row], value: int, ranked: Ranked, limit: int) -> list
 
 
 def _in_one_cell(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Cell:
-    """What one row says of several: who they are, what they have in common, the median of their numbers."""
+    """Merge cells of several rows: the ranks, the common text, or the median number."""
     if member:
         return _who(cells)
     distinct = list(dict.fromkeys(cells))
@@ -143,7 +143,7 @@ def _in_one_cell(cells: Sequence[Cell], heading: Heading, *, member: bool) -> Ce
 
 
 def _who(cells: Sequence[Cell]) -> str:
-    """The ranks of a row: `5`, or `8–503, 512–999 (984 rows)`; of processes what their names have in common."""
+    """Merge the ranks of a row: `5`, or `8–503, 512–999 (984 rows)`; for processes the common part of names."""
     if len(cells) == 1:
         return "" if cells[0] is None else str(cells[0])
     ranks = set(_of_kind(cells, int))
@@ -159,12 +159,12 @@ def _who(cells: Sequence[Cell]) -> str:
 
 
 def _of_kind(cells: Iterable[Cell], kind: type[T]) -> list[T]:
-    """Those of the cells that are of this type."""
+    """Select the cells of this type."""
     return [cell for cell in cells if isinstance(cell, kind)]
 
 
 def _in_one(names: Sequence[str]) -> str:
-    """Names that differ in one number as one, `rank 0–7 actor`; nothing where they differ in more."""
+    """Merge names that differ in one number, `rank 0–7 actor`; empty if they differ in more."""
     pieces = list(map(_NUMBER.split, names))
     if len(set(map(len, pieces))) != 1:
         return ""
@@ -178,15 +178,15 @@ def _in_one(names: Sequence[str]) -> str:
 
 
 def _number(cell: Cell) -> int | float | None:
-    """The cell as a number that can be compared with others; None of what is none."""
+    """Get the cell as a comparable number; None if it is not one."""
     if isinstance(cell, bool) or not isinstance(cell, int | float):
         return None
-    # A whole number may be too large for a float, and is compared as it is.
+    # Integers too large for a float are compared as they are.
     return cell if abs(cell) < _LARGEST else None
 
 
 def _numbers(cells: Sequence[Cell]) -> list[int | float]:
-    """Those of the cells that are numbers and can be compared with others."""
+    """Select the cells that are comparable numbers."""
     if set(map(type, cells)) <= {int, float}:
         return [cell for cell in cells if abs(cell) < _LARGEST]  # type: ignore[arg-type, misc]
     return [number for number in map(_number, cells) if number is not None]

@@ -1,4 +1,4 @@
-"""The rows that a statement gave, in every form: nothing is scaled, names stay as they were asked for."""
+"""Rows of an SQL query in every format: unscaled, with column names as queried."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tracekit.render.tables import column_names
 
 _COUNTED = ("_ns", "_bytes", "count", "_rows")
 _SHORTEST = 24
-"""So much of a text is shown at least, however narrow the page."""
+"""Narrowest width to which text is shortened, however narrow the page."""
 _STEP = 4
-"""By so much the widest text gives way at once: the next widest may be wider then."""
+"""Width by which the widest text column shrinks at a time; another may be widest then."""
 _GAP = "  "
 
 
 def sheet_of(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Sheet:
-    """The rows as a sheet, whose units are told by the suffixes of the names."""
+    """Convert rows to a sheet; name suffixes set the units."""
     headings = []
     for index, name in enumerate(names):
         headings.append(Heading(name, name, _unit(name, map(itemgetter(index), rows))))
@@ -36,7 +36,7 @@ def sheet_of(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Sheet:
 
 
 def rows_as_text(sheet: Sheet, width: int | None = None) -> str:
-    """The rows in columns under their names, texts shortened where the page is narrower."""
+    """Format the rows in columns under their names, shortening text if the page is narrow."""
     table = grid(sheet)
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
     widths = _widths(table, _titles(sheet), columns, width)
@@ -51,12 +51,12 @@ def rows_as_text(sheet: Sheet, width: int | None = None) -> str:
 
 
 def rows_as_csv(sheet: Sheet) -> bytes:
-    """The rows as CSV."""
+    """Write the rows as CSV."""
     return csv_bytes(_unitless(sheet))
 
 
 def rows_as_parquet(sheet: Sheet) -> bytes:
-    """The rows as a Parquet file, of the narrowest types that hold every value."""
+    """Write the rows as a Parquet file with the narrowest types that hold every value."""
     pa, pq = pyarrow_or_refuse()
     out = BytesIO()
     pq.write_table(arrow_table(_unitless(sheet), pa), out, compression="zstd")
@@ -64,7 +64,7 @@ def rows_as_parquet(sheet: Sheet) -> bytes:
 
 
 def rows_as_json(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
-    """The rows as a JSON list of objects; what is unknown or no number is null."""
+    """Write the rows as a JSON list of objects; unknown and non-finite values are null."""
     sheet = _unitless(sheet_of(names, ()))
     unique = column_names(sheet)
     objects = []
@@ -76,7 +76,7 @@ def rows_as_json(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The value, None where it is no finite number."""
+    """Replace non-finite numbers by None, also in lists and dicts."""
     if isinstance(value, float) and not isfinite(value):
         return None
     if isinstance(value, list):
@@ -87,7 +87,7 @@ def _finite(value: Any) -> Any:
 
 
 def _unit(name: str, values: Iterable[Cell]) -> Unit:
-    """How a column is shown: numbers that name something without separators, shares as per cent."""
+    """Choose the display of a column: ids without separators, ratios in per cent."""
     kinds = set(map(type, values)) - {NoneType}
     if not kinds <= {int, float, bool}:
         return "text"
@@ -100,20 +100,20 @@ def _unit(name: str, values: Iterable[Cell]) -> Unit:
 
 
 def _unitless(sheet: Sheet) -> Sheet:
-    """The same sheet with names that get no suffix."""
+    """Clear the units, so that names get no suffix."""
     headings = tuple(map(partial(replace, unit=""), sheet.headings))
     return replace(sheet, headings=headings)
 
 
 def _titles(sheet: Sheet) -> list[str]:
-    """The names as they are shown: PIVOT makes them of what a profile holds."""
+    """Make column names printable: PIVOT creates them from profile contents."""
     return list(map(printable, map(attrgetter("name"), sheet.headings)))
 
 
 def _widths(
     table: Grid, titles: Sequence[str], columns: Sequence[Sequence[str]], width: int | None
 ) -> list[int]:
-    """How wide each column is: the widest texts give way until all fit, or nothing is left to give."""
+    """Compute column widths: the widest text columns shrink until all fit or reach the minimum."""
     widths = []
     for title, cells in zip(titles, columns, strict=True):
         widths.append(max(map(len, (title, *cells))))

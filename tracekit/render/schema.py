@@ -1,7 +1,7 @@
-"""The JSON Schema of what is written as JSON: made from the dataclasses themselves, so that the two cannot differ.
+"""JSON Schema of the JSON outputs, made from the dataclasses so that the two cannot diverge.
 
-Draft 2020-12. A field with a default may be missing and further ones may come, as `from_json` reads it: an addition
-keeps the schema. `typing.Annotated[str, "what it says"]` gives a field its description, and a `range` its bounds.
+Draft 2020-12. Fields with a default may be missing and unknown fields are allowed, as in `from_json`:
+additions keep the schema. `typing.Annotated[str, "description"]` describes a field, a `range` sets bounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Records = dict[type, dict[str, Any]]
 
 
 def document(kind: type, version: str) -> dict[str, Any]:
-    """The schema of a dataclass that is saved under a version such as `tracekit.report/1`."""
+    """Make the schema of a dataclass that is saved under a version such as `tracekit.report/1`."""
     body = schema_of(kind)
     body["required"] = [*body.get("required", ()), "schema"]
     body["properties"]["schema"] = {"const": version}
@@ -35,7 +35,7 @@ def document(kind: type, version: str) -> dict[str, Any]:
 
 
 def urn(version: str) -> str:
-    """The name of a version that no host has to serve.
+    """Make the URN of a version, which no host has to serve.
 
     >>> urn("tracekit.report/1")
     'urn:tracekit:report:1'
@@ -44,7 +44,7 @@ def urn(version: str) -> str:
 
 
 def schema_of(kind: type) -> dict[str, Any]:
-    """The schema of a dataclass; those that it is made of stand in `$defs`, by name."""
+    """Make the schema of a dataclass, with nested ones in `$defs` by name."""
     records: _Records = {}
     body = _record(kind, records)
     if records:
@@ -55,7 +55,7 @@ def schema_of(kind: type) -> dict[str, Any]:
 
 
 def _record(kind: type, records: _Records) -> dict[str, Any]:
-    """The schema of one dataclass; afterwards `records` hold those that it refers to."""
+    """Make the schema of one dataclass, and add those that it refers to to `records`."""
     hints = get_type_hints(kind, include_extras=True)
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -71,12 +71,12 @@ def _record(kind: type, records: _Records) -> dict[str, Any]:
 
 
 def is_required(field: Field[Any]) -> bool:
-    """Whether a field has no default."""
+    """Check whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
 def _schema(hint: Any, records: _Records) -> dict[str, Any]:
-    """The schema of an annotation."""
+    """Make the schema of an annotation."""
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     if is_dataclass(hint):
@@ -89,7 +89,7 @@ def _schema(hint: Any, records: _Records) -> dict[str, Any]:
 
 
 def _generic(origin: Any, arguments: tuple[Any, ...], records: _Records) -> dict[str, Any]:
-    """The schema of an annotation that is made of others."""
+    """Make the schema of a generic annotation."""
     if origin is Annotated:
         return _schema(arguments[0], records) | _said(arguments[1:])
     if origin is Literal:
@@ -104,7 +104,7 @@ def _generic(origin: Any, arguments: tuple[Any, ...], records: _Records) -> dict
 
 
 def _said(extras: Iterable[Any]) -> dict[str, Any]:
-    """What stands beside a type: its description, and the least and the most that a number may be."""
+    """Make the keywords of an annotation: its description, and the bounds of a number."""
     keywords: dict[str, Any] = {}
     for extra in extras:
         if isinstance(extra, str):
@@ -115,7 +115,7 @@ def _said(extras: Iterable[Any]) -> dict[str, Any]:
 
 
 def _one_of(options: list[dict[str, Any]]) -> dict[str, Any]:
-    """The schema of what is one of several: a list of types where they are nothing more."""
+    """Make the schema of a union: a list of types if they are all plain."""
     types: list[str] = []
     for option in options:
         if option.keys() != {"type"}:
@@ -125,7 +125,7 @@ def _one_of(options: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _items(kinds: tuple[Any, ...], records: _Records) -> dict[str, Any]:
-    """The schema of a tuple: of any length, or of exactly these items."""
+    """Make the schema of a tuple, of any length or of exactly these items."""
     if kinds[-1] is Ellipsis:
         return {"type": "array", "items": _schema(kinds[0], records)}
     items = [_schema(kind, records) for kind in kinds]

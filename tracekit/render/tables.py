@@ -1,4 +1,4 @@
-"""The report as tables with raw values: what CSV and Parquet write, one file each."""
+"""Tables of a report with raw values: the contents of the CSV and Parquet files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESERVED = frozenset(
 
 
 def tables(report: Report) -> dict[str, Sheet]:
-    """Every table of the report by a file name without suffix that any file system takes."""
+    """List every table of the report by a portable file name without suffix."""
     sheets: dict[str, Sheet] = {}
     names: set[str] = set()
     further = (("", _findings(report)), ("", _remarks(report)))
@@ -32,7 +32,7 @@ def tables(report: Report) -> dict[str, Sheet]:
 
 
 def column_names(sheet: Sheet) -> list[str]:
-    """The headings' names with their unit as suffix, each once."""
+    """Name the columns by heading and unit suffix, each unique."""
     lower_names: set[str] = set()
     names = []
     for heading in sheet.headings:
@@ -45,13 +45,13 @@ def column_names(sheet: Sheet) -> list[str]:
 
 
 def file_name(name: str) -> str:
-    """The name in letters, digits, `_`, `-` and inner dots; never hidden, reserved or a path."""
+    """Make a name of letters, digits, `_`, `-` and inner dots; never hidden, reserved or a path."""
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip(".-")[:80] or "sheet"
     return f"_{safe}" if safe.split(".")[0].lower() in _RESERVED else safe
 
 
 def unique_name(name: str, lower_names: set[str]) -> str:
-    """The name, numbered where one of `lower_names` is the same in lower case, of which it is then one."""
+    """Append a number to a name if `lower_names` has it, ignoring case, and add the result to them."""
     unique, number = name, 1
     while unique.lower() in lower_names:
         number += 1
@@ -61,7 +61,7 @@ def unique_name(name: str, lower_names: set[str]) -> str:
 
 
 def _findings(report: Report) -> Sheet:
-    """The findings as a table, in their order."""
+    """Make the table of findings, in their order."""
     headings = (
         Heading("rule", "rule"),
         Heading("severity", "severity"),
@@ -89,7 +89,7 @@ def _findings(report: Report) -> Sheet:
 
 
 def _remarks(report: Report) -> Sheet:
-    """The remarks as a table."""
+    """Make the table of remarks."""
     headings = (
         Heading("severity", "severity"),
         Heading("code", "code"),

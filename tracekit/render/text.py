@@ -1,6 +1,6 @@
-"""The report for a terminal or a pipe: the first screen, and with `verbose` everything.
+"""Report for a terminal or a pipe: the first screen, and with `verbose` all sections.
 
-Plain without colour: no escape codes, no box drawing, nothing at the end of a line.
+Without colour the output has no escape codes, no box drawing and no trailing blanks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 DEFAULT_WIDTH = 100
 NARROWEST = 40
 WIDEST = 120
-"""Findings are sentences: on a wider line the amount is too far from the claim."""
+"""Widest line; on wider ones the amount of a finding is too far from its claim."""
 FIRST_FINDINGS = 5
-"""Findings on the first screen: what one can act on today; the rest are one flag away."""
+"""Findings on the first screen: what one can act on today; the others need one flag."""
 
 _GAP = 2
 _BETWEEN = " " * _GAP, ""
@@ -44,7 +44,7 @@ Line = list[tuple[str, str]]
 
 
 def render_text(report: Report, options: Options) -> str:
-    """The report as lines of text, each at most `width` cells wide."""
+    """Render the report as lines of text, each at most `width` cells wide."""
     width = max(options.width or DEFAULT_WIDTH, NARROWEST)
     lines: list[Line] = [*_pack(phrases.identity(report), " · ", width), []]
     if report.answer:
@@ -72,7 +72,7 @@ def render_text(report: Report, options: Options) -> str:
 
 
 def _headline(report: Report, width: int) -> list[Line]:
-    """The answer in bold, then the other numbers; on lines of their own where the width asks for it."""
+    """Format the answer in bold, then the other numbers, on their own lines if the width requires it."""
     first, *further = map(phrases.metric_phrase, report.headline)
     line = "  ".join(further)
     if _cells(first) + 6 + _cells(line) <= width:
@@ -81,7 +81,7 @@ def _headline(report: Report, width: int) -> list[Line]:
 
 
 def _sheet(table: Grid, width: int, *, titled: bool, where: str = "-v for all") -> list[Line]:
-    """A table in its width; without a title line the title stands over the names."""
+    """Format a table in its width; unless `titled`, the title is above the name columns."""
     columns, widths = _fit(table, width)
     lines: list[Line] = []
     head: Line = []
@@ -109,7 +109,7 @@ def _sheet(table: Grid, width: int, *, titled: bool, where: str = "-v for all") 
 
 
 def _below_sheet(table: Grid, columns: list[int], width: int, where: str) -> list[Line]:
-    """What a table leaves out, and its caption."""
+    """Format the notes on omitted rows and columns, and the caption."""
     lines: list[Line] = []
     note = phrases.rows_left(len(table.rows), table.more, table.omitted, where)
     if note:
@@ -123,16 +123,16 @@ def _below_sheet(table: Grid, columns: list[int], width: int, where: str) -> lis
 
 
 def _fit(table: Grid, width: int) -> tuple[list[int], list[int]]:
-    """The columns that fit and their widths: names shrink first, then columns go from the right.
+    """Choose the columns that fit and their widths: names shrink first, then columns drop from the right.
 
-    Of those that went, narrower ones come back where there is room without cutting a name.
+    Dropped columns that are narrower return if there is room without cutting a name.
     """
     natural, keep = _widths(table, _NAME_WIDTH), answer_columns(table)
     columns = _columns_of_width(table, natural, width)
     floor = _SHRUNK if len(columns) > len(keep) else _SMALLEST
     widths = _shrink(list(map(natural.__getitem__, columns)), columns, table, width, floor)
     while _total(widths) > width and len(columns) > 1:
-        # Narrower than even the answer: the name and one number are what is left.
+        # Too narrow even for the answer: keep the name and one number.
         dropped = 1
         if table.columns[columns[1]].numeric:
             dropped = len(columns) - 1
@@ -141,7 +141,7 @@ def _fit(table: Grid, width: int) -> tuple[list[int], list[int]]:
 
 
 def _columns_of_width(table: Grid, natural: list[int], width: int) -> list[int]:
-    """The columns of the answer, and of the others those that there is room for."""
+    """Choose the columns of the answer, and others as room allows."""
     shrunk, keep = _widths(table, _SHRUNK), answer_columns(table)
     columns = list(range(len(natural)))
     loose = sorted(set(columns) - keep)
@@ -156,7 +156,7 @@ def _columns_of_width(table: Grid, natural: list[int], width: int) -> list[int]:
 
 
 def _widths(table: Grid, longest_name: int) -> list[int]:
-    """The width that each column asks for: its widest cell; names may be cut to so much, numbers not."""
+    """Measure the widest cell of each column; names are limited to `longest_name`, numbers are not."""
     widths = []
     for index, column in enumerate(table.columns):
         size = max(_cells(column.title), *(_cells(row[index]) for row in table.rows), 0)
@@ -169,7 +169,7 @@ def _widths(table: Grid, longest_name: int) -> list[int]:
 def _shrink(
     widths: list[int], columns: list[int], table: Grid, width: int, floor: int
 ) -> list[int]:
-    """The widths with the widest text columns made narrower, down to `floor`, until all fit."""
+    """Shrink the widest text columns, down to `floor`, until all columns fit."""
     text = [place for place, index in enumerate(columns) if not table.columns[index].numeric]
     while _total(widths) > width:
         widest = max(text, key=lambda place: widths[place], default=None)
@@ -180,12 +180,12 @@ def _shrink(
 
 
 def _total(widths: Iterable[int]) -> int:
-    """The width of a line of columns."""
+    """Compute the width of a line of columns."""
     return sum(size + _GAP for size in widths) - _GAP
 
 
 def _recordings(report: Report, width: int) -> list[Line]:
-    """Recordings that limit the answer, each with its remedy."""
+    """Format recordings that limit the answer, each with its remedy."""
     lines: list[Line] = []
     label = "Recorded: "
     for sentence, advice, command in phrases.recordings(report):
@@ -200,7 +200,7 @@ def _recordings(report: Report, width: int) -> list[Line]:
 
 
 def _remedy(advice: str, command: str, width: int) -> list[Line]:
-    """Advice with its command: on a line of its own where both do not fit on one, so that it can be pasted."""
+    """Format advice with its command, which gets its own line for pasting if both do not fit on one."""
     whole = f"{advice}: {command}"
     if _cells(whole) <= width:
         return _wrap(whole, width)
@@ -208,7 +208,7 @@ def _remedy(advice: str, command: str, width: int) -> list[Line]:
 
 
 def _cautions(report: Report, width: int) -> list[Line]:
-    """What to keep in mind, one below the other."""
+    """Format the caveats, one below the other."""
     lines: list[Line] = []
     label = "Careful: "
     for caution in report.cautions:
@@ -221,7 +221,7 @@ def _cautions(report: Report, width: int) -> list[Line]:
 
 
 def _findings(report: Report, options: Options, width: int) -> list[Line]:
-    """The ranked list: what it costs at most, the claim, and what to try."""
+    """Format the ranked list: the largest cost, the claim, and the advice."""
     limit = options.top if options.verbose else min(options.top, FIRST_FINDINGS)
     findings, left = phrases.first_findings(report, limit)
     unproven = _unproven(report, findings, width)
@@ -253,7 +253,7 @@ def _findings(report: Report, options: Options, width: int) -> list[Line]:
 
 
 def _parts(finding: Finding, width: int) -> list[Line]:
-    """The stages of a finding, one a line, each with its amount."""
+    """Format the stages of a finding, one per line with its amount."""
     lines: list[Line] = []
     for part, (time, _) in zip(finding.parts, phrases.recoverable(finding.parts), strict=True):
         text = f"{time}: {printable(part.claim, phrases.SENTENCE)}"
@@ -263,7 +263,7 @@ def _parts(finding: Finding, width: int) -> list[Line]:
 
 
 def _unproven(report: Report, findings: list[Finding], width: int) -> list[Line]:
-    """Abstentions that matter, each with its price and the proof that it lacks."""
+    """Format abstentions that matter, each with its price and the missing proof."""
     lines: list[Line] = []
     for sentence in phrases.unproven(report, findings):
         first, *further = _wrap(f"unproven: {sentence}", width - 5)
@@ -272,12 +272,12 @@ def _unproven(report: Report, findings: list[Finding], width: int) -> list[Line]
 
 
 def _rule_width(findings: list[Finding]) -> int:
-    """The width of the column of rules."""
+    """Measure the width of the rule column."""
     return min(max(_cells(printable(f.rule, 32)) for f in findings), 32)
 
 
 def _claim(f: Finding, number: int, amount: str, width: int, rules: int) -> list[Line]:
-    """What one finding says: with little room the claim goes below its rule instead of beside it."""
+    """Format one finding; in narrow output the claim goes below its rule instead of beside it."""
     rule, style = printable(f.rule, 32), _COLORS[f.severity]
     claim_width = width - 5 - rules - _GAP - _GAP - _cells(amount)
     claim = phrases.claim(f)
@@ -294,7 +294,7 @@ def _claim(f: Finding, number: int, amount: str, width: int, rules: int) -> list
 
 
 def _advice(f: Finding, width: int, alike: int | None, said: Finding) -> list[Line]:
-    """What to try, and with what care; where it is what finding number `alike` has said already, only that."""
+    """Format the advice and caveats of a finding, or a reference to finding `alike` with the same advice."""
     lines: list[Line] = []
     advice, style = printable(f.advice, phrases.SENTENCE), _COLORS[f.severity]
     if advice.strip() and alike is not None:
@@ -311,12 +311,12 @@ def _advice(f: Finding, width: int, alike: int | None, said: Finding) -> list[Li
 
 
 def _indented(lines: list[Line], width: int) -> list[Line]:
-    """The lines, so many blanks further right."""
+    """Indent lines by `width` blanks."""
     return [[(" " * width, ""), *line] for line in lines]
 
 
 def _gaps(report: Report, options: Options, width: int) -> list[Line]:
-    """The lines of what was not seen, and how sound the data is."""
+    """Format the questions without an answer, and the data quality."""
     lines: list[Line] = []
     listing = phrases.not_analysed if options.verbose else phrases.not_analysed_in_short
     gaps = listing(report)
@@ -333,14 +333,14 @@ def _gaps(report: Report, options: Options, width: int) -> list[Line]:
 
 
 def _words(lines: list[Line], width: int) -> list[Line]:
-    """What those of the words on the screen mean that a newcomer stumbles on."""
+    """Explain the jargon on the screen that newcomers may not know."""
     screen = "\n".join("".join(map(itemgetter(0), line)) for line in lines)
     meanings = _pack(occurring(screen), " · ", width)
     return [[], *([(text, "dim") for text, _ in line] for line in meanings)] if meanings else []
 
 
 def _section(section: Section, options: Options, width: int) -> list[Line]:
-    """A section with its numbers and tables; or why it has none."""
+    """Format a section with its numbers and tables, or the reason for having none."""
     title = printable(section.title, 120)
     lines = _wrap(title, width, style="bold")
     lines.append([("-" * min(_cells(title), width), "dim")])
@@ -360,7 +360,7 @@ def _section(section: Section, options: Options, width: int) -> list[Line]:
 
 
 def _remarks(report: Report, width: int) -> list[Line]:
-    """Every remark on the data, the gravest as the report orders them."""
+    """Format every remark on the data, in the report's order, the most serious first."""
     if not report.remarks:
         return []
     lines: list[Line] = [[("Data quality", "bold")], [("-" * 12, "dim")]]
@@ -372,7 +372,7 @@ def _remarks(report: Report, width: int) -> list[Line]:
 
 
 def _pack(items: list[str], between: str, width: int, hang: int = 0) -> list[Line]:
-    """The items in a row, broken between them where possible; later lines begin with `hang` blanks."""
+    """Pack items in lines, broken between items if possible; later lines are indented by `hang` blanks."""
     rows: list[str] = []
     for item in items:
         if rows and _cells(rows[-1] + between + item) + hang <= width:
@@ -386,7 +386,7 @@ def _pack(items: list[str], between: str, width: int, hang: int = 0) -> list[Lin
 
 
 def _wrap(text: str, width: int, style: str = "") -> list[Line]:
-    """The text in lines of at most `width` cells, broken at spaces, within a word only if it is longer."""
+    """Wrap text in lines of at most `width` cells, at spaces, or within words longer than a line."""
     if not text.strip():
         return []
     if _cells(text) <= width:
@@ -406,7 +406,7 @@ def _wrap(text: str, width: int, style: str = "") -> list[Line]:
 
 
 def _folded(text: str, width: int, style: str) -> list[Line]:
-    """The same of text with words that are too long for a line, or with lines of its own."""
+    """Wrap text with words longer than a line, or with its own line breaks."""
     from rich.console import Console
     from rich.text import Text
 
@@ -416,7 +416,7 @@ def _folded(text: str, width: int, style: str) -> list[Line]:
 
 
 def _cells(text: str) -> int:
-    """The cells that a terminal needs for the text: wide characters take two."""
+    """Count the terminal cells of text: wide characters take two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -425,10 +425,10 @@ def _cells(text: str) -> int:
 
 
 def _pad(text: str, width: int, right: bool = False) -> str:
-    """The text in exactly `width` cells: both ends stay where it is too long."""
+    """Pad or shorten text to exactly `width` cells; shortened text keeps both ends."""
     size = _cells(text)
     if size > width:
-        below = text.lstrip("· ")  # how deep it lies in a tree stands before it
+        below = text.lstrip("· ")  # the prefix shows its depth in a tree
         if is_template(below):
             text = text[: len(text) - len(below)] + short_kernel(below)
             size = _cells(text)
@@ -441,7 +441,7 @@ def _pad(text: str, width: int, right: bool = False) -> str:
 
 
 def _print(lines: list[Line], options: Options, width: int) -> str:
-    """The lines as one string; colour only where asked for, whatever the environment says."""
+    """Join the lines to one string, with colour only on request, whatever the environment says."""
     if not options.color:
         texts = ("".join(map(itemgetter(0), line)).rstrip() for line in lines)
         return "\n".join([*map(without_command, texts), ""])

@@ -1,4 +1,4 @@
-"""Words that a newcomer stumbles on, and what they mean in a few more: shown where they occur."""
+"""Glossary of jargon that newcomers may not know, shown where the words occur."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MEANINGS: Mapping[str, str] = {
     "HtoD": "from host (CPU) to GPU memory",
     "DtoH": "from GPU to host (CPU) memory",
 }
-"""By word, in the order in which they are shown."""
+"""Meanings by word, in display order."""
 
 _WORD = re.compile(rf"(?<!\w)({'|'.join(MEANINGS)})(?!\w)")
 
 
 def occurring(text: str) -> list[str]:
-    """`word: meaning` of each word that is in the text.
+    """List `word: meaning` of each glossary word in the text.
 
     >>> occurring("copies HtoD, and most own work")
     ["own work: a rank's time less its waits in collectives", 'HtoD: from host (CPU) to GPU memory']
@@ -33,7 +33,7 @@ def occurring(text: str) -> list[str]:
 
 
 def explained(text: str) -> Markup:
-    """The text escaped for HTML, each such word with its meaning as a tooltip."""
+    """Escape text for HTML, with the meaning of each glossary word as a tooltip."""
     from markupsafe import Markup, escape
 
     pieces = _WORD.split(text)

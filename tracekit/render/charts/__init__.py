@@ -1,4 +1,4 @@
-"""Charts as pictures: one layout of each (`kinds`), painted as SVG on the page (`svg`) or by matplotlib (`images`)."""
+"""Charts as images, laid out once (`kinds`), then painted as SVG (`svg`) or by matplotlib (`images`)."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ __all__ = ["bounded", "draw", "problem", "row_id", "stage_tones"]
 
 
 def draw(chart: Chart, roles: Mapping[str, str] | None = None) -> str:
-    """The chart as an `<svg>` element; `roles` are as for `layout`."""
+    """Draw the chart as an `<svg>` element; `roles` are as for `layout`."""
     return svg(layout(chart, roles))

@@ -1,4 +1,4 @@
-"""Where a number lies along an axis, and the round numbers that stand beside it."""
+"""Linear axis: the position of numbers, and round tick labels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _WHOLE = ("id", "count", "text")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of numbers, never empty, with its ticks: (where from 0 to 1, text)."""
+    """A non-empty range of numbers with its ticks: (position from 0 to 1, text)."""
 
     low: Fraction
     high: Fraction
     ticks: tuple[tuple[float, str], ...]
 
     def at(self, value: Fraction) -> float:
-        """Where the value lies, 0 at the low end and 1 at the high one."""
+        """Compute the position of a value, 0 at the low end and 1 at the high end."""
         return float((value - self.low) / (self.high - self.low))
 
 
@@ -37,10 +37,10 @@ def axis(
     zero: bool = False,
     wide: bool = False,
 ) -> Axis:
-    """The axis that holds all values, with about so many ticks.
+    """Make the axis that contains all values, with about `about` ticks.
 
-    `zero` begins it at 0 unless that would hide how the values differ: where the least is more than
-    two thirds of the largest. `wide` rounds its ends to ticks.
+    `zero` starts it at 0 unless that would hide differences: if the smallest value exceeds two thirds of the
+    largest. `wide` rounds its ends to ticks.
     """
     numbers = list(values) or [Fraction(0)]
     low, high = _ends(min(numbers), max(numbers), zero=zero)
@@ -64,7 +64,7 @@ def axis(
 
 
 def _ends(low: Fraction, high: Fraction, *, zero: bool) -> tuple[Fraction, Fraction]:
-    """The ends of an axis that holds both numbers, and 0 where `zero` wants it; never the same."""
+    """Choose the ends of an axis that contains both numbers, and 0 if `zero` is set; they are never equal."""
     if zero and (low * 3 <= high * 2 or low == high):
         low = min(low, Fraction(0))
     if zero and high < 0:
@@ -73,7 +73,7 @@ def _ends(low: Fraction, high: Fraction, *, zero: bool) -> tuple[Fraction, Fract
 
 
 def _round_step(rough: Fraction) -> Fraction:
-    """The next larger of 1, 2 or 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = Fraction(10) ** (len(str(int(rough))) - 1)
     while power > rough:
         power /= 10
@@ -81,7 +81,7 @@ def _round_step(rough: Fraction) -> Fraction:
 
 
 def _digits(step: Fraction) -> int:
-    """The decimals that tell two ticks apart; a step is 1, 2 or 5 times a power of ten."""
+    """Count the decimals that separate two ticks; a step is 1, 2 or 5 times a power of ten."""
     digits = 0
     while step.denominator != 1 and digits < 12:
         step, digits = step * 10, digits + 1
@@ -89,6 +89,6 @@ def _digits(step: Fraction) -> int:
 
 
 def _text(value: Fraction, scale: Scale, digits: int) -> str:
-    """The tick as text with its unit."""
+    """Format a tick with its unit."""
     exactly = Scale(scale.label, Decimal(scale.factor), digits, scale.unit)
     return shorten(with_label(cell(plain(value), exactly), exactly), _LABEL)

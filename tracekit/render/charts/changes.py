@@ -1,4 +1,4 @@
-"""Pictures of a change: factors with their intervals, the single values of runs, and a waterfall."""
+"""Charts of a change: ratios with intervals, single values of runs, and a waterfall."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXACT_FLOAT = 2**53
 
 
 def intervals(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """A point a factor on a whisker of its interval; an arrow where the interval goes on."""
+    """Draw one point per ratio on a whisker for its interval, with an arrow if the interval exceeds the plot."""
     rows = rows_of(chart, top, 24, _BESIDE)
     factors = log_axis(marks, chart.within)
     parts = row_names(chart, rows)
@@ -55,12 +55,12 @@ def intervals(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: fl
 
 
 def _x(rows: Rows, factors: LogAxis, value: Fraction) -> float:
-    """Where a factor lies across the plot."""
+    """Get the horizontal position of a factor."""
     return rows.left + factors.at(value) * rows.width
 
 
 def _band(chart: Chart, rows: Rows, factors: LogAxis) -> Area:
-    """The factors that are nearer to 1 than matters."""
+    """Draw the band of factors too close to 1 to matter."""
     share = 1 + Fraction(chart.within)
     low, high = _x(rows, factors, 1 / share), _x(rows, factors, share)
     area = box(low, rows.top, high - low, rows.bottom - rows.top, 0)
@@ -68,7 +68,7 @@ def _band(chart: Chart, rows: Rows, factors: LogAxis) -> Area:
 
 
 def factor_words(mark: Mark) -> str:
-    """The factor with its interval as `1.62× [1.43, 1.83]`."""
+    """Format a factor with its interval as `1.62× [1.43, 1.83]`."""
     assert mark.value is not None
     middle = _factor(mark.value)
     if mark.start is None or mark.end is None:
@@ -78,13 +78,13 @@ def factor_words(mark: Mark) -> str:
 
 
 def _factor(value: Fraction) -> str:
-    """The factor with its figures, also where it happens to be whole."""
+    """Format a factor with its decimals, even if it is whole."""
     number = plain(value)
     return show(float(number) if abs(number) < _EXACT_FLOAT else number, "factor")
 
 
 def _whisker(mark: Mark, factors: LogAxis, rows: Rows, tone: str) -> tuple[Stroke, ...]:
-    """The interval as a line with ends, or with arrows where it goes beyond the picture; nothing where none is seen."""
+    """Draw an interval as a line with caps, or with arrows if it exceeds the plot; empty if it is outside."""
     if mark.start is None or mark.end is None or mark.end <= 0 or mark.start > mark.end:
         return ()
     low = factors.at(mark.start) if mark.start > 0 else -1.0
@@ -103,7 +103,7 @@ def _whisker(mark: Mark, factors: LogAxis, rows: Rows, tone: str) -> tuple[Strok
 
 
 def strips(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """A dot a value, hollow where it does not count, and a line at the mean of those that do."""
+    """Draw one dot per value, hollow if it does not count, and a line at the mean of those that do."""
     rows = rows_of(chart, top, 24, 24)
     values = axis(numbers(marks)[0], chart.x_unit, wide=True)
     parts: list[Part] = []
@@ -124,7 +124,7 @@ def strips(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
 
 
 def means(marks: Sequence[Mark]) -> dict[int, Fraction]:
-    """The mean of what counts in each row that has any."""
+    """Average the values that count in each row that has any."""
     rows: dict[int, list[Fraction]] = {}
     for mark in marks:
         if mark.value and mark.start is not None:
@@ -133,7 +133,7 @@ def means(marks: Sequence[Mark]) -> dict[int, Fraction]:
 
 
 def waterfall(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """Bars from where the last one ended, with thin lines between them and the change beside each."""
+    """Draw bars that each start where the last one ended, with connecting lines and the change beside each."""
     rows = rows_of(chart, top, 24, 96, names=330)
     ends = filter(None, chain.from_iterable(map(attrgetter("span"), marks)))
     amounts = axis(ends, chart.x_unit, zero=True, wide=True)
@@ -185,7 +185,7 @@ KINDS = (
 
 
 def _change(mark: Mark, chart: Chart) -> str:
-    """The change with its sign, or the amount where the bar starts at 0."""
+    """Format a change with its sign, or the amount if the bar starts at 0."""
     start, end = mark.span
     size = show(plain(mark.size), chart.x_unit)
     if not start:
@@ -196,10 +196,10 @@ def _change(mark: Mark, chart: Chart) -> str:
 
 
 def _number(mark: Mark) -> str:
-    """The number that names a dot, after its row."""
+    """Format the number that names a dot, after its row."""
     return "" if mark.label is None else f" · {show(plain(mark.label), 'id')}"
 
 
 def _value(value: Fraction, chart: Chart) -> str:
-    """A value as words."""
+    """Format a value."""
     return show(plain(value), chart.x_unit, figures=4)

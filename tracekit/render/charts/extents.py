@@ -1,4 +1,4 @@
-"""Pictures of parts of an amount: one bar of each row beside the next, and a tree of them (icicle)."""
+"""Charts of parts of an amount: adjacent bars per row, and a tree of bars (icicle)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tracekit.render.charts.shapes import WIDTH, Box, Drawing, Words
 from tracekit.render.charts.text import FONT, breadth, fitted, short
 
 _LEAST, _MARGIN = 40, 20
-"""Bars narrower than the first hold no words; the second is room for the numbers of an axis at its ends."""
+"""Narrowest bar with text, and room for axis labels at the ends."""
 
 
 def extents(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """Bars from one amount to another, one line a row; nothing of a row overlaps."""
+    """Draw bars from one amount to another, one line per row; bars of a row do not overlap."""
     rows = rows_of(chart, top, 18)
     amounts = axis(numbers(marks)[0], chart.x_unit, zero=True)
     bars = []
@@ -32,7 +32,7 @@ def extents(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: floa
 
 
 def icicle(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """A tree: below each bar those that are parts of it, each with its name as far as it fits."""
+    """Draw a tree: the parts of each bar are below it, each with its name as far as it fits."""
     pitch = min(20, max(760 / len(chart.rows), 3))
     rows = Rows(_MARGIN, WIDTH - 2 * _MARGIN, top, pitch, chart.rows)
     amounts = axis(numbers(marks)[0], chart.x_unit, zero=True)
@@ -52,7 +52,7 @@ def icicle(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float
 
 
 def _bar(chart: Chart, mark: Mark, tones: Sequence[str], name: str, area: Box) -> Bar:
-    """The bar of a mark, which tells its name and its size."""
+    """Make the bar of a mark, with its name and size in the tooltip."""
     size = show(plain(mark.size), chart.x_unit)
     return Bar(mark.size, tones[mark.series], area, f"{short(name)}: {short(size)}")
 

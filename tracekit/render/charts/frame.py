@@ -1,4 +1,4 @@
-"""What surrounds the marks of a picture: legend, axes, the tones of series, and which marks are told of."""
+"""Frame of a chart: legend, axes, tones of series, and the marks that have tooltips."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tracekit.render.charts.shapes import (
 from tracekit.render.charts.text import FONT, breadth, fitted, short
 
 TONES = 8
-"""How many tones the style sheet has for series; more series begin again with the first."""
+"""Number of series tones in the style sheet; further series reuse them from the first."""
 
 TOLD = 600
-"""How many marks of a picture have a tooltip, the largest; of the others one shape is made."""
+"""Number of marks with a tooltip, the largest; the others are merged into one shape per role."""
 
 _NOTHING = frozenset(
     {"idle", "free", "other", "unattributed", "unknown", "in no stage", "none", "no change"}
@@ -38,7 +38,7 @@ _LEGEND = 16
 
 
 def tones(series: Sequence[str]) -> list[str]:
-    """The tone of each series: `s0` to `s7` in turn, `none` for what is the absence of the others."""
+    """Assign a tone to each series: `s0` to `s7` in turn, `none` for the absence of the others."""
     roles: list[str] = []
     number = 0
     for name in series:
@@ -51,12 +51,12 @@ def tones(series: Sequence[str]) -> list[str]:
 
 
 def on(tone: str) -> str:
-    """The role of text that stands on this tone."""
+    """Get the role of text on this tone."""
     return "on" if tone in _STRONG else "off"
 
 
 def legend(series: Sequence[str], roles: Sequence[str], sample: str) -> tuple[list[Part], float]:
-    """The names of the series beside samples of them, and where the plot may begin; nothing for one series."""
+    """Draw the names of the series with samples, and get where the plot may start; empty for one series."""
     keys: list[Part] = []
     if len(series) < 2 or not sample:
         return keys, 4.0
@@ -74,7 +74,7 @@ def legend(series: Sequence[str], roles: Sequence[str], sample: str) -> tuple[li
 
 
 def _sample(kind: str, series: int, tone: str, x: float, y: float) -> Glyph | Stroke | Swatch:
-    """A sample of how a series is drawn."""
+    """Draw a sample of a series."""
     if kind == "glyph":
         return Glyph(f"glyph {tone}", series, x + 6, y - 4)
     if kind == "line":
@@ -83,7 +83,7 @@ def _sample(kind: str, series: int, tone: str, x: float, y: float) -> Glyph | St
 
 
 def axis_below(axis: Axis, left: float, width: float, top: float, bottom: float) -> list[Part]:
-    """The axis under a plot: a line up through it at every tick, the number below."""
+    """Draw the axis under a plot: a line through the plot at every tick, the number below it."""
     lines: list[Step] = []
     labels: list[Part] = []
     for share, label in axis.ticks:
@@ -95,7 +95,7 @@ def axis_below(axis: Axis, left: float, width: float, top: float, bottom: float)
 
 
 def axis_beside(axis: Axis, left: float, width: float, top: float, height: float) -> list[Part]:
-    """The axis left of a plot: a line across it at every tick, the number before it."""
+    """Draw the axis left of a plot: a line across the plot at every tick, the number before it."""
     lines: list[Step] = []
     labels: list[Part] = []
     for share, label in axis.ticks:
@@ -106,13 +106,13 @@ def axis_beside(axis: Axis, left: float, width: float, top: float, height: float
 
 
 def box(x: float, y: float, width: float, height: float, gap: float = 0.5) -> Box:
-    """The box of a mark; a gap parts it from the next, never too thin to see."""
+    """Make the box of a mark, with a gap to the next one; never too thin to see."""
     return Box(x, y, width - gap if width > 3 else max(width, 0.6), height)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The box of a mark, how much that weighs against the others, and what is told of it."""
+    """Box of a mark, its weight against the others, and its tooltip."""
 
     weight: Fraction
     role: str
@@ -121,7 +121,7 @@ class Bar:
 
 
 def areas(bars: Sequence[Bar]) -> list[Part]:
-    """The bars: the largest told of one by one, the others as one area of each role."""
+    """Convert bars to areas: the largest one by one with tooltips, the others merged by role."""
     order = sorted(range(len(bars)), key=lambda index: (-bars[index].weight, index))
     untold: dict[str, list[Box]] = {}
     for index in sorted(order[TOLD:]):

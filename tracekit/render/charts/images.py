@@ -1,4 +1,4 @@
-"""Every chart of a report as image files, PNG and SVG: the layout of each, painted by matplotlib.
+"""Chart images as PNG and SVG files, painted from the layouts by matplotlib.
 
 The same chart gives the same bytes. Only `plots` needs matplotlib.
 """
@@ -51,10 +51,10 @@ _COLORS = {
     "tick": "#5f656b",
     "on": "#ffffff",
 }
-"""The tones of the page as it is printed."""
+"""Tones of the page as printed."""
 
 _DEEP = {"s2": "s4", "s3": "s7", "s4": "s6", "s5": "s0", "s6": "s1", "s7": "s4", "none": "s4"}
-"""A line or a point needs a tone that stands out: of the pale ones another is taken, as on the page."""
+"""Stronger tones for lines and points in place of pale ones, as on the page."""
 
 _DASHES = {
     "s2": (7, 3),
@@ -64,7 +64,7 @@ _DASHES = {
     "s6": (9, 3, 2, 3),
     "s7": (2, 3),
 }
-"""What parts the lines of series whose tone is another's, as on the page."""
+"""Dash patterns that separate lines of series with the same tone, as on the page."""
 
 _INK, _PAPER = "#1f2326", "#ffffff"
 _EDGES = {_PAPER: _COLORS["base"]}
@@ -73,9 +73,9 @@ _ANCHORS = {"": "left", "start": "left", "middle": "center", "end": "right"}
 
 _WIDTH_IN, _DPI = 11.0, 120
 _MARGIN, _TITLE, _CAPTION = 14.0, 32.0, 30.0
-"""Room around the picture, above it and below it, in its own units."""
+"""Room around, above and below the picture, in its own units."""
 _POINT = _WIDTH_IN * 72 / (WIDTH + 2 * _MARGIN)
-"""A unit of the picture in points, in which matplotlib measures lines and letters."""
+"""A unit of the picture in points, which matplotlib uses for lines and letters."""
 
 _SETTINGS = {
     "svg.hashsalt": "tracekit",
@@ -86,9 +86,9 @@ _SETTINGS = {
 
 
 def plots(report: Report) -> Iterator[tuple[str, bytes]]:
-    """(file name, bytes) of every chart, as PNG and as SVG; TracekitError where matplotlib is missing.
+    """Paint every chart as (file name, bytes), as PNG and as SVG; TracekitError if matplotlib is missing.
 
-    Names are `<section>-<chart id>` in letters that any file system takes, each once.
+    Names are `<section>-<chart id>` in characters that any file system accepts, each unique.
     """
     matplotlib = matplotlib_or_refuse()
     names: set[str] = set()
@@ -102,7 +102,7 @@ def plots(report: Report) -> Iterator[tuple[str, bytes]]:
 
 
 def matplotlib_or_refuse() -> Any:
-    """The library, with all of it that is used here imported; TracekitError where it is missing."""
+    """Import matplotlib and its submodules used here; TracekitError if it is missing."""
     try:
         library = import_module("matplotlib")
         for name in ("collections", "figure", "style"):
@@ -114,11 +114,11 @@ def matplotlib_or_refuse() -> Any:
 
 
 def painted(picture: shapes.Layout, suffix: str, matplotlib: Any) -> bytes:
-    """The picture in one of `FORMATS`, whatever the user's own settings of matplotlib are."""
+    """Paint the picture in one of `FORMATS`, independent of the user's matplotlib settings."""
     unsaid = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[suffix]
-    # A figure of its own, unknown to pyplot, is drawn without a window on any machine.
+    # A figure that pyplot does not manage needs no display.
     with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # characters that the font has not are drawn as boxes
+        warnings.simplefilter("ignore")  # characters missing from the font are drawn as boxes
         figure = matplotlib.figure.Figure(figsize=_size_in(picture), dpi=_DPI)
         _draw_on(figure.add_axes((0, 0, 1, 1)), picture, matplotlib)
         file = BytesIO()
@@ -127,7 +127,7 @@ def painted(picture: shapes.Layout, suffix: str, matplotlib: Any) -> bytes:
 
 
 def draw_chart(report: Report, chart: str, axes: Any = None) -> Any:
-    """The axes with one chart of the report, by its id or that of its section; for those given see `Report.figure`."""
+    """Draw one chart of the report on axes, by its id or its section's id; see `Report.figure` for `axes`."""
     charts: dict[str, Chart] = {}
     for section in report.sections:
         for one in section.charts:
@@ -153,13 +153,13 @@ def draw_chart(report: Report, chart: str, axes: Any = None) -> Any:
 
 
 def _size_in(picture: shapes.Layout) -> tuple[float, float]:
-    """The width and height of a figure that shows the picture, in inches."""
+    """Compute the (width, height) of a figure for the picture, in inches."""
     height = _TITLE + picture.height + _CAPTION * bool(picture.caption) + 2 * _MARGIN
     return _WIDTH_IN, height * _POINT / 72
 
 
 def _draw_on(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:
-    """Nothing; afterwards the axes show the picture and nothing else."""
+    """Draw the picture on the axes, and nothing else."""
     caption = _CAPTION * bool(picture.caption)
     axes.set_axis_off()
     axes.set_xlim(-_MARGIN, WIDTH + _MARGIN)
@@ -168,7 +168,7 @@ def _draw_on(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:
 
 
 def _paint(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:
-    """Nothing; afterwards the axes show the picture, its title above and its caption below."""
+    """Paint the picture on the axes, its title above and its caption below."""
     axes.text(0, -_TITLE / 2, fitted(picture.title, 0.8 * WIDTH), fontsize=1.2 * FONT * _POINT)
     for shape, parts in groupby(_flat(picture.parts), type):
         if shape is shapes.Area:
@@ -181,7 +181,7 @@ def _paint(axes: Any, picture: shapes.Layout, matplotlib: Any) -> None:
 
 
 def _flat(parts: Iterable[shapes.Part | shapes.Swatch]) -> Iterator[shapes.Part | shapes.Swatch]:
-    """The parts of parts, in their order; the areas that a link leads to are not painted."""
+    """Flatten nested parts in order; areas that links lead to are not painted."""
     for part in parts:
         if isinstance(part, shapes.Group):
             yield from part.parts
@@ -195,7 +195,7 @@ def _flat(parts: Iterable[shapes.Part | shapes.Swatch]) -> Iterator[shapes.Part 
 
 
 def _paint_areas(axes: Any, areas: Iterable[Any], matplotlib: Any) -> None:
-    """Nothing; afterwards the axes show these areas."""
+    """Paint areas on the axes."""
     corners, colors, edges = [], [], []
     for area in areas:
         for box in area.boxes:
@@ -213,7 +213,7 @@ def _paint_areas(axes: Any, areas: Iterable[Any], matplotlib: Any) -> None:
 
 @singledispatch
 def _paint_part(part: Any, axes: Any) -> None:  # noqa: ARG001 - of those who paint
-    """Nothing; afterwards the axes show this part."""
+    """Paint one part on the axes."""
     raise AssertionError(f"no part of a layout: {part!r}")
 
 
@@ -275,7 +275,7 @@ def _paint_swatch(swatch: shapes.Swatch, axes: Any) -> None:
 
 
 def _lines(steps: Iterable[shapes.Step]) -> Iterator[tuple[list[float], list[float]]]:
-    """(xs, ys) of every line that the pen draws without being lifted."""
+    """Trace the (xs, ys) of every line that the pen draws without being lifted."""
     xs: list[float] = []
     ys: list[float] = []
     for letter, numbers in steps:
@@ -292,7 +292,7 @@ def _lines(steps: Iterable[shapes.Step]) -> Iterator[tuple[list[float], list[flo
 
 
 def _moved(x: float, y: float, letter: str, numbers: tuple[float, ...]) -> tuple[float, float]:
-    """Where a step leads from a place."""
+    """Compute where a step leads from a position."""
     if letter == "L":
         return numbers[0], numbers[1]
     if letter == "l":

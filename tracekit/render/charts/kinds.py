@@ -1,4 +1,4 @@
-"""Every kind of chart, and a chart laid out by its kind."""
+"""Registry of chart kinds, and the layout of a chart by its kind."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ KINDS: dict[ChartKind, Kind] = {
 }
 
 MOST_MARKS, MOST_ROWS = 2_000, 300
-"""How many a picture holds: more would be neither seen nor drawn in time."""
+"""Limits of one chart: more would be invisible and slow to draw."""
 
 _LISTED = 6
 
 
 def layout(chart: Chart, roles: Mapping[str, str] | None = None) -> Layout:
-    """Where everything of a chart stands; TracekitError where a mark refers to a row or series not there.
+    """Lay out a chart; TracekitError if a mark refers to a missing row or series.
 
-    At most 2,000 marks of 300 rows are drawn, the largest (`bounded` tells how many went). `roles` are the
-    tones of series by name, so that a name has one tone in all time lines of a page.
+    At most 2,000 marks of 300 rows are drawn, the largest (`bounded` counts the others). `roles` are the
+    tones of series by name, so that a name has the same tone in all timelines of a page.
     """
     chart = bounded(chart)
     kind = KINDS[chart.kind]
@@ -56,7 +56,7 @@ def layout(chart: Chart, roles: Mapping[str, str] | None = None) -> Layout:
 
 
 def stage_tones(charts: Iterable[Chart]) -> dict[str, str]:
-    """The tone of every series of the time lines, what fills them most first, to give to `layout`."""
+    """Assign a tone to every series of the timelines, by total size, to pass to `layout`."""
     sizes: dict[str, Fraction] = {}
     for chart in charts:
         if chart.kind == "gantt" and not problem(chart):
@@ -68,7 +68,7 @@ def stage_tones(charts: Iterable[Chart]) -> dict[str, str]:
 
 
 def marks(chart: Chart) -> list[Mark]:
-    """The marks that can be placed, in the chart's order; TracekitError where one refers to nothing."""
+    """List the marks that can be placed, in the chart's order; TracekitError for a dangling reference."""
     wrong = problem(chart)
     if wrong:
         raise TracekitError(f"chart {chart.id!r}: {wrong}")
@@ -77,7 +77,7 @@ def marks(chart: Chart) -> list[Mark]:
 
 
 def problem(chart: Chart) -> str:
-    """What is wrong with the chart's marks as `marks[3] is of no row there is (8 are named)`, or nothing."""
+    """Find an invalid mark, such as `marks[3] is of no row there is (8 are named)`; empty if there is none."""
     names = KINDS[chart.kind].fields
     sizes = {"row": len(chart.rows), "series": len(chart.series)}
     references = [(index, name) for index, name in enumerate(names) if name in sizes]
@@ -94,7 +94,7 @@ def problem(chart: Chart) -> str:
 
 
 def bounded(chart: Chart) -> Chart:
-    """The chart with at most 300 rows and 2,000 marks, the largest; `omitted` counts what went."""
+    """Limit the chart to 300 rows and its 2,000 largest marks; `omitted` counts the others."""
     if len(chart.rows) <= MOST_ROWS and len(chart.marks) <= MOST_MARKS:
         return chart
     kind = KINDS[chart.kind]
@@ -117,12 +117,12 @@ def bounded(chart: Chart) -> Chart:
 
 
 def _is_beyond(mark: Sequence[Number]) -> bool:
-    """Whether a mark is of a row that is not drawn; what is no row is for `problem` to tell."""
+    """Check whether a mark is of a row that is not drawn; `problem` reports invalid rows."""
     return type(mark[0]) is int and mark[0] >= MOST_ROWS
 
 
 def _caption(chart: Chart) -> str:
-    """What the chart says below itself, and how many marks it leaves out."""
+    """Make the caption, with the number of marks left out."""
     texts = [chart.caption]
     if chart.omitted:
         texts.append(f"{show(chart.omitted, 'count')} marks left out")
@@ -130,7 +130,7 @@ def _caption(chart: Chart) -> str:
 
 
 def _sentence(chart: Chart, count: int) -> str:
-    """The picture in a sentence, for who cannot see it."""
+    """Describe the chart in a sentence for screen readers."""
     parts = [f"{KINDS[chart.kind].sentence}: {show(count, 'count')} marks"]
     for names, word in ((chart.rows, "rows"), (chart.series, "series")):
         if names:
@@ -139,7 +139,7 @@ def _sentence(chart: Chart, count: int) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The first names."""
+    """Join the first names."""
     listed = ", ".join(short(fitted(name, 240)) for name in names[:_LISTED])
     if len(names) > _LISTED:
         listed += " …"

@@ -1,4 +1,4 @@
-"""Where a factor lies along a log axis: twice as much and half as much are equally far from 1."""
+"""Log axis of factors: twice and half as much are equally far from 1."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _NARROW = 3
 
 @dataclass(frozen=True, slots=True)
 class LogAxis:
-    """A range of factors that holds 1, with its ticks: (where from 0 to 1, text)."""
+    """A range of factors that contains 1, with its ticks: (position from 0 to 1, text)."""
 
     low: float
     high: float
     ticks: tuple[tuple[float, str], ...]
 
     def at(self, value: Fraction) -> float:
-        """Where the factor lies, 0 at the low end and 1 at the high one, and beyond them outside."""
+        """Compute the position of a factor, 0 at the low end and 1 at the high end; outside beyond them."""
         return (_log(value) - self.low) / (self.high - self.low)
 
     def linear(self) -> Axis:
-        """The axis as `axis_below` takes it: only its ticks count there."""
+        """Convert to a linear axis for `axis_below`, which only uses its ticks."""
         return Axis(Fraction(0), Fraction(1), self.ticks)
 
 
 def log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
-    """The axis of all factors and their intervals; an interval may be cut at twice the range of the factors.
+    """Make the axis of all factors and intervals; intervals are cut at twice the range of the factors.
 
     One very wide interval would make all others too short to see.
     """
@@ -57,13 +57,13 @@ def log_axis(marks: Sequence[Mark], within: float = 0.0) -> LogAxis:
 
 
 def _positive(marks: Iterable[Mark], name: str) -> list[Fraction]:
-    """Those of the numbers of this name that a log axis can hold."""
+    """Select the numbers of this name that a log axis can show."""
     numbers = map(attrgetter(name), marks)
     return [number for number in numbers if number is not None and number > 0]
 
 
 def _near(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
-    """Ticks at equal steps, of a range so narrow that they do not crowd at one end."""
+    """Make ticks at equal steps, for a range narrow enough that they do not crowd at one end."""
     flat = axis([low, high], "factor", about=7)
     size = flat.high - flat.low
     ticks = []
@@ -75,7 +75,7 @@ def _near(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, st
 
 
 def _far(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str], ...]:
-    """Ticks at 1, 2 and 5 times powers of ten, or at every so many powers."""
+    """Make ticks at 1, 2 and 5 times powers of ten, or at every n-th power."""
     first, last = _power(low), _power(high) + 1
     powers, multiples = range(first, last + 1), [1, 2, 5]
     if len(powers) > _MOST_TICKS:
@@ -93,17 +93,17 @@ def _far(bare: LogAxis, low: Fraction, high: Fraction) -> tuple[tuple[float, str
 
 
 def _power(value: Fraction) -> int:
-    """The largest power of ten that is about as large, or the one below it."""
+    """Get the power of ten at or just below a value."""
     return len(str(value.numerator)) - len(str(value.denominator)) - 1
 
 
 def _words(value: Fraction, power: int) -> str:
-    """The factor as text, with the decimals that it has."""
+    """Format a factor with its decimals."""
     if not -6 < power < 12:
         return show(plain(value), "factor")
     return cell(plain(value), Scale("×", Decimal(1), max(-power, 0), "factor"))
 
 
 def _log(value: Fraction) -> float:
-    """The natural logarithm, also of what no float can hold."""
+    """Compute the natural logarithm, even of values beyond the range of floats."""
     return log(value.numerator) - log(value.denominator)

@@ -1,4 +1,4 @@
-"""The marks of a chart by name, with exact numbers, and what one kind of chart is."""
+"""Marks of a chart by name, with exact numbers, and the definition of a chart kind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tracekit.render.charts.shapes import Drawing
 Number = int | float | None
 
 _MOST_BITS = 4_096
-"""Beyond this a whole number is no measurement, and Python will not write it out."""
+"""Largest integer in bits; larger ones are not measurements, and Python refuses to print them."""
 
 _EXACT_FLOAT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One mark with exact numbers: None where its kind has no such number, or it is unknown."""
+    """One mark with exact numbers; None if its kind lacks the number, or it is unknown."""
 
     row: int
     series: int
@@ -34,41 +34,41 @@ class Mark:
 
     @property
     def size(self) -> Fraction:
-        """What the mark weighs against others: its length, else its amount; unknown weighs nothing."""
+        """Weight of the mark: its length, else its amount; 0 if unknown."""
         if self.start is not None and self.end is not None:
             return abs(self.end - self.start)
         return abs(self.value or Fraction(0))
 
     @property
     def span(self) -> tuple[Fraction, Fraction]:
-        """From where to where it reaches; only of marks that were placed by both."""
+        """Start and end; only for marks placed by both."""
         assert self.start is not None
         assert self.end is not None
         return self.start, self.end
 
     @property
     def place(self) -> Fraction:
-        """Where it starts; only of marks that were placed by it."""
+        """Start; only for marks placed by it."""
         assert self.start is not None
         return self.start
 
 
 def is_started(mark: Mark) -> bool:
-    """Whether it is known where the mark starts."""
+    """Check whether the start of the mark is known."""
     return mark.start is not None
 
 
 def is_interval(mark: Mark) -> bool:
-    """Whether both ends are known; an interval that ends before it starts is none."""
+    """Check whether both ends are known, and the end is not before the start."""
     return mark.start is not None and mark.end is not None and mark.start <= mark.end
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of chart: what the numbers of its marks are in their order, and how it is laid out.
+    """One kind of chart: the meaning of its marks' numbers in order, and its layout.
 
-    `start` is also the x of a point. `sentence` says what is seen; `sample` is what stands in the legend (none
-    without it), and `is_placed` tells which marks can be drawn.
+    `start` is also the x of a point. `sentence` describes the chart, `sample` is its legend sample (no legend
+    if empty), and `is_placed` selects the marks that can be drawn.
     """
 
     name: ChartKind
@@ -80,19 +80,19 @@ class Kind:
 
 
 def marks_of(chart: Chart, kind: Kind) -> list[Mark]:
-    """All marks of the chart, in its order."""
+    """List all marks of the chart, in its order."""
     return [_mark(raw, kind.fields) for raw in chart.marks]
 
 
 def numbers(marks: Sequence[Mark]) -> tuple[list[Fraction], list[Fraction]]:
-    """All positions and all known values of the marks."""
+    """List all positions and all known values of the marks."""
     ends = chain.from_iterable(map(attrgetter("start", "end"), marks))
     places = [place for place in ends if place is not None]
     return places, [mark.value for mark in marks if mark.value is not None]
 
 
 def exact(value: Number) -> Fraction | None:
-    """The number as it is; None for what is unknown or not finite."""
+    """Convert a number exactly; None if it is unknown or not finite."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -101,13 +101,13 @@ def exact(value: Number) -> Fraction | None:
 
 
 def plain(value: Fraction) -> int | float:
-    """The number as `units` shows it: whole ones stay exact, and large ones have no fraction as floats."""
+    """Convert a fraction for `units`: integers stay exact, and large numbers become integers."""
     is_integer = value.denominator == 1 or abs(value) >= _EXACT_FLOAT
     return round(value) if is_integer else float(value)
 
 
 def _mark(raw: Sequence[Number], fields: Sequence[str]) -> Mark:
-    """The numbers of one mark by name."""
+    """Make a mark from its numbers."""
     named = dict(zip(fields, raw, strict=True))
     start, end, value, label = map(exact, map(named.get, ("start", "end", "value", "label")))
     row, series = (int(named.get(name) or 0) for name in ("row", "series"))

@@ -1,4 +1,4 @@
-"""Pictures of rows: a time line for each (gantt), an amount for each (bars), or cells (heatmap, matrix)."""
+"""Charts of rows: a timeline (gantt), amounts (bars), or cells (heatmap, matrix)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracekit.render.charts.text import FONT, breadth, fitted, short, slug
 from tracekit.render.escape import printable
 
 LEVELS = 9
-"""How many tones a heatmap has: more could not be told apart."""
+"""Number of tones in a heatmap; more would be indistinguishable."""
 
 AXIS = 28
 _LANES = 4
@@ -25,12 +25,12 @@ _ROOMY = 16
 _THICK = 0.72
 _COLUMN_NAMES = 18
 _END = 40
-"""Most characters of a number at an end of the scale: beyond that it is no measurement."""
+"""Longest number at an end of the scale, in characters; longer ones are not measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the rows of a picture lie: the plot begins at `left` and `top`, a row is `pitch` high."""
+    """Position of the rows in a chart: the plot starts at `left` and `top`, a row is `pitch` high."""
 
     left: float
     width: float
@@ -40,34 +40,34 @@ class Rows:
 
     @property
     def bottom(self) -> float:
-        """Where the last row ends."""
+        """End of the last row."""
         return self.top + self.pitch * len(self.names)
 
     def x(self, axis: Axis, value: Fraction) -> float:
-        """Where a value lies across the plot."""
+        """Get the horizontal position of a value."""
         return self.left + axis.at(value) * self.width
 
     def ends(self, axis: Axis, mark: Mark) -> tuple[float, float]:
-        """Where a mark begins and ends across the plot."""
+        """Get the horizontal start and end of a mark."""
         start, end = mark.span
         return self.x(axis, start), self.x(axis, end)
 
     def y(self, row: int) -> float:
-        """Where a row begins."""
+        """Get the start of a row."""
         return self.top + row * self.pitch
 
     def middle(self, row: int) -> float:
-        """The middle of a row."""
+        """Get the middle of a row."""
         return self.top + (row + 0.5) * self.pitch
 
 
 def row_id(chart: Chart, row: int) -> str:
-    """The id of a row in the picture, so that a link can lead to it; no name makes it another's id."""
+    """Make the id of a row in the chart as a link target; no chart or row name can collide with another's id."""
     return f"chart-{slug(chart.id)}--row-{row}"
 
 
 def gantt(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """Bars on one time axis, a row each; bars that overlap within a row lie in lanes below one another."""
+    """Draw bars on one time axis, one row each; overlapping bars of a row are drawn in lanes."""
     lanes = lanes_of(marks)
     lane_count = max(lanes) + 1
     rows = rows_of(chart, top, 22 if lane_count == 1 else 14 * lane_count + 6)
@@ -86,7 +86,7 @@ def gantt(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float)
 
 
 def bars(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """Amounts as stacked bars, one a row; what is below zero is stacked to the left of it."""
+    """Draw amounts as stacked bars, one per row; negative ones are stacked to the left of zero."""
     is_single = len(chart.series) == 1
     rows = rows_of(chart, top, 24, 84 if is_single else 12)
     ends = stacked(marks)
@@ -109,7 +109,7 @@ def bars(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) 
 
 
 def heatmap(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float) -> Drawing:
-    """Cells by row and interval, the darker the larger; unknown ones are outlined."""
+    """Draw cells by row and interval, darker for larger values; unknown ones are outlined."""
     rows = rows_of(chart, top + 24, 22)
     places, values = numbers(marks)
     time = axis(places, chart.x_unit)
@@ -128,7 +128,7 @@ def heatmap(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: flo
 
 
 def matrix(chart: Chart, marks: Sequence[Mark], _tones: Sequence[str], top: float) -> Drawing:
-    """Cells by row and series, the darker the larger, the name of each column above it; unknown ones are outlined."""
+    """Draw cells by row and series, darker for larger values, with column names; unknown ones are outlined."""
     rows = rows_of(chart, top + 24 + _COLUMN_NAMES, 22)
     values = numbers(marks)[1]
     low, high = _scale(chart, values)
@@ -161,13 +161,13 @@ KINDS = (
 
 
 def framed(chart: Chart, rows: Rows, axis: Axis, parts: Sequence[Part]) -> Drawing:
-    """The parts in a plot of rows: with their names before and an axis below them."""
+    """Frame a plot of rows with row names and an axis below."""
     grid = axis_below(axis, rows.left, rows.width, rows.top, rows.bottom)
     return Drawing((*row_names(chart, rows), *grid, *parts), rows.bottom + AXIS)
 
 
 def rows_of(chart: Chart, top: float, pitch: float, room: float = 12, names: float = 210) -> Rows:
-    """The rows at this pitch, or closer where they would fill more than a screen; names have so much room."""
+    """Lay out rows at this pitch, or closer if they would exceed a screen; names get at most this width."""
     pitch = min(pitch, max(760 / len(chart.rows), 3))
     longest = max(breadth(fitted(name, names)) for name in chart.rows)
     left = max(longest, 24) + 10
@@ -175,7 +175,7 @@ def rows_of(chart: Chart, top: float, pitch: float, room: float = 12, names: flo
 
 
 def row_names(chart: Chart, rows: Rows) -> list[Part]:
-    """The name before each row, or of every so many where they would overlap, and a place to link to."""
+    """Draw the name of each row, or of every n-th if they would overlap, with a link target."""
     interval = max(1, -(-(FONT + 1) // int(max(rows.pitch, 1))))
     parts: list[Part] = []
     for row, name in enumerate(rows.names):
@@ -190,7 +190,7 @@ def row_names(chart: Chart, rows: Rows) -> list[Part]:
 
 
 def lanes_of(marks: Sequence[Mark]) -> list[int]:
-    """The lane of each mark, the first of its row that is free when it starts; at most four."""
+    """Assign each mark to the first lane of its row that is free at its start; at most four lanes."""
     lanes = [0] * len(marks)
     row_ends: dict[int, list[Fraction]] = {}
     order = sorted(range(len(marks)), key=lambda index: (marks[index].start, -marks[index].size))
@@ -207,7 +207,7 @@ def lanes_of(marks: Sequence[Mark]) -> list[int]:
 
 
 def stacked(marks: Sequence[Mark]) -> list[tuple[Fraction, Fraction] | None]:
-    """From where to where each amount reaches; None where it is unknown."""
+    """Compute the start and end of each stacked amount; None if it is unknown."""
     tops: dict[tuple[int, bool], Fraction] = {}
     ends: list[tuple[Fraction, Fraction] | None] = []
     for mark in marks:
@@ -222,7 +222,7 @@ def stacked(marks: Sequence[Mark]) -> list[tuple[Fraction, Fraction] | None]:
 
 
 def _scale(chart: Chart, values: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
-    """The least and the largest value that the tones of cells stand for; a share is one of the whole."""
+    """Get the smallest and largest value of the cell tones; ratios extend to 1."""
     low, high = min(values, default=Fraction(0)), max(values, default=Fraction(0))
     low = min(low, Fraction(0))
     if chart.unit == "ratio" and high <= 1:
@@ -231,7 +231,7 @@ def _scale(chart: Chart, values: Sequence[Fraction]) -> tuple[Fraction, Fraction
 
 
 def _level(value: Fraction | None, low: Fraction, high: Fraction) -> str:
-    """The role of a cell: `l0` to `l8`, or `unknown`."""
+    """Get the role of a cell: `l0` to `l8`, or `unknown`."""
     if value is None:
         return "unknown"
     if low == high:
@@ -240,7 +240,7 @@ def _level(value: Fraction | None, low: Fraction, high: Fraction) -> str:
 
 
 def _key(chart: Chart, low: Fraction, high: Fraction, top: float, *, unknown: bool) -> list[Part]:
-    """What the tones of the cells mean: the scale from the least to the largest value."""
+    """Draw the scale of cell tones from the smallest to the largest value."""
     lowest = printable(show(plain(low), chart.unit), _END)
     highest = printable(show(plain(high), chart.unit), _END)
     x, y = breadth(lowest) + 6, top + 12
@@ -257,7 +257,7 @@ def _key(chart: Chart, low: Fraction, high: Fraction, top: float, *, unknown: bo
 
 
 def _within(name: str, x: float, width: float, y: float, role: str) -> list[Words]:
-    """The words in a bar, where there is room for all of them."""
+    """Make the text in a bar if it fits."""
     text = short(name)
     if width < 18 or breadth(text) + 8 > width:
         return []
@@ -265,23 +265,23 @@ def _within(name: str, x: float, width: float, y: float, role: str) -> list[Word
 
 
 def _amount(mark: Mark, chart: Chart) -> str:
-    """The value of a mark as words."""
+    """Format the value of a mark."""
     return UNKNOWN if mark.value is None else show(plain(mark.value), chart.unit)
 
 
 def _name(chart: Chart, mark: Mark) -> str:
-    """The row and the series of a mark; the series only where there are several."""
+    """Name a mark by its row, and its series if there are several."""
     row = short(chart.rows[mark.row])
     return f"{row} · {short(chart.series[mark.series])}" if len(chart.series) > 1 else row
 
 
 def _when(chart: Chart, mark: Mark, name: str) -> str:
-    """The tooltip of a bar on the time axis."""
+    """Describe a bar on the time axis for its tooltip."""
     size = short(show(plain(mark.size), chart.x_unit))
     start = short(_place(chart, mark.place))
     return f"{short(chart.rows[mark.row])} · {short(name)}: {size}, from {start}"
 
 
 def _place(chart: Chart, value: Fraction) -> str:
-    """A place on the axis as words."""
+    """Format a position on the axis."""
     return show(plain(value), chart.x_unit, figures=4)

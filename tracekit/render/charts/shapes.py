@@ -1,8 +1,8 @@
-"""A chart laid out: what stands where, in the units of the picture, for whatever paints it.
+"""Laid-out chart: shapes and their positions in chart units, independent of the painter.
 
-A role names what a part is, not how it looks: `s0` to `s7` and `none` are the tones of series, `l0` to `l8` the
-levels of cells, and there are `unknown`, `within`, `grid`, `base`, `tick`, `value`; `line` and `glyph` with a tone.
-Words on a tone are `on` a strong one or `off`. All text is printable, and short enough for its place.
+A role names the function of a part, not its look: `s0` to `s7` and `none` are tones of series, `l0` to `l8`
+levels of cells; others are `unknown`, `within`, `grid`, `base`, `tick`, `value`, and `line` or `glyph` with
+a tone. Text on a tone has role `on` (strong tone) or `off`. All text is printable and fits its place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 from tracekit.model.records import dataclass
 
 WIDTH = 960
-"""The width of every picture in its own units; the painter scales it."""
+"""Width of every chart in its own units; the painter scales it."""
 
 Anchor = Literal["", "start", "middle", "end"]
 
@@ -29,7 +29,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Boxes filled alike; `tip` is what is told of them."""
+    """Boxes with the same fill; `tip` is their tooltip."""
 
     role: str
     boxes: tuple[Box, ...]
@@ -37,12 +37,12 @@ class Area:
 
 
 Step = tuple[Literal["M", "L", "l", "H", "h", "V", "v"], tuple[float, ...]]
-"""A movement of the pen: M without drawing, L straight on, H across, V up or down; small letters by a distance."""
+"""A pen movement: M without drawing, L straight, H horizontal, V vertical; lower case is relative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """Lines drawn alike."""
+    """Lines with the same style."""
 
     role: str
     steps: tuple[Step, ...]
@@ -51,7 +51,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Glyph:
-    """The point of a series: a circle, square, diamond or triangle, so that shape tells what tone does."""
+    """Point of a series: a circle, square, diamond or triangle, so that shape repeats what tone shows."""
 
     role: str
     series: int
@@ -73,7 +73,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A text that begins, has its middle or ends at a place; `tip` is the same in full, where it was cut."""
+    """Text with its start, middle or end at a position; `tip` is the full text if it was cut."""
 
     x: float
     y: float
@@ -94,7 +94,7 @@ class Swatch:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Samples, and the words that say what they mean."""
+    """Samples with their label."""
 
     samples: tuple[Area | Stroke | Glyph | Swatch, ...]
     words: Words
@@ -102,7 +102,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the picture that a link can lead to, with its name where there is room."""
+    """A row of the chart that a link can target, with its name if there is room."""
 
     id: str
     y: float
@@ -112,7 +112,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parts that are one thing, of which `tip` tells."""
+    """Parts that share the tooltip `tip`."""
 
     tip: str
     parts: tuple[Stroke | Glyph, ...]
@@ -123,7 +123,7 @@ Part = Area | Stroke | Glyph | Dot | Words | Key | Row | Group
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One picture: its parts, those painted last on top, and what is said of it."""
+    """One chart: its parts in painting order, its title, description and caption."""
 
     id: str
     kind: str
@@ -136,22 +136,22 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The parts of a plot, and where it ends."""
+    """Parts of a plot, and its height."""
 
     parts: tuple[Part, ...]
     height: float
 
 
 def across(x: float, y: float, width: float) -> tuple[Step, ...]:
-    """A line to the right."""
+    """Draw a line to the right."""
     return ("M", (x, y)), ("h", (width,))
 
 
 def down(x: float, top: float, bottom: float) -> tuple[Step, ...]:
-    """A line from the top to the bottom."""
+    """Draw a line from the top to the bottom."""
     return ("M", (x, top)), ("V", (bottom,))
 
 
 def downwards(x: float, y: float, height: float) -> tuple[Step, ...]:
-    """A line down from a place."""
+    """Draw a line down from a position."""
     return ("M", (x, y)), ("v", (height,))

@@ -1,7 +1,7 @@
-"""A layout as one SVG picture: colours by class, words in it, nothing it loads.
+"""SVG of a layout: colours by CSS class, text inside, no external resources.
 
-The same layout gives the same bytes. Colours are the page's variables, so that dark mode and print need no
-second picture; what colour says is also said by a legend, by text in the marks, and by tooltips.
+The same layout gives the same bytes. Colours are the page's CSS variables, so dark mode and print reuse
+the same picture. A legend, text in the marks and tooltips repeat the information in the colours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tracekit.render.charts.text import short
 
 
 def svg(layout: shapes.Layout) -> str:
-    """The picture as an `<svg>` element."""
+    """Render a layout as an `<svg>` element."""
     name = f"chart-{layout.id}"
     opening = (
         f'<svg class="chart {layout.kind}" viewBox="0 0 {WIDTH} {layout.height:g}" role="img" '
@@ -29,18 +29,18 @@ def svg(layout: shapes.Layout) -> str:
 
 
 def number(value: float) -> str:
-    """A coordinate to a tenth, without what says nothing.
+    """Format a coordinate to a tenth, without trailing zeros.
 
     >>> number(12.04), number(-0.01), number(3.5)
     ('12', '0', '3.5')
     """
-    # Adding zero makes -0.0 of the rounding a plain one.
+    # Adding zero turns a rounded -0.0 into 0.0.
     return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
 
 
 @singledispatch
 def element(part: Any) -> str:
-    """One part of a layout as an element."""
+    """Render one part of a layout as an element."""
     raise AssertionError(f"no part of a layout: {part!r}")
 
 
@@ -104,24 +104,24 @@ def _group(group: shapes.Group) -> str:
 
 
 def _path(role: str, data: str, tip: str) -> str:
-    """A path, with a tooltip where there is something to tell."""
+    """Render a path, with a tooltip if there is one."""
     start = f'<path class="{role}" d="{data}"'
     return f"{start}>{_title(tip)}</path>" if tip else f"{start}/>"
 
 
 def _title(tip: str) -> str:
-    """A tooltip."""
+    """Render a tooltip."""
     return f"<title>{escape(tip)}</title>" if tip else ""
 
 
 def _box(box: shapes.Box) -> str:
-    """A rectangle as a piece of a path, which many share."""
+    """Trace a rectangle as a piece of a path that many share."""
     x, y, width, height = map(number, (box.x, box.y, box.width, box.height))
     return f"M{x} {y}h{width}v{height}H{x}z"
 
 
 def _glyph_path(glyph: shapes.Glyph) -> str:
-    """The circle, square, diamond or triangle of a series as a path."""
+    """Trace the circle, square, diamond or triangle of a series as a path."""
     x, y, size = glyph.x, glyph.y, glyph.size
     shape = glyph.series % 4
     if shape == 0:

@@ -1,4 +1,4 @@
-"""Text as pictures take it: printable, short, and as wide as a system font will draw it."""
+"""Text for charts: printable, shortened, with an estimated width in a system font."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from unicodedata import east_asian_width
 from tracekit.render.escape import printable, shorten
 
 FONT = 12
-"""The size of all text in a chart, in its own units; the style sheet says the same."""
+"""Font size of all text in a chart, in chart units; must match the style sheet."""
 
 TITLE = 200
-"""Characters of a name that a tooltip shows."""
+"""Longest name in a tooltip, in characters."""
 
 LONGEST_ID = 60
-"""Characters of an id."""
+"""Longest id, in characters."""
 
 _BROAD = frozenset("mwMW@%&")
 _NARROW = frozenset("ijl.,:;'|!()[]ftr I1")
 
 
 def short(value: str) -> str:
-    """The text, printable, in at most as many characters as a tooltip shows."""
+    """Make text printable and shorten it to the length of a tooltip."""
     return printable(value, TITLE)
 
 
 def fitted(value: str, width: float) -> str:
-    """The text cut in its middle to what fits."""
+    """Cut text in its middle to fit a width."""
     text = printable(value, TITLE)
     while text and breadth(text) > width:
         text = shorten(text, min(len(text) - 1, int(len(text) * width / breadth(text))))
@@ -34,7 +34,7 @@ def fitted(value: str, width: float) -> str:
 
 
 def breadth(value: str) -> float:
-    """About how wide the text is drawn: rather too wide than too narrow."""
+    """Estimate the drawn width of text; it errs on the wide side."""
     wide = sum(east_asian_width(character) in "WF" for character in value)
     broad = sum(character in _BROAD for character in value)
     narrow = sum(character in _NARROW for character in value)
@@ -43,5 +43,5 @@ def breadth(value: str) -> float:
 
 
 def slug(name: str) -> str:
-    """The name as an id that markup and addresses take; an id is its own slug."""
+    """Convert a name to an id that is valid in markup and URLs; slugs of slugs are unchanged."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_ID].strip("-") or "x"

@@ -1,4 +1,4 @@
-"""Pictures with two axes: lines through points, and a histogram."""
+"""Charts with two axes: lines through points, and a histogram."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DOTS = 300
 
 @dataclass(frozen=True, slots=True)
 class _Plot:
-    """A plot between two axes, which begins at `top`."""
+    """A plot between two axes that starts at `top`."""
 
     across: Axis
     up: Axis
@@ -32,15 +32,15 @@ class _Plot:
     top: float
 
     def x(self, value: Fraction) -> float:
-        """Where a value lies across the plot."""
+        """Get the horizontal position of a value."""
         return self.left + self.across.at(value) * self.width
 
     def y(self, value: Fraction) -> float:
-        """Where a value lies up the plot."""
+        """Get the vertical position of a value."""
         return self.top + (1 - self.up.at(value)) * _HEIGHT
 
     def drawing(self, parts: Sequence[Part]) -> Drawing:
-        """The parts between both axes."""
+        """Combine the parts with both axes."""
         bottom = self.top + _HEIGHT
         frame = (
             *axis_beside(self.up, self.left, self.width, self.top, _HEIGHT),
@@ -51,13 +51,13 @@ class _Plot:
 
 
 def _plot(across: Axis, up: Axis, top: float) -> _Plot:
-    """The plot between both axes; the numbers beside it take the room that they need."""
+    """Make a plot between both axes, with room for the tick labels on its left."""
     left = max((breadth(label) for _, label in up.ticks), default=0) + 12
     return _Plot(across, up, left, WIDTH - left - 24, top)
 
 
 def lines(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """One line a series through its points in the order of x; an unknown y interrupts it."""
+    """Draw one line per series through its points in the order of x; an unknown y interrupts it."""
     places, values = numbers(marks)
     up = axis(values, chart.unit, about=4, zero=True, wide=True)
     plot = _plot(axis(places, chart.x_unit), up, top + 6)
@@ -75,7 +75,7 @@ def lines(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float)
 
 
 def _steps(plot: _Plot, points: Sequence[Mark]) -> tuple[Step, ...]:
-    """The line through the points, interrupted where y is unknown."""
+    """Trace the line through the points, interrupted at unknown y."""
     steps: list[Step] = []
     letter: Literal["M", "L"] = "M"
     for mark in points:
@@ -88,7 +88,7 @@ def _steps(plot: _Plot, points: Sequence[Mark]) -> tuple[Step, ...]:
 
 
 def _dots(plot: _Plot, chart: Chart, points: Sequence[Mark], tone: str) -> list[Part]:
-    """The points of a line with their numbers as tooltips."""
+    """Draw the points of a line with their numbers as tooltips."""
     dots: list[Part] = []
     for mark in points:
         if mark.value is None:
@@ -100,7 +100,7 @@ def _dots(plot: _Plot, chart: Chart, points: Sequence[Mark], tone: str) -> list[
 
 
 def histogram(chart: Chart, marks: Sequence[Mark], tones: Sequence[str], top: float) -> Drawing:
-    """Bars over their intervals, those of one interval stacked in the order of the series."""
+    """Draw bars over intervals; bars of one interval are stacked in the order of the series."""
     marks = sorted(marks, key=lambda mark: mark.series)
     tops: dict[tuple[Fraction, Fraction], Fraction] = {}
     stacks = []
@@ -134,10 +134,10 @@ KINDS = (
 
 
 def _prefix(chart: Chart, mark: Mark) -> str:
-    """The series of a mark before its numbers, where there are several."""
+    """Name the series of a mark before its numbers, if there are several."""
     return f"{chart.series[mark.series]}, " if len(chart.series) > 1 else ""
 
 
 def _words(value: Fraction, unit: str) -> str:
-    """A number of the picture as words."""
+    """Format a number of the chart."""
     return show(plain(value), unit, figures=4)
