@@ -43,3 +43,25 @@ def test_what_moved_is_told_of_the_row_that_holds_the_time():
     sheet = overview(found, step)
     how = [heading.name for heading in sheet.headings].index("how")
     assert [row[how] for row in sheet.rows] == ["", "transfer +1.00 ns, wait +3.00 ns", ""]
+
+
+def test_a_reduce_is_not_the_all_reduce_whose_name_contains_it():
+    rows = (
+        Row("gen", "communication: nccl:all_reduce", 90.0, 93.0, 3.0),
+        Row("gen", "communication: nccl:reduce", 50.0, 54.0, 4.0),
+        Row("gen", "communication: ncclDevKernel_SendRecv", 5.0, 6.0, 1.0),
+    )
+    moved = (
+        Transfer("gen", "reduce", (20.0, 30.0, 0.0), (21.0, 33.0, 0.0)),
+        Transfer("gen", "send", (5.0, 0.0, 0.0), (6.0, 0.0, 0.0)),
+    )
+    found = Attribution(145.0, 153.0, ops=rows, transfers=moved)
+    step = Change("step_time", "step", None, None, "ns", "lower", "inconclusive", 145.0, 153.0)
+    sheet = overview(found, step)
+    how = [heading.name for heading in sheet.headings].index("how")
+    told = {row[1]: row[how] for row in sheet.rows}
+    assert told == {
+        "communication: nccl:all_reduce": "",
+        "communication: nccl:reduce": "transfer +1.00 ns, wait +3.00 ns",
+        "communication: ncclDevKernel_SendRecv": "transfer +1.00 ns, wait 0 ns",
+    }

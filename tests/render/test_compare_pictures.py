@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from fractions import Fraction
 from math import fsum, log
 from pathlib import Path
@@ -130,9 +131,11 @@ def test_of_sides_that_are_not_comparable_only_the_steps_are_drawn():
 
 
 def test_more_steps_than_can_be_seen_are_counted():
-    many = tuple(StepValue("before", "r", at, float(at + 1), True) for at in range(2_500))
-    chart = steps(comparison(steps=many))
+    many = [StepValue("before", "r", at, float(at + 1), True) for at in range(2_400)]
+    many += [StepValue("after", "r", at, float(at + 1), True) for at in range(100)]
+    chart = steps(comparison(steps=tuple(many)))
     assert (len(chart.marks), chart.omitted) == (2_000, 500)
+    assert Counter(mark[1] for mark in chart.marks) == {0: 1_920, 1: 80}
 
 
 # From charts to pictures

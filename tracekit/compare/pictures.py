@@ -80,6 +80,9 @@ def steps(comparison: Comparison) -> Chart | None:
         if step.side in sides:
             row = rows.setdefault((step.side, step.run), len(rows))
             marks.append((row, sides.index(step.side), step.value, step.step, int(step.counted)))
+    # Thinned evenly: the first ones alone would leave the second side without dots.
+    count = min(len(marks), _MOST_DOTS)
+    drawn = tuple(marks[place * len(marks) // count] for place in range(count))
     caption = "A dot a step, a line at the mean of a run."
     if not all(map(attrgetter("counted"), comparison.steps)):
         caption += " Hollow ones do not count."
@@ -87,13 +90,13 @@ def steps(comparison: Comparison) -> Chart | None:
         "steps",
         "Every step",
         "strips",
-        tuple(marks[:_MOST_DOTS]),
+        drawn,
         sides,
         tuple(run if run.startswith(side) else f"{side} · {run}" for side, run in rows),
         "ns",
         "ns",
         caption,
-        max(len(marks) - _MOST_DOTS, 0),
+        len(marks) - len(drawn),
     )
 
 

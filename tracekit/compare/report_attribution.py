@@ -20,6 +20,7 @@ from tracekit.job.tables import as_headings, with_rows
 from tracekit.model.metrics import UNPROFILED
 from tracekit.model.report import Cell, Heading, Section, Sheet
 from tracekit.model.units import show, signed
+from tracekit.process.collectives.names import op_of
 
 FIRST = 8
 """Parts of the change on the first screen; one more row holds all others."""
@@ -200,7 +201,10 @@ def _is_of(row: Row, collective: Transfer) -> bool:
     """Check whether a row is this kind of collective in its stage."""
     if row.stage != collective.stage or "communication" not in row.what:
         return False
-    return collective.op.replace("_", "") in row.what.lower().replace("_", "")
+    op = op_of(row.what)
+    if op == "other":  # kernels of SendRecv carry several kinds
+        return collective.op.replace("_", "") in row.what.lower().replace("_", "")
+    return op == collective.op
 
 
 def _presence(row: Row | KernelChange) -> str:

@@ -128,10 +128,11 @@ def painted(picture: shapes.Layout, suffix: str, matplotlib: Any) -> bytes:
 
 def draw_chart(report: Report, chart: str, axes: Any = None) -> Any:
     """Draw one chart of the report on axes, by its id or its section's id; see `Report.figure` for `axes`."""
-    charts: dict[str, Chart] = {}
+    own_charts: dict[str, Chart] = {}
     for section in report.sections:
         for one in section.charts:
-            charts.setdefault(one.id, one)
+            own_charts.setdefault(one.id, one)
+    charts = dict(own_charts)
     for section in report.sections:
         for one in section.charts:
             charts.setdefault(section.id, one)
@@ -143,7 +144,7 @@ def draw_chart(report: Report, chart: str, axes: Any = None) -> Any:
             f"no chart {chart!r} in the report{near}", f"there are: {', '.join(ids) or 'none'}"
         )
     matplotlib = matplotlib_or_refuse()
-    picture = layout(chosen, stage_tones(charts.values()))
+    picture = layout(chosen, stage_tones(own_charts.values()))
     with matplotlib.style.context(_SETTINGS):
         if axes is None:
             pyplot = import_module("matplotlib.pyplot")
