@@ -13,6 +13,7 @@ from tracekit.model.frame import (
     count_distinct_of,
     count_of,
     count_rows,
+    divide,
     first_of,
     last_of,
     max_of,
@@ -270,6 +271,12 @@ def test_where_and_choose_keep_kinds():
     assert Frame.of({"x": chosen}).values("x") == ["a", "d"]
     mixed = choose(mask, numbers_or_none([None, 1]), np.array([7, BIG + 1]))
     assert Frame.of({"x": mixed}).values("x") == [None, BIG + 1]
+
+
+def test_a_quotient_is_missing_where_a_part_is_missing_or_the_divisor_is_0():
+    above, below = numbers_or_none([1, None, 1, 1]), numbers_or_none([4, 4, None, 0])
+    assert Frame.of({"x": divide(above, below)}).values("x") == [0.25, None, None, None]
+    assert Frame.of({"x": divide(np.array([1, 0]), np.array([2.0, 2.0]))}).values("x") == [0.5, 0.0]
 
 
 def test_nothing_changes_the_frame_it_is_asked_of():
