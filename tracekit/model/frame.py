@@ -386,6 +386,16 @@ def texts(values: Sequence[str | None]) -> Coded:
     return Coded(np.array(codes, columns_of.narrowest(len(code_of))), tuple(code_of))
 
 
+def numbers(values: Sequence[float | None]) -> Nullable:
+    """Make a column of these numbers, of whole numbers if all of them are; None is missing.
+
+    >>> numbers([0.5, None]).values.tolist(), numbers([2, None]).values.tolist()
+    ([0.5, 0.0], [2, 0])
+    """
+    is_gap = np.array([value is None for value in values], np.bool_)
+    return Nullable(np.array([0 if value is None else value for value in values]), is_gap)
+
+
 def where(mask: Bools, array: Array) -> Array:
     """Keep the values where `mask` holds; the others are missing."""
     if isinstance(array, Coded):
