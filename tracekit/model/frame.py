@@ -396,6 +396,20 @@ def numbers(values: Sequence[float | None]) -> Nullable:
     return Nullable(np.array([0 if value is None else value for value in values]), is_gap)
 
 
+def from_rows(names: Sequence[str], rows: Sequence[Sequence[Value]]) -> Frame:
+    """Make a frame of rows of Python values: a column has texts or numbers, None is missing.
+
+    >>> list(from_rows(["role", "busy_ns"], [("actor", 5), (None, None)]).rows())
+    [{'role': 'actor', 'busy_ns': 5}, {'role': None, 'busy_ns': None}]
+    """
+    columns: dict[str, Array] = {}
+    for place, name in enumerate(names):
+        values: list[Any] = [row[place] for row in rows]
+        is_text = all(value is None or isinstance(value, str) for value in values)
+        columns[name] = texts(values) if is_text else numbers(values)
+    return Frame(columns, len(rows))
+
+
 def where(mask: Bools, array: Array) -> Array:
     """Keep the values where `mask` holds; the others are missing."""
     if isinstance(array, Coded):

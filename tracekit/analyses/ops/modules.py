@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracekit.analyses import Analysis
 from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.frame import Frame, divide, max_of, sum_of
+from tracekit.model.frame import Frame, divide, first_of, max_of, sum_of
 from tracekit.model.keys import distinct, summed
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
@@ -169,8 +169,9 @@ def _make_module_sheet(measured: Measurements, origin: str, modules: Frame) -> S
         """),
     )
     caption = "Over all processes and steps."
-    by_run = modules.group_by("run").agg(share=sum_of("device_ratio"))
-    shares = [share for share in by_run.values("share") if share is not None]
+    by_run = modules.group_by("run").agg(device_ns=sum_of("device_ns"), gpu_ns=first_of("gpu_ns"))
+    share = divide(by_run["device_ns"], by_run["gpu_ns"])
+    shares = share.values[~share.missing].tolist()
     if len(shares) == 1:
         caption += f" {show(shares[0], 'ratio')} of the GPU time was launched in calls of modules."
     caption += " A backward pass runs outside the calls of modules and is not in it."
