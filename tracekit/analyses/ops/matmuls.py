@@ -457,7 +457,7 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
             continue
         if min(_list_capabilities_of_run(measured, run), default=0) < TENSOR_CAPABILITY:
             continue
-        sized = _size_gemms(measured, run, role)
+        sized = _select_sized_gemms(measured, run, role)
         loss = _estimate_loss(sized, busy, limit)
         gain, ratio = gemms[0].per_step(loss.ns)
         if ratio is not None and ratio < limit["step_ratio"]:
@@ -484,7 +484,7 @@ def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Ite
         )
 
 
-def _size_gemms(measured: Measurements, run: str | None, role: str | None) -> Frame:
+def _select_sized_gemms(measured: Measurements, run: str | None, role: str | None) -> Frame:
     """Select the gemms of one role with recorded kernels, with their stage, label, time and FLOPs."""
     products = measured.frame("matrix_products")
     is_chosen = products.equals("run", run) & products.equals("role", role)

@@ -132,7 +132,7 @@ def _sum_gpu_ns(measured: Measurements, classes: Frame) -> Frame:
 
 
 def _make_module_sheets(measured: Measurements, pooled: Frame) -> Iterator[Sheet]:
-    """List classes, one sheet per way to record them."""
+    """List modules, one sheet per way to record them."""
     for origin in sorted(TITLES):
         classes = pooled.filter(pooled.equals("origin", origin))
         if not len(classes):

@@ -235,7 +235,9 @@ def _find_unfused_work(
             if kind == "layout":
                 yield _report_layout_copies(stage_work, of_stages, thresholds)
             else:
-                scores_ns = sum(_score_ns(work_of, kind, stage) for stage in stage_work.stages)
+                scores_ns = sum(
+                    _estimate_score_ns(work_of, kind, stage) for stage in stage_work.stages
+                )
                 yield _report_unfused(kind, scores_ns, stage_work, of_stages, thresholds)
 
 
@@ -303,7 +305,7 @@ WHAT = {
 }
 
 
-def _score_ns(work_of: WorkOf, kind: str, stage_work: StageWork) -> int:
+def _estimate_score_ns(work_of: WorkOf, kind: str, stage_work: StageWork) -> int:
     """Estimate the time in which the products of attention write scores and read them back.
 
     That is as long as the softmax takes, which reads and writes them once.

@@ -89,6 +89,7 @@ def merge_stage_work(measured: Measurements, works: Sequence[StageWork]) -> list
 
 
 def _merge_stages_of_owner(measured: Measurements, works: list[StageWork]) -> StageWork:
+    """Merge these stages of one owner into one."""
     if len(works) == 1:
         return works[0]
     most_first = sorted(works, key=lambda work: -work.busy_ns)
