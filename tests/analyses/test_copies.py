@@ -13,7 +13,7 @@ from process.idle_traces import frame_of
 from rules.traces import MIB, pageable
 
 import tracekit
-from tracekit.analyses.ops.copies import direction, measure
+from tracekit.analyses.ops.copies import measure, parse_copy_name
 from tracekit.pipeline.run import Options, analyze
 
 QUESTIONS = ("copies",)
@@ -67,7 +67,7 @@ def sheet(tmp_path, files):
     ],
 )
 def test_the_name_tells_the_direction_and_the_memory(name, expected):
-    assert direction(name) == expected
+    assert parse_copy_name(name) == expected
 
 
 def test_rates_are_all_bytes_over_all_time(tmp_path):
@@ -202,7 +202,7 @@ def test_the_rate_is_the_recorded_one_within_a_per_cent(name):
     assert len(ops)
     recorded = recorded[ops.index].to_numpy(float)
     dur = ops["dur_ns"].to_numpy(float)
-    told = np.array([direction(str(name)) for name in ops["name"]])
+    told = np.array([parse_copy_name(str(name)) for name in ops["name"]])
     found = frame_of(measure(trace)["copies"])
     checked = 0
     for row in found[found["gb_per_s"].notna()].to_dict("records"):

@@ -251,8 +251,8 @@ def test_all_questions_find_the_same_however_many_rows_are_looked_at_at_once(mon
     path = EXAMPLES / "simulated_gpu/outputs/profile/simulated_rank0.pt.trace.json.gz"
     whole = analyze(path, Options(cache=False)).measurements
     for name, count in (
-        ("model.keys.COUNTED", 7), ("process.by_name.MANY_ROWS", 0), ("process.host_rows.EDGES_AT_ONCE", 5),
-        ("process.shapes.CALLS_AT_ONCE", 3), ("readers.chrome.COUNTED_ROWS", 9),
+        ("model.keys.COUNTED", 7), ("process.name_filters.MANY_ROWS", 0), ("process.host.tree.EDGES_AT_ONCE", 5),
+        ("process.ops.shapes.CALLS_AT_ONCE", 3), ("readers.chrome.COUNTED_ROWS", 9),
     ):  # fmt: skip
         monkeypatch.setattr(f"tracekit.{name}", count)
     in_parts = analyze(path, Options(cache=False)).measurements

@@ -15,6 +15,7 @@ import pandas as pd
 from tracekit.job.groups import least, most
 from tracekit.model import keys as grouping
 from tracekit.model.codes import OF_TIMES
+from tracekit.model.frame import Frame, texts
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import (
     CAPTURE,
@@ -29,7 +30,15 @@ from tracekit.model.keys import (
 from tracekit.model.records import dataclass
 from tracekit.model.report import Heading
 from tracekit.model.stages import canonical, scope_stage, stage_name
-from tracekit.model.tables.arrays import OBJECT, Nullable, bare, for_pandas, framed
+from tracekit.model.tables.arrays import (
+    OBJECT,
+    Coded,
+    Nullable,
+    at_rows,
+    bare,
+    for_pandas,
+    framed,
+)
 from tracekit.model.trace import Measurements
 
 UNIT = ("run", "step", "part")
@@ -179,11 +188,11 @@ def _rank(column: pd.Series[Any], is_ascending: bool) -> npt.NDArray[Any]:
         numbers, is_missing = array + 0, np.isnan(array)
     else:
         number, first = grouping.of_column(column)
-        texts = as_python(column.array[first])
-        names = sorted(text for text in texts if text is not None)
+        values = as_python(column.array[first])
+        names = sorted(text for text in values if text is not None)
         place = {text: rank for rank, text in enumerate(names)}
-        numbers = np.array([place.get(text, 0) for text in texts], np.int64)[number]
-        is_missing = np.array([text is None for text in texts], np.bool_)[number]
+        numbers = np.array([place.get(text, 0) for text in values], np.int64)[number]
+        is_missing = np.array([text is None for text in values], np.bool_)[number]
     numbers = numbers if is_ascending else -numbers
     return np.where(is_missing, numbers.max(initial=0) + 1, numbers)
 
@@ -359,19 +368,28 @@ def canonical_stages(
     """
     by = [column, "role", "scope"]
     number, first = of_keys(rows, by)
-    names = []
-    firsts = [as_python(rows[name].array[first]) for name in by]
-    for recorded, role, scope in zip(*firsts, strict=True):
-        name = None
-        if recorded is None:
-            if in_file:
-                name = scope_stage(scope, role)
-        elif any_range:
-            name = canonical(recorded, role)
-        else:
-            name = stage_name(recorded, role, scope)
-        names.append(name)
+    firsts = zip(*(as_python(rows[name].array[first]) for name in by), strict=True)
+    names = [_canonical_stage(*each, in_file=in_file, any_range=any_range) for each in firsts]
     return np.array([*names, None], object)[number]
+
+
+def name_stages(rows: Frame, column: str = "stage", *, in_file: bool = False) -> Coded:
+    """Return the canonical stage of each row, as `canonical_stages` does."""
+    by_stage = rows.group_by(column, "role", "scope")
+    names = [
+        _canonical_stage(*row.values(), in_file=in_file, any_range=False)
+        for row in by_stage.agg().rows()
+    ]
+    return at_rows(texts(names), by_stage.number)
+
+
+def _canonical_stage(
+    recorded: str | None, role: str | None, scope: str | None, *, in_file: bool, any_range: bool
+) -> str | None:
+    """Return the canonical name of one recorded stage."""
+    if recorded is None:
+        return scope_stage(scope, role) if in_file else None
+    return canonical(recorded, role) if any_range else stage_name(recorded, role, scope)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import (
-    count_distinct,
-    grouped,
-    in_run,
-    number_or_none,
-    ordered,
-    run_heading,
-    same_text,
-    share_of,
-    text_or_none,
-)
+from tracekit.job.frames import in_run, run_heading, share_of
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.stages.windows import recorded_steps_of, steps_of
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import numbered, of_arrays, row_dicts, summed
+from tracekit.model.frame import Frame, divide, max_of, sum_of
+from tracekit.model.keys import PROCESS, numbered, of_arrays, summed
 from tracekit.model.labels import plural
 from tracekit.model.report import Finding, Place, Section
 from tracekit.model.tables import KEYS, Column, Table
@@ -62,19 +53,17 @@ COPIES = Table(
 Ints = npt.NDArray[np.int64]
 
 SMALL_BYTES = 64_000
-"""A copy to the device of at most so many bytes costs little even when it is pageable."""
-
-SMALL = ("small_count", "small_ns", "small_bytes")
+"""A copy to the device of at most this size costs little even when it is pageable."""
 
 _FILL = re.compile(r"(?:hip)?Memset\s*(\w+)?\s*(?:\((.*)\))?\Z", re.IGNORECASE)
 
 
-def direction(name: str) -> tuple[str, str]:
-    """(direction, memory) that a copy's name tells of; the name itself where it tells nothing.
+def parse_copy_name(name: str) -> tuple[str, str]:
+    """Parse (direction, memory) from the name of a copy; an unknown name is its own direction.
 
-    >>> direction("Memcpy HtoD (Pageable -> Device)"), direction("Memset (Device)")
+    >>> parse_copy_name("Memcpy HtoD (Pageable -> Device)"), parse_copy_name("Memset (Device)")
     (('HtoD', 'Pageable -> Device'), ('memset', 'Device'))
-    >>> direction("CopyHostToDevice")
+    >>> parse_copy_name("CopyHostToDevice")
     ('HtoD', '')
     """
     fill = _FILL.match(name)
@@ -85,7 +74,10 @@ def direction(name: str) -> tuple[str, str]:
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Copies and fills by device, direction and memory; rates are Σ bytes / Σ time of those with both."""
+    """Sum up copies and fills by device, direction and memory.
+
+    Rates are Σ bytes / Σ time of copies with both.
+    """
     is_chosen = of_kind(trace, "device_ops", "memcpy", "memset")
     rows = np.flatnonzero(is_chosen)
     if not len(rows):
@@ -95,7 +87,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     size = at_rows(trace.nullable("device_ops", "size_bytes"), rows)
     dur = trace.numbers("device_ops", "dur_ns")[rows]
     codes, number = numbered(codes_at(names, rows))
-    ways = by_value(codes, names.texts, direction).tolist()
+    ways = by_value(codes, names.texts, parse_copy_name).tolist()
     kinds = sorted(set(filter(None, ways)))
     place = {kind: number for number, kind in enumerate(kinds)}
     kind = np.array([place.get(way, len(kinds)) for way in ways], np.int64)[number]
@@ -108,13 +100,13 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             "device": at_rows(device, first),
             "direction": texts[:, 0],
             "memory": texts[:, 1],
-            **_sums(group, len(first), size, dur),
+            **_sum_copies(group, len(first), size, dur),
         }
     }
 
 
-def _sums(group: Ints, count: int, size: Nullable, dur: Ints) -> dict[str, Any]:
-    """The columns of each group of copies, from the size and the duration of each."""
+def _sum_copies(group: Ints, count: int, size: Nullable, dur: Ints) -> dict[str, Any]:
+    """Sum up each group of copies, from the size and the duration of each copy."""
     has_size = ~size.missing
     rated = has_size & (size.values > 0) & (dur > 0)
     small = has_size & (size.values <= SMALL_BYTES)
@@ -145,13 +137,13 @@ def _sums(group: Ints, count: int, size: Nullable, dur: Ints) -> dict[str, Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Copies by direction over all processes; finding R08."""
+    """Pool copies by direction over all processes; finding R08."""
     if not measured.has("copies"):
         return ANALYSIS.skipped("no GPU activity was recorded")
-    rows = measured["copies"]
-    if not len(rows):
+    copies = measured.frame("copies")
+    if not len(copies):
         return ANALYSIS.skipped("no copy was recorded")
-    pooled = _pool(rows)
+    pooled = _pool_copies(copies)
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -167,134 +159,118 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     )
     return ANALYSIS.answered(
         sheets=lambda: (sheet("copies", "Copies by direction", headings, pooled),),
-        findings=tuple(_pageable(measured, pooled, thresholds)),
+        findings=tuple(_find_pageable_copies(measured, pooled, thresholds)),
     )
 
 
-def _pool(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a (run, direction, memory), most time first."""
-    reduced = dict.fromkeys(("count", "dur_ns", "excluded_count", *SMALL), "sum")
-    reduced.update(dict.fromkeys(("size_bytes", "rated_bytes", "rated_ns"), "known_sum"))
-    reduced["max_gb_per_s"] = "max"
-    by = ["run", "direction", "memory"]
-    pooled = grouped(rows, by, **{name: (name, how) for name, how in reduced.items()})
-    pooled["gb_per_s"] = (pooled["rated_bytes"] / pooled["rated_ns"]).astype("Float64")
-    return ordered(pooled, dur_ns=False, direction=True, memory=True)
+SUMMED = (
+    *("count", "dur_ns", "size_bytes", "rated_bytes", "rated_ns", "excluded_count"),
+    *("small_count", "small_ns", "small_bytes"),
+)
 
 
-def _pageable(
-    measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
-) -> list[Finding]:
+def _pool_copies(copies: Frame) -> Frame:
+    """Pool copies over processes and devices: one row per run, direction and memory, most time first."""
+    sums = {name: sum_of(name) for name in SUMMED}
+    by_kind = copies.group_by("run", "direction", "memory")
+    pooled = by_kind.agg(**sums, max_gb_per_s=max_of("max_gb_per_s"))
+    pooled = pooled.with_columns(gb_per_s=divide(pooled["rated_bytes"], pooled["rated_ns"]))
+    return pooled.sort("dur_ns", "direction", "memory", descending=["dur_ns"])
+
+
+def _find_pageable_copies(
+    measured: Measurements, pooled: Frame, thresholds: Thresholds
+) -> Iterator[Finding]:
     """R08: copies between a device and pageable host memory, which the driver stages through a buffer."""
     limit = thresholds.of("pageable-copies")
-    rows = measured["copies"].drop(columns="device", errors="ignore")
-    findings = []
-    is_pageable = pooled["memory"].str.contains("pageable", case=False) & pooled["direction"].isin(
-        ("HtoD", "DtoH")
-    )
-    for row in row_dicts(pooled[is_pageable]):
-        of_run = rows[same_text(rows["run"], row["run"])]
-        steps = recorded_steps_of(measured, of_run)
-        size = 0 if pd.isna(row["size_bytes"]) else row["size_bytes"]
-        count, dur = row["count"], row["dur_ns"]
-        if (
-            row["direction"] == "HtoD"
-        ):  # the driver copies the small ones without waiting for the device
-            size, count, dur = (
-                size - row["small_bytes"],
-                count - row["small_count"],
-                dur - row["small_ns"],
-            )
+    copies = measured.frame("copies")
+    for row in pooled.rows():
+        if row["direction"] not in ("HtoD", "DtoH") or not _is_memory(row, "pageable"):
+            continue
+        of_run = copies.filter(copies.equals("run", row["run"]))
+        processes = to_pandas(of_run.select(*PROCESS))
+        steps = recorded_steps_of(measured, processes)
+        size, count, dur = row["size_bytes"] or 0, row["count"], row["dur_ns"]
+        if row["direction"] == "HtoD":
+            # The driver copies the small ones without waiting for the device.
+            size -= row["small_bytes"]
+            count -= row["small_count"]
+            dur -= row["small_ns"]
         size_each = steps.mean(size)
         dur_each, ratio = steps.per_step(dur)
         if size_each < limit["bytes_per_step"] and (ratio or 0.0) < limit["time_ratio"]:
             continue
-        rate = _pinned_rate(pooled, row)
-        exposed_each = _exposed_each_ns(measured, row, of_run)
-        gain = _gain_ns(exposed_each, dur_each, size_each, rate)
+        pinned_rate = _find_pinned_rate(pooled, row)
+        if measured.has("transfers"):
+            exposed_each = steps_of(measured, processes).mean(_sum_exposed_ns(measured, row))
+            gain = min(exposed_each, dur_each)
+        else:  # a better rate gives at least this
+            gain = max(dur_each - (size_each / pinned_rate if pinned_rate else 0.0), 0.0)
         gain_ratio = share_of(gain, steps.step_ns)
-        copies = (
-            f"{plural(count, 'copy', 'copies')} {row['direction']} {plural(count, 'uses', 'use')}"
+        kind = f"{plural(count, 'copy', 'copies')} {row['direction']}"
+        yield Finding(
+            "pageable-copies",
+            thresholds.severity(gain_ratio),
+            f"{count:,} {kind} {plural(count, 'uses', 'use')} pageable host memory"
+            + in_run(measured, row["run"]),
+            "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
+            (
+                evidence("pageable_bytes", round(size_each), "per step and process"),
+                evidence("gb_per_s", row["gb_per_s"], "rate", better="higher"),
+                evidence("pinned_gb_per_s", pinned_rate, "pinned, same trace", better="higher"),
+            ),
+            _locate_copies(row, of_run),
+            round(gain),
+            gain_ratio,
+            (
+                "upper bound: copies hidden behind compute are left out, the others may not all be hidden",
+            ),
         )
-        findings.append(
-            Finding(
-                "pageable-copies",
-                thresholds.severity(gain_ratio),
-                f"{count:,} {copies} pageable host memory" + in_run(measured, row["run"]),
-                "pin the host buffers (pin_memory=True) and copy with non_blocking=True",
-                (
-                    evidence("pageable_bytes", round(size_each), "per step and process"),
-                    evidence("gb_per_s", number_or_none(row["gb_per_s"]), "rate", better="higher"),
-                    evidence(
-                        "pinned_gb_per_s",
-                        number_or_none(rate),
-                        "pinned, same trace",
-                        better="higher",
-                    ),
-                ),
-                _places(row, of_run),
-                round(gain),
-                gain_ratio,
-                (
-                    "upper bound: copies hidden behind compute are left out, the others may not all be hidden",
-                ),
-            )
-        )
-    return findings
 
 
 MAX_PLACES = 8
 NEXT_TO_NONE = 0.1
-"""A rank that copies for a smaller share of the time of the rank that copies longest has next to no such copies."""
+"""Ranks that copy for a smaller share of the time of the rank that copies longest are not named."""
 
 
-def _places(row: Mapping[str, Any], of_run: pd.DataFrame) -> tuple[Place, ...]:
-    """The kind of copies; and the ranks, where a few have nearly all copies of this kind."""
+def _locate_copies(row: Mapping[str, Any], of_run: Frame) -> tuple[Place, ...]:
+    """Return a place of this kind of copies; one per rank if few ranks have nearly all of these copies."""
     name = f"{row['direction']} ({row['memory']})"
-    is_kind = same_text(of_run["direction"], row["direction"])
-    is_kind &= same_text(of_run["memory"], row["memory"])
-    of_ranks = of_run[of_run["rank"].notna()]
-    by_rank = grouped(of_ranks[is_kind[of_ranks.index]], ["role", "rank"], dur_ns=("dur_ns", "sum"))
-    having = by_rank[by_rank["dur_ns"] >= NEXT_TO_NONE * by_rank["dur_ns"].max()]
-    if not 0 < len(having) <= min(count_distinct(of_ranks, ["role", "rank"]) // 2, MAX_PLACES):
+    of_ranks = of_run.filter(~of_run.is_missing("rank"))
+    is_kind = of_ranks.equals("direction", row["direction"])
+    is_kind &= of_ranks.equals("memory", row["memory"])
+    by_rank = of_ranks.filter(is_kind).group_by("role", "rank").agg(dur_ns=sum_of("dur_ns"))
+    dur_ns = by_rank["dur_ns"]
+    most = by_rank.filter(dur_ns >= NEXT_TO_NONE * dur_ns.max(initial=0))
+    if not 0 < len(most) <= min(len(of_ranks.distinct("role", "rank")) // 2, MAX_PLACES):
         return (Place(name=name),)
-    return tuple(
-        Place(name=name, role=text_or_none(each["role"]), rank=int(each["rank"]))
-        for each in row_dicts(ordered(having, role=True, rank=True))
-    )
+    ranks = most.sort("role", "rank").rows("role", "rank")
+    return tuple(Place(name=name, role=each["role"], rank=each["rank"]) for each in ranks)
 
 
-def _pinned_rate(pooled: pd.DataFrame, row: Mapping[Any, Any]) -> Any:
-    """The best rate of copies from or to pinned memory of the same run and direction; NA without any."""
-    pinned = pooled[
-        same_text(pooled["run"], row["run"])
-        & (pooled["direction"] == row["direction"])
-        & pooled["memory"].str.contains("pinned", case=False)
-    ]
-    return pinned["gb_per_s"].max() if len(pinned) else pd.NA
+def _is_memory(row: Mapping[str, Any], kind: str) -> bool:
+    """Whether copies are from or to this kind of memory."""
+    return kind in (row["memory"] or "").lower()
 
 
-def _gain_ns(exposed_each: float | None, dur_each: float, size_each: float, rate: Any) -> float:
-    """What pinned memory gives back in a step: what nothing hides; where that is not known, what a better rate gives."""
-    if exposed_each is not None:
-        return min(exposed_each, dur_each)
-    pinned_ns = size_each / float(rate) if not pd.isna(rate) and rate > 0 else 0.0
-    return max(dur_each - pinned_ns, 0.0)
+def _find_pinned_rate(pooled: Frame, row: Mapping[str, Any]) -> float | None:
+    """Return the best rate of copies from or to pinned memory of the same run and direction."""
+    is_alike = pooled.equals("run", row["run"]) & pooled.equals("direction", row["direction"])
+    alike = pooled.filter(is_alike).rows("memory", "gb_per_s")
+    rates = [each["gb_per_s"] for each in alike if _is_memory(each, "pinned")]
+    return max((rate for rate in rates if rate is not None), default=None)
 
 
-def _exposed_each_ns(
-    measured: Measurements, row: Mapping[Any, Any], of_run: pd.DataFrame
-) -> float | None:
-    """How long nothing runs beside the large copies of one run, direction and memory, per step; None where that is not known.
+def _sum_exposed_ns(measured: Measurements, row: Mapping[str, Any]) -> int:
+    """Add up the exposed time of the large copies of one run, direction and memory.
 
-    Unlike the copies, which are those of everything recorded, these are those of the steps that count.
+    Transfers are those of the steps that count, unlike the copies, which are those of the whole recording.
     """
-    if not measured.has("transfers"):
-        return None
-    rows = measured["transfers"]
-    same = same_text(rows["run"], row["run"]) & same_text(rows["memory"], row["memory"])
-    exposed_ns = int(rows["exposed_ns"][same & (rows["direction"] == row["direction"])].sum())
-    return steps_of(measured, of_run).mean(exposed_ns)
+    transfers = measured.frame("transfers")
+    is_kind = transfers.equals("run", row["run"])
+    is_kind &= transfers.equals("direction", row["direction"])
+    is_kind &= transfers.equals("memory", row["memory"])
+    return int(transfers["exposed_ns"][is_kind].sum())
 
 
 ANALYSIS = Analysis(

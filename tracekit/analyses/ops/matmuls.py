@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import (
-    canonical_stages,
-    in_run,
-    number_or_none,
-    ordered,
-    run_heading,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-)
-from tracekit.job.gpu_shares import quotient
+from tracekit.job.frames import in_run, name_stages, run_heading, share_of
 from tracekit.job.stages.windows import Owner
-from tracekit.job.stages.work import StageWork, by_stage, of_run, together
+from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model import keys as grouping
-from tracekit.model.keys import first_of_each, numbered, of_keys, row_dicts
+from tracekit.model.frame import Frame, divide, sum_of, texts, where
+from tracekit.model.keys import first_of_each, numbered
 from tracekit.model.records import dataclass
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet, Verdict
+from tracekit.model.report import Answer, Finding, Heading, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, CLASS_WORK, NAME, SHAPE_COUNT, STAGE
@@ -98,30 +86,30 @@ WORK_CLASSES = Table(
 Ints = npt.NDArray[np.int64]
 
 MAX_PRODUCTS = 4_000
-"""Most (stage, op, size) of one source kept one by one: those with most FLOPs; the rest is pooled by op."""
+"""Most (stage, op, size) rows of one source: those with most FLOPs; the rest is pooled by op."""
 
 TENSOR_CAPABILITY = 70
-"""Compute capability × 10 from which on there are tensor cores."""
+"""Least compute capability × 10 with tensor cores."""
 
 BF16_CAPABILITY = 80
-"""The same of tensor cores that multiply bf16 and TF32 too: those of 7.0 to 7.5 (V100, T4) multiply fp16 alone."""
+"""Least compute capability × 10 of tensor cores for bf16 and TF32; those of 7.0 to 7.5 (V100, T4) multiply only fp16."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Matrix products by stage and size, and the GPU time of gemm kernels by class and stage."""
+    """Sum up matrix products by stage and size, and the GPU time of gemm kernels by class and stage."""
     tables: dict[str, Mapping[str, Any]] = {}
     recorded: Products = trace.derived(products)
     if len(recorded.products):
-        tables["matrix_products"] = _by_size(trace, recorded)
+        tables["matrix_products"] = _sum_products(trace, recorded)
     elif len(trace.derived(shapes).dims):
         tables["matrix_products"] = {}  # shapes were recorded, and nothing was multiplied
     if len(trace.numbers("device_ops", "ts_ns")):
-        tables["work_classes"] = on_device(trace, _classes(trace, recorded))
+        tables["work_classes"] = on_device(trace, _classify_matmuls(trace, recorded))
     return tables
 
 
-def _classes(trace: Trace, recorded: Products) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which device ops are of which class; gemm by the kernel's name or by the op that launched it."""
+def _classify_matmuls(trace: Trace, recorded: Products) -> dict[str, npt.NDArray[np.bool_]]:
+    """Mark the device ops of each class; gemm by the name of the kernel or of the op that launched it."""
     names, is_kernel = trace.texts("device_ops", "name"), of_kind(trace, "device_ops", "kernel")
     is_product = is_named(names, is_gemm)
     if len(recorded.number):
@@ -133,23 +121,25 @@ def _classes(trace: Trace, recorded: Products) -> dict[str, npt.NDArray[np.bool_
         "all": np.ones(len(names), np.bool_),
         "gemm": is_kernel & is_product,
         "plain": convolving | (is_kernel & is_named(names, lambda name: unit(name) == "plain")),
-        "unaligned": is_kernel & trace.derived(_narrow) & ~trace.derived(_attention),
+        "unaligned": is_kernel
+        & trace.derived(_mark_narrow_loads)
+        & ~trace.derived(_mark_attention_products),
         "convolution": convolving,
     }
 
 
-def _narrow(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which device ops multiply matrices by loads of less than 16 bytes."""
+def _mark_narrow_loads(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Mark device ops that multiply matrices with loads of less than 16 bytes."""
     return narrow_loads(trace, trace.derived(products))
 
 
-def _attention(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which device ops are products of unfused attention: a fused kernel would do without them, and rule R27 counts them."""
+def _mark_attention_products(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Mark the products of unfused attention: a fused kernel makes them needless, and rule R27 counts them."""
     return product_work(trace, trace.derived(unfused))
 
 
-def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
-    """One row a (stage, product); beyond the cap the rest of each op, type and stage together."""
+def _sum_products(trace: Trace, recorded: Products) -> dict[str, Any]:
+    """Make one row per (stage, product); beyond the cap the rest of each op, type and stage is pooled."""
     rows = np.flatnonzero(recorded.number >= 0)
     stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
     width = len(recorded.products)
@@ -187,29 +177,29 @@ def _by_size(trace: Trace, recorded: Products) -> dict[str, Any]:
         **sizes,
         "shape_count": np.bincount(of_fine, minlength=count),
         "count": np.bincount(group, minlength=count),
-        "flop_count": _flop_sums(group, flops[fine], count),
+        "flop_count": _sum_exact_flops(group, flops[fine], count),
         "host_ns": grouping.summed(group, trace.numbers("host_ops", "dur_ns")[rows], count),
     }
     if trace.has("device_ops"):
-        out |= _by_size_on_device(trace, recorded, slot)
-        # FLOPs of calls whose kernels were not seen would make the rate too high.
+        out |= _sum_device_work_of_products(trace, recorded, slot)
+        # FLOPs of calls without recorded kernels would make the rate too high.
         seen = np.zeros(len(slot), np.bool_)
         seen[recorded.owner[recorded.owner >= 0]] = True
         has_work = seen[rows]
-        out["rated_flop_count"] = _flop_sums(group[has_work], flops[fine][has_work], count)
+        out["rated_flop_count"] = _sum_exact_flops(group[has_work], flops[fine][has_work], count)
     elif not trace.derived(launches_work):
         out["rated_flop_count"] = out["flop_count"]
     return out
 
 
-def _by_size_on_device(trace: Trace, recorded: Products, slot: Ints) -> dict[str, Any]:
-    """What the products of every row of `_by_size` launched; `slot` is the row of each host op, -1 for none."""
+def _sum_device_work_of_products(trace: Trace, recorded: Products, slot: Ints) -> dict[str, Any]:
+    """Sum up the launched work of every row of `_sum_products`; `slot` is the row of each host op, -1 for none."""
     count = int(slot.max(initial=-1)) + 1
     launched_slot = np.where(recorded.owner >= 0, slot[recorded.owner], -1)
     launched, _, busy = device_work(trace, launched_slot, count)
-    narrow_slot = np.where(trace.derived(_narrow), launched_slot, -1)
+    narrow_slot = np.where(trace.derived(_mark_narrow_loads), launched_slot, -1)
     _, unaligned_ns, _ = device_work(trace, narrow_slot, count)
-    attention_slot = np.where(trace.derived(_attention), narrow_slot, -1)
+    attention_slot = np.where(trace.derived(_mark_attention_products), narrow_slot, -1)
     _, attention_ns, _ = device_work(trace, attention_slot, count)
     return {
         "launch_count": launched,
@@ -219,30 +209,30 @@ def _by_size_on_device(trace: Trace, recorded: Products, slot: Ints) -> dict[str
     }
 
 
-def _flop_sums(group: Ints, flops: Ints, count: int) -> Nullable:
-    """Σ FLOPs of each group; NA where int64 could not hold it."""
+def _sum_exact_flops(group: Ints, flops: Ints, count: int) -> Nullable:
+    """Sum up the FLOPs of each group; missing where they exceed int64."""
     large = np.bincount(group, flops.astype(float), minlength=count) >= 2.0**62
     return Nullable(grouping.summed(np.where(large[group], -1, group), flops, count), large)
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """FLOP rates by type and size; findings R24 and R25."""
-    verdicts = tuple(_abstained(measured))
+    """Compute FLOP rates by type and size; findings R24 and R25."""
+    verdicts = tuple(_list_matmul_abstentions(measured))
     silent = {verdict.rule for verdict in verdicts if verdict.run is None}
     findings: list[Finding] = []
     if "no-tensor-cores" not in silent:
-        findings += _plain_units(measured, thresholds)
+        findings += _find_plain_units(measured, thresholds)
     if "unaligned-gemm" not in silent:
-        findings += _unaligned_sizes(measured, thresholds)
-    if measured.row_count("matrix_products"):
-        rows = measured["matrix_products"]
-        numbers, sheets = _products(measured, rows)
+        findings += _find_unaligned_sizes(measured, thresholds)
+    products = measured.frame("matrix_products")
+    if len(products):
+        metrics, sheets = _rate_products(measured, products)
         return ANALYSIS.answered(
-            metrics=numbers,
+            metrics=metrics,
             sheets=sheets,
             findings=tuple(findings),
             verdicts=verdicts,
-            caveats=tuple(_unrated(rows)),
+            caveats=tuple(_explain_missing_rate(products)),
         )
     reason = "input shapes were not recorded: profile with record_shapes=True"
     if measured.has("matrix_products"):
@@ -273,55 +263,56 @@ ON_GPU = ("GPU busy", "Device ops launched in the calls, overlaps counted once p
 ON_HOST = ("host time", "Σ duration of the calls.")
 
 
-def _products(
-    measured: Measurements, rows: pd.DataFrame
+def _rate_products(
+    measured: Measurements, products: Frame
 ) -> tuple[tuple[Metric, ...], Callable[[], tuple[Sheet, ...]]]:
-    """(the FLOP rate of all gemms, what gives products by type and by size)."""
-    on_gpu = bool(rows["device_busy_ns"].notna().any())
-    rows = rows.assign(time_ns=rows["device_busy_ns" if on_gpu else "host_ns"])
-    is_timed = rows["time_ns"].notna().to_numpy(np.bool_)
-    rows["rated_flop_count"] = rows["rated_flop_count"].where(is_timed)
+    """Return (the FLOP rate of all gemms, a function that lists products by type and by size)."""
+    on_gpu = not products.is_missing("device_busy_ns").all()
+    products = products.with_columns(time_ns=products["device_busy_ns" if on_gpu else "host_ns"])
+    rated = where(~products.is_missing("time_ns"), products["rated_flop_count"])
+    products = products.with_columns(rated_flop_count=rated)
     time, time_doc = ON_GPU if on_gpu else ON_HOST
-    of_all = _rates(rows[rows["kind"] == "gemm"].assign(all=""), ["all"])
-    value = number_or_none(of_all["tflop_per_s"].iloc[0]) if len(of_all) else None
-    label = f"GEMM FLOP rate from recorded shapes (TFLOP/s of {time})"
-    sheets = partial(_product_sheets, measured, rows, time, time_doc)
-    if value is None and not _is_rated(rows):
-        return (), sheets
-    return (Metric("gemm_tflop_per_s", value, "", "higher", label=label),), sheets
+    metrics: tuple[Metric, ...] = ()
+    if _has_rate(products):
+        gemms = _compute_flop_rates(products.filter(products.equals("kind", "gemm")))
+        value = next(iter(gemms.values("tflop_per_s")), None)
+        label = f"GEMM FLOP rate from recorded shapes (TFLOP/s of {time})"
+        metrics = (Metric("gemm_tflop_per_s", value, "", "higher", label=label),)
+    return metrics, lambda: _make_product_sheets(measured, products, time, time_doc)
 
 
-def _is_rated(rows: pd.DataFrame) -> bool:
-    """Whether the time that any of these products took is known."""
-    return bool(rows["rated_flop_count"].notna().any())
+def _has_rate(products: Frame) -> bool:
+    """Whether the time of any of these products is known."""
+    return not products.is_missing("rated_flop_count").all()
 
 
-def _unrated(rows: pd.DataFrame) -> Iterator[str]:
-    """Why there is no FLOP rate."""
-    if not _is_rated(rows) and rows["device_busy_ns"].isna().all():
+def _explain_missing_rate(products: Frame) -> Iterator[str]:
+    """Explain why there is no FLOP rate."""
+    if not _has_rate(products) and products.is_missing("device_busy_ns").all():
         yield (
             "no FLOP rate: the host only queues these products on a GPU, and no kernel was recorded; "
             "profile with activities=[CPU, CUDA]"
         )
 
 
-def _product_sheets(
-    measured: Measurements, rows: pd.DataFrame, time: str, time_doc: str
+def _make_product_sheets(
+    measured: Measurements, products: Frame, time: str, time_doc: str
 ) -> tuple[Sheet, ...]:
-    """Products by type and by size."""
-    by_type = _rates(rows, ["run", "kind", "type"])
-    by_size = rows.assign(canonical=canonical_stages(rows, in_file=True))
-    by_size = _rates(by_size, ["run", "canonical", "name", "kind", "type", "batch", "m", "n", "k"])
+    """List products by type and by size."""
+    by_type = _compute_flop_rates(products, "run", "kind", "type")
+    by_size = products.with_columns(canonical=name_stages(products, in_file=True))
+    size = ("name", "kind", "type", "batch", "m", "n", "k")
+    by_size = _compute_flop_rates(by_size, "run", "canonical", *size)
     run = run_heading(measured)
     rate_doc = f"FLOPs / {time}: the rate that was reached, no share of a peak."
     rate = (
         *RATE_HEADINGS,
         Heading("time_ns", time, "ns", time_doc),
         Heading("share_ratio", "share", "ratio", "Of the time of all these products."),
-        *((Heading("tflop_per_s", "TFLOP/s", "", rate_doc),) if _is_rated(rows) else ()),
+        *((Heading("tflop_per_s", "TFLOP/s", "", rate_doc),) if _has_rate(products) else ()),
     )
     title = "GEMM FLOP rate from recorded shapes, by type"
-    if not _is_rated(rows):
+    if not _has_rate(products):
         title = "Matrix products by type"
     caption = "Convolutions and attention over packed sequences are left out: their recorded shapes do not tell the FLOPs."
     size_headings = (*run, *SIZE_HEADINGS, *rate)
@@ -333,72 +324,82 @@ def _product_sheets(
     )
 
 
-def _rates(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Σ FLOPs / Σ time per group, most time first."""
-    sums = summed(rows, by, ["count", "flop_count", "rated_flop_count", "time_ns"])
-    is_unknown = rows["rated_flop_count"].isna() & rows["time_ns"].notna()
-    unknown = of_keys(rows, by)[0][is_unknown.to_numpy(np.bool_)]
-    # A sum that holds an unknown part is unknown; a process without GPU rows has no part in it.
-    lost = np.bincount(unknown, minlength=len(sums)) > 0
-    sums["rated"] = sums["rated_flop_count"].astype("Float64").mask(lost)
-    sums["gflop"] = sums["flop_count"].astype("Float64") / 1e9
-    time = sums["time_ns"]
-    all_ns = float(time.astype("Float64").sum())
-    sums["share_ratio"] = time / all_ns if all_ns else None
-    sums["tflop_per_s"] = quotient(sums["rated"], time) / 1e3
-    return ordered(sums, time_ns=False, **dict.fromkeys(by, True))
+def _compute_flop_rates(products: Frame, *by: str) -> Frame:
+    """Divide Σ FLOPs by Σ time of each group, most time first."""
+    is_unrated = products.is_missing("rated_flop_count") & ~products.is_missing("time_ns")
+    sums = products.group_by(*by).agg(
+        count=sum_of("count"),
+        flop_count=sum_of("flop_count"),
+        rated_flop_count=sum_of("rated_flop_count"),
+        time_ns=sum_of("time_ns"),
+        unrated_count=sum_of(is_unrated),
+    )
+    # A sum that contains an unknown part is unknown; a process without GPU rows has no part in it.
+    rated = where(sums["unrated_count"] == 0, sums["rated_flop_count"])
+    rate = divide(rated, sums["time_ns"])
+    all_ns = sums.number("time_ns", missing=0).sum()
+    sums = sums.with_columns(
+        gflop=where(~sums.is_missing("flop_count"), sums.number("flop_count") / 1e9),
+        share_ratio=divide(sums["time_ns"], np.full(len(sums), all_ns)),
+        tflop_per_s=Nullable(rate.values / 1e3, rate.missing),
+    )
+    return sums.sort("time_ns", *by, descending=["time_ns"])
 
 
-def _abstained(measured: Measurements) -> Iterator[Verdict]:
-    """Why a rule says nothing of any run."""
-    rows = measured["work_classes"] if measured.row_count("work_classes") else None
-    if rows is None or not (rows["device"].notna() | (rows["class"] == "gemm")).any():
-        for rule in ANALYSIS.rules:
-            yield Verdict(rule, "not applicable", "no GPU activity was recorded")
-        return
-    capability = rows["capability"].dropna()
-    if not len(capability):
-        for rule in ANALYSIS.rules:
-            yield Verdict(rule, "insufficient data", "compute capability was not recorded")
-        return
-    if not (capability >= TENSOR_CAPABILITY).any():
-        for rule in ANALYSIS.rules:
-            yield Verdict(rule, "not applicable", "the GPUs have no tensor cores")
-        return
-    if not measured.has("matrix_products") and not (rows["class"] == "unaligned").any():
+def _list_matmul_abstentions(measured: Measurements) -> Iterator[Verdict]:
+    """List why a rule cannot judge any run."""
+    classes = measured.frame("work_classes")
+    on_gpu = ~classes.is_missing("device") | classes.equals("class", "gemm")
+    capabilities = _list_capabilities(classes)
+    answer: Answer = "not applicable"
+    reason = ""
+    if not on_gpu.any():
+        reason = "no GPU activity was recorded"
+    elif not capabilities:
+        answer, reason = "insufficient data", "compute capability was not recorded"
+    elif max(capabilities) < TENSOR_CAPABILITY:
+        reason = "the GPUs have no tensor cores"
+    if reason:
+        yield from (Verdict(rule, answer, reason) for rule in ANALYSIS.rules)
+    elif not measured.has("matrix_products") and not classes.equals("class", "unaligned").any():
         reason = "input shapes were not recorded, and no kernel's name tells"
         yield Verdict("unaligned-gemm", "insufficient data", reason)
 
 
-def _capable(measured: Measurements, work: StageWork) -> bool:
-    """Whether the GPUs of a run are known to have tensor cores."""
-    capabilities = of_run(measured, "work_classes", work.window.run)["capability"].dropna()
-    return bool(len(capabilities)) and bool((capabilities >= TENSOR_CAPABILITY).all())
+def _list_capabilities(classes: Frame) -> list[int]:
+    """List the known compute capabilities of the GPUs of these classes of work."""
+    known = classes.filter(~classes.is_missing("capability"))
+    return known.distinct("capability").values("capability")
 
 
-def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
-    """R24: stages in which matrix products or convolutions run on other cores than the tensor cores."""
+def _list_capabilities_of_run(measured: Measurements, run: str | None) -> list[int]:
+    """List the known compute capabilities of the GPUs of a run."""
+    classes = measured.frame("work_classes")
+    return _list_capabilities(classes.filter(classes.equals("run", run)))
+
+
+def _find_plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+    """R24: stages in which matrix products or convolutions run outside the tensor cores."""
     limit = thresholds.of("no-tensor-cores")
-    convolved = {work.window.key: work for work in by_stage(measured, "convolution")}
-    plain_stages = []
-    for work in by_stage(measured, "plain"):
-        if work.ratio is not None and work.ratio >= limit["stage_ratio"]:
-            plain_stages.append(work)
-    for work in together(measured, plain_stages):
-        if not _capable(measured, work):
+    convolved = {work.window.key: work for work in list_stage_work(measured, "convolution")}
+    plain = list_stage_work(measured, "plain")
+    large = [w for w in plain if w.ratio is not None and w.ratio >= limit["stage_ratio"]]
+    for work in merge_stage_work(measured, large):
+        capabilities = _list_capabilities_of_run(measured, work.window.run)
+        if min(capabilities, default=0) < TENSOR_CAPABILITY:
             continue
         slow, _ = work.per_step(work.busy_ns)
         gain, ratio = work.per_step(work.busy_ns * (1 - 1 / limit["most_gain"]))
         convolutions = [convolved.get(stage.window.key) for stage in work.stages]
         convolution_ns = sum(each.busy_ns for each in convolutions if each)
         kernels = sum(each.count for each in convolutions if each)
-        what = _without_tensor_cores(work, convolution_ns, all_convolve=kernels == work.count)
+        what = _name_plain_work(work, convolution_ns, all_convolve=kernels == work.count)
         convolution_ratio = share_of(convolution_ns, work.whole_ns)
         yield Finding(
             "no-tensor-cores",
             thresholds.severity(ratio),
             f"{show(work.ratio, 'ratio')} of the GPU work of {work.window.name} is {what} without tensor cores",
-            _tensor_core_advice(measured, work),
+            _advise_type(capabilities),
             (
                 evidence("plain_ratio", work.ratio, "of its GPU work"),
                 *(
@@ -419,19 +420,19 @@ def _plain_units(measured: Measurements, thresholds: Thresholds) -> Iterator[Fin
         )
 
 
-def _tensor_core_advice(measured: Measurements, work: StageWork) -> str:
-    """Which numbers the tensor cores of these GPUs multiply."""
-    capabilities = of_run(measured, "work_classes", work.window.run)["capability"].dropna()
-    if (capabilities >= BF16_CAPABILITY).all():
+def _advise_type(capabilities: list[int]) -> str:
+    """Advise a type that the tensor cores of these GPUs multiply."""
+    if min(capabilities) >= BF16_CAPABILITY:
         return "run them in bf16 or allow TF32 (torch.set_float32_matmul_precision('high'))"
-    fp16 = "run them in fp16 (torch.autocast with a GradScaler)"
-    if (capabilities < BF16_CAPABILITY).all():
-        return f"{fp16}: the tensor cores of these GPUs multiply neither bf16 nor TF32"
-    return f"{fp16}: the tensor cores of some of these GPUs multiply neither bf16 nor TF32"
+    which = "these GPUs" if max(capabilities) < BF16_CAPABILITY else "some of these GPUs"
+    return (
+        "run them in fp16 (torch.autocast with a GradScaler): the tensor cores of"
+        f" {which} multiply neither bf16 nor TF32"
+    )
 
 
-def _without_tensor_cores(work: StageWork, convolution_ns: int, *, all_convolve: bool) -> str:
-    """What runs without tensor cores in these stages, in words."""
+def _name_plain_work(work: StageWork, convolution_ns: int, *, all_convolve: bool) -> str:
+    """Name the work without tensor cores in these stages."""
     if not convolution_ns:
         return "matrix products"
     if all_convolve:
@@ -440,25 +441,30 @@ def _without_tensor_cores(work: StageWork, convolution_ns: int, *, all_convolve:
     return f"convolutions ({share}) and matrix products"
 
 
-def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
-    """R25: products with rows that do not begin at multiples of 16 bytes."""
+def _find_unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
+    """R25: products with rows that do not start at multiples of 16 bytes."""
     limit = thresholds.of("unaligned-gemm")
-    parts: dict[Owner, list[StageWork]] = {}
-    for work in by_stage(measured, "gemm", "gemm"):
-        parts.setdefault(work.window.owner, []).append(work)
-    unaligned = by_stage(measured, "unaligned")
-    for (run, role), gemms in parts.items():
-        unaligned_work = [work for work in unaligned if work.window.owner == (run, role)]
+    by_owner: dict[Owner, list[StageWork]] = {}
+    for work in list_stage_work(measured, "gemm", "gemm"):
+        by_owner.setdefault(work.window.owner, []).append(work)
+    unaligned = list_stage_work(measured, "unaligned")
+    for owner, gemms in by_owner.items():
+        run, role = gemms[0].window.run, gemms[0].window.role
+        unaligned_work = [work for work in unaligned if work.window.owner == owner]
         busy = sum(work.busy_ns for work in unaligned_work)
         all_ns = sum(work.busy_ns for work in gemms)
-        if not all_ns or busy / all_ns < limit["gemm_ratio"] or not _capable(measured, gemms[0]):
+        if not all_ns or busy / all_ns < limit["gemm_ratio"]:
             continue
-        sized = _sized(measured, run, role)
-        loss = _loss(sized, busy, limit)
+        if min(_list_capabilities_of_run(measured, run), default=0) < TENSOR_CAPABILITY:
+            continue
+        sized = _select_sized_gemms(measured, run, role)
+        loss = _estimate_loss(sized, busy, limit)
         gain, ratio = gemms[0].per_step(loss.ns)
         if ratio is not None and ratio < limit["step_ratio"]:
             continue
-        places = _places(role, sized) or tuple(work.places[0] for work in unaligned_work[:3])
+        places = _locate_unaligned(role, sized) or tuple(
+            work.places[0] for work in unaligned_work[:3]
+        )
         first = f": {places[0].name} most of all" if places[0].name else ""
         yield Finding(
             "unaligned-gemm",
@@ -474,62 +480,61 @@ def _unaligned_sizes(measured: Measurements, thresholds: Thresholds) -> Iterator
             places,
             gain,
             ratio,
-            tuple(_doubts(loss, limit)),
+            tuple(_explain_doubts(loss, limit)),
         )
 
 
-def _sized(measured: Measurements, run: object, role: object) -> pd.DataFrame:
-    """Matrix products of one role whose kernels were seen, with `time` and `flops` as floats, `is_unaligned`."""
-    rows = of_run(measured, "matrix_products", run) if measured.has("matrix_products") else None
-    if rows is None or not len(rows):
-        return pd.DataFrame(columns=["type", "canonical", "label", "time", "flops", "is_unaligned"])
-    rows = rows[same_text(rows["role"], role) & (rows["kind"] == "gemm")]
-    rows = rows[rows["m"].notna() & rows["rated_flop_count"].notna()]
-    time = rows["device_busy_ns"].astype("Float64").fillna(0).to_numpy(float)
-    narrow_ns = rows["unaligned_ns"].fillna(0) - rows["attention_ns"].fillna(0)
-    narrow = narrow_ns.to_numpy(float)
-    return rows.assign(
-        canonical=canonical_stages(rows, in_file=True),
-        label=[_label(row) for row in row_dicts(rows)],
+def _select_sized_gemms(measured: Measurements, run: str | None, role: str | None) -> Frame:
+    """Select the gemms of one role with recorded kernels, with their stage, label, time and FLOPs."""
+    products = measured.frame("matrix_products")
+    is_chosen = products.equals("run", run) & products.equals("role", role)
+    is_chosen &= products.equals("kind", "gemm")
+    is_chosen &= ~products.is_missing("m") & ~products.is_missing("rated_flop_count")
+    products = products.filter(is_chosen)
+    time = products.number("device_busy_ns", missing=0.0)
+    unaligned_ns = products.whole("unaligned_ns") - products.whole("attention_ns")
+    sizes = products.rows("name", "m", "n", "k", "type")
+    labels = [f"{p['name']} {p['m']}×{p['n']}×{p['k']} {p['type']}" for p in sizes]
+    return products.with_columns(
+        canonical=name_stages(products, in_file=True),
+        label=texts(labels),
         time=time,
-        flops=rows["rated_flop_count"].astype("Float64").to_numpy(float),
-        is_unaligned=2 * narrow > time,
+        flops=products.number("rated_flop_count"),
+        is_unaligned=2 * unaligned_ns > time,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
-    """Time that unaligned products lose, and how much of their time could be compared with aligned ones."""
+class _UnalignedLoss:
+    """Time that unaligned products lose, and their time that could be compared with aligned ones."""
 
     ns: float
     compared_ns: float
     busy_ns: float
 
 
-def _loss(sized: pd.DataFrame, busy_ns: float, limit: Mapping[str, float]) -> _Loss:
-    """What unaligned products take beyond the rate of aligned ones of their type, at most `most_gain` as fast.
+def _estimate_loss(sized: Frame, busy_ns: float, limit: Mapping[str, float]) -> _UnalignedLoss:
+    """Estimate the time of unaligned products beyond the rate of aligned ones of their type, at most `most_gain` as fast.
 
-    What has no aligned product of its type beside it is taken to gain `assumed_gain`.
+    Unaligned products without an aligned one of their type are assumed to gain `assumed_gain`.
     """
-    narrow = sized["is_unaligned"].to_numpy(np.bool_)
-    time, flops = sized["time"].to_numpy(float), sized["flops"].to_numpy(float)
     lost_ns, compared_ns = 0.0, 0.0
-    for kind in sized["type"][narrow].unique():
-        of_type = (sized["type"] == kind).to_numpy(np.bool_)
-        wide = of_type & ~narrow
-        if not (time[wide].sum() > 0 and flops[wide].sum() > 0):
+    for of_type in sized.group_by("type").frames():
+        time, flops, is_unaligned = of_type["time"], of_type["flops"], of_type["is_unaligned"]
+        aligned_ns, aligned_flops = time[~is_unaligned].sum(), flops[~is_unaligned].sum()
+        if not (is_unaligned.any() and aligned_ns > 0 and aligned_flops > 0):
             continue
-        rate = flops[wide].sum() / time[wide].sum()
-        compared = of_type & narrow
-        excess = np.maximum(time - flops / rate, 0.0)[compared]
-        lost_ns += float(np.minimum(excess, time[compared] * (1 - 1 / limit["most_gain"])).sum())
-        compared_ns += float(time[compared].sum())
+        excess = np.maximum(time - flops / (aligned_flops / aligned_ns), 0.0)
+        excess = np.minimum(excess, time * (1 - 1 / limit["most_gain"]))
+        lost_ns += float(excess[is_unaligned].sum())
+        compared_ns += float(time[is_unaligned].sum())
     rest_ns = max(busy_ns - compared_ns, 0.0)
-    return _Loss(lost_ns + rest_ns * (1 - 1 / limit["assumed_gain"]), compared_ns, busy_ns)
+    lost_ns += rest_ns * (1 - 1 / limit["assumed_gain"])
+    return _UnalignedLoss(lost_ns, compared_ns, busy_ns)
 
 
-def _doubts(loss: _Loss, limit: Mapping[str, float]) -> Iterator[str]:
-    """How sure the loss is."""
+def _explain_doubts(loss: _UnalignedLoss, limit: Mapping[str, float]) -> Iterator[str]:
+    """Explain the uncertainty of the loss."""
     if loss.compared_ns:
         yield (
             "against the mean rate of aligned products of the same type in this run, at most"
@@ -542,19 +547,14 @@ def _doubts(loss: _Loss, limit: Mapping[str, float]) -> Iterator[str]:
         )
 
 
-def _places(role: str | None, sized: pd.DataFrame) -> tuple[Place, ...]:
-    """The three unaligned products that take most time."""
-    worst = sized[sized["is_unaligned"].to_numpy(np.bool_)]
-    worst = worst.sort_values(["time", "label"], ascending=[False, True], kind="stable")
-    worst = worst.drop_duplicates(["canonical", "label"]).head(3)
-    places = []
-    for row in row_dicts(worst):
-        places.append(Place(role=role, stage=text_or_none(row["canonical"]), name=row["label"]))
-    return tuple(places)
-
-
-def _label(row: Mapping[Any, Any]) -> str:
-    return f"{row['name']} {row['m']}×{row['n']}×{row['k']} {row['type']}"
+def _locate_unaligned(role: str | None, sized: Frame) -> tuple[Place, ...]:
+    """Return the places of the three unaligned products with most time."""
+    unaligned = sized.filter(sized["is_unaligned"])
+    worst = unaligned.sort("time", "label", descending=["time"]).distinct("canonical", "label")
+    return tuple(
+        Place(role=role, stage=row["canonical"], name=row["label"])
+        for row in worst.head(3).rows("canonical", "label")
+    )
 
 
 ANALYSIS = Analysis(

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import distinct, looked_up, summed
+from tracekit.model.frame import Frame, divide, first_of, max_of, sum_of
+from tracekit.model.keys import distinct, summed
 from tracekit.model.report import Heading, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable, all_at_rows, repeated_number, stacked
@@ -46,12 +46,12 @@ MODULES = Table(
 
 
 MAX_CLASSES = 2_000
-"""Most classes of modules of one source: those with most time; the others are left out and counted."""
+"""Most classes of modules of one source; those with least time are left out."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Time and launched work of every class of modules, once for each way they are recorded."""
-    parts = [_measured(trace, recorded) for recorded in trace.derived(modules)]
+    """Sum up time and launched work of every class of modules, once per way to record them."""
+    parts = [_sum_modules(trace, recorded) for recorded in trace.derived(modules)]
     if not parts:
         return {}
     columns: dict[str, Any] = dict(stacked(parts))
@@ -60,20 +60,20 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     return {"modules": all_at_rows(columns, is_called[largest])}
 
 
-def _measured(trace: Trace, recorded: Modules) -> dict[str, Any]:
-    """The columns of `modules` for one way of recording."""
+def _sum_modules(trace: Trace, recorded: Modules) -> dict[str, Any]:
+    """Make the columns of `modules` for one way to record them."""
     count = len(recorded.classes)
     width = int(recorded.instance.max()) + 1
     pairs = distinct(recorded.owner * width + recorded.instance)
     call_sums = calls(trace, recorded.calls, recorded.owner, count)
-    by_name = recorded.origin == "hierarchy"
+    is_hierarchy = recorded.origin == "hierarchy"
     out: dict[str, Any] = {
         "origin": np.full(count, recorded.origin, object),
         "module": np.array(recorded.classes, object),
         "instance_count": np.bincount(pairs // width, minlength=count),
         "count": np.bincount(recorded.owner, minlength=count),
-        # What a hierarchy names are ops: the time of a module's call is not recorded.
-        "total_ns": _known(call_sums.total_ns, is_known=not by_name),
+        # A hierarchy names ops: the time of a module's call is not recorded.
+        "total_ns": _mark_known(call_sums.total_ns, is_known=not is_hierarchy),
         "self_ns": summed(recorded.owner, recorded.self_ns, count),
     }
     launcher = recorded.launcher
@@ -85,58 +85,62 @@ def _measured(trace: Trace, recorded: Modules) -> dict[str, Any]:
     total = during(call_sums, launch_threads(trace), links.ts_ns, dur)[0]
     return {
         **out,
-        "device_total_ns": _known(total, is_known=not by_name),
-        "device_ns": _known(summed(launcher, dur, count)),
-        "launch_count": _known(np.bincount(launcher[launcher >= 0], minlength=count)),
+        "device_total_ns": _mark_known(total, is_known=not is_hierarchy),
+        "device_ns": _mark_known(summed(launcher, dur, count)),
+        "launch_count": _mark_known(np.bincount(launcher[launcher >= 0], minlength=count)),
     }
 
 
-def _known(values: npt.NDArray[np.int64], *, is_known: bool = True) -> Nullable:
-    """Numbers that no row lacks, or that all rows do."""
+def _mark_known(values: npt.NDArray[np.int64], *, is_known: bool = True) -> Nullable:
+    """Make a column of numbers that is known or missing in all rows."""
     return Nullable(values * is_known, np.full(len(values), not is_known))
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """Modules of all processes pooled by class."""
-    if not measured.row_count("modules"):
+    """Pool modules of all processes by class."""
+    classes = measured.frame("modules")
+    if not len(classes):
         reason = (
             "no module is recorded or annotated: profile with with_stack=True (verl: put stack among the"
             " profiler's contents), which records every call of an nn.Module"
         )
         return ANALYSIS.skipped(reason)
-    rows = measured["modules"]
-    grouped = rows.groupby(["run", "origin", "module"], dropna=False, sort=False)
-    pooled = grouped[["count", "self_ns"]].sum()
-    pooled["instance_count"] = grouped["instance_count"].max()
-    for name in ("total_ns", "device_total_ns", "device_ns", "launch_count"):
-        pooled[name] = grouped[name].sum(min_count=1)
-    pooled = pooled.reset_index()
-    by = ["run", "origin"]
-    pooled = looked_up(pooled, _gpu_ns(measured, rows), by, optional=by)
-    gpu_ns = pooled["gpu_ns"].where(pooled["gpu_ns"] > 0)
-    pooled["device_ratio"] = (pooled["device_ns"] / gpu_ns).astype("Float64")
-    return ANALYSIS.answered(sheets=lambda: _sheets(measured, pooled))
+    pooled = _pool_modules(measured, classes)
+    return ANALYSIS.answered(sheets=lambda: _make_module_sheets(measured, pooled))
 
 
-def _sheets(measured: Measurements, pooled: pd.DataFrame) -> Iterator[Sheet]:
-    """A table of each way in which modules are told of."""
-    for origin, of_origin in pooled.groupby("origin", sort=True):
-        on_gpu = bool(of_origin["device_ns"].notna().any())
-        by = ["device_ns", "self_ns"] if on_gpu else ["self_ns"]
-        ordered = of_origin.sort_values(
-            [*by, "module"], ascending=[*[False] * len(by), True], kind="stable"
-        )
-        yield _sheet(measured, str(origin), ordered)
+SUMMED = ("count", "self_ns", "total_ns", "device_total_ns", "device_ns", "launch_count")
 
 
-def _gpu_ns(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """By run and origin `gpu_ns`: all GPU time of the sources that tell of modules so; NA where it is not known."""
-    work = measured["launches"].groupby(["run", "source"], dropna=False)["dur_ns"].sum()
-    sources = rows.loc[rows["device_ns"].notna(), ["run", "origin", "source"]].drop_duplicates()
-    gpu_ns = work.rename("gpu_ns").reset_index()
-    sources = looked_up(sources, gpu_ns, ["run", "source"], optional=["run"])
-    grouped = sources.astype({"gpu_ns": "Int64"}).groupby(["run", "origin"], dropna=False)
-    return grouped["gpu_ns"].sum(min_count=1).reset_index()
+def _pool_modules(measured: Measurements, classes: Frame) -> Frame:
+    """Pool classes of modules over processes: one row per run, origin and class, with its share of GPU time."""
+    sums = {name: sum_of(name) for name in SUMMED}
+    by_class = classes.group_by("run", "origin", "module")
+    pooled = by_class.agg(**sums, instance_count=max_of("instance_count"))
+    gpu_ns = _sum_gpu_ns(measured, classes)
+    pooled = pooled.join(gpu_ns, ["run", "origin"], how="left", optional=["run", "origin"])
+    return pooled.with_columns(device_ratio=divide(pooled["device_ns"], pooled["gpu_ns"]))
+
+
+def _sum_gpu_ns(measured: Measurements, classes: Frame) -> Frame:
+    """Add up as `gpu_ns` all GPU time of the sources of modules, by run and origin."""
+    by_source = measured.frame("launches").group_by("run", "source").agg(gpu_ns=sum_of("dur_ns"))
+    on_gpu = classes.filter(~classes.is_missing("device_ns"))
+    sources = on_gpu.group_by("run", "origin", "source").agg()
+    sources = sources.join(by_source, ["run", "source"], how="left", optional=["run"])
+    return sources.group_by("run", "origin").agg(gpu_ns=sum_of("gpu_ns"))
+
+
+def _make_module_sheets(measured: Measurements, pooled: Frame) -> Iterator[Sheet]:
+    """List modules, one sheet per way to record them."""
+    for origin in sorted(TITLES):
+        classes = pooled.filter(pooled.equals("origin", origin))
+        if not len(classes):
+            continue
+        on_gpu = not classes.is_missing("device_ns").all()
+        costs = ["device_ns", "self_ns"] if on_gpu else ["self_ns"]
+        classes = classes.sort(*costs, "module", descending=costs)
+        yield _make_module_sheet(measured, origin, classes)
 
 
 TITLES = {
@@ -146,7 +150,8 @@ TITLES = {
 }
 
 
-def _sheet(measured: Measurements, origin: str, rows: pd.DataFrame) -> Any:
+def _make_module_sheet(measured: Measurements, origin: str, modules: Frame) -> Sheet:
+    """List the modules of one origin, with the share of GPU time that their calls launched."""
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -164,11 +169,13 @@ def _sheet(measured: Measurements, origin: str, rows: pd.DataFrame) -> Any:
         """),
     )
     caption = "Over all processes and steps."
-    shares = rows.groupby("run", dropna=False)["device_ratio"].sum(min_count=1).dropna()
+    by_run = modules.group_by("run").agg(device_ns=sum_of("device_ns"), gpu_ns=first_of("gpu_ns"))
+    share = divide(by_run["device_ns"], by_run["gpu_ns"])
+    shares = share.values[~share.missing].tolist()
     if len(shares) == 1:
-        caption += f" {show(float(shares.iloc[0]), 'ratio')} of the GPU time was launched in calls of modules."
+        caption += f" {show(shares[0], 'ratio')} of the GPU time was launched in calls of modules."
     caption += " A backward pass runs outside the calls of modules and is not in it."
-    return sheet(f"modules_{origin}", TITLES[origin], headings, rows, caption=caption)
+    return sheet(f"modules_{origin}", TITLES[origin], headings, modules, caption=caption)
 
 
 ANALYSIS = Analysis(

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import grouped, ordered, run_heading
+from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model import sweeps
+from tracekit.model.frame import Frame, sum_of, where
 from tracekit.model.intervals import union_totals
 from tracekit.model.keys import counted, numbered, summed
 from tracekit.model.report import Heading, Metric, Section, Sheet
@@ -54,32 +54,35 @@ KINDS = ("op", "runtime", "range")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Time, launched work and memory of every op, call and range by name."""
+    """Sum up time, launched work and memory of every op, call and range by name."""
     is_chosen = of_kind(trace, "host_ops", *KINDS)
     if not is_chosen.any():
         return {}
     names, kinds = trace.texts("host_ops", "name"), trace.texts("host_ops", "kind")
     width = len(names.texts) + 1
-    present, slot = _by_kind_and_name(is_chosen, kinds, names)
+    present, slot = _number_kinds_and_names(is_chosen, kinds, names)
     count = len(present)
     return {
         "operators": {
             "kind": narrow(present // width, kinds.texts),
             "name": narrow(present % width - 1, names.texts),
             "count": counted(slot, count),
-            "total_ns": _outermost(trace, slot, count),
-            # Not remembered: where no shapes were recorded nobody else asks for it.
+            "total_ns": _sum_wall_times(trace, slot, count),
+            # Not cached: without recorded shapes no other analysis needs it.
             "self_ns": summed(slot, own_times(trace), count),
-            **_device_work(trace, slot, count),
-            **_memory(trace, slot, count),
+            **_sum_launched_work(trace, slot, count),
+            **_sum_memory_of_ops(trace, slot, count),
         }
     }
 
 
-def _by_kind_and_name(
+def _number_kinds_and_names(
     is_chosen: npt.NDArray[np.bool_], kinds: Coded, names: Coded
 ) -> tuple[Ints, Rows]:
-    """(code of the kind · (names + 1) + that of the name + 1 of every group, ascending; the group of each row, -1 for none)."""
+    """Group rows by kind and name: (key of each group, ascending; group of each row, -1 for none).
+
+    A key is the code of the kind · (names + 1) + the code of the name + 1.
+    """
     width = len(names.texts) + 1
     room = width * len(kinds.texts)
     key = kinds.codes.astype(np.min_scalar_type(-room - 1))
@@ -93,8 +96,8 @@ def _by_kind_and_name(
     return present, slot
 
 
-def _outermost(trace: Trace, slot: Rows, count: int) -> Ints:
-    """Wall time per group: on each thread the union of its intervals, so that recursion counts once."""
+def _sum_wall_times(trace: Trace, slot: Rows, count: int) -> Ints:
+    """Sum up the wall time of each group: on each thread the union of its intervals, so recursion counts once."""
     thread = trace.numbers("host_ops", "thread")
     start, dur = trace.numbers("host_ops", "ts_ns"), trace.numbers("host_ops", "dur_ns")
     if sweeps.native is not None:
@@ -106,13 +109,13 @@ def _outermost(trace: Trace, slot: Rows, count: int) -> Ints:
     return summed(pairs % count, totals, count)
 
 
-def _device_work(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
-    """Device ops launched while an op was innermost: count, Σ duration, union per device."""
+def _sum_launched_work(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
+    """Sum up device ops launched while an op was innermost: count, Σ duration, union per device."""
     if not trace.has("device_ops"):
         return {}
     of_trace = trace.derived(devices)
     links: Launches = trace.derived(launches)
-    # A call outside any op stands for itself: work launched from plain Python must not vanish.
+    # A call outside any op counts as its own op: work launched from plain Python must not vanish.
     owner = np.where(links.op >= 0, links.op, links.call)
     linked = np.flatnonzero(owner >= 0)
     group = slot[owner[linked]].astype(np.int64)
@@ -128,8 +131,8 @@ def _device_work(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
     }
 
 
-def _memory(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
-    """Bytes allocated and freed while an op was innermost; NA unless memory was profiled."""
+def _sum_memory_of_ops(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
+    """Sum up bytes allocated and freed while an op was innermost; empty unless memory was profiled."""
     if not trace.has("memory_ops"):
         return {}
     recorded = trace.nullable("memory_ops", "size_bytes")
@@ -147,27 +150,24 @@ def _memory(trace: Trace, slot: Rows, count: int) -> dict[str, Any]:
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """Operators of all processes pooled by name: by host time, by launched device time, by memory."""
-    rows = measured["operators"]
-    rows = rows[rows["kind"] == "op"]
-    if not len(rows):
+    """Rank operators of all processes by host time, by launched device time and by memory."""
+    operators = measured.frame("operators")
+    operators = operators.filter(operators.equals("kind", "op"))
+    if not len(operators):
         return ANALYSIS.skipped("no host op was recorded")
-    sums = {name: (name, "known_sum") for name in POOLED}
-    pooled = grouped(rows, ["run", "name"], **sums)
-    self_ns = int(pooled["self_ns"].sum())
-    pooled["self_ratio"] = pooled["self_ns"] / self_ns if self_ns else None
-    pooled["net_bytes"] = pooled["allocated_bytes"] - pooled["freed_bytes"]
-    metrics = (
-        Metric("operator_calls", int(pooled["count"].sum()), "count", label="operator calls"),
+    pooled = _pool_operators(operators)
+    calls = int(pooled["count"].sum())
+    return ANALYSIS.answered(
+        metrics=(Metric("operator_calls", calls, "count", label="operator calls"),),
+        sheets=lambda: with_rows(*_make_operator_sheets(measured, pooled)),
     )
-    return ANALYSIS.answered(metrics=metrics, sheets=lambda: with_rows(*_sheets(measured, pooled)))
 
 
 POOLED = (
     *("count", "total_ns", "self_ns", "launch_count", "device_ns", "device_busy_ns"),
     *("allocated_bytes", "freed_bytes"),
 )
-"""What is added up of operators of one name."""
+"""Columns that are added up over processes."""
 
 HOST_HEADINGS = as_headings("""
     self_ns | self | ns | Time less that of ops and calls inside it, over all processes.
@@ -186,23 +186,30 @@ MEMORY_HEADINGS = as_headings("""
 """)
 
 
-def _sheets(measured: Measurements, pooled: pd.DataFrame) -> Iterator[Sheet]:
-    """Operators by their host time, by the GPU time that they launch and by the memory that they allocate."""
-    launching = pooled[pooled["launch_count"].fillna(0) > 0]
-    allocating = pooled[pooled["allocated_bytes"].fillna(0) > 0]
-    for name, title, headings, rows in (
+def _pool_operators(operators: Frame) -> Frame:
+    """Pool operators over processes: one row per run and name."""
+    pooled = operators.group_by("run", "name").agg(**{name: sum_of(name) for name in POOLED})
+    self_ns = int(pooled["self_ns"].sum())
+    net_bytes = pooled.whole("allocated_bytes") - pooled.whole("freed_bytes")
+    return pooled.with_columns(
+        self_ratio=pooled["self_ns"] / self_ns if self_ns else None,
+        net_bytes=where(~pooled.is_missing("allocated_bytes"), net_bytes),
+    )
+
+
+def _make_operator_sheets(measured: Measurements, pooled: Frame) -> Iterator[Sheet]:
+    """List operators by their host time, by the GPU time that they launch and by the memory that they allocate."""
+    launching = pooled.filter(pooled.whole("launch_count") > 0)
+    allocating = pooled.filter(pooled.whole("allocated_bytes") > 0)
+    first, calls = Heading("name", "operator"), Heading("count", "calls", "count")
+    for name, title, headings, operators in (
         ("host_time", "their own host time", HOST_HEADINGS, pooled),
         ("gpu_time", "the GPU time they launch", GPU_HEADINGS, launching),
         ("memory", "the memory they allocate", MEMORY_HEADINGS, allocating),
     ):
-        first, calls = Heading("name", "operator"), Heading("count", "calls", "count")
-        columns = (*run_heading(measured), first, *headings, calls)
-        ordered = _by(rows, headings[0].name)
-        yield sheet(f"operators_by_{name}", f"Operators by {title}", columns, ordered)
-
-
-def _by(pooled: pd.DataFrame, column: str) -> pd.DataFrame:
-    return ordered(pooled, **{column: False, "name": True})
+        cost, columns = headings[0].name, (*run_heading(measured), first, *headings, calls)
+        most_first = operators.sort(cost, "name", descending=[cost])
+        yield sheet(f"operators_by_{name}", f"Operators by {title}", columns, most_first)
 
 
 ANALYSIS = Analysis(

@@ -7,28 +7,27 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import (
-    apart,
-    each_run,
-    in_run,
-    label_headings,
-    number_or_none,
-    ordered,
-    same_text,
-    share_of,
-    text_or_none,
-    units,
-    whole_if_exact,
-)
+from tracekit.job.frames import in_run, label_headings, share_of
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.stages.windows import steps_of
 from tracekit.job.tables import as_headings, sheet
+from tracekit.model.frame import (
+    Frame,
+    choose,
+    count_of,
+    count_rows,
+    divide,
+    median_of,
+    numbers,
+    sum_of,
+    where,
+)
 from tracekit.model.intervals import covered
-from tracekit.model.keys import PROCESS, records, row_dicts, summed, sums_of
-from tracekit.model.report import Finding, Metric, Place, Section, Verdict
+from tracekit.model.keys import PROCESS, summed, sums_of
+from tracekit.model.report import Finding, Metric, Place, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Coded, numbers_or_none
 from tracekit.model.tables.columns import NAME, PLACE
@@ -80,20 +79,20 @@ COUNTED = ("count", "dur_ns", "call_count", "leaf_count", "leaf_ns")
 ON_DEVICE = ("kernel_count", "short_kernel_count", "kernel_ns", "idle_ns")
 
 MIN_TENSORS = 8
-"""A count that fewer ops have tells of no loop over tensors."""
+"""A call count of fewer is not a loop over tensors."""
 
 AGREEING = 0.8
-"""Share of the ops whose names come a whole number of times per tensor, for the number to be believed."""
+"""The count of tensors is believed if this share of the ops occurs a whole number of times per tensor."""
 
 FUSED_PASSES, LEAST_PASSES = 7, 2
-"""What a fused update passes over of each tensor, at most: it reads weight, gradient and two moments, and writes all but the
-gradient. A kernel of a single operator passes over it twice at least, to read it and to write it."""
+"""A fused update passes over each tensor at most seven times: it reads weight, gradient and two moments, and writes all but the
+gradient. A kernel of a single operator passes over it at least twice, to read it and to write it."""
 
 NO_OPTIMIZER = "no Optimizer.step was recorded"
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The Optimizer.step calls by step and optimizer, with what runs inside them."""
+    """Sum up the Optimizer.step calls by step and optimizer, with the ops and kernels inside them."""
     if not trace.has("host_ops"):
         return {}
     side, where = trace.derived(host_side), trace.derived(host_windows)
@@ -106,7 +105,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     slot = np.full(len(start), -1, np.int64)
     slot[rows] = np.arange(len(rows))
     inside = np.flatnonzero(side.op & (side.within_optimizer >= 0))
-    # An op is called by the optimizer itself where nothing but it encloses it.
+    # The optimizer itself calls an op if no other op encloses it.
     direct = inside[tree.nearest(side.op | side.optimizer, inside) == side.within_optimizer[inside]]
     leaves = inside[side.leaf[inside]]
     owner = side.within_optimizer[leaves]
@@ -116,31 +115,28 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     counts = {
         "count": np.ones(len(rows), np.int64),
         "dur_ns": dur[rows],
-        "call_count": _count(slot[side.within_optimizer[direct]], len(rows)),
-        "leaf_count": _count(slot[owner], len(rows)),
+        "call_count": np.bincount(slot[side.within_optimizer[direct]], minlength=len(rows)),
+        "leaf_count": np.bincount(slot[owner], minlength=len(rows)),
         "leaf_ns": summed(slot[owner], dur[leaves], len(rows)),
-        **_on_device(trace, slot, len(rows)),
+        **_sum_kernels_of_calls(trace, slot, len(rows)),
     }
     table: dict[str, Any] = sums_of(keys, counts)
     name = by_value(table["name"].codes.astype(np.int64), names.texts, str)
     tensors = {
-        names.texts[code]: _tensors(names.codes[leaves[names.codes[owner] == code]], int(calls))
+        names.texts[code]: _count_tensors(
+            names.codes[leaves[names.codes[owner] == code]], int(calls)
+        )
         for code, calls in zip(*np.unique(names.codes[rows], return_counts=True), strict=True)
     }
-    tensor_count = numbers_or_none(list(map(tensors.__getitem__, name.tolist())))
-    columns = {"name": name, "tensor_count": tensor_count}
-    return {"optimizer_steps": {**table, **columns}}
+    tensor_count = numbers_or_none([tensors[each] for each in name.tolist()])
+    return {"optimizer_steps": {**table, "name": name, "tensor_count": tensor_count}}
 
 
-def _count(group: Ints, size: int) -> Ints:
-    return np.bincount(group, minlength=size)
-
-
-def _tensors(names: Ints, calls: int) -> int | None:
-    """How many tensors an optimizer updates: the count per call that most of its op names have.
+def _count_tensors(names: Ints, calls: int) -> int | None:
+    """Count the tensors that an optimizer updates: the count per call that most of its op names have.
 
     Each tensor takes every op once, or a few times; of counts that equally many names have, the
-    smallest. None where the ops do not come in such multiples, or too few of them to tell.
+    smallest. None if the ops do not occur in such multiples, or are too few.
     """
     _, counts = np.unique(names, return_counts=True)
     each = counts // calls
@@ -153,8 +149,8 @@ def _tensors(names: Ints, calls: int) -> int | None:
     return tensors if in_step >= AGREEING * counts.sum() else None
 
 
-def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
-    """The kernels launched in each call, and what their devices idle from the first to the last of them."""
+def _sum_kernels_of_calls(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
+    """Sum up the kernels launched in each call, and the idle time of their devices between the first and the last."""
     if not trace.has("device_ops"):
         return {}
     side: HostSide = trace.derived(host_side)
@@ -176,73 +172,64 @@ def _on_device(trace: Trace, slot: Ints, size: int) -> dict[str, Any]:
         has = last >= first
         idle[has] += (last - first)[has] - covered(busy, first[has], last[has])
     return {
-        "kernel_count": _count(owner, size),
-        "short_kernel_count": _count(owner[dur < SHORT_NS], size),
+        "kernel_count": np.bincount(owner, minlength=size),
+        "short_kernel_count": np.bincount(owner[dur < SHORT_NS], minlength=size),
         "kernel_ns": summed(owner, dur, size),
         "idle_ns": idle,
     }
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Optimizers of all ranks and steps pooled by name; finding R26."""
+    """Pool optimizers of all ranks and steps by name; finding R26."""
     if not measured.has("optimizer_steps"):
         return ANALYSIS.skipped("no host activity was recorded")
-    if not measured.row_count("optimizer_steps"):
+    calls = measured.frame("optimizer_steps")
+    if not len(calls):
         return ANALYSIS.skipped(NO_OPTIMIZER)
-    rows = units(measured["optimizer_steps"])
-    pooled = _pool(measured, rows)
+    pooled = _pool_optimizers(measured, calls)
     return ANALYSIS.answered(
-        sheets=lambda: (_sheet(measured, pooled),),
-        findings=tuple(_unfused(measured, pooled, thresholds)),
-        verdicts=tuple(_abstains(measured, rows, pooled)),
+        sheets=lambda: (_make_optimizer_sheet(measured, pooled),),
+        findings=tuple(_find_unfused_optimizers(measured, pooled, thresholds)),
+        verdicts=tuple(_list_optimizer_abstentions(measured, pooled)),
     )
 
 
-def _pool(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a (run, role, optimizer): Σ over ranks and steps, its tensors, and what one call holds on average.
+def _pool_optimizers(measured: Measurements, calls: Frame) -> Frame:
+    """Pool optimizers over ranks and steps: one row per run, role and optimizer, most time first.
 
-    step_count: steps of all processes that have it; `each_…`: per call of Optimizer.step.
+    process_steps: steps of all processes that have it; `each_…`: mean per call of Optimizer.step.
     """
-    by = ["run", "role", "name"]
-    optimizers = []
-    for of_optimizer in apart(rows, by):
-        who = dict(zip(by, next(records(of_optimizer, by)), strict=True))
-        steps = steps_of(measured, of_optimizer[[*PROCESS]])
-        has_kernels = of_optimizer["kernel_count"].notna().all()
-        tensors = of_optimizer["tensor_count"].dropna()
-        optimizers.append(
-            {
-                **who,
-                **{name: int(of_optimizer[name].sum()) for name in COUNTED},
-                **{
-                    name: int(of_optimizer[name].sum()) if has_kernels else None
-                    for name in ON_DEVICE
-                },
-                "tensor_count": int(tensors.median()) if len(tensors) else None,
-                "process_steps": max(steps.count, 1),
-                "step_ns": steps.step_ns,
-            }
-        )
-    pooled = pd.DataFrame(optimizers).astype(dict.fromkeys([*ON_DEVICE, "tensor_count"], "Int64"))
-    calls = pooled["count"].astype("Float64")
-    for name in ("call_count", "leaf_count", "kernel_count", "short_kernel_count"):
-        pooled[f"each_{name}"] = pooled[name].astype("Float64") / calls
-    tensors = pooled["tensor_count"].astype("Float64")
-    on_device = pooled["each_kernel_count"].notna()
-    pooled["per_tensor"] = (
-        pooled["each_kernel_count"].where(on_device, pooled["each_call_count"]) / tensors
+    by_optimizer = calls.group_by("run", "role", "name")
+    pooled = by_optimizer.agg(
+        **{name: sum_of(name) for name in COUNTED + ON_DEVICE},
+        tensor_count=median_of("tensor_count"),
+        rows=count_rows(),
+        rows_on_device=count_of("kernel_count"),
     )
-    pooled["dur_each_ns"] = pooled["dur_ns"] / pooled["process_steps"]
-    pooled["share_ratio"] = pooled["dur_each_ns"] / pooled["step_ns"].astype("Float64")
-    return ordered(pooled, dur_ns=False, name=True)
+    on_device = pooled["rows_on_device"] == pooled["rows"]
+    pooled = pooled.with_columns(**{name: where(on_device, pooled[name]) for name in ON_DEVICE})
+    averaged = ("call_count", "leaf_count", "kernel_count", "short_kernel_count")
+    each = {f"each_{name}": divide(pooled[name], pooled["count"]) for name in averaged}
+    updates = choose(on_device, each["each_kernel_count"], each["each_call_count"])
+    steps = [steps_of(measured, to_pandas(rows.select(*PROCESS))) for rows in by_optimizer.frames()]
+    process_steps = np.array([max(existing.count, 1) for existing in steps])
+    step_ns = numbers([existing.step_ns for existing in steps])
+    pooled = pooled.with_columns(
+        **each,
+        per_tensor=divide(updates, pooled["tensor_count"]),
+        process_steps=process_steps,
+        step_ns=step_ns,
+        dur_each_ns=pooled["dur_ns"] / process_steps,
+        share_ratio=divide(pooled["dur_ns"] / process_steps, step_ns),
+    )
+    return pooled.sort("dur_ns", "name", descending=["dur_ns"])
 
 
-def _sheet(measured: Measurements, pooled: pd.DataFrame) -> Any:
-    """Optimizers by host time."""
-    optimizers = pooled.copy()
-    optimizers["times"] = whole_if_exact(
-        optimizers["count"].astype("Float64") / optimizers["process_steps"].astype("Float64")
-    )
+def _make_optimizer_sheet(measured: Measurements, pooled: Frame) -> Sheet:
+    """List optimizers by host time."""
+    times = pooled["count"] / pooled["process_steps"]
+    if (times == np.round(times)).all():
+        times = times.astype(np.int64)
     headings = (
         *label_headings(measured),
         *as_headings("""
@@ -258,89 +245,83 @@ def _sheet(measured: Measurements, pooled: pd.DataFrame) -> Any:
             per_tensor | per tensor | number | Kernels per tensor; where no GPU was recorded, calls per tensor.
         """),
     )
-    return sheet("optimizer", "Optimizers by host time", headings, optimizers)
+    return sheet("optimizer", "Optimizers by host time", headings, pooled.with_columns(times=times))
 
 
-def _abstains(
-    measured: Measurements, rows: pd.DataFrame, pooled: pd.DataFrame
-) -> Iterator[Verdict]:
-    """Runs without an optimizer, and those whose optimizer works on the host beside a GPU."""
-    for run in units(measured["steps"])["run"].drop_duplicates():
-        if not same_text(rows["run"], run).any():
+def _list_optimizer_abstentions(measured: Measurements, pooled: Frame) -> Iterator[Verdict]:
+    """List runs without an optimizer, and runs whose optimizer works on the host beside a GPU."""
+    for run in measured.frame("steps").distinct("run").values("run"):
+        if not pooled.equals("run", run).any():
             yield Verdict(ANALYSIS.rules[0], "not applicable", NO_OPTIMIZER + in_run(measured, run))
-    for run, of_run in each_run(pooled):
-        if of_run["kernel_count"].eq(0).fillna(value=False).all():
+    for of_run in pooled.group_by("run").frames():
+        if (of_run.whole("kernel_count", missing=-1) == 0).all():
             reason = "Optimizer.step launches no kernel: the optimizer works on the host"
-            yield Verdict(ANALYSIS.rules[0], "not applicable", reason + in_run(measured, run))
+            reason += in_run(measured, of_run.values("run")[0])
+            yield Verdict(ANALYSIS.rules[0], "not applicable", reason)
 
 
-def _unfused(
-    measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
+def _find_unfused_optimizers(
+    measured: Measurements, pooled: Frame, thresholds: Thresholds
 ) -> Iterator[Finding]:
     """R26: optimizers that update tensor by tensor, in several kernels (without a GPU: ops) each."""
     limit = thresholds.of("unfused-optimizer")
-    for row in row_dicts(pooled):
-        on_device = not pd.isna(row["kernel_count"])
-        has_many = (
-            not pd.isna(row["per_tensor"]) and row["per_tensor"] >= limit["kernels_per_tensor"]
-        )
-        short = on_device and row["each_short_kernel_count"] > limit["short_kernels"]
-        if not (has_many or short) or (on_device and not row["kernel_count"]):
+    for row in pooled.rows():
+        per_tensor, short_count = row["per_tensor"], row["each_short_kernel_count"]
+        on_device = row["kernel_count"] is not None
+        has_many = per_tensor is not None and per_tensor >= limit["kernels_per_tensor"]
+        has_short = on_device and short_count > limit["short_kernels"]
+        if not (has_many or has_short) or row["kernel_count"] == 0:
             continue
         advice = "construct the optimizer with fused=True"
         if on_device:
-            lost_ns, what, count = (
-                row["idle_ns"] + _read_again_ns(row),
-                "kernels",
-                row["each_kernel_count"],
-            )
-            short_count = float(row["each_short_kernel_count"])
+            lost_ns = row["idle_ns"] + _estimate_reread_ns(row)
+            what, count = "kernels", row["each_kernel_count"]
             advice += " (foreach=True where it has no fused form)"
             caveat = "counted is what the GPU idles between its kernels, and what these read and write more often than a fused one, at least"
         else:
-            lost_ns, what = max(row["dur_ns"] - row["leaf_ns"], 0), "ops"
-            count, short_count = row["each_call_count"], None
+            lost_ns = max(row["dur_ns"] - row["leaf_ns"], 0)
+            what, count = "ops", row["each_call_count"]
             caveat = "upper bound: host time of Optimizer.step outside its innermost ops"
-        lost_ns = float(lost_ns) / row["process_steps"]
+        lost_ns = lost_ns / row["process_steps"]
         ratio = share_of(lost_ns, row["step_ns"])
-        over = "" if pd.isna(row["tensor_count"]) else f" for {int(row['tensor_count']):,} tensors"
-        name = str(row["name"]).partition("#")[2] or str(row["name"])
-        whose = _whose(row, pooled) + in_run(measured, row["run"])
-        per_tensor, label = number_or_none(row["per_tensor"]), f"{what} per tensor"
+        tensors = row["tensor_count"]
+        over = "" if tensors is None else f" for {tensors:,} tensors"
+        name = row["name"].partition("#")[2] or row["name"]
+        of_whom = _name_optimizer_role(row, pooled) + in_run(measured, row["run"])
+        label = f"{what} per tensor"
         yield Finding(
             "unfused-optimizer",
             thresholds.severity(ratio),
-            f"{name} takes {_count_text(float(count))} {what}{over}{whose}",
+            f"{name} takes {_format_mean_count(count)} {what}{over}{of_whom}",
             advice,
             (
                 Metric("per_tensor", per_tensor, "", "lower", label=label),
                 Metric("short_kernels", short_count, "count", "lower", label="kernels under 10 µs"),
                 evidence("dur_ns", round(row["dur_each_ns"]), "Optimizer.step per step"),
             ),
-            (Place(role=text_or_none(row["role"]), name=str(row["name"])),),
+            (Place(role=row["role"], name=row["name"]),),
             round(lost_ns),
             ratio,
             (caveat,),
         )
 
 
-def _read_again_ns(row: Mapping[Any, Any]) -> float:
-    """What kernels of single operators take, at least, because each reads and writes its tensor again."""
-    if pd.isna(row["per_tensor"]) or row["per_tensor"] * LEAST_PASSES <= FUSED_PASSES:
+def _estimate_reread_ns(row: Mapping[str, Any]) -> float:
+    """Estimate the least time that kernels of single operators spend on reading and writing tensors again."""
+    if row["per_tensor"] is None or row["per_tensor"] * LEAST_PASSES <= FUSED_PASSES:
         return 0.0
-    spared = 1 - FUSED_PASSES / (LEAST_PASSES * float(row["per_tensor"]))
-    return float(row["kernel_ns"]) * spared
+    spared = 1 - FUSED_PASSES / (LEAST_PASSES * row["per_tensor"])
+    return float(row["kernel_ns"] * spared)
 
 
-def _whose(row: Mapping[Any, Any], pooled: pd.DataFrame) -> str:
-    """How a claim names the role, where optimizers of several roles have this name."""
-    same = pooled[same_text(pooled["run"], row["run"]) & (pooled["name"] == row["name"])]
-    role = text_or_none(row["role"])
-    return f" in {role}" if role is not None and len(same) > 1 else ""
+def _name_optimizer_role(row: Mapping[str, Any], pooled: Frame) -> str:
+    """Name the role in a claim if optimizers of several roles have this name."""
+    is_alike = pooled.equals("run", row["run"]) & pooled.equals("name", row["name"])
+    return f" in {row['role']}" if row["role"] is not None and is_alike.sum() > 1 else ""
 
 
-def _count_text(count: float) -> str:
-    """A mean count: 290, or 28.5."""
+def _format_mean_count(count: float) -> str:
+    """Format a mean count: 290, or 28.5."""
     return f"{int(count):,}" if count.is_integer() else show(count, "count")
 
 

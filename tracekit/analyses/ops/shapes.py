@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import count_distinct, grouped, ordered, run_heading
+from tracekit.job.frames import run_heading
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.frame import Frame, max_of, sum_of, texts, where
 from tracekit.model.keys import counted, numbered, summed
-from tracekit.model.report import Metric, Section
+from tracekit.model.report import Metric, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.arrays import Nullable
 from tracekit.model.tables.columns import CALL_COUNT, NAME, SELF_LAUNCHES, SHAPE_COUNT
@@ -79,16 +79,16 @@ Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.integer[Any]]
 
 MAX_SHAPES = 4_000
-"""Most (op, shape) of one source kept one by one: those with most time of their own, host and device."""
+"""Most (op, shape) rows of one source: those with most self time, host and device; the rest is pooled by op."""
 
 MAX_TEXT = 300
-"""Longer texts of shapes (lists of hundreds of tensors) are cut."""
+"""Longer shapes (lists of hundreds of tensors) are cut."""
 
 NOT_RECORDED = "input shapes were not recorded: profile with record_shapes=True"
 
 
 class Instants(NamedTuple):
-    """What happened at instants on threads: device launches and memory operations, with their ops."""
+    """Events at instants on threads: device launches or memory operations, with their ops."""
 
     thread: Ints
     ts_ns: Ints
@@ -97,28 +97,28 @@ class Instants(NamedTuple):
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Ops by name with all that ran inside them, and by name and input shape with their own part."""
+    """Sum up ops by name with all that ran inside them, and by name and input shape with their own part."""
     rows = np.flatnonzero(of_kind(trace, "host_ops", "op"))
     if not len(rows):
         return {}
     names = trace.texts("host_ops", "name")
     present, group = numbered_codes(names.codes[rows], len(names.texts))
-    work, memory = _launched(trace), _memory(trace)
+    work, memory = _find_launches(trace), _find_memory_operations(trace)
     tables: dict[str, Mapping[str, Any]] = {
         "operator_totals": {
             "name": narrow(present, names.texts),
             "count": counted(group, len(present)),
-            **_inclusive(trace, rows, group, len(present), work, memory, whole=True),
+            **_sum_inclusive(trace, rows, group, len(present), work, memory, whole=True),
         }
     }
     recorded: Shapes = trace.derived(shapes)
     if recorded.dims:
-        tables["operator_shapes"] = _by_shape(trace, rows, work, memory)
+        tables["operator_shapes"] = _sum_shapes(trace, rows, work, memory)
     return tables
 
 
-def _launched(trace: Trace) -> Instants | None:
-    """The launches of device ops; None where no device was recorded."""
+def _find_launches(trace: Trace) -> Instants | None:
+    """Return the launches of device ops; None where no device was recorded."""
     if not trace.has("device_ops"):
         return None
     links: Launches = trace.derived(launches)
@@ -126,8 +126,8 @@ def _launched(trace: Trace) -> Instants | None:
     return Instants(launch_threads(trace), links.ts_ns, links.op, (dur, np.ones_like(dur)))
 
 
-def _memory(trace: Trace) -> Instants | None:
-    """Allocations and frees; None where memory was not profiled."""
+def _find_memory_operations(trace: Trace) -> Instants | None:
+    """Return allocations and frees; None where memory was not profiled."""
     if not trace.has("memory_ops"):
         return None
     recorded = trace.nullable("memory_ops", "size_bytes")
@@ -140,7 +140,7 @@ def _memory(trace: Trace) -> Instants | None:
     return Instants(thread.astype(np.int64), ts, op, values)
 
 
-def _inclusive(
+def _sum_inclusive(
     trace: Trace,
     rows: Ints,
     group: Rows,
@@ -150,7 +150,7 @@ def _inclusive(
     *,
     whole: bool,
 ) -> dict[str, Any]:
-    """Wall time of each group, and what was launched and allocated during it; recursion counts once."""
+    """Sum up the wall time of each group, and launches and allocations during it; recursion counts once."""
     call_sums = calls(trace, rows, group, count)
     out: dict[str, Any] = {"total_ns": call_sums.total_ns}
     for what, names in (
@@ -165,10 +165,10 @@ def _inclusive(
     return out
 
 
-def _by_shape(
+def _sum_shapes(
     trace: Trace, rows: Ints, work: Instants | None, memory: Instants | None
 ) -> dict[str, Any]:
-    """One row a (name, dims, types); beyond the cap the rest of each op together."""
+    """Make one row per (name, dims, types); beyond the cap the rest of each op is pooled."""
     names, recorded = trace.texts("host_ops", "name"), trace.derived(shapes)
     own_ns = trace.derived(own_times)[rows]
     width = len(recorded.dims) + 1
@@ -178,10 +178,10 @@ def _by_shape(
     slot[rows] = fine
     weight = summed(fine, own_ns, len(keys))
     if work is not None:
-        weight += summed(_slot_of(slot, work.op), work.values[0], len(keys))
+        weight += summed(_look_up_slots(slot, work.op), work.values[0], len(keys))
     is_kept = np.zeros(len(keys), np.bool_)
     is_kept[np.argsort(-weight, kind="stable")[:MAX_SHAPES]] = True
-    # The rest of an op goes by the key beyond all shapes of that op.
+    # The rest of an op has the key after all shapes of that op.
     coarse = np.where(is_kept, keys * 2, (keys // width) * width * 2 + 1)
     last, of_fine = numbered(coarse)
     group, count = of_fine[fine], len(last)
@@ -195,32 +195,33 @@ def _by_shape(
         "types": types[number],
         "shape_count": np.bincount(of_fine, minlength=count),
         "count": np.bincount(group, minlength=count),
-        **_inclusive(trace, rows, group, count, work, memory, whole=False),
-        "self_ns": _self(own_ns, group, count),
-        "flop_count": _flops(trace, slot, count),
+        **_sum_inclusive(trace, rows, group, count, work, memory, whole=False),
+        "self_ns": _sum_self_times(own_ns, group, count),
+        "flop_count": _sum_flops(trace, slot, count),
     }
     if work is not None:
-        launched_slot = _slot_of(slot, work.op)
+        launched_slot = _look_up_slots(slot, work.op)
         launched, dur, busy = device_work(trace, launched_slot, count)
         out |= {"launch_count": launched, "device_ns": dur, "device_busy_ns": busy}
     if memory is not None:
-        out["allocated_bytes"] = summed(_slot_of(slot, memory.op), memory.values[0], count)
+        out["allocated_bytes"] = summed(_look_up_slots(slot, memory.op), memory.values[0], count)
     return out
 
 
-def _slot_of(slot: Ints, op: Ints) -> Ints:
-    """The group of each op row; -1 for row -1."""
+def _look_up_slots(slot: Ints, op: Ints) -> Ints:
+    """Return the group of each op row; -1 for row -1."""
     return np.where(op >= 0, slot[op], -1)
 
 
-def _self(own_ns: Ints, group: Ints, count: int) -> Ints:
+def _sum_self_times(own_ns: Ints, group: Ints, count: int) -> Ints:
+    """Sum up the self time of each group."""
     self_ns = summed(group, own_ns, count)
     assert int(self_ns.sum()) == int(own_ns.sum()), "no own time may be lost by grouping"
     return self_ns
 
 
-def _flops(trace: Trace, slot: Ints, count: int) -> Nullable:
-    """FLOPs of each group; NA where no formula is known or where they are counted at an op inside."""
+def _sum_flops(trace: Trace, slot: Ints, count: int) -> Nullable:
+    """Sum up the FLOPs of each group; missing without a known formula or where an op inside counts them."""
     recorded: Products = trace.derived(products)
     rows = np.flatnonzero(recorded.number >= 0)
     per_call = np.array([product.flops for _, product in recorded.products], float)
@@ -238,51 +239,52 @@ def _flops(trace: Trace, slot: Ints, count: int) -> Nullable:
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """Operators of all processes pooled, by input shape and with all that runs inside them."""
-    if not measured.row_count("operator_totals"):
+    """Pool operators of all processes by input shape, and with all that runs inside them."""
+    totals = measured.frame("operator_totals")
+    if not len(totals):
         return ANALYSIS.skipped("no host op was recorded")
-    totals = measured["operator_totals"]
-    on_device = bool(totals["device_total_ns"].notna().any())
-    has_memory = bool(totals["allocated_total_bytes"].notna().any())
-    if not (measured.row_count("operator_shapes") or on_device or has_memory):
+    on_device = not totals.is_missing("device_total_ns").all()
+    has_memory = not totals.is_missing("allocated_total_bytes").all()
+    by_shape = measured.frame("operator_shapes")
+    if not (len(by_shape) or on_device or has_memory):
         return ANALYSIS.skipped(NOT_RECORDED)
-    by_shape = measured["operator_shapes"]
-    distinct = count_distinct(by_shape, ["run", "name", "dims", "types"])
+    distinct = len(by_shape.distinct("run", "name", "dims", "types"))
     metrics = (Metric("operator_shapes", distinct, "count", label="operators by input shape"),)
     return ANALYSIS.answered(
         metrics=metrics if distinct else (),
         sheets=lambda: with_rows(
-            _shape_sheet(measured, by_shape, on_device), _total_sheet(measured, totals, on_device)
+            _make_shape_sheet(measured, by_shape, on_device=on_device),
+            _make_inclusive_sheet(measured, totals, on_device=on_device),
         ),
-        caveats=() if len(by_shape) else (NOT_RECORDED,),
+        caveats=() if distinct else (NOT_RECORDED,),
     )
 
 
-def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) -> Any:
-    """Operators by name and shape: the GPU time they launch first, without a GPU their own host time."""
-    keys = ["run", "name", "dims", "types"]
-    sums = [
-        "count",
-        "total_ns",
-        "self_ns",
-        "device_total_ns",
-        "device_ns",
-        "device_busy_ns",
-        "launch_count",
-        "allocated_bytes",
-        "flop_count",
-    ]
-    sums_of = {name: (name, "known_sum") for name in sums}
-    pooled = grouped(rows, keys, **sums_of, shape_count=("shape_count", "max"))
-    pooled["shape"] = [
-        shown(dims, count)
-        for dims, count in zip(pooled["dims"], pooled["shape_count"], strict=True)
-    ]
-    pooled["type"] = [shown_types(text) for text in pooled["types"]]
-    pooled["gflop"] = pooled["flop_count"].astype("Float64") / 1e9
-    by = "device_ns" if on_device else "self_ns"
-    pooled[by] = pooled[by].astype("Int64").fillna(0)
-    pooled = ordered(pooled, **{by: False, "self_ns": False, "name": True})
+SUMMED_OF_SHAPES = (
+    *("count", "total_ns", "self_ns", "device_total_ns", "device_ns", "device_busy_ns"),
+    *("launch_count", "allocated_bytes", "flop_count"),
+)
+SUMMED_OF_TOTALS = (
+    *("count", "total_ns", "device_total_ns", "launch_total_count"),
+    *("allocated_total_bytes", "freed_total_bytes"),
+)
+
+
+def _make_shape_sheet(measured: Measurements, rows: Frame, *, on_device: bool) -> Sheet:
+    """List operators by name and shape, by launched GPU time; without a GPU by their own host time."""
+    sums = {name: sum_of(name) for name in SUMMED_OF_SHAPES}
+    by_shape = rows.group_by("run", "name", "dims", "types")
+    pooled = by_shape.agg(**sums, shape_count=max_of("shape_count"))
+    cost = "device_ns" if on_device else "self_ns"
+    pooled = pooled.filter(pooled.whole(cost) > 0)
+    pooled = pooled.sort(cost, "self_ns", "name", descending=[cost, "self_ns"])
+    counts = pooled.values("shape_count")
+    shapes_of = zip(pooled.values("dims"), counts, strict=True)
+    pooled = pooled.with_columns(
+        shape=texts([format_shapes(dims, count) for dims, count in shapes_of]),
+        type=texts([format_types(types) for types in pooled.values("types")]),
+        gflop=where(~pooled.is_missing("flop_count"), pooled.number("flop_count") / 1e9),
+    )
     device = as_headings("""
         device_ns | GPU self | ns | Σ duration of device ops that the op launched itself.
         device_busy_ns | GPU busy | ns | The same, overlaps counted once per GPU.
@@ -309,25 +311,17 @@ def _shape_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) ->
         "operators_by_shape",
         "Operators by input shape",
         headings,
-        pooled[(pooled[by] > 0).to_numpy(np.bool_)],
+        pooled,
         caption="Over all processes and steps. FLOPs stand at the innermost operator whose shapes tell them.",
     )
 
 
-def _total_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) -> Any:
-    """Operators with all that ran inside their calls."""
-    sums = [
-        "count",
-        "total_ns",
-        "device_total_ns",
-        "launch_total_count",
-        "allocated_total_bytes",
-        "freed_total_bytes",
-    ]
-    pooled = grouped(rows, ["run", "name"], **{name: (name, "known_sum") for name in sums})
-    by = "device_total_ns" if on_device else "allocated_total_bytes"
-    pooled = pooled[(pooled[by].astype("Int64").fillna(0) > 0).to_numpy(np.bool_)]
-    pooled = ordered(pooled, **{by: False, "name": True})
+def _make_inclusive_sheet(measured: Measurements, totals: Frame, *, on_device: bool) -> Sheet:
+    """List operators with all that ran inside their calls."""
+    sums = {name: sum_of(name) for name in SUMMED_OF_TOTALS}
+    pooled = totals.group_by("run", "name").agg(**sums)
+    cost = "device_total_ns" if on_device else "allocated_total_bytes"
+    pooled = pooled.filter(pooled.whole(cost) > 0).sort(cost, "name", descending=[cost])
     device = as_headings("""
         device_total_ns | GPU total | ns | Σ duration of device ops launched during the op.
         launch_total_count | launches | count | Launched during the op.
@@ -354,10 +348,10 @@ def _total_sheet(measured: Measurements, rows: pd.DataFrame, on_device: bool) ->
     )
 
 
-def shown(dims: object, count: int = 1) -> str:
-    """Recorded shapes as a person reads them; inputs that are no tensors are left out.
+def format_shapes(dims: object, count: int = 1) -> str:
+    """Format recorded shapes for people, without inputs that are not tensors.
 
-    >>> shown("[[1024],[8944,1024],[],[]]"), shown(None, 3), shown("[[],[]]")
+    >>> format_shapes("[[1024],[8944,1024],[],[]]"), format_shapes(None, 3), format_shapes("[[],[]]")
     ('1024, 8944×1024', '3 other shapes', '—')
     """
     if not isinstance(dims, str):
@@ -368,21 +362,22 @@ def shown(dims: object, count: int = 1) -> str:
         return dims
     if not isinstance(shape_list, list):
         return dims
-    return ", ".join(text for text in map(_one, shape_list) if text) or "—"
+    return ", ".join(text for text in map(_format_sizes, shape_list) if text) or "—"
 
 
-def _one(entry: object) -> str:
+def _format_sizes(entry: object) -> str:
+    """Format the sizes of one tensor, or of a list of tensors."""
     if not isinstance(entry, list):
         return ""
     if any(isinstance(inner, list) for inner in entry):
-        return f"({', '.join(text for text in map(_one, entry) if text)})"
+        return f"({', '.join(text for text in map(_format_sizes, entry) if text)})"
     return "×".join(str(size) for size in entry)
 
 
-def shown_types(types: object) -> str | None:
-    """The distinct types of tensors, in order; None if there are none.
+def format_types(types: object) -> str | None:
+    """Format the distinct types of tensors, in order; None without tensors.
 
-    >>> shown_types('["c10::BFloat16","c10::BFloat16","Scalar",""]')
+    >>> format_types('["c10::BFloat16","c10::BFloat16","Scalar",""]')
     'BFloat16'
     """
     try:

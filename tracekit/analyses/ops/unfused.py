@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import canonical_stages, label_headings, ordered, same_text
-from tracekit.job.stages.work import StageWork, by_stage, together
+from tracekit.job.frames import label_headings, name_stages
+from tracekit.job.stages.work import StageWork, list_stage_work, merge_stage_work
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.frame import Frame, concat, from_rows
 from tracekit.model.keys import summed
-from tracekit.model.report import Finding, Heading, Metric, Section, Verdict
+from tracekit.model.report import Finding, Heading, Metric, Section, Sheet, Verdict
 from tracekit.model.tables import KEYS, Column, Table
 from tracekit.model.tables.columns import CLASS_WORK, STAGE
 from tracekit.model.thresholds import Thresholds
@@ -83,7 +83,7 @@ NOT_RECORDED = "input shapes were not recorded: profile with record_shapes=True"
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """What unfused operators and copies into another layout take of each stage; their calls and bytes."""
+    """Sum up the work of unfused operators and copies into another layout by stage; their calls and bytes."""
     if not trace.derived(shapes).dims:
         return {}
     recorded: Unfused = trace.derived(unfused)
@@ -98,14 +98,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if not sum(len(rows) for rows in calls.values()):
         return {"unfused_calls": {}, "unfused_work": {}}
     if not trace.has("device_ops"):
-        work = on_host(trace, _spans(trace, recorded))
-        return {"unfused_calls": _calls(trace, calls, recorded, passes), "unfused_work": work}
-    work = on_device(trace, _classes(trace, recorded, passes))
-    return {"unfused_calls": _calls(trace, calls, recorded, passes), "unfused_work": work}
+        work = on_host(trace, _find_host_spans(trace, recorded))
+        return {"unfused_calls": _count_calls(trace, calls, recorded, passes), "unfused_work": work}
+    work = on_device(trace, _classify_unfused_work(trace, recorded, passes))
+    return {"unfused_calls": _count_calls(trace, calls, recorded, passes), "unfused_work": work}
 
 
-def _classes(trace: Trace, recorded: Unfused, passes: Pointwise) -> dict[str, Bools]:
-    """The device ops of every class that occurs."""
+def _classify_unfused_work(trace: Trace, recorded: Unfused, passes: Pointwise) -> dict[str, Bools]:
+    """Mark the device ops of every class that occurs."""
     count = len(trace.numbers("device_ops", "ts_ns"))
 
     def only(rows: Ints) -> Bools:
@@ -129,8 +129,8 @@ def _classes(trace: Trace, recorded: Unfused, passes: Pointwise) -> dict[str, Bo
     return classes
 
 
-def _spans(trace: Trace, calls: Unfused) -> dict[str, Spans]:
-    """On the host: the time between the two products of an attention, and the calls of a loss."""
+def _find_host_spans(trace: Trace, calls: Unfused) -> dict[str, Spans]:
+    """Return the host time between the two products of each attention, and the calls of each loss."""
     thread = trace.numbers("host_ops", "thread")
     start = trace.numbers("host_ops", "ts_ns")
     dur = trace.numbers("host_ops", "dur_ns")
@@ -144,10 +144,10 @@ def _spans(trace: Trace, calls: Unfused) -> dict[str, Spans]:
     }
 
 
-def _calls(
+def _count_calls(
     trace: Trace, calls: Mapping[str, Ints], recorded: Unfused, passes: Pointwise
 ) -> dict[str, Any]:
-    """One row a (class, stage)."""
+    """Make one row per (class, stage)."""
     rows = np.concatenate(list(calls.values()))
     kind = np.repeat(np.arange(len(calls)), [len(kind_rows) for kind_rows in calls.values()])
     stage = stage_at(trace, trace.numbers("host_ops", "ts_ns")[rows])
@@ -157,9 +157,8 @@ def _calls(
     of_copies = kind == list(calls).index("copy")
     size[of_copies] = recorded.copy_bytes
     ops = np.full(len(keys), None, object)
-    for name, texts in _ops(trace, passes).items():
+    for name, (codes, dur, text) in _find_ops_of_passes(trace, passes).items():
         of_class = np.flatnonzero(kind == list(calls).index(name))
-        codes, dur, text = texts
         longest_ops = top_names(group[of_class], codes, dur, len(keys), range(int(codes.max()) + 1))
         for place in np.unique(group[of_class]).tolist():
             ops[place] = text(longest_ops[place])
@@ -172,8 +171,10 @@ def _calls(
     }
 
 
-def _ops(trace: Trace, passes: Pointwise) -> dict[str, tuple[Ints, Ints, Callable[[int], str]]]:
-    """(for each chain or copy the number of its kind, what it takes; the ops of a kind as a text)."""
+def _find_ops_of_passes(
+    trace: Trace, passes: Pointwise
+) -> dict[str, tuple[Ints, Ints, Callable[[int], str]]]:
+    """Return by class (the kind of each chain or copy, its time, a function from a kind to its ops as text)."""
     dur = (
         trace.numbers("device_ops", "dur_ns") if len(passes.chained) or len(passes.copies) else None
     )
@@ -198,86 +199,82 @@ def _ops(trace: Trace, passes: Pointwise) -> dict[str, tuple[Ints, Ints, Callabl
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """What unfused operators and copies into another layout take of each stage; findings R27 and R37."""
+    """Sum up the work of unfused operators and of copies into another layout by stage; findings R27 and R37."""
     if not measured.has("unfused_work"):
         reason = "input shapes were not recorded"
         verdicts = tuple(Verdict(rule, "insufficient data", reason) for rule in ANALYSIS.rules)
         return ANALYSIS.skipped(NOT_RECORDED, verdicts=verdicts)
-    calls = measured["unfused_calls"]
-    calls = calls.assign(canonical=canonical_stages(calls, in_file=True))
+    calls = measured.frame("unfused_calls")
     if not len(calls):
         reason = "neither attention nor a loss nor a chain is made of single operators, and no layout is changed"
         return ANALYSIS.answered(caveats=(reason,))
-    work_of = {kind: by_stage(measured, kind, table="unfused_work") for kind in CLASSES}
-    work = [stage_work for kind in KINDS for stage_work in work_of[kind]]
-    kinds = [kind for kind in KINDS for _ in work_of[kind]]
-    on_gpu = any(stage_work.on_gpu for stage_work in work)
+    calls = calls.with_columns(canonical=name_stages(calls, in_file=True))
+    work_of = {kind: list_stage_work(measured, kind, table="unfused_work") for kind in CLASSES}
     return ANALYSIS.answered(
-        sheets=lambda: with_rows(_sheet(measured, kinds, work, calls, on_gpu=on_gpu)),
-        findings=tuple(_findings(measured, work_of, calls, thresholds)),
+        sheets=lambda: with_rows(_make_unfused_sheet(measured, work_of, calls)),
+        findings=tuple(_find_unfused_work(measured, work_of, calls, thresholds)),
     )
 
 
-def _findings(
-    measured: Measurements,
-    work_of: Mapping[str, list[StageWork]],
-    calls: pd.DataFrame,
-    thresholds: Thresholds,
+WorkOf = Mapping[str, list[StageWork]]
+"""The work of every stage by its class."""
+
+
+def _find_unfused_work(
+    measured: Measurements, work_of: WorkOf, calls: Frame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R27 and R37: one of each kind of work, whatever stages it is in."""
+    """R27 and R37: one finding per kind of work, over all stages of a role."""
     for kind in KINDS:
         large = [
             stage_work
             for stage_work in work_of[kind]
             if _is_large(kind, stage_work, calls, thresholds)
         ]
-        for stage_work in together(measured, large):
-            stage_calls = pd.concat([_of(calls, stage) for stage in stage_work.stages])
+        for stage_work in merge_stage_work(measured, large):
+            of_stages = concat([_select_calls(calls, stage) for stage in stage_work.stages])
             if kind == "layout":
-                yield _copying(stage_work, stage_calls, thresholds)
+                yield _report_layout_copies(stage_work, of_stages, thresholds)
             else:
-                scores_ns = sum(_scores(work_of, kind, stage) for stage in stage_work.stages)
-                yield _unfused(kind, scores_ns, stage_work, stage_calls, thresholds)
+                scores_ns = sum(
+                    _estimate_score_ns(work_of, kind, stage) for stage in stage_work.stages
+                )
+                yield _report_unfused(kind, scores_ns, stage_work, of_stages, thresholds)
 
 
 KINDS = ("attention", "loss", "chain", "layout")
 CLASSES = (*KINDS, "pass", "products")
 
 
-def _of(calls: pd.DataFrame, work: StageWork) -> pd.DataFrame:
-    """The calls of the stage that the work is of."""
-    of_stage = same_text(calls["run"], work.window.run) & same_text(calls["role"], work.window.role)
-    return calls[of_stage & same_text(calls["canonical"], work.window.canonical)]
+def _select_calls(calls: Frame, work: StageWork) -> Frame:
+    """Return the calls of the stage of this work."""
+    window = work.window
+    of_owner = calls.equals("run", window.run) & calls.equals("role", window.role)
+    return calls.filter(of_owner & calls.equals("canonical", window.canonical))
 
 
-def _sheet(
-    measured: Measurements,
-    kinds: list[str],
-    work: list[StageWork],
-    calls: pd.DataFrame,
-    *,
-    on_gpu: bool,
-) -> Any:
-    """The stages with what unfused operators take of them, most first."""
-    rows = pd.DataFrame(
-        [
-            (
-                stage_work.window.run,
-                stage_work.window.role,
-                stage_work.window.canonical or "(outside any stage)",
-                WHAT[kind],
-                stage_work.busy_ns,
-                stage_work.ratio,
-                _sum(_of(calls, stage_work), kind, "count"),
-                _sum(_of(calls, stage_work), "copy", "size_bytes") if kind == "loss" else None,
-                _most(_of(calls, stage_work), kind),
+def _make_unfused_sheet(measured: Measurements, work_of: WorkOf, calls: Frame) -> Sheet:
+    """List stages with the work of their unfused operators, most first."""
+    rows: list[tuple[str | float | None, ...]] = []
+    for kind in KINDS:
+        for work in work_of[kind]:
+            window, of_stage = work.window, _select_calls(calls, work)
+            rows.append(
+                (
+                    window.run,
+                    window.role,
+                    window.canonical or "(outside any stage)",
+                    WHAT[kind],
+                    work.busy_ns,
+                    work.ratio,
+                    _sum_calls(of_stage, kind, "count"),
+                    _sum_calls(of_stage, "copy", "size_bytes") if kind == "loss" else None,
+                    _find_top_ops(of_stage, kind),
+                )
             )
-            for kind, stage_work in zip(kinds, work, strict=True)
-        ],
-        columns=["run", "role", "stage", "what", "busy_ns", "ratio", "count", "size_bytes", "ops"],
-    )
-    rows = ordered(rows, busy_ns=False, stage=True, what=True)
-    time = "GPU busy" if on_gpu else "host time"
+    names = ("run", "role", "stage", "what", "busy_ns", "ratio", "count", "size_bytes", "ops")
+    stages = from_rows(names, rows).sort("busy_ns", "stage", "what", descending=["busy_ns"])
+    on_gpu = any(work.on_gpu for kind in KINDS for work in work_of[kind])
+    share_doc = "Of the GPU work that the stage launches." if on_gpu else "Of the stage's wall."
     headings = (
         *label_headings(measured),
         *as_headings("""
@@ -286,23 +283,18 @@ def _sheet(
         """),
         Heading(
             "busy_ns",
-            time,
+            "GPU busy" if on_gpu else "host time",
             "ns",
             "Over all processes and steps; attention: without its two products; a chain: without its longest kernel.",
         ),
-        Heading(
-            "ratio",
-            "share",
-            "ratio",
-            "Of the GPU work that the stage launches." if on_gpu else "Of the stage's wall.",
-        ),
+        Heading("ratio", "share", "ratio", share_doc),
         *as_headings("""
             count | calls | count
             size_bytes | 32-bit copies | bytes | Bytes written when 16-bit numbers were copied to 32 bits.
             ops | ops | text | Of the chains or copies that take longest.
         """),
     )
-    return sheet("unfused", "What single operators pass over again", headings, rows)
+    return sheet("unfused", "What single operators pass over again", headings, stages)
 
 
 WHAT = {
@@ -313,65 +305,65 @@ WHAT = {
 }
 
 
-def _scores(work_of: Mapping[str, list[StageWork]], kind: str, stage_work: StageWork) -> int:
-    """How long the products of attention write scores and read them back: as long as the softmax, which does both once."""
+def _estimate_score_ns(work_of: WorkOf, kind: str, stage_work: StageWork) -> int:
+    """Estimate the time in which the products of attention write scores and read them back.
+
+    That is as long as the softmax takes, which reads and writes them once.
+    """
     if kind != "attention":
         return 0
-    of_window = [
-        sum(part.busy_ns for part in work_of[name] if part.window.key == stage_work.window.key)
+    key = stage_work.window.key
+    return min(
+        sum(part.busy_ns for part in work_of[name] if part.window.key == key)
         for name in ("pass", "products")
-    ]
-    return min(of_window)
+    )
 
 
-def _most(calls: pd.DataFrame, kind: str) -> str | None:
-    """The ops of those calls that take longest, where they are told."""
-    ops = calls.loc[(calls["class"] == kind) & calls["ops"].notna()]
-    if not len(ops):
-        return None
-    return str(ordered(ops, count=False, ops=True)["ops"].iloc[0])
+def _find_top_ops(calls: Frame, kind: str) -> str | None:
+    """Return the ops of the calls of one kind that take longest; None if no ops are known."""
+    known = calls.filter(calls.equals("class", kind) & ~calls.is_missing("ops"))
+    most_first = known.sort("count", "ops", descending=["count"]).values("ops")
+    return most_first[0] if most_first else None
 
 
-def _sum(calls: pd.DataFrame, kind: str, column: str) -> int:
-    return int(calls.loc[calls["class"] == kind, column].sum())
+def _sum_calls(calls: Frame, kind: str, column: str) -> int:
+    """Add up a column of the calls of one kind."""
+    return int(calls.whole(column)[calls.equals("class", kind)].sum())
 
 
-def _is_large(
-    kind: str, stage_work: StageWork, calls: pd.DataFrame, thresholds: Thresholds
-) -> bool:
-    """Whether this kind of work is so much of a stage that it is reported."""
-    limit = thresholds.of("unfused-operators")
-    if kind == "layout":
-        limit = thresholds.of("layout-copies")
+def _is_large(kind: str, stage_work: StageWork, calls: Frame, thresholds: Thresholds) -> bool:
+    """Whether this kind of work is a large enough share of a stage to report."""
+    limit = thresholds.of("layout-copies" if kind == "layout" else "unfused-operators")
     if stage_work.ratio is None or stage_work.ratio < limit["stage_ratio"]:
         return False
-    return kind != "loss" or _sum(_of(calls, stage_work), "copy", "size_bytes") > 0
+    return kind != "loss" or _sum_calls(_select_calls(calls, stage_work), "copy", "size_bytes") > 0
 
 
-def _unfused(
-    kind: str, scores_ns: int, stage_work: StageWork, calls: pd.DataFrame, thresholds: Thresholds
+def _report_unfused(
+    kind: str, scores_ns: int, stage_work: StageWork, calls: Frame, thresholds: Thresholds
 ) -> Finding:
     """R27: attention, a loss with 32-bit copies, and chains without a fused kernel."""
     gain, ratio = stage_work.per_step(stage_work.busy_ns + scores_ns)
-    claim, advice, caveat = TOLD[kind]
-    numbers: tuple[Metric, ...] = ()
+    claim, advice, caveat = TEXTS[kind]
+    more: tuple[Metric, ...] = ()
     caveats: tuple[str, ...] = (caveat,)
     if kind == "loss":
-        each = round(stage_work.window.steps.mean(_sum(calls, "copy", "size_bytes")))
-        numbers = (evidence("copied_bytes", each, "32-bit copies per step"),)
+        each = round(stage_work.window.steps.mean(_sum_calls(calls, "copy", "size_bytes")))
+        more = (evidence("copied_bytes", each, "32-bit copies per step"),)
     if scores_ns:
         each = stage_work.per_step(scores_ns)[0]
-        numbers = (evidence("scores_ns", each, "scores written and read by the products"),)
+        more = (evidence("scores_ns", each, "scores written and read by the products"),)
         caveats = (
             f"{show(each, 'ns')} of it are time of the two products, which write and read the scores",
             caveat,
         )
+    label = "chains" if kind == "chain" else "calls"
     return Finding(
         "unfused-operators",
         thresholds.severity(ratio),
-        f"{_share(stage_work)} {claim}{_named(calls, kind)}",
+        f"{_format_share(stage_work)} {claim}{_name_ops(calls, kind)}",
         advice,
-        (*_numbers(stage_work, calls, kind, "chains" if kind == "chain" else "calls"), *numbers),
+        (*_make_share_evidence(stage_work, calls, kind, label), *more),
         stage_work.places,
         gain,
         ratio,
@@ -379,16 +371,16 @@ def _unfused(
     )
 
 
-def _copying(stage_work: StageWork, calls: pd.DataFrame, thresholds: Thresholds) -> Finding:
+def _report_layout_copies(stage_work: StageWork, calls: Frame, thresholds: Thresholds) -> Finding:
     """R37: copies into another layout."""
     gain, ratio = stage_work.per_step(stage_work.busy_ns)
-    claim, advice, caveat = TOLD["layout"]
+    claim, advice, caveat = TEXTS["layout"]
     return Finding(
         "layout-copies",
         thresholds.severity(ratio),
-        f"{_share(stage_work)} {claim}{_named(calls, 'layout')}",
+        f"{_format_share(stage_work)} {claim}{_name_ops(calls, 'layout')}",
         advice,
-        _numbers(stage_work, calls, "layout", "copies"),
+        _make_share_evidence(stage_work, calls, "layout", "copies"),
         stage_work.places,
         gain,
         ratio,
@@ -396,30 +388,30 @@ def _copying(stage_work: StageWork, calls: pd.DataFrame, thresholds: Thresholds)
     )
 
 
-def _share(stage_work: StageWork) -> str:
-    """What the work is a share of."""
+def _format_share(stage_work: StageWork) -> str:
+    """Format the share of the work, and of what it is a share."""
     reference = "the GPU work of " if stage_work.on_gpu else ""
     return f"{show(stage_work.ratio, 'ratio')} of {reference}{stage_work.window.name}"
 
 
-def _named(calls: pd.DataFrame, kind: str) -> str:
-    """The ops that take longest, where they are told."""
-    name = _most(calls, kind)
-    return f": {name}" if name else ""
+def _name_ops(calls: Frame, kind: str) -> str:
+    """Name the ops that take longest in a claim, if any are known."""
+    ops = _find_top_ops(calls, kind)
+    return f": {ops}" if ops else ""
 
 
-def _numbers(
-    stage_work: StageWork, calls: pd.DataFrame, kind: str, label: str
+def _make_share_evidence(
+    stage_work: StageWork, calls: Frame, kind: str, label: str
 ) -> tuple[Metric, ...]:
-    """The numbers behind every claim."""
+    """Return the numbers behind every claim: the share and the calls."""
     reference = "of its GPU work" if stage_work.on_gpu else "of its wall"
     return (
         evidence("unfused_ratio", stage_work.ratio, reference),
-        Metric("calls", _sum(calls, kind, "count"), "count", label=label),
+        Metric("calls", _sum_calls(calls, kind, "count"), "count", label=label),
     )
 
 
-TOLD = {
+TEXTS = {
     "attention": (
         "is what unfused attention does between its two products",
         "use flash attention or scaled_dot_product_attention",
@@ -441,7 +433,7 @@ TOLD = {
         "upper bound: an operator that needs this layout may be slower without it",
     ),
 }
-"""Of each kind of work what it is, what to try, and what to keep in mind."""
+"""The claim, the advice and the caveat of each kind of work."""
 
 
 ANALYSIS = Analysis(

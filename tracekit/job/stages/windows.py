@@ -83,7 +83,7 @@ class StageWindow:
     their shares. `origin` tells how a step is known (None: a stage); `works` is whether it gives a GPU anything to do.
     """
 
-    run: object
+    run: str | None
     role: str | None
     canonical: str | None
     name: str

@@ -1,39 +1,28 @@
-"""Classes of work per canonical stage, over ranks, GPUs and steps: what rules about operators judge."""
+"""Work by class and canonical stage, over ranks, GPUs and steps, for rules about operators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-import numpy as np
-import pandas as pd
-
-from tracekit.job.frames import (
-    apart,
-    canonical_stages,
-    in_run,
-    ordered,
-    same_text,
-    share_of,
-    summed,
-    text_or_none,
-)
+from tracekit.job.frames import in_run, name_stages, share_of
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.stages.windows import Owner, StageWindow, recorded_steps_of
-from tracekit.model.keys import records
+from tracekit.model.frame import Frame, sum_of
+from tracekit.model.keys import PROCESS
 from tracekit.model.records import dataclass
 from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
 MAX_NAMED = 3
-"""Of more stages with one cause the others are counted."""
+"""Further stages with one cause are counted, not named."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
     """One class of work of one stage: `busy_ns` of `whole_ns`, both summed over the steps of its window.
 
-    Each device counts its own steps there, a process those of which no device was recorded.
+    Each device counts its own steps; a process counts the steps without a recorded device.
     """
 
     window: StageWindow
@@ -43,15 +32,15 @@ class StageWork:
     on_gpu: bool
     top: str | None
     parts: tuple[StageWork, ...] = ()
-    """The stages, where it is several `together`."""
+    """The single stages if several are merged."""
 
     @property
     def ratio(self) -> float | None:
-        """The share of the stage's work; None of nothing."""
+        """The share of the stage's work; None if it has none."""
         return share_of(self.busy_ns, self.whole_ns)
 
     def per_step(self, value: float) -> tuple[int, float | None]:
-        """(`value` per step and GPU (process) in ns, the same as a share of the step)."""
+        """Return (`value` per step and GPU (process) in ns, the same as a share of the step)."""
         each, ratio = self.window.per_step(value)
         return round(each), ratio
 
@@ -62,47 +51,45 @@ class StageWork:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where that is."""
+        """The places of the stages, with the name that takes most time."""
         return tuple(replace(work.window.place, name=work.top) for work in self.stages)
 
 
-def by_stage(
+def list_stage_work(
     measured: Measurements, kind: str, of: str = "all", table: str = "work_classes"
 ) -> list[StageWork]:
-    """The work of class `kind` of every (run, role, stage) that has any, with that of class `of` as its whole."""
+    """List the work of class `kind` of every (run, role, stage) with any; class `of` is the whole."""
     works = []
-    for window, part in measured.derived(_Parts(table)):
-        classes = part["class"].to_numpy(object)
-        is_kind = classes == kind
-        if not is_kind.any():
+    for window, rows in measured.derived(_RowsByStage(table)):
+        of_kind = rows.filter(rows.equals("class", kind))
+        if not len(of_kind):
             continue
-        chosen, busy_ns = part[is_kind], part["busy_ns"].to_numpy(np.int64)
         works.append(
             StageWork(
                 window,
-                int(busy_ns[is_kind].sum()),
-                int(busy_ns[classes == of].sum()),
-                int(chosen["count"].sum()),
-                bool(chosen["device"].notna().any()),
-                _top(chosen),
+                int(of_kind["busy_ns"].sum()),
+                int(rows["busy_ns"][rows.equals("class", of)].sum()),
+                int(of_kind["count"].sum()),
+                not of_kind.is_missing("device").all(),
+                _find_top_name(of_kind),
             )
         )
     return works
 
 
-def together(measured: Measurements, works: Sequence[StageWork]) -> list[StageWork]:
-    """One for each (run, role): its stages as one, the one with most work first in its name.
+def merge_stage_work(measured: Measurements, works: Sequence[StageWork]) -> list[StageWork]:
+    """Merge the stages of each (run, role) into one, named after the one with most work first.
 
-    What one cause costs in several stages is one finding.
+    The cost of one cause in several stages is one finding.
     """
     by_owner: dict[Owner, list[StageWork]] = {}
     for work in works:
         by_owner.setdefault(work.window.owner, []).append(work)
-    return list(map(partial(_as_one, measured), by_owner.values()))
+    return [_merge_stages_of_owner(measured, of_owner) for of_owner in by_owner.values()]
 
 
-def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
-    """These stages of one owner as one."""
+def _merge_stages_of_owner(measured: Measurements, works: list[StageWork]) -> StageWork:
+    """Merge these stages of one owner into one."""
     if len(works) == 1:
         return works[0]
     most_first = sorted(works, key=lambda work: -work.busy_ns)
@@ -120,7 +107,7 @@ def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
 
 
 def named_together(stages: Sequence[str]) -> str:
-    """The names of stages that one finding is about.
+    """Join the names of the stages of one finding.
 
     >>> named_together(["forward"]), named_together(["forward", "backward"])
     ('forward', 'forward and backward')
@@ -135,37 +122,30 @@ def named_together(stages: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """A function of measurements, equal to any other of the same table: so that each is computed once."""
+class _RowsByStage:
+    """A function of measurements that equals another of the same table, so it is computed once."""
 
     table: str
 
-    def __call__(self, measured: Measurements) -> list[tuple[StageWindow, pd.DataFrame]]:
-        """The rows of the table in every (run, role, stage)."""
-        rows = measured[self.table]
-        rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
+    def __call__(self, measured: Measurements) -> list[tuple[StageWindow, Frame]]:
+        """Split the rows of the table by (run, role, stage)."""
+        rows = measured.frame(self.table)
+        rows = rows.with_columns(canonical=name_stages(rows, in_file=True))
         parts = []
-        for of_owner in apart(rows, ["run", "role"]):
-            (run, role) = next(records(of_owner, ["run", "role"]))
-            steps = recorded_steps_of(measured, of_owner)
-            rest = "the rest" if of_owner["canonical"].notna().any() else "the step"
-            for part in apart(of_owner, ["canonical"]):
-                canonical = text_or_none(part["canonical"].iloc[0])
-                name = (canonical or rest) + in_run(measured, run)
-                parts.append((StageWindow(run, role, canonical, name, steps), part))
+        for of_owner in rows.group_by("run", "role").frames():
+            run, role = of_owner.values("run")[0], of_owner.values("role")[0]
+            steps = recorded_steps_of(measured, to_pandas(of_owner.select(*PROCESS, "device")))
+            rest = "the step" if of_owner.is_missing("canonical").all() else "the rest"
+            for of_stage in of_owner.group_by("canonical").frames():
+                stage = of_stage.values("canonical")[0]
+                name = (stage or rest) + in_run(measured, run)
+                parts.append((StageWindow(run, role, stage, name, steps), of_stage))
         return parts
 
 
-def _top(rows: pd.DataFrame) -> str | None:
-    """The name with most time, weighted by the groups that it leads."""
-    named = rows[rows["top"].notna()]
-    if not len(named):
-        return None
-    sums = summed(named, ["top"], ["busy_ns"])
-    return str(ordered(sums, busy_ns=False, top=True)["top"].iloc[0])
-
-
-def of_run(measured: Measurements, table: str, run: object) -> pd.DataFrame:
-    """The plain rows of one run."""
-    rows = measured[table]
-    return rows[same_text(rows["run"], run)]
+def _find_top_name(rows: Frame) -> str | None:
+    """Return the name with most time, weighted by the groups that it leads."""
+    named = rows.filter(~rows.is_missing("top"))
+    by_name = named.group_by("top").agg(busy_ns=sum_of("busy_ns"))
+    most_first = by_name.sort("busy_ns", "top", descending=["busy_ns"]).values("top")
+    return most_first[0] if most_first else None
