@@ -91,7 +91,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 def _findings(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """Find R42: collections that cost time, which is GPU idle time during them, or all of it without a GPU."""
+    """Find R42: collections that cost time: GPU idle time during them, or their whole time without a GPU."""
     limit, lost_on_gpus, existing = (
         thresholds.of("garbage-collection"),
         collection_idle(measured),

@@ -474,6 +474,7 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
 
 def _place(row: Mapping[Any, Any]) -> Place:
     """Locate a gap: source, role, rank, device, step, stage and times."""
+
     def number(name: str) -> int | None:
         return whole_or_none(row[name])
 

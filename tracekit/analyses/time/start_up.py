@@ -429,7 +429,7 @@ def _within(
 def _not_counted(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """Find steps that do not count because they spend long in module loading, graph capture or allocation."""
+    """Find steps that do not count and spend long in module loading, graph capture or allocation."""
     limit = thresholds.of("start-up")
     is_counted = is_among(rows, units(measured["steps"]), UNIT)
     is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_)

@@ -159,7 +159,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     of_all = measured
     measured = counted(measured, left_out)
     steps = job(measured)
-    # Draw them now only if some measurement failed, to report it as a caveat; otherwise drawing cannot fail.
+    # Only a failed measurement can keep the charts from being drawn; it is reported as a caveat.
     are_drawn = not has_faults(measured) or sound(measured, stage_gantts, None) is not None
     undrawn = "an error of tracekit: the stages of single steps could not be drawn"
     metrics = (
