@@ -476,6 +476,7 @@ def _place(row: Mapping[Any, Any]) -> Place:
     """Locate a gap: source, role, rank, device, step, stage and times."""
 
     def number(name: str) -> int | None:
+        """Get a whole number of the row; None if missing."""
         return whole_or_none(row[name])
 
     return Place(

@@ -337,7 +337,7 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
     limit = thresholds.of("step-variance")
     findings = []
     for run, of_run in each_run(walls):
-        # Remove scheduled stages: validation every fifth step is not variance (`told` reports it).
+        # Remove scheduled stages: validation every fifth step is not variance.
         wall = of_run["wall_ns"].to_numpy(float) - planned_ns(measured, of_run)
         if len(wall) < limit["min_steps"]:
             continue
