@@ -1,9 +1,10 @@
-"""Questions asked of traces. A new one is a file that ends with its record `ANALYSIS`, and one line in `QUESTIONS`.
+"""The analyses: one question about a run per file, with its rules.
 
-`measure` turns one Trace into columns of measured tables (keys are added for it), `fold` may merge the
-measured tables of one process in time order, `judge` sees only the concatenated `Measurements`; it gives
-None where the question does not arise at all, which is not worth a line.
-Questions do not import one another: what they share is a fact of the process or of the job.
+To add one, write a file that ends with its record `ANALYSIS`, and add a line to `QUESTIONS`.
+`measure` turns one Trace into columns of measured tables; the caller adds the key columns. The optional `fold` merges
+the measured tables of one process in time order. `judge` sees only the concatenated `Measurements`. It returns None
+where the question does not apply and no section is wanted.
+Analyses do not import one another: shared code belongs in `process` or `job`.
 """
 
 from __future__ import annotations
@@ -28,55 +29,55 @@ Tables = Mapping[str, Columns]
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One question: what it reads and writes, its rules with their thresholds, and the functions that answer it."""
+    """One question: the tables it reads and writes, its rules with their thresholds, and the functions that answer it."""
 
     id: str
     title: str
     measure: Callable[[Trace], Measured]
     judge: Callable[[Measurements, Thresholds], Section | None]
     reads: tuple[str, ...] = ()
-    """The raw tables that it measures; of a source that recorded none of them nothing is measured."""
+    """Raw tables that it measures. A source without any of them is skipped."""
     args: tuple[str, ...] = ()
-    """The recorded arguments that it reads."""
+    """Recorded arguments that it reads."""
     writes: tuple[str | Table, ...] = ()
-    """The tables that it measures: its own, which stand beside it, and by name those that others fill too."""
+    """Measured tables: `Table` for its own, which are declared in the same file, and names for shared ones."""
     metrics: tuple[str, ...] = ()
-    """The names of its rows in the table `metrics`."""
+    """Names of its rows in the table `metrics`."""
     rests_on: tuple[str, ...] = ()
-    """The tables of other questions that it judges from, besides those that every judgement looks at."""
+    """Tables of other analyses that it judges from, in addition to those that every `judge` reads."""
     rules: tuple[str, ...] = ()
-    """The rules that it judges, each with a page beside it; see `report.Verdict` for those that abstain."""
+    """Rules that it judges; each has a page in the same folder. See `report.Verdict` for rules that abstain."""
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Any])
-    """The thresholds of its rules by name, with their defaults, unless several questions share them (`model/thresholds.toml`)."""
+    """Default thresholds by rule and name. Thresholds that several analyses share are in `model/thresholds.toml`."""
     bases: Mapping[str, Basis] = field(default_factory=dict[str, Any])
-    """What the savings of its rules rest on, where not on time that was measured (`report.CONFIDENCE`)."""
+    """Basis of the savings of its rules, where it is not measured time (`report.CONFIDENCE`)."""
     fold: Callable[[Tables], Tables] | None = None
     every_step: bool = False
-    """Whether it judges all recorded steps, also those that do not count (`job/steps/steady_steps.py`)."""
+    """Whether it judges all recorded steps, including those that do not count (`job/steps/steady_steps.py`)."""
     whole_recording: bool = False
-    """Whether it measures what was recorded before the work began too: start-up (`process/steps/recording_start.py`)."""
+    """Whether it also measures start-up, the part before the work begins (`process/steps/recording_start.py`)."""
     any_source: bool = False
-    """Whether it judges every source, even one without the rows that it reads."""
+    """Whether it judges every source, including those without the tables in `reads`."""
     file: str = ""
-    """The name of the user's file that it comes from; nothing for those of tracekit."""
+    """Path of the user's file that defines it; empty for tracekit's own analyses."""
 
     def __post_init__(self) -> None:
-        """Let its own tables be known."""
+        """Declare its own tables."""
         for table in self.writes:
             if isinstance(table, Table):
                 declare(table)
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of the tables that it measures."""
+        """Names of the tables that it measures."""
         return tuple(table if isinstance(table, str) else table.name for table in self.writes)
 
     def concerns(self, trace: Trace) -> bool:
-        """Whether the trace recorded anything that the question is about: of what was not, nothing is measured."""
+        """Check whether the trace has any table that the analysis reads."""
         return self.any_source or any(map(trace.has, self.reads))
 
     def skipped(self, reason: str, **parts: Any) -> Section:
-        """The section that says why the question has no answer, with those of its parts that are known all the same."""
+        """Make the section of an analysis without an answer, with the reason and any known parts."""
         return Section(self.id, self.title, "skipped", reason, **parts)
 
     def answered(
@@ -88,10 +89,10 @@ class Analysis:
         charts: Parts[Chart] = (),
         **parts: Any,
     ) -> Section:
-        """The section that answers it: `judged` are findings and verdicts besides those among its parts.
+        """Make the section of an answered analysis; `judged` adds findings and verdicts to those in `parts`.
 
-        What gives `metrics`, `sheets`, `caveats` or `charts` is called when they are looked at: the screen of `analyze`
-        shows none of them.
+        Callables given as `metrics`, `sheets`, `caveats` or `charts` are called on first use: the terminal output of
+        `analyze` shows none of them.
         """
         outcomes = tuple(judged)
         section = Section(
@@ -113,7 +114,7 @@ class Analysis:
 
 
 def question(name: str) -> Analysis:
-    """The question that a file answers, by the name of the file; no other file is loaded."""
+    """Load one analysis by the name of its file; no other analysis is imported."""
     path = next(path for path in QUESTIONS if path.partition(".")[2] == name)
     analysis: Analysis = import_module(f"tracekit.analyses.{path}").ANALYSIS
     return analysis
@@ -168,20 +169,20 @@ QUESTIONS = (
     "trust.cross_check",
     "trust.data_quality",
 )
-"""The files below this directory that answer a question, in the order of a report."""
+"""Files that define an analysis, relative to this folder, in the order of a report."""
 
 ANALYSES: tuple[Analysis, ...]
-"""All questions. Imported when first asked for: a notebook that needs one does not wait for the others."""
+"""All analyses, imported on first access: a notebook that needs one does not wait for the others."""
 
 
 @cache
 def loaded() -> tuple[Analysis, ...]:
-    """All questions; from now on their own tables are known."""
+    """Load all analyses, which declares their tables."""
     return tuple(question(path.partition(".")[2]) for path in QUESTIONS)
 
 
 def thresholds_of(analyses: Iterable[Analysis]) -> Thresholds:
-    """The thresholds that questions share, and those of these questions; of one rule those that come first."""
+    """Merge the shared thresholds with those of these analyses; the first analysis to define a rule wins."""
     values = dict(shared().values)
     for analysis in analyses:
         for rule, limits in analysis.thresholds.items():
@@ -190,12 +191,12 @@ def thresholds_of(analyses: Iterable[Analysis]) -> Thresholds:
 
 
 def defaults() -> Thresholds:
-    """The thresholds that tracekit ships: those of all its questions."""
+    """Load the default thresholds of all analyses."""
     return thresholds_of(loaded())
 
 
 def measured_tables() -> tuple[Table, ...]:
-    """The measured tables: those that questions share, those of each question in turn, those of the user's own."""
+    """List the measured tables: shared ones, then those of each analysis in turn, then those of user analyses."""
     of_questions = (table for analysis in loaded() for table in analysis.writes)
     own = (table for table in of_questions if isinstance(table, Table))
     known = (table for table in TABLES.values() if table not in RAW)
@@ -203,7 +204,7 @@ def measured_tables() -> tuple[Table, ...]:
 
 
 def __getattr__(name: str) -> Any:
-    """`ANALYSES`, made now."""
+    """Load `ANALYSES` on first access."""
     if name != "ANALYSES":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return loaded()

@@ -1,4 +1,4 @@
-"""A user's own question: a Python file that ends with a record `ANALYSIS`, loaded by its path."""
+"""User-defined analyses: Python files that end with a record `ANALYSIS`, loaded by path."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HINT = "examples/own_question.py is one"
 
 @cache
 def load(path: str) -> Analysis:
-    """The question in a file, loaded once by each process.
+    """Load the analysis in a file, once per process.
 
-    Raises `TracekitError`, which names the file, for one that cannot be run or holds no question.
+    Raises `TracekitError` with the file's name if the file cannot be run or defines no analysis.
     """
     file = Path(path)
     if not file.is_file():
@@ -46,7 +46,7 @@ def load(path: str) -> Analysis:
 
 
 def described(error: Exception, path: str = "") -> str:
-    """The error in one line; with the last line of the user's file that it came through, where it is of one."""
+    """Format the error in one line, with the last line of the user's file in its traceback where `path` is given."""
     text = f"{type(error).__name__}: {error}"
     if not path:
         return text
@@ -57,7 +57,10 @@ def described(error: Exception, path: str = "") -> str:
 
 
 def loaded_with(every: tuple[Analysis, ...], paths: tuple[str, ...]) -> tuple[Analysis, ...]:
-    """All these questions and those of the files; `TracekitError` where two have one id."""
+    """Add the analyses in these files to `every`.
+
+    Raises `TracekitError` if two analyses share an id.
+    """
     questions = list(every)
     for path in paths:
         analysis = load(str(Path(path).resolve()))

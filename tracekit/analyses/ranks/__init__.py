@@ -1,1 +1,1 @@
-"""Questions across ranks and roles: who waits for whom, what is unequal, what goes between them."""
+"""Analyses across ranks and roles: stragglers, imbalance, communication, slow links, transfers."""

@@ -1,4 +1,4 @@
-"""What is communicated, how fast, and does anything run beside it? (definitions M2, M5, M12, M14)"""
+"""Collectives: volume, bandwidth, and overlap with compute (definitions M2, M5, M12, M14; R05, R06, R07)."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ COLLECTIVES = Table(
 CUT = "collectives_left_out"
 
 BY_DESIGN = ("update_weights",)
-"""Stages that only communicate: there is nothing that could run beside it."""
+"""Stages that only communicate and have no compute to overlap with."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The collectives of this source one by one, and their sums per step and stage for compare."""
+    """Measure the collectives of one source, and their sums by step and stage for compare."""
     recorded: Collectives = trace.derived(collectives)
     rows = recorded.rows
     if not len(rows):
@@ -112,18 +112,22 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 TOGETHER = [*CAPTURE, "device", "step", "canonical", "op", "group"]
-"""What small collectives must share to be made one; one that stands alone is as it must be."""
+"""Keys that small collectives must share to be merged into one; a single collective cannot be merged."""
 
 
 TOLD = [
     *(*CAPTURE, "run", "role", "rank", "device", "step", "canonical", "op", "synchronising"),
     *("ts_ns", "dur_ns", "exposed_ns", "wait_ns", *RATED),
 ]
-"""What is read of the collectives of a stage."""
+"""Columns that are read of the collectives of a stage."""
 
 
 class Exposure(NamedTuple):
-    """Exposed communication of a stage: `rest_ns` is neither waiting, nor small collectives (R07), nor a slow link (R35)."""
+    """Exposed communication of a stage.
+
+    `rest_ns` excludes waits, small collectives (R07) and slow links (R35). `unseen` is the caveat on ranks that were not
+    recorded.
+    """
 
     window: StageWindow
     rows: pd.DataFrame
@@ -138,12 +142,12 @@ class Exposure(NamedTuple):
 
     @property
     def per_step(self) -> tuple[float, float | None]:
-        """(the rest per step and GPU, the same as a share of the step)."""
+        """(The rest per step and GPU in ns, the same as a share of the step)."""
         return self.window.per_step(self.rest_ns)
 
 
 class Small(NamedTuple):
-    """What R07 says of one run and role."""
+    """Result of R07 for one run and role."""
 
     rows: pd.DataFrame
     finding: Finding | None
@@ -151,7 +155,7 @@ class Small(NamedTuple):
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Collectives by kind, stage and rank; findings R05, R06 and R07."""
+    """Report collectives by kind, stage and rank; judge R05, R06 and R07."""
     if not len(measured.columns("collectives")):
         return ANALYSIS.skipped("no collective was recorded")
     rows = pooled(measured)
@@ -181,13 +185,13 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 def _exposures(
     measured: Measurements, rows: pd.DataFrame, small: list[pd.DataFrame]
 ) -> list[Exposure]:
-    """Every stage (the step, without stages) in which a device communicates."""
+    """List the exposed communication of every stage in which a device communicates; of steps, where no stage is known."""
     windows, waits = placed(measured, "gpu_time").copy(), waiting(rows)
     claimed = pd.concat(
         [rows.iloc[:0][[*waits]], *(claimed_rows[[*waits]] for claimed_rows in small)]
     )
     claimed = claimed[claimed["exposed_ns"].notna()]
-    # A small collective is exposed from its start on, as far as that can be known; so is a wait.
+    # The trace does not say which part of a small collective or wait is exposed: take its start.
     both = pd.concat([waits, claimed.assign(dur_ns=claimed["exposed_ns"].to_numpy(np.int64))])
     windows["wait_ns"] = exposed_within(waits, windows)
     windows["taken_ns"] = exposed_within(both, windows)
@@ -209,12 +213,12 @@ def _exposures(
 
 
 def _whose(rows: pd.DataFrame) -> tuple[object, ...]:
-    """Run, role and stage of the first of these rows."""
+    """Get the run, role and stage of the first of these rows."""
     return keyed(rows[[*WHERE]].iloc[0].to_dict())
 
 
 def _unseen(measured: Measurements, run: object) -> str:
-    """What is to be said of ranks of a run that were not recorded; empty where none is known to be missing."""
+    """Describe ranks of a run that were not recorded; empty if none is known to be missing."""
     captures = measured["captures"]
     of_run = captures[same_text(captures["run"], run)]
     seen, world_size = of_run["rank"].nunique(), of_run["world_size"].max()
@@ -224,7 +228,7 @@ def _unseen(measured: Measurements, run: object) -> str:
 
 
 def _of(frame: pd.DataFrame, window: StageWindow) -> pd.DataFrame:
-    """The rows of a judged stage; for a whole step all of its run and role."""
+    """Select the rows of a judged stage; all rows of the run and role for a whole step."""
     in_window = same_text(frame["run"], window.run) & same_text(frame["role"], window.role)
     if window.canonical is not None:
         in_window &= same_text(frame["canonical"], window.canonical)
@@ -237,7 +241,7 @@ ADVICE = {
     "all_reduce": "reduce gradients in buckets while backward still runs; while accumulating only once (no_sync)",
     "all_to_all": "compute on one half of the batch while the other half is exchanged",
 }
-"""What to try, by the operation that is exposed longest."""
+"""Advice by the operation with most exposed time."""
 
 OTHERWISE = (
     "give it compute to run beside: prefetch, earlier or larger buckets, a stream of its own"
@@ -245,7 +249,7 @@ OTHERWISE = (
 
 
 def _longest(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
-    """(the operation that is exposed longest, the stage with it and where its longest one is)."""
+    """Find the operation with most exposed time: (operation, places of the stage and of its longest collective)."""
     rows = exposure.rows
     if not len(rows):
         return None, (exposure.window.place,)
@@ -271,7 +275,7 @@ def _longest(exposure: Exposure) -> tuple[str | None, tuple[Place, ...]]:
 
 
 def _moved(exposure: Exposure, op: str | None) -> tuple[Metric, ...]:
-    """Bytes and rate of an operation in a stage, as far as they are known."""
+    """List the bytes and bus bandwidth of an operation in a stage, as far as known."""
     of_op = exposure.rows[exposure.rows["op"] == op]
     if not len(of_op):
         return ()
@@ -287,12 +291,13 @@ def _moved(exposure: Exposure, op: str | None) -> tuple[Metric, ...]:
 
 
 def _overlap(exposure: Exposure) -> Metric:
+    """Make the evidence on the share of communication that overlaps compute."""
     ratio = float(exposure.window.gpu_time["overlap_ratio"])
     return evidence("overlap_ratio", ratio, "hidden share", better="higher")
 
 
 def _waited(exposure: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
-    """(evidence, caveats) about waiting for other ranks."""
+    """List the evidence and caveats on waits for other ranks."""
     if exposure.wait_ns is None:
         return (), ("includes waiting for slower ranks: not told apart here",)
     wait = round(exposure.window.steps.mean(exposure.wait_ns))
@@ -308,7 +313,7 @@ def _waited(exposure: Exposure) -> tuple[tuple[Metric, ...], tuple[str, ...]]:
 
 
 def _exposed(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
-    """R05: a stage, without stages the step, that waits for communication that nothing hides."""
+    """Find R05: a stage, or a step without stages, with much exposed communication."""
     if exposure.share < thresholds.of("exposed-communication")["exposed_ratio"]:
         return None
     exposed, ratio = exposure.per_step
@@ -329,7 +334,7 @@ def _exposed(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
 
 
 def _not_overlapped(exposure: Exposure, thresholds: Thresholds) -> Finding | None:
-    """R06: a stage whose collectives hardly run beside compute, where R05 does not say so already."""
+    """Find R06: a stage whose collectives hardly overlap compute, where R05 did not fire."""
     limit = thresholds.of("no-comm-overlap")
     row, name = exposure.window.gpu_time, exposure.window.canonical
     comm = int(row["overlap_ns"]) + exposure.rest_ns
@@ -367,7 +372,7 @@ def _not_overlapped(exposure: Exposure, thresholds: Thresholds) -> Finding | Non
 def _abstained(
     measured: Measurements, judged: list[tuple[Exposure, Finding | None]], thresholds: Thresholds
 ) -> Iterator[Verdict]:
-    """Why R05 and R06 say nothing, where that is not plain."""
+    """List verdicts on why R05 and R06 did not fire, where the reason is not obvious."""
     rules = ANALYSIS.rules[:2]
     if not len(whole(measured, "gpu_time")):
         lost = measured.has("gpu_time") and len(measured["gpu_time"]) > 0
@@ -391,7 +396,7 @@ def _abstained(
 
 
 def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> Small:
-    """R07: so many small messages that their number, not their bytes, takes the time."""
+    """Find R07: so many small messages that their number, not their bytes, takes the time."""
     limit = thresholds.of("small-collectives")
     run, role = rows.iloc[0]["run"], text_or_none(rows.iloc[0]["role"])
     steps = steps_of(measured, rows)
@@ -444,7 +449,7 @@ def _small(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -
 
 
 def _totals(measured: Measurements) -> Iterator[Metric]:
-    """Communication as a share of what was captured, and the rate of the wire: Σ over ranks, never means."""
+    """List communication as a share of the captures, and the wire bandwidth: sums over ranks, never means of ratios."""
     ranks = by_rank(measured)
     for name, top, label in (
         ("comm_ratio", "comm_ns", "communication, of the capture"),
@@ -462,7 +467,7 @@ def _totals(measured: Measurements) -> Iterator[Metric]:
 
 
 def _caveats(measured: Measurements, rows: pd.DataFrame) -> Iterator[str]:
-    """What limits these numbers."""
+    """List the caveats on these numbers."""
     if unknown := int((rows["size_bytes"].isna() & (rows["op"] != "barrier")).sum()):
         yield f"{unknown:,} of {len(rows):,} collectives have no recorded size: they are in no rate"
     if host := int((rows["device"].isna() & rows["exposed_ns"].isna()).sum()):
@@ -500,7 +505,7 @@ ANALYSIS = Analysis(
             "overlap_ratio": 0.30,
             # and its communication takes at least this share of it,
             "comm_ratio": 0.05,
-            # in at least so many collectives per step and GPU: a single one may be meant to stand alone.
+            # in at least this many collectives per step and GPU: a single one may be exposed on purpose.
             "collectives_per_step": 2,
         },
         "small-collectives": {

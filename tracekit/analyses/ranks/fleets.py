@@ -1,4 +1,4 @@
-"""Do rollout and training GPUs work at the same time, and how busy is each role? (Q15, Q16)"""
+"""Overlap of rollout and training GPUs, and utilization of each role (Q15, Q16)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BUSY_SPANS = Table(
 
 
 MAX_SPANS = 1_000
-"""Most spans kept of one device: past it the shortest gaps close, and the closed time is counted."""
+"""Maximum number of busy spans per device; beyond it the shortest gaps are closed, and their time is counted."""
 
 _ROLLOUT = re.compile(r"(?:\A|[-_])(?:rollout|generation|vllm|sglang|trtllm)(?:\Z|[-_])")
 _TRAINING = re.compile(r"actor|policy|critic|value|ref(?:erence)?(?:\Z|[-_])|train")
@@ -54,7 +54,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The spans in which each device does something; nothing without a device."""
+    """Measure the busy spans of each device; empty without a device."""
     if not trace.has("device_ops"):
         return {}
     of_trace = trace.derived(devices)
@@ -76,7 +76,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _bounded(spans: Intervals) -> tuple[Intervals, Ints]:
-    """(at most `MAX_SPANS` spans with the longest gaps between them, how much idle time each holds)."""
+    """Merge spans until at most `MAX_SPANS` are left, shortest gaps first: (spans, idle time within each in ns)."""
     length = spans.start[1:] - spans.end[:-1]
     longest_gaps = largest(length, MAX_SPANS - 1)
     first = np.concatenate((np.zeros(min(len(spans.start), 1), np.int64), longest_gaps + 1))
@@ -88,7 +88,10 @@ def _bounded(spans: Intervals) -> tuple[Intervals, Ints]:
 
 
 class Fleet(NamedTuple):
-    """One role of one run: its GPUs, when its processes were captured, when any and how long all of its GPUs work."""
+    """The GPUs of one role of one run.
+
+    `captured` is when its processes were captured, `busy` when any GPU works, `by_gpu` when each GPU works.
+    """
 
     role: str | None
     rollout: bool
@@ -99,7 +102,7 @@ class Fleet(NamedTuple):
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """Busy shares of every role in the time that all were captured, and how far rollout and training overlap."""
+    """Report the busy share of every role while all roles were captured, and the overlap of rollout and training."""
     if not measured.has("busy_spans"):
         return ANALYSIS.skipped("no GPU activity was recorded")
     spans, captures = measured["busy_spans"], measured["captures"]
@@ -143,7 +146,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
 
 def _fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
-    """The roles of one run that have GPU activity on a clock that others share."""
+    """List the roles of one run with GPU activity on a shared clock."""
     fleets = []
     for role in spans["role"].unique():
         rows = spans[same_text(spans["role"], role)]
@@ -161,19 +164,20 @@ def _fleets(spans: pd.DataFrame, captures: pd.DataFrame) -> list[Fleet]:
 
 
 def _spans(rows: pd.DataFrame) -> Intervals:
+    """Unite the spans of these rows."""
     start = rows["ts_ns"].to_numpy(np.int64)
     return union(start, start + rows["dur_ns"].to_numpy(np.int64))
 
 
 def _told(fleets: list[Fleet]) -> str:
-    """Why roles cannot be compared; nothing where they can."""
+    """Explain why roles cannot be compared; empty if they can."""
     if len(fleets) < 2:
         return "GPU activity of a single role: overlap needs the traces of rollout and training on one clock"
     return "" if _window(fleets).total else "the roles were not captured at the same time"
 
 
 def _window(fleets: list[Fleet]) -> Intervals:
-    """The time in which all of them were captured."""
+    """Intersect the times in which the roles were captured."""
     window = fleets[0].captured
     for fleet in fleets[1:]:
         window = intersect(window, fleet.captured)
@@ -181,7 +185,7 @@ def _window(fleets: list[Fleet]) -> Intervals:
 
 
 def _numbers(fleet: Fleet, window: Intervals) -> tuple[int, int, float, float, int | None]:
-    """(GPUs, length of the window, mean busy share, share in which none works, time until the first work)."""
+    """Measure one role: (GPUs, window in ns, mean busy share, share with all GPUs idle, ns until the first work)."""
     window_ns = window.total
     busy = sum(intersect(gpu, window).total for gpu in fleet.by_gpu) / max(len(fleet.by_gpu), 1)
     busy_in_window = intersect(fleet.busy, window)
@@ -195,7 +199,10 @@ def _numbers(fleet: Fleet, window: Intervals) -> tuple[int, int, float, float, i
 
 
 def _overlap(fleets: list[Fleet], window: Intervals, where: str) -> list[Metric]:
-    """How much of the less busy fleet's work runs while the other works too (Q16); nothing without both."""
+    """Measure the share of the less busy side's work during which the other side works too (Q16).
+
+    Empty unless both rollout and training work.
+    """
     sides = [
         intersect(union_all([f.busy for f in fleets if f.rollout == side]), window)
         for side in (True, False)

@@ -1,4 +1,4 @@
-"""Do ranks work equally long? Own work by stage, and the step without stragglers (Q7, Q18, Q19, M17)."""
+"""Load imbalance of ranks: own work by stage, and the step without stragglers (Q7, Q18, Q19, M17; R10)."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from tracekit.model.units import show
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
-    """Nothing of its own: it judges what is measured about waits."""
+    """Measure no table: `judge` reads the waits of ranks."""
     return {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Own work by stage and rank, what a step without stragglers would take, and finding R10."""
+    """Report own work by stage and rank, and the step without stragglers; judge R10."""
     abstained = tuple(_abstained(measured, thresholds))
     if max((rank_group.members for rank_group in rank_groups(measured)), default=0) < 2:
         reason = "fewer than two ranks of one role were recorded with steps or stages"
@@ -72,10 +72,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 def _imbalance(
     rows: pd.DataFrame, keys: list[str], held: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """One row a `keys`: members, mean_ns and max_ns of own work over members, and L = 1 − mean / max (Q7).
+    """Compute the imbalance L = 1 − mean / max of own work (Q7), one row per `keys`, with members, mean_ns and max_ns.
 
-    L is <NA> where there is nothing to compare: one member, or no own work. A missing rank for which all wait
-    (`held_up`) is the longest.
+    L is <NA> without anything to compare: one member, or no own work. A missing rank that all others wait for (`held`)
+    counts as the longest.
     """
     parts = {"members": "size", "mean_ns": "mean", "max_ns": "max"}
     out = grouped(rows, keys, **{name: ("own_ns", how) for name, how in parts.items()})
@@ -89,7 +89,7 @@ def _imbalance(
 
 
 def _stage_sheet(measured: Measurements) -> Sheet:
-    """Each stage: how long the ranks work in it on average, the longest, and which rank that is most often."""
+    """Make the table of stages: mean and longest own work, and the rank that is longest most often."""
     parts = []
     for rank_group in rank_groups(measured):
         by_step = _imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
@@ -133,14 +133,14 @@ def _stage_sheet(measured: Measurements) -> Sheet:
 
 
 def _slowest(rows: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
-    """The row of the member with most own work for each `keys`; the first of equals."""
+    """Find the member with most own work for each `keys`; the first of equals."""
     ranked = in_order(rows, (*keys, *MEMBER))
     ranked = ranked.sort_values("own_ns", ascending=False, kind="stable")
     return ranked.iloc[of_keys(ranked, keys)[1]]
 
 
 def _most_often(slowest: pd.DataFrame) -> tuple[Any, float]:
-    """(the rank that comes up most often, in which share of the rows)."""
+    """Find the most frequent rank: (rank, share of the rows)."""
     (member,) = numbered_alike(MEMBER, slowest, in_order=True)
     counts = np.bincount(member)
     place = int(counts.argmax())
@@ -150,7 +150,7 @@ def _most_often(slowest: pd.DataFrame) -> tuple[Any, float]:
 
 
 def _rank_sheet(measured: Measurements) -> Sheet:
-    """Own and blocked time of each rank in each stage, per step."""
+    """Make the table of own and blocked time of each rank in each stage, per step."""
     parts = []
     for rank_group in rank_groups(measured):
         keys = [*RANK_GROUP, *MEMBER, "canonical"]
@@ -178,7 +178,7 @@ def _rank_sheet(measured: Measurements) -> Sheet:
 
 
 def _what_if_sheet(measured: Measurements) -> Sheet:
-    """What a step would take if the last rank came to each collective with the median one (Q19)."""
+    """Make the table of the step without stragglers: the last rank reaches each collective with the median rank (Q19)."""
     saved, rows = savings(measured), []
     for rank_group in rank_groups(measured):
         of_group = rank_group.of(saved)
@@ -217,10 +217,11 @@ def _what_if_sheet(measured: Measurements) -> Sheet:
 
 
 def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdict]:
-    """Runs of which R10 can say nothing, and why."""
+    """List verdicts on runs that R10 cannot judge, with the reason."""
     limit = thresholds.of("rank-imbalance")
 
     def lacking(mine: list[RankGroup]) -> Lack | None:
+        """Explain which data the rank groups of one run lack; None if they have enough steps."""
         judged = [_judged(measured, rank_group, limit) for rank_group in mine]
         steps = max(each["step_count"] for each in judged)
         if steps >= limit["min_steps"]:
@@ -232,14 +233,14 @@ def _abstained(measured: Measurements, thresholds: Thresholds) -> Iterator[Verdi
 
 
 def _price(lack: Lack) -> float:
-    """The time per step that an abstention is about."""
+    """Get the time per step that an abstention is about."""
     return lack.price_ns
 
 
 def _almost(
     measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float], few: str
 ) -> Lack:
-    """What the imbalance of a rank group costs in the few steps that were recorded."""
+    """Estimate the cost of an imbalance seen in too few steps."""
     judged = _judged(measured, rank_group, limit)
     ratio = float(judged["by_step"]["imbalance_ratio"].mean()) if len(judged["by_step"]) else 0.0
     if ratio < limit["imbalance_ratio"]:
@@ -252,9 +253,9 @@ def _almost(
 def _judged(
     measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The steps of a rank group in which enough ranks were recorded: their number, L, and who works longest.
+    """Summarize the steps of a rank group with enough ranks: their number, L by step, own work, share of the longest rank.
 
-    Who works longest is looked up in every recorded step: it is known in a first step too, whatever that step takes.
+    The longest rank is looked up in all recorded steps: warm-up changes step times, but not who is longest.
     """
     rows, by_step, longest = _compared(measured, rank_group, limit)
     everything = rows, by_step, longest
@@ -276,9 +277,9 @@ def _judged(
 def _compared(
     measured: Measurements, rank_group: RankGroup, limit: Mapping[str, float]
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """(own work of the ranks, L by step, the longest rank by step) of the steps in which enough ranks were recorded.
+    """Compare the ranks in the steps with enough ranks: (own work, L by step, longest rank by step).
 
-    What all of them wait for a missing rank, that one has worked longer than any of them: it has no number.
+    A missing rank that all others wait for worked longest; its rank is then NA.
     """
     rows = rank_group.by_step[
         (rank_group.by_step["others"] + 1 >= limit["min_ranks"]).to_numpy(np.bool_)
@@ -294,7 +295,7 @@ def _compared(
 
 
 def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
-    """R10: ranks that work unequally long, now one more and now another."""
+    """Find R10: ranks with unequal work, where the longest rank changes from step to step."""
     limit = thresholds.of("rank-imbalance")
     for rank_group in rank_groups(measured):
         judged = _judged(measured, rank_group, limit)
@@ -315,7 +316,7 @@ def _imbalances(measured: Measurements, thresholds: Thresholds) -> Iterator[Find
 
 
 def _gain(measured: Measurements, rank_group: RankGroup, rows: pd.DataFrame) -> float:
-    """What a step would be shorter by: by its collectives (Q19), by own work where none could be matched."""
+    """Compute the time a balanced step would save, in ns: from its collectives (Q19), or from own work if none matched."""
     saved = rank_group.of(savings(measured))
     if len(saved):
         return float(saved["saved_ns"].sum()) / rank_group.steps
@@ -330,7 +331,7 @@ def _finding(
     numbers: tuple[float, float, float, float | None],
     thresholds: Thresholds,
 ) -> Finding:
-    """The finding on one rank group, with the stage in which the ranks differ most."""
+    """Report R10 for one rank group, with the stage in which the ranks differ most."""
     ratio, constant, gain, share = numbers
     by_stage = _imbalance(rank_group.work, [*RANK_GROUP_STEP, "canonical"])
     by_stage["over_ns"] = by_stage["max_ns"] - by_stage["mean_ns"]
@@ -365,7 +366,7 @@ def _finding(
 
 
 def _missing(measured: Measurements, rank_group: RankGroup) -> tuple[str, ...]:
-    """The ranks that were not recorded, as a caveat."""
+    """List the caveat on ranks that were not recorded."""
     number = missing_ranks(measured, rank_group)
     if not number:
         return ()
@@ -383,15 +384,15 @@ ANALYSIS = Analysis(
     rules=("rank-imbalance",),
     thresholds={
         "rank-imbalance": {
-            # Fewer ranks say nothing.
+            # Minimum number of ranks.
             "min_ranks": 3,
             # Fewer steps do not show whether the longest rank changes.
             "min_steps": 3,
             # 1 - mean / longest own work of the ranks, mean over steps.
             "imbalance_ratio": 0.10,
-            # One rank that is the longest in this share of the steps is no rotation.
+            # One rank that is longest in this share of the steps is a straggler (R09), not imbalance.
             "constant_ratio": 0.60,
-            # What it would give back, as a share of the step.
+            # Time saved, as a share of the step.
             "step_ratio": 0.01,
         },
     },

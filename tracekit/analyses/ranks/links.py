@@ -1,4 +1,4 @@
-"""Does every link move its bytes as fast as its peers, and as fast as before? Finding R35."""
+"""Slow links: groups whose transfers are slower than those of their peers, or than before (R35)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 
 MAX_RANKS = 8
-"""Most ranks of a group that a claim names."""
+"""Maximum number of ranks of a group in a claim."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Nothing of its own: what is judged are the collectives."""
+    """Measure no table: `judge` reads the collectives."""
     del trace
     return {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Groups whose transfers are slow beside their peers, or beside what they were; finding R35."""
+    """Report groups with slow transfers; judge R35."""
     if not len(measured.columns("collectives")):
         return ANALYSIS.skipped("no collective was recorded")
     if bool(collectives(measured)["transfer_bytes"].isna().all()):
@@ -47,7 +47,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _finding(measured: Measurements, links: list[SlowLink], thresholds: Thresholds) -> Finding:
-    """R35 of all that one group of ranks moves; what compute hides of it gives no time back."""
+    """Report R35 for one group of ranks; transfer time that overlaps compute saves no time."""
     worst = max(links, key=lambda link: (int(link.excess_ns.sum()), link.op))
     rows = collectives(measured).iloc[np.concatenate([link.slow for link in links])]
     steps = steps_of(measured, rows)
@@ -79,13 +79,13 @@ def _finding(measured: Measurements, links: list[SlowLink], thresholds: Threshol
 
 
 def _group(link: SlowLink) -> str:
-    """A group by its ranks."""
+    """Describe a group by its ranks."""
     ranks = first_few(list(map(str, link.ranks)), MAX_RANKS)
     return f"{plural(len(link.ranks), 'rank')} {ranks}"
 
 
 def _usual(link: SlowLink) -> str:
-    """What it is compared with, in words."""
+    """Describe the rate that the link is compared with."""
     usual = show(link.usual_rate, "gb_per_s")
     if link.since is not None:
         return f"from {called('step', link.since)} on; before {usual}"
@@ -94,7 +94,7 @@ def _usual(link: SlowLink) -> str:
 
 
 def _sheet(measured: Measurements, links: list[SlowLink]) -> Sheet:
-    """The slow links one by one."""
+    """Make the table of slow links."""
     import pandas as pd
 
     table = pd.DataFrame(
@@ -142,14 +142,14 @@ ANALYSIS = Analysis(
         "slow-link": {
             # Messages below this size take as long as the latency of their steps, whatever the link.
             "least_bytes": 1_048_576,
-            # Transfers of a group and size below which nothing is said of it.
+            # Minimum number of transfers of a group and size.
             "least_count": 4,
             # A group is slow at less than this share of the median rate of its peers (or of its own steps before): groups of clean
             # simulated jobs have 98 % and more of it, those with a sixth of the link's rate 19 %,
             "rate_ratio": 0.5,
             # in at least this share of its transfers (single ones of real gloo runs fall to 36 % of their own median),
             "slow_share": 0.9,
-            # and beside itself in at least so many steps, after at least as many that were not.
+            # and, compared with its own past, in at least this many steps, after at least as many normal ones.
             "least_steps": 2,
         },
     },

@@ -1,4 +1,4 @@
-"""Who waits for whom? Waits at collectives, booked to the late rank and what it did (M13, Q17, Q18)."""
+"""Stragglers: waits at collectives by late rank and its cause (M13, Q17, Q18; R09)."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ SEGMENTS = Table(
 
 
 MAX_MARKS = 1_500
-"""Most cells of the chart."""
+"""Maximum number of cells in the chart."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """When the process came to its collectives, and its own work between them."""
+    """Measure when the process reaches each collective, and its own work between collectives."""
     recorded: Segments = trace.derived(segments)
     tables: dict[str, Mapping[str, Any]] = {}
     if len(recorded.segments):
@@ -94,7 +94,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Waits by rank, stage and cause, clocks, and finding R09."""
+    """Report waits by rank, stage and cause, and clock offsets; judge R09."""
     waited = waits(measured)
     judged = late_ranks(measured, waited, thresholds)
     abstained = tuple(abstentions(measured, judged, thresholds))
@@ -118,7 +118,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _nothing(measured: Measurements) -> str:
-    """Why no wait can be told."""
+    """Explain why no wait can be measured."""
     groups = rank_groups(measured)
     if not groups:
         return "no step or stage of a known rank was recorded"
@@ -130,12 +130,12 @@ def _nothing(measured: Measurements) -> str:
 
 
 def _per_step(frame: pd.DataFrame, measured: Measurements, value: str) -> pd.DataFrame:
-    """The frame with a column `per_step`: `value` over the steps of its rank group."""
+    """Add the column `per_step`: `value` over the steps of its rank group."""
     return frame.assign(per_step=frame[value].astype("Float64") / steps_of(measured, frame))
 
 
 def _metrics(measured: Measurements, waited: Waits) -> tuple[Metric, ...]:
-    """How long a rank waits for others in a step, on average and at most."""
+    """List the wait of a rank for others per step: mean, min and max over ranks."""
     lost = summed(waited.collectives, [*RANK_GROUP, *MEMBER], ["lost_ns"])
     wait = _per_step(lost, measured, "lost_ns")["per_step"].dropna()
     if not len(wait):
@@ -154,7 +154,7 @@ def _metrics(measured: Measurements, waited: Waits) -> tuple[Metric, ...]:
 
 
 def _cause_sheet(measured: Measurements, waited: Waits) -> Sheet:
-    """Whom the others wait for, and what it was doing: most lost time first."""
+    """Make the table of late ranks and the stage that made them late, most lost time first."""
     keys = [*RANK_GROUP, "late_rank", "cause", "stage"]
     rows = summed(waited.booked, keys, ["lost_ns"])
     waiting = waited.booked[[*keys, "rank"]].drop_duplicates()
@@ -182,7 +182,7 @@ def _cause_sheet(measured: Measurements, waited: Waits) -> Sheet:
 
 
 def _matrix_sheet(measured: Measurements, waited: Waits) -> Sheet:
-    """The same, one row a waiting rank."""
+    """Make the table of waits by waiting rank and late rank."""
     keys = [*RANK_GROUP, "rank", "stage", "late_rank", "cause"]
     rows = _per_step(summed(waited.booked, keys, ["lost_ns"]), measured, "lost_ns")
     rows = in_order(rows, tuple(keys)).sort_values("lost_ns", ascending=False, kind="stable")
@@ -206,7 +206,7 @@ def _matrix_sheet(measured: Measurements, waited: Waits) -> Sheet:
 
 
 def _rank_sheet(measured: Measurements, waited: Waits) -> Sheet:
-    """Each rank: own work, wait, and how often it comes last."""
+    """Make the table of ranks: own work, wait, and how often each is last."""
     names = ["own_ns", "beyond_ns", "lost_ns", "last_ratio", "taken"]
     parts = [pd.DataFrame(columns=[*RANK_GROUP, *MEMBER, *names], dtype=object)]
     for rank_group in rank_groups(measured):
@@ -233,7 +233,7 @@ def _rank_sheet(measured: Measurements, waited: Waits) -> Sheet:
 
 
 def _clock_sheet(measured: Measurements) -> Sheet:
-    """What was subtracted from each rank's clock, and how sure that is."""
+    """Make the table of clock offsets subtracted from each rank, with their uncertainty."""
     rows = clocks(measured)
     of_set = rows.groupby("set")["set"].transform("size") if len(rows) else rows["set"]
     rows = rows[of_set.to_numpy() > 1]
@@ -253,7 +253,7 @@ def _clock_sheet(measured: Measurements) -> Sheet:
 
 
 def _unmatched(measured: Measurements) -> Iterator[str]:
-    """What matches nothing, by reason."""
+    """List caveats on collectives that could not be matched between ranks, by reason."""
     rows = matched(measured)
     counts = rows["reason"].value_counts()
     for reason, text in REASONS.items():
@@ -267,7 +267,7 @@ def _unmatched(measured: Measurements) -> Iterator[str]:
 
 
 def _partly_seen(measured: Measurements) -> Iterator[str]:
-    """Groups of which not all ranks were recorded."""
+    """Count collectives that only some of their ranks recorded, as a caveat."""
     rows = matched(measured)
     size = measured["collectives"]["group_size"]
     partly = int((rows["members"] < size).fillna(value=False).sum())
@@ -279,7 +279,7 @@ def _partly_seen(measured: Measurements) -> Iterator[str]:
 
 
 def _chart(measured: Measurements, waited_for: Waits) -> Chart:
-    """How long each rank waits in each step: one cell a rank and step."""
+    """Draw the wait of each rank in each step as a heatmap."""
     walls = job(measured).walls
     several = len(run_heading(measured)) > 0
     cells: dict[str, list[tuple[int, int, int | None]]] = {}
@@ -326,22 +326,22 @@ ANALYSIS = Analysis(
     rules=("straggler",),
     thresholds={
         "straggler": {
-            # Of two ranks one may be later in so many steps that chance is unlikely; of one nothing can be said.
+            # Two ranks suffice: one may be last in enough steps to rule out chance.
             "min_ranks": 2,
-            # Share of false ones among the ranks that are named, at most (one vote a step; Benjamini and Hochberg). With
-            # four ranks four steps are needed, with two six. Last in 60 % of the collectives, as it was before, blamed
-            # an innocent rank in 4 of 8 runs of random tokens, and none of four equal stragglers of 1,000.
+            # False discovery rate among the named ranks (one vote per step; Benjamini and Hochberg). Four ranks need four
+            # steps, two need six. An earlier rule, last in 60 % of the collectives, blamed an innocent rank in 4 of 8 runs
+            # of random tokens, and missed four equal stragglers among 1,000 ranks.
             "false_ratio": 0.05,
-            # What the others wait for them, as a share of the step: the most that a rank of 28 clean simulated jobs costs
-            # is 0.6 %, and faults of 2 % of the step are to be named. It was 5 % of own work.
+            # Wait of the others for them, as a share of the step: a rank of 28 clean simulated jobs costs at most 0.6 %,
+            # and faults of 2 % of the step must be found.
             "step_ratio": 0.015,
-            # Kernels that are all slower by one factor are seen, not guessed, in so many steps to the end of the recording;
+            # Kernels that are all slower by one factor are evidence in this many steps up to the end of the recording;
             "clock_steps": 2,
             # so is a pause, if it costs this share of the step (the severity medium).
             "seen_ratio": 0.03,
-            # Nobody is cleared where a step without late ranks would be shorter by this share (the severity medium).
+            # No rank is cleared if a step without late ranks would be shorter by this share (severity medium).
             "what_if_ratio": 0.03,
-            # Ranks with a smaller share of the votes are not the late ones: now one and now another is.
+            # Ranks with a smaller share of the votes are not stragglers: the late rank changes from step to step.
             "rotating_ratio": 0.6,
         },
     },

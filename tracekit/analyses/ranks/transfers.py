@@ -1,4 +1,4 @@
-"""What do weight sync and moves between GPU and host memory cost the step? (Q12, Q13)"""
+"""Weight sync, and copies between GPU and host memory (Q12, Q13; R13, R14)."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ TRANSFERS = Table(
 
 SYNC = "update_weights"
 RATED_BYTES = 2**20
-"""Collectives of at least so many bytes show what the network can do."""
+"""Minimum size of a collective to measure the network's bandwidth."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Copies of more than 64,000 bytes by device, step, stage and kind; nothing without a device."""
+    """Sum copies of more than 64,000 bytes by device, step, stage and kind; empty without a device."""
     if not trace.has("device_ops"):
         return {}
     return {"transfers": trace.derived(transfers)}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Weight sync and copies between device and host by stage; findings R13 and R14."""
+    """Report weight sync, and copies between device and host by stage; judge R13 and R14."""
     syncs = list(_syncs(measured))
     moved = _moved(measured)
     copies = moved[(moved["direction"] != "any").to_numpy(np.bool_)]
@@ -103,9 +103,9 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 class Sync:
     """The weight sync of one role of one run: medians over steps; None is unknown.
 
-    `comm_bytes` and `copy_bytes` are per step and process, `rate` their sum over the wall of the stage;
-    `best` the fastest single transfer of 1 MiB and more of the kinds that the sync uses; `waits` is whether
-    the wall may hold waiting for other ranks.
+    `comm_bytes` and `copy_bytes` are per step and process, `rate` is their sum over the wall in GB/s. `best` is the fastest
+    single transfer of at least 1 MiB of the kinds that the sync uses. `waits` is whether the wall may include waits for
+    other ranks.
     """
 
     run: object
@@ -128,7 +128,7 @@ class Sync:
 
 
 def _syncs(measured: Measurements) -> Iterator[Sync]:
-    """Every role's weight sync as traced; of runs whose traces hold none, the driver's timer (Q12)."""
+    """List the weight sync of every role from the traces, else of every run from the driver's timer (Q12)."""
     all_cells = cells(measured)
     walls = timed_units(measured)
     sync_cells = all_cells[(all_cells["canonical"] == SYNC) & (all_cells["state"] == "measured")]
@@ -156,7 +156,7 @@ def _syncs(measured: Measurements) -> Iterator[Sync]:
 
 
 def _shortest_wall(measured: Measurements, run: object, role: object) -> float | None:
-    """The weight sync of the rank that is shortest in it, less what it waits for others: median over steps; None of one rank."""
+    """Find the shortest weight sync of any rank without its waits for others, in ns: median over steps; None for one rank."""
     rows = own_work(measured)
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
     rows = rows[(rows["canonical"] == SYNC).fillna(value=False)]
@@ -175,7 +175,7 @@ def _shortest_wall(measured: Measurements, run: object, role: object) -> float |
 def _sync_bytes(
     measured: Measurements, run: object, role: object, wall: float
 ) -> dict[str, float | None]:
-    """What one process moves in one sync, how fast, and how fast the same kinds of transfer can be."""
+    """Measure the traffic of one process in one sync: bytes, transfers, rate, and the best rate of such transfers."""
     comm = _of_sync(measured["collectives"], run, role) if measured.has("collectives") else None
     copies = _of_sync(measured["transfers"], run, role) if measured.has("transfers") else None
     best = [0.0]
@@ -212,14 +212,14 @@ def _sync_bytes(
 
 
 def _of_sync(rows: pd.DataFrame, run: object, role: object) -> pd.DataFrame:
-    """The rows of one role's weight sync."""
+    """Select the rows of one role's weight sync."""
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
     stages = pd.Series(canonical_stages(rows, any_range=True), rows.index)
     return rows[stages == SYNC]
 
 
 def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
-    """One row a weight sync."""
+    """Make the table of weight syncs."""
     rows = pd.DataFrame(
         [
             (
@@ -273,7 +273,7 @@ def _sync_sheet(measured: Measurements, syncs: list[Sync]) -> Sheet:
 def _slow_sync(
     measured: Measurements, syncs: list[Sync], thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R13: a weight sync that takes much of the step, or is far slower than the same transfers can be."""
+    """Find R13: a weight sync that takes much of the step, or is far slower than such transfers can be."""
     limit = thresholds.of("weight-sync")
     for sync in syncs:
         ratio = sync.ratio
@@ -314,14 +314,14 @@ def _slow_sync(
 
 
 def _is_slow(sync: Sync, rate_ratio: float) -> bool:
-    """Whether it is slower than this share of the best rate that was seen."""
+    """Check whether the sync is slower than this share of the best rate seen."""
     if sync.rate is None or sync.best is None:
         return False
     return sync.rate < rate_ratio * sync.best
 
 
 def _sync_caveats(sync: Sync, total_bytes: float) -> Iterator[str]:
-    """What limits what is said of a weight sync."""
+    """List the caveats on a weight sync."""
     if sync.waits:
         yield "waiting for slower ranks is part of it"
     if sync.steps < 3:
@@ -334,10 +334,10 @@ def _sync_caveats(sync: Sync, total_bytes: float) -> Iterator[str]:
 
 
 def _moved(measured: Measurements) -> pd.DataFrame:
-    """Copies by run, role, stage, direction and memory: per step and device (Q13).
+    """Sum copies by run, role, stage, direction and memory, per step and device (Q13).
 
     Columns: the keys, size_bytes, count, busy_ns, exposed_ns, gb_per_s, max_gb_per_s, share_ratio (exposed, of
-    the step). A device of a process counts in every step of its own.
+    the step), step_ns. Each device counts in every step of its process.
     """
     keys = ["run", "role", "canonical", "direction", "memory"]
     columns = [
@@ -376,7 +376,7 @@ def _moved(measured: Measurements) -> pd.DataFrame:
 
 
 def _copy_sheet(measured: Measurements, copies: pd.DataFrame) -> Sheet:
-    """Copies by stage and direction, the most exposed first."""
+    """Make the table of copies by stage and direction, most exposed first."""
     copies = ordered(copies, exposed_ns=False, size_bytes=False)
     copies = copies.assign(canonical=copies["canonical"].astype(object).fillna("(in no stage)"))
     for name in ("size_bytes", "count", "busy_ns", "exposed_ns"):
@@ -411,16 +411,16 @@ def _copy_sheet(measured: Measurements, copies: pd.DataFrame) -> Sheet:
 def _offload(
     measured: Measurements, moved: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R14: copies between GPU and host memory that nothing hides; one finding a role."""
+    """Find R14: exposed copies between GPU and host memory; one finding per role."""
     limit = thresholds.of("offload")
     for run, role in moved[["run", "role"]].drop_duplicates().itertuples(index=False, name=None):
         of_owner = moved[same_text(moved["run"], run) & same_text(moved["role"], role)]
         both = of_owner[of_owner["direction"] == "any"]
         pageable = of_owner["memory"].astype(str).str.contains("pageable", case=False)
-        # Copies from pageable memory have a finding that knows their cause.
+        # Leave copies from pageable memory to `pageable-copies`, which knows their cause.
         left_out = of_owner[pageable]
         left_out = left_out.assign(exposed_ns=-left_out["exposed_ns"])
-        # Added up by one group-by: pandas 2 cannot align indexes in which a stage is missing.
+        # Sum with one group-by: pandas 2 cannot align indexes with a missing stage.
         by_stage = pd.concat([both, left_out]).groupby("canonical", dropna=False)["exposed_ns"]
         of_stages = by_stage.sum().clip(lower=0.0)
         exposed, step_ns = float(of_stages.sum()), both["step_ns"].max()
@@ -470,7 +470,7 @@ def _offload(
 
 
 def _remedy(copies: pd.DataFrame) -> str:
-    """What to try with copies that are from or to no pageable memory."""
+    """Advise on exposed copies by whether their memory is already pinned."""
     prefetch = "prefetch the next stage's state while this one computes, or keep it on the GPU"
     if copies["memory"].astype(str).str.contains("pinned", case=False).any():
         return (
@@ -480,7 +480,7 @@ def _remedy(copies: pd.DataFrame) -> str:
 
 
 def _rate(rows: pd.DataFrame) -> float | None:
-    """Bytes over the time that copies of each kind run; None without any."""
+    """Compute the rate of copies in GB/s: bytes over busy time; None without any."""
     busy = float(rows["busy_ns"].sum())
     return share_of(float(rows["size_bytes"].sum()), busy)
 
@@ -503,9 +503,9 @@ ANALYSIS = Analysis(
             "slow_step_ratio": 0.01,
         },
         "offload": {
-            # Copies between GPU and host memory beside which nothing runs, as a share of the step.
+            # Exposed copies between GPU and host memory, as a share of the step.
             "exposed_ratio": 0.03,
-            # If one way carries less than this share of the bytes of the other, it may be input: said as a caveat.
+            # If one direction carries less than this share of the other's bytes, the copies may be input (a caveat).
             "both_ways_ratio": 0.25,
         },
     },

@@ -1,1 +1,1 @@
-"""Questions of reinforcement learning: rollout, batches, and what the log of the driver knows."""
+"""Analyses of reinforcement learning: rollout, batches, and the driver's log."""

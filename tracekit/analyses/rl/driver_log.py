@@ -1,4 +1,4 @@
-"""What did the driver time, and do the traces agree? Timers and tokens of the log beside the stages (Q1, Q22)."""
+"""Timers and token counts of the driver's log, compared with the stages in the traces (Q1, Q22)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOGGED = Table(
 
 
 MAX_LOGGED = 500_000
-"""Most numbers kept of one log: timers first, then the latest."""
+"""Maximum number of values per log: timers first, then the latest."""
 
 _KEPT = (
     r"timing_s/|timing/|perf/|(?:train/)?global_valid_(?:toks|seqs)|global_seqlen/mean|train/.*tok|"
@@ -43,7 +43,7 @@ _KEPT = (
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Of a driver's log its timers, token counts, throughputs and load; nothing of any other source."""
+    """Measure the timers, token counts, throughputs and load of a driver's log; empty for any other source."""
     if not trace.has("log_values"):
         return {}
     rows = trace["log_values"]
@@ -73,7 +73,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """Every stage that the log times, beside the traces of the same steps and the steps that were not profiled; its load."""
+    """Report the stages in the driver's log next to the same steps in the traces, and the machine's load."""
     known_logs = logs(measured)
     if not known_logs:
         return ANALYSIS.skipped("no driver's log was given or found beside the profile")
@@ -88,7 +88,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
 
 def _beside_log(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
-    """Stages that both the traces and the log know: profiled steps, and the other steps of the log."""
+    """Make the table of stages in traces and log: profiled steps, and the other steps of the log."""
     rows = []
     for run, log in logs(measured).items():
         of_run = walls[same_text(walls["run"], run)]
@@ -139,7 +139,7 @@ def _beside_log(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame
 
 
 def _tokens(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
-    """Tokens of the steps that log and traces share, over their walls; nothing where either is unknown."""
+    """Compute tokens per second over the steps that log and traces share; empty if either is unknown."""
     tokens = seconds = 0.0
     for run, log in logs(measured).items():
         of_run = walls[same_text(walls["run"], run) & (walls["origin"] == "file")]
@@ -154,7 +154,7 @@ def _tokens(measured: Measurements, walls: pd.DataFrame) -> list[Metric]:
 
 
 def _caveats(measured: Measurements, walls: pd.DataFrame) -> list[str]:
-    """What limits the comparison."""
+    """List the caveats on the comparison."""
     known_logs = logs(measured)
     caveats = []
     for run, log in known_logs.items():

@@ -1,4 +1,4 @@
-"""Are forward-only passes run in micro-batches as small as those of training? (rule R18)"""
+"""Forward-only passes in micro-batches as small as those of training (R18)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _MICRO = re.compile(r"micro[_-]?batch", re.IGNORECASE)
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The micro-batches of a source, with the rows that their forward products have."""
+    """Measure the micro-batches of one source, with the rows (M) of their forward matmuls."""
     ranges = trace.derived(windows).stage_rows
     is_batch = is_named(ranges.stage, _MICRO.match)
     if not is_batch.any():
@@ -88,7 +88,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _rows(trace: Trace, start: Ints, end: Ints) -> Nullable:
-    """M of the forward products with most FLOPs started in each micro-batch; NA without any."""
+    """Find M of the forward matmuls with most FLOPs in each micro-batch; NA without any."""
     count = len(start)
     unknown = Nullable(np.zeros(count, np.int64), np.ones(count, np.bool_))
     recorded: Products = trace.derived(products)
@@ -123,7 +123,7 @@ def _rows(trace: Trace, start: Ints, end: Ints) -> Nullable:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Micro-batches by stage; finding R18."""
+    """Report micro-batches by stage; judge R18."""
     rows = measured["forward_batches"]
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     if not len(rows):
@@ -150,7 +150,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """One row a (run, role, stage), longest first."""
+    """Summarize micro-batches by run, role and stage, longest first."""
     pooled = grouped(
         rows.assign(row_count=rows["row_count"].astype("Int64")),
         keys,
@@ -167,7 +167,7 @@ def _pooled(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
-    """Each forward-only stage with the training stage of its role, else of its run."""
+    """Pair each forward-only stage with the training stage of its role, else of its run."""
     of_role: dict[tuple[Any, ...], dict[Any, Any]] = {}
     of_run: dict[tuple[Any, ...], dict[Any, Any]] = {}
     for row in row_dicts(pooled[pooled["canonical"].isin(TRAINING)]):
@@ -183,6 +183,7 @@ def _pairs(pooled: pd.DataFrame) -> Iterator[tuple[dict[Any, Any], dict[Any, Any
 
 
 def _abstained(pooled: pd.DataFrame) -> Iterator[Verdict]:
+    """List why R18 does not apply, or lacks data."""
     pairs = list(_pairs(pooled))
     if not pairs:
         reason = "no forward-only pass stands beside training, both in micro-batches"
@@ -194,7 +195,7 @@ def _abstained(pooled: pd.DataFrame) -> Iterator[Verdict]:
 def _small(
     measured: Measurements, pooled: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R18: forward passes need less memory than training, and yet are cut as small; one finding a training stage."""
+    """Find R18: forward passes, which need less memory, in micro-batches as small as training; one per training stage."""
     limit = thresholds.of("forward-batch-size")
     by_owner: dict[tuple[Any, ...], list[tuple[dict[Any, Any], dict[Any, Any]]]] = {}
     for row, train in _pairs(pooled):
@@ -239,7 +240,7 @@ ANALYSIS = Analysis(
         "forward-batch-size": {
             # Rows (tokens) of a forward-only micro-batch over those of a training micro-batch: at most this,
             "row_ratio": 1.0,
-            # where a forward-only pass has at least so many micro-batches.
+            # where a forward-only pass has at least this many micro-batches.
             "micro_batches": 2,
         },
     },

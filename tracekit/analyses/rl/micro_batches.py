@@ -1,4 +1,4 @@
-"""Are micro-batches alike, and is every forward pass needed? (Q20, Q24)"""
+"""Uneven micro-batches, and log-prob passes that the update could replace (Q20, Q24; R17, R31)."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ _INSTANCE = [*CAPTURE, "step", "canonical", "occurrence", "kind"]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """One row a mini- or micro-batch that the trace annotates."""
+    """Measure the annotated mini- and micro-batches, one row per batch."""
     batches = trace.derived(micro_batches)
     return {"micro_batches": batches} if batches else {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Lengths of micro- and mini-batches by stage; findings R17 and R31."""
+    """Report lengths of micro- and mini-batches by stage; judge R17 and R31."""
     rows = _batches(measured)
     redundant, verdicts = _redundant(measured, rows, thresholds)
     if not len(rows):
@@ -82,7 +82,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _batches(measured: Measurements) -> pd.DataFrame:
-    """The measured batches with the canonical stage they belong to, and `length_ns`: on the device where there is one."""
+    """List the measured batches with their canonical stage and `length_ns`: kernel time, or host time without a device."""
     rows = units(measured["micro_batches"])
     rows["window"] = measured["micro_batches"]["part"]
     return rows.assign(
@@ -93,7 +93,7 @@ def _batches(measured: Measurements) -> pd.DataFrame:
 
 
 def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
-    """One row a run of a stage and kind of batch: how many batches, and how unequal (Q24).
+    """Summarize the batches of each run of a stage: how many, and how unequal (Q24).
 
     Columns: the keys of processes, step, canonical, kind; count, total_ns, mean_ns, median_ns, min_ns, max_ns,
     variation (sample standard deviation over mean, NA for one), small (batches of less than
@@ -123,7 +123,7 @@ def _instances(rows: pd.DataFrame, empty_ratio: float) -> pd.DataFrame:
 
 
 def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) -> Sheet:
-    """Stages by how much their batches take, with how unequal these are."""
+    """Make the table of stages by time in batches, with their spread."""
     out = grouped(
         instances,
         _KEYS,
@@ -169,7 +169,7 @@ def _sheet(measured: Measurements, instances: pd.DataFrame, empty_ratio: float) 
 
 
 def _unjudged(measured: Measurements, instances: pd.DataFrame) -> Iterator[Verdict]:
-    """Runs of which R31 cannot say anything."""
+    """List verdicts on runs that R31 cannot judge."""
     for run in instances["run"].unique():
         of_run = instances[same_text(instances["run"], run)]
         if not of_run["on_device"].any():
@@ -183,7 +183,7 @@ def _unjudged(measured: Measurements, instances: pd.DataFrame) -> Iterator[Verdi
 def _ragged(
     measured: Measurements, instances: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R31: batches of one stage that differ much, or of which some are nearly empty; one finding a stage."""
+    """Find R31: batches of one stage that differ much, or are nearly empty; one finding per stage."""
     limit = thresholds.of("ragged-micro-batches")
     rows = instances[instances["on_device"] & (instances["count"] > 1)]
     for key, stage_rows in rows.groupby(["run", "role", "canonical"], dropna=False, sort=False):
@@ -238,7 +238,7 @@ def _ragged(
 def _redundant(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> tuple[list[Finding], list[Verdict]]:
-    """R17: log-probs computed apart although the one update pass of the step computes them anyway (Q20)."""
+    """Find R17: log-probs computed separately although the only update pass of the step computes them (Q20)."""
     findings, verdicts = [], []
     stages, walls = cells(measured), timed_units(measured)
     most_batches = thresholds.of("redundant-log-prob")["mini_batches"]
@@ -286,7 +286,7 @@ def _redundant(
 
 
 def _updates(rows: pd.DataFrame) -> int | None:
-    """Most mini-batches (over all epochs) of one actor update of one process; None where that cannot be told."""
+    """Count the most mini-batches, over all epochs, of one actor update of one process; None if unknown."""
     mini_batches = rows[(rows["canonical"] == "update_actor") & (rows["kind"] == "mini")]
     scheduled = rows["window"].dropna().astype(str).str.match(r"mb[0-9]")
     if not len(mini_batches) or scheduled.any():

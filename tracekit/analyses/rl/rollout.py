@@ -1,4 +1,4 @@
-"""How does generation go? Running batches, pace, tails and replicas of rollout engines (Q8 to Q11; R11, R12, R16)."""
+"""Rollout engines: running batches, decode pace, tails and replicas (Q8 to Q11; R11, R12, R16)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ MAX_PLACES = 8
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The iterations that annotations tell of, and when each generation began and ended."""
+    """Measure annotated engine iterations, and the start and end of each generation."""
     spans = generation_spans(trace)
     if spans is None:
         return {}
@@ -108,7 +108,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
-    """What compare sees: the median pace of iterations that only decode, and the wall of a generation."""
+    """Measure the median pace of decode-only iterations and the wall of generations, for compare."""
     decode = frame[~frame["prefill"] & (frame["decode_requests"] > 0)]
     pace = decode.groupby("step", dropna=False)["pace_ns"].median().rename("value").reset_index()
     wall = rows.groupby("step", dropna=False)["dur_ns"].sum().rename("value").reset_index()
@@ -121,7 +121,7 @@ def _metrics(frame: pd.DataFrame, rows: pd.DataFrame) -> Mapping[str, Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Every engine over its generations; findings R11, R12, R16."""
+    """Report every engine and generation; judge R11, R12 and R16."""
     all_generations = generations(measured)
     if (
         not any(g.basis == "iterations" for g in all_generations)
@@ -153,7 +153,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _places(found: Sequence[Generation]) -> tuple[Place, ...]:
-    """Where these generations are, each engine once."""
+    """Locate these generations, each engine and step once."""
     once = {(g.engine, g.unit[2]): g for g in found}.values()
     return tuple(
         Place(
@@ -173,7 +173,7 @@ def _places(found: Sequence[Generation]) -> tuple[Place, ...]:
 def _tail(
     units: Sequence[Sequence[Generation]], where: str, step_ns: float | None, thresholds: Thresholds
 ) -> Iterator[Finding | Verdict]:
-    """R11: the longest generation of each unit ends with few requests, and the step waits for them."""
+    """Find R11: the longest generation of each unit ends with few requests that the step waits for."""
     limit = thresholds.of("rollout-tail")
     traced = _traced(units)
     if not traced:
@@ -205,7 +205,7 @@ def _priced_tail(
     step_ns: float | None,
     limit: Mapping[str, float],
 ) -> Verdict:
-    """The abstention on tails of few iterations, with what they cost where they are long enough for R11."""
+    """Make the abstention on tails with too few iterations, with their cost if they are long enough for R11."""
     tail = _mean([g.tail_ratio for g in last])
     gain = _mean(list(map(_without_tails, traced)))
     if tail < limit["tail_ratio"] or gain <= 0:
@@ -217,24 +217,24 @@ def _priced_tail(
 
 
 def _traced(units: Sequence[Sequence[Generation]]) -> list[list[Generation]]:
-    """The generations of each unit whose iterations are known; units without any are left out."""
+    """Select the generations of each unit with known iterations; units without any are left out."""
     traced = [[g for g in unit if g.basis == "iterations"] for unit in units]
     return [unit for unit in traced if unit]
 
 
 def _too_few(generations: Sequence[Generation], least: float, where: str) -> str:
-    """Why generations of so few iterations are not judged."""
+    """Explain that generations with fewer than `least` decode iterations are not judged."""
     most_iterations = max(g.decode_iterations for g in generations)
     return f"{most_iterations} of at least {least:g} decode iterations{where}"
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    """The mean; what is not known counts as 0."""
+    """Average the values; unknown values count as 0."""
     return float(np.mean([value or 0 for value in values]))
 
 
 def _without_tails(unit: Sequence[Generation]) -> int:
-    """How much earlier a unit would end if none of its generations had a tail, ns."""
+    """Compute how much earlier a unit would end without tails, in ns."""
     return max(g.dur_ns for g in unit) - max(g.dur_ns - g.gain_ns for g in unit)
 
 
@@ -245,7 +245,7 @@ def _tail_finding(
     ratio: float | None,
     thresholds: Thresholds,
 ) -> Finding:
-    """R11 of these generations."""
+    """Report R11 for these generations."""
     tail, low = _mean([g.tail_ratio for g in enough]), _mean([g.low_ratio for g in enough])
     tail_ns = round(_mean([g.tail_ns for g in enough]))
     largest = max(g.peak_requests for g in enough)
@@ -269,7 +269,7 @@ def _tail_finding(
 
 
 def _tail_caveats(generations: Sequence[Generation]) -> Iterator[str]:
-    """What limits what is said of their tails."""
+    """List the caveats on tails."""
     yield "counted as if the few requests of the tail ran beside others: long responses have to be generated at some time"
     pause = max((g.pause_ns or 0) / g.dur_ns for g in generations if g.dur_ns)
     if pause >= 0.1:
@@ -286,7 +286,7 @@ def _replicas(
     *,
     tails_found: bool,
 ) -> Iterator[Finding | Verdict]:
-    """R12: replicas have finished and wait for the last one."""
+    """Find R12: replicas that have finished and wait for the last one."""
     limit = thresholds.of("replica-imbalance")
     several = [unit for unit in units if len(unit) > 1]
     if not several:
@@ -310,7 +310,7 @@ def _imbalance_finding(
     step_ns: float | None,
     thresholds: Thresholds,
 ) -> Finding:
-    """R12 of units with several replicas."""
+    """Report R12 for units with several replicas."""
     saved = _mean([bubble(unit)[1] for unit in several])
     last = [last_engine(unit) for unit in several]
     after = [end_times(unit) for unit in several]
@@ -338,7 +338,7 @@ def _imbalance_finding(
 
 
 def _imbalance_caveats(units: Sequence[Sequence[Generation]]) -> Iterator[str]:
-    """What limits what is said of replicas that wait."""
+    """List the caveats on waiting replicas."""
     generations = list(chain.from_iterable(units))
     if all(map(is_on_one_clock, units)):
         yield "ends are those of the last recorded work, on one clock"
@@ -353,7 +353,7 @@ def _imbalance_caveats(units: Sequence[Sequence[Generation]]) -> Iterator[str]:
 def _slow_start(
     units: Sequence[Sequence[Generation]], where: str, step_ns: float | None, thresholds: Thresholds
 ) -> Iterator[Finding | Verdict]:
-    """R16: the first decode iterations of a generation are slower than later ones of equal batch."""
+    """Find R16: first decode iterations of a generation that are slower than later ones of equal batch."""
     limit = thresholds.of("slow-first-iterations")
     traced = _traced(units)
     if not traced:
@@ -394,7 +394,7 @@ def _slow_start(
 
 
 def _comparable(unit: Sequence[Generation], limit: Mapping[str, float]) -> list[Generation]:
-    """The generations of a unit with enough iterations, of which the first have later ones of equal batch."""
+    """Select the generations with enough iterations whose first ones have later ones of equal batch."""
     return [
         g
         for g in unit
@@ -405,7 +405,7 @@ def _comparable(unit: Sequence[Generation], limit: Mapping[str, float]) -> list[
 
 
 def _headline(all_generations: Sequence[Generation]) -> Iterator[Metric]:
-    """The median over generations of what a rollout is judged by."""
+    """List the medians over generations: wall, decode pace, tail, and bubble of replicas."""
     traced = [g for g in all_generations if g.basis == "iterations"]
     wall = [g.dur_ns for g in all_generations]
     yield Metric(
@@ -432,6 +432,7 @@ def _headline(all_generations: Sequence[Generation]) -> Iterator[Metric]:
 
 
 def _caveats(measured: Measurements, found: Sequence[Generation]) -> Iterator[str]:
+    """List the caveats on engines and generations."""
     if any(g.mates > 1 and g.basis == "iterations" for g in found):
         yield "processes that ran the very same batches (tensor parallel) are shown as one engine"
     if not all(g.counted for g in found):
@@ -445,6 +446,7 @@ def _caveats(measured: Measurements, found: Sequence[Generation]) -> Iterator[st
 
 
 def _engine_sheet(measured: Measurements, found: Sequence[Generation], compared: float) -> Sheet:
+    """Make the table of engines by generation."""
     rows = pd.DataFrame([_engine_row(generation, compared) for generation in found])
     rows = rows.astype(
         {"step": "Int64", "iterations": "Int64", "pace_ns": "Int64", "peak": "Int64"}
@@ -473,7 +475,10 @@ def _engine_sheet(measured: Measurements, found: Sequence[Generation], compared:
 
 
 def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
-    """What one engine did in a generation; `compared` is the share of first iterations that others must be like."""
+    """Make the row of one engine's generation.
+
+    `compared` is the minimum share of first iterations that need later ones of equal batch for `over`.
+    """
     pace_ns, over, wall_ns = generation.pace_ns, generation.first_over_steady, generation.dur_ns
     run, role, step = generation.unit[:3]
     tokens_per_s = prefill_time = None
@@ -503,6 +508,7 @@ def _engine_row(generation: Generation, compared: float) -> dict[str, Any]:
 
 
 def _unit_sheet(measured: Measurements, found: Sequence[Generation]) -> Sheet:
+    """Make the table of units with several replicas: when the replicas ended."""
     rows = []
     for (run, _), units in by_role(found).items():
         for unit in units:
@@ -554,7 +560,7 @@ ANALYSIS = Analysis(
             "tail_ratio": 0.20,
             # or batches below a quarter of the largest run for at least this share of it.
             "low_batch_ratio": 0.30,
-            # Fewer iterations say nothing.
+            # Minimum number of decode iterations.
             "min_iterations": 20,
         },
         "replica-imbalance": {
@@ -562,11 +568,11 @@ ANALYSIS = Analysis(
             "bubble_ratio": 0.15,
         },
         "slow-first-iterations": {
-            # The first tenth of the decode iterations takes so many times what later ones of equal batch take.
+            # The first tenth of the decode iterations takes at least this many times as long as later ones of equal batch.
             "slowdown": 1.3,
-            # Fewer decode iterations say nothing.
+            # Minimum number of decode iterations.
             "min_iterations": 30,
-            # Share of the first iterations that later ones of equal batch must exist for.
+            # Minimum share of the first iterations with later ones of equal batch.
             "compared_ratio": 0.5,
         },
     },

@@ -1,4 +1,4 @@
-"""The rules that findings come from: a page each beside the question that judges it, printed by `tracekit explain`."""
+"""Rule pages: one Markdown page per rule, next to its analysis, printed by `tracekit explain`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracekit.model.labels import did_you_mean
 from tracekit.model.records import dataclass
 
 SUBJECTS = ("time", "ranks", "rl", "ops", "memory", "trust")
-"""The folders of questions."""
+"""Folders of analyses."""
 
 _ANALYSES = __name__.rpartition(".")[0]
 _HEADING = re.compile(r"# (?P<number>R[0-9]+) (?P<id>[a-z0-9-]+): (?P<title>.+)")
@@ -19,7 +19,7 @@ _HEADING = re.compile(r"# (?P<number>R[0-9]+) (?P<id>[a-z0-9-]+): (?P<title>.+)"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: its id in findings, its R number, what it is about, and its page."""
+    """A rule: its id in findings, its R number, its title and its page."""
 
     id: str
     number: str
@@ -28,7 +28,10 @@ class Rule:
 
 
 def read_page(text: str) -> Rule:
-    """The rule that a page is of, by its first line: `# R04 data-loader-wait: Waiting for the data loader`."""
+    """Parse the rule's id, number and title from the first line of its page.
+
+    The line reads `# R04 data-loader-wait: Waiting for the data loader`.
+    """
     heading = _HEADING.fullmatch(text.partition("\n")[0])
     if heading is None:
         raise TracekitError("the page of a rule begins with `# R00 its-id: what it finds`")
@@ -36,7 +39,7 @@ def read_page(text: str) -> Rule:
 
 
 def _pages() -> tuple[Rule, ...]:
-    """The rules of all pages beside the questions, by number."""
+    """Read the pages of all rules, sorted by number."""
     folders = [resources.files(_ANALYSES).joinpath(subject) for subject in SUBJECTS]
     files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".md")]
     return tuple(sorted((read_page(f.read_text("utf-8")) for f in files), key=lambda r: r.number))
@@ -46,7 +49,10 @@ RULES: tuple[Rule, ...] = _pages()
 
 
 def rule(id_or_number: str, hint: str = "tracekit explain lists all rules") -> Rule:
-    """The rule of that id or R number, in any case; raises `TracekitError` with the nearest name and this hint."""
+    """Find a rule by id or R number, ignoring case.
+
+    Raises `TracekitError` with the nearest name and this hint.
+    """
     asked = re.sub(r"\Ar([0-9])\Z", r"r0\1", id_or_number.strip().lower())
     for candidate in RULES:
         if asked in (candidate.id, candidate.number.lower()):
@@ -58,5 +64,5 @@ def rule(id_or_number: str, hint: str = "tracekit explain lists all rules") -> R
 
 
 def page(id_or_number: str) -> str:
-    """The page of a rule: what it measures, formula, why, what to try, when it is wrong, source."""
+    """Read the page of a rule: definition, formula, cause, fixes, false positives, source."""
     return rule(id_or_number).page

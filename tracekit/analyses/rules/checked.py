@@ -1,4 +1,4 @@
-"""What was checked: every rule with its answer, and every threshold that it used."""
+"""The section on rules: the answer of every rule, and the thresholds used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ ANSWERS = ("fired", "failed", "clear", "insufficient data", "not applicable")
 def section(
     sections: Sequence[Section], owned: Mapping[str, Sequence[str]], thresholds: Thresholds
 ) -> Section:
-    """The answers of all rules and the thresholds; `owned` names the rules of each section by its id."""
+    """Make the section with the answers of all rules and the thresholds.
+
+    `owned` lists the rules of each analysis by the id of its section.
+    """
     numbers = {rule.id: rule.number for rule in RULES}
     order = list(numbers)
     verdicts = [v for part in sections for v in _verdicts(part, owned.get(part.id, ()))]
@@ -75,7 +78,7 @@ def section(
 
 
 def _in_order(thresholds: Thresholds, owned: Mapping[str, Sequence[str]]) -> list[str]:
-    """What has thresholds, in order: what is no rule, the rules by number, those of a user's own questions."""
+    """Sort the names in the thresholds: those that are not rules, rules by number, rules of user analyses."""
     place = {
         rule: index for index, rule in enumerate(chain.from_iterable(owned.values()), len(RULES))
     }
@@ -84,7 +87,11 @@ def _in_order(thresholds: Thresholds, owned: Mapping[str, Sequence[str]]) -> lis
 
 
 def _verdicts(part: Section, rules: Sequence[str]) -> list[Verdict]:
-    """What the rules of one section say: as it tells, else fired where there is a finding, else clear."""
+    """List the verdicts of the rules of one section.
+
+    A rule with findings is "fired". Otherwise the section's own verdicts count, else "clear". A skipped section makes rules
+    without a verdict "not applicable"; a failed section makes all of them "failed".
+    """
     verdicts = []
     for rule in rules:
         of_rule = [verdict for verdict in part.verdicts if verdict.rule == rule]

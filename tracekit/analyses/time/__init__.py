@@ -1,1 +1,1 @@
-"""Questions about where the time of steps and stages went, on the GPU and on the host."""
+"""Analyses of time: steps, stages, GPU idle time and host activity."""

@@ -1,4 +1,4 @@
-"""Who launched the GPU's work? Device op to call, op and stage; what cannot be linked is counted (M7)."""
+"""GPU work by launching call and stage, and the work that cannot be linked to a launch (definition M7)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ SHARED = as_headings("""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Device ops of this source by link, launching call and the outermost stage that they belong to."""
+    """Sum the device ops of one source by link, launching call and outermost stage."""
     if not trace.has("device_ops") or not len(trace.numbers("device_ops", "ts_ns")):
         return {}
     links: Launches = trace.derived(launches)
@@ -107,7 +107,10 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _graphs(trace: Trace, links: Launches) -> dict[str, Any]:
-    """Replays of graphs by call and stage: one launch, hundreds of device ops."""
+    """Sum replays of CUDA graphs by stage and call.
+
+    One launch replays hundreds of device ops. `least` and `most` are device ops of a single replay.
+    """
     names = trace.texts("host_ops", "name")
     is_graph = is_named(names, GRAPH_LAUNCH.search) & of_kind(trace, "host_ops", "runtime")
     rows = np.flatnonzero(is_graph)
@@ -144,7 +147,7 @@ GRAPH_LAUNCH = re.compile(r"Graph_?Launch", re.IGNORECASE)
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """How much of the GPU's work is linked, and which stages and calls launched it."""
+    """Report the share of GPU work with a known launch, and GPU work by launching stage and call."""
     if not measured.row_count("launches"):
         return ANALYSIS.skipped("no GPU activity was recorded")
     rows = measured["launches"]
@@ -199,7 +202,7 @@ BY = {"annotation": "GPU annotation", "time": "time", "before": "launched earlie
 
 
 def _told(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Where the work without a recorded launch counts; nothing where all of it is linked."""
+    """List the caveats on work without a recorded launch; empty if every op is linked."""
     sums = rows[rows["link"] == "unlinked"].groupby("placed")[["count", "dur_ns"]].sum()
     parts = {
         str(how): f"{show(int(row['dur_ns']), 'ns')} ({_ops(int(row['count']))})"
@@ -219,11 +222,12 @@ def _told(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _ops(count: int) -> str:
+    """Format a number of device ops."""
     return f"{count:,} device op{'' if count == 1 else 's'}"
 
 
 def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
-    """Work without a recorded launch by the stage that it counts in, and how that is known."""
+    """Make the table of work without a recorded launch: its stage, and how the stage is known."""
     unlinked = rows[rows["link"] == "unlinked"].copy()
     unlinked["by"] = unlinked["placed"].map(BY)
     unlinked["stage"] = unlinked["belongs"]
@@ -245,7 +249,7 @@ def _placed_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
 
 
 def _graph_sheet(measured: Measurements) -> Any:
-    """Replays of graphs by stage; a replay with fewer ops than its like was recorded in part."""
+    """Make the table of graph replays by stage; a replay with unusually few ops was only partly recorded."""
     rows = measured["graph_launches"]
     rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
     rows["stage"] = _shown_stage(rows)
@@ -279,13 +283,14 @@ def _graph_sheet(measured: Measurements) -> Any:
 
 
 def _pooled(rows: pd.DataFrame, by: list[str], whole: int) -> pd.DataFrame:
+    """Sum the work by these keys, with its share of `whole` (ns), longest first."""
     pooled = summed(rows, by, ["count", "dur_ns"])
     pooled["share_ratio"] = pooled["dur_ns"] / whole if whole else None
     return ordered(pooled, **{"dur_ns": False, by[-1]: True})
 
 
 def _shown_stage(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """What the stage of each row is called: its canonical name, else its own, else that there is none."""
+    """Label the stage of each row: its canonical name, else its recorded name, else `OUTSIDE`."""
     stage, canonical = rows["stage"].to_numpy(object), rows["canonical"].to_numpy(object)
     name = np.where(pd.isna(canonical), stage, canonical)
     return np.where(pd.isna(name), OUTSIDE, name)

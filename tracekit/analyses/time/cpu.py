@@ -1,4 +1,4 @@
-"""What did the host do? Traces without GPU rows: activity by stage, threads, Python functions."""
+"""Host time in traces without GPU rows: activity by stage, threads, Python functions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, _: Thresholds) -> Section | None:
-    """Show where the time of processes without GPU rows goes; None where every process has them."""
+    """Report the time of processes without GPU rows; None if every process has GPU rows."""
     if not measured.row_count("cpu_time"):
         return None
     return ANALYSIS.answered(
@@ -89,7 +89,7 @@ def judge(measured: Measurements, _: Thresholds) -> Section | None:
 
 
 def _metrics(measured: Measurements) -> Iterator[Metric]:
-    """The share of the steps in each activity."""
+    """List the share of the steps in each activity."""
     rows = cpu_windows(measured)
     total = int(rows["time_ns"].sum())
     if not total:
@@ -102,7 +102,7 @@ def _metrics(measured: Measurements) -> Iterator[Metric]:
 
 
 def _activity_sheet(measured: Measurements) -> Sheet:
-    """Stages by their time, with the share of each activity."""
+    """Make the table of stages with the share of each activity, longest first."""
     rows = cpu_windows(measured)
     keys = ["run", "role", "canonical"]
     stages = grouped(rows, keys, window_ns=("time_ns", "sum"))
@@ -124,7 +124,7 @@ def _activity_sheet(measured: Measurements) -> Sheet:
 
 
 def _thread_sheet(measured: Measurements) -> Sheet:
-    """Threads by the time they are in ops."""
+    """Make the table of threads by their time in ops."""
     keys = ["run", "role", "rank", "pid", "tid", "name"]
     sums = {name: (name, "sum") for name in ("op_ns", "window_ns", "count")}
     rows = grouped(measured["cpu_threads"], keys, **sums)
@@ -145,7 +145,7 @@ def _thread_sheet(measured: Measurements) -> Sheet:
 
 
 def _frame_sheet(measured: Measurements) -> Sheet:
-    """Python functions by their own time, over all processes of a run."""
+    """Make the table of Python functions by self time, over all processes of a run."""
     if not measured.row_count("cpu_frames"):
         return sheet("cpu_frames", "", (), pd.DataFrame())
     rows = measured["cpu_frames"]

@@ -1,4 +1,4 @@
-"""How long do steps wait for data? The waits for data loaders, and whether GPUs worked meanwhile (M16)."""
+"""Waits of steps for data loaders, and GPU idle time during them (definition M16)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NO_LOADER = "no wait for a torch DataLoader was recorded"
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The waits on the step's thread by step and loader; what its GPUs idle meanwhile."""
+    """Sum the waits for data loaders on the step thread by step and loader, with the GPU idle time during them."""
     if not trace.has("host_ops"):
         return {}
     rows = np.flatnonzero(trace.derived(host_side).loader)
@@ -78,14 +78,14 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     if trace.has("device_ops"):
         busy = union_all(list(trace.derived(device_busy).values()))
         working = intersect(busy, union(start, start + dur))
-        # Counted from the end that a wait has to itself, so that overlapping waits share nothing.
+        # Each wait counts only its last `wait_ns`, the part no earlier wait covers: overlapping waits count once.
         idle_ns = wait_ns - covered(working, start + dur - wait_ns, start + dur)
         sums["idle_ns"] = summed(group, idle_ns, len(first))
     return {"loader_waits": {**all_at_rows(columns, first), **sums, "max_ns": longest_ns}}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Waits per loader and rank, without the first recorded step of each process; finding R04."""
+    """Report waits by loader and rank, without the first recorded step of each process; judge R04."""
     if not measured.has("loader_waits"):
         return ANALYSIS.skipped("no host activity was recorded")
     if not measured.row_count("loader_waits"):
@@ -100,7 +100,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
-    """Loaders by rank, the longest wait first."""
+    """Make the table of loaders by rank, longest wait first."""
     headings = (
         *label_headings(measured),
         *as_headings("""
@@ -124,7 +124,7 @@ def _sheet(measured: Measurements, waits: pd.DataFrame) -> Any:
 
 
 def _without(measured: Measurements, rows: pd.DataFrame) -> Iterator[Verdict]:
-    """Runs without a loader, where others have one."""
+    """List runs without a data loader, where other runs have one."""
     for run in units(measured["steps"])["run"].drop_duplicates():
         if not same_text(rows["run"], run).any():
             reason = NO_LOADER + in_run(measured, run)
@@ -134,7 +134,10 @@ def _without(measured: Measurements, rows: pd.DataFrame) -> Iterator[Verdict]:
 def _waits(
     measured: Measurements, waits: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R04: the loader that the longest rank waits for, of every run; the other ranks wait for that one."""
+    """Find R04: per run and loader, the rank that waits longest.
+
+    The other ranks wait for that rank at the next collective, so its wait is the cost.
+    """
     limit = thresholds.of("data-loader-wait")
     for run, of_run in long_waits(waits, limit).groupby("run", dropna=False, sort=False):
         for _, same in of_run.groupby("name", dropna=False, sort=False):
@@ -152,7 +155,7 @@ def _waits(
             who = f" on rank {rank}" if rank is not None and len(set(ranks)) > 1 else ""
             yield Finding(
                 "data-loader-wait",
-                # Long enough to matter, and in the shadow of GPU work: low even where little of it is idle.
+                # The wait is long enough to report even if GPU work hides most of it: at least low.
                 "low" if severity == "info" else severity,
                 f"{show(float(row['share_ratio']), 'ratio')} of the step is spent waiting for the data loader{who}"
                 + ("" if culprit is None else f", most in {culprit.place}")
@@ -171,13 +174,13 @@ def _waits(
 
 
 def _place(row: pd.Series[Any], rank: int | None) -> Place:
-    """Who waits, and for which loader."""
+    """Locate a wait: run, role, rank and loader."""
     run, role = text_or_none(row["run"]), text_or_none(row["role"])
     return Place(run=run, role=role, rank=rank, name=str(row["name"]))
 
 
 def _advice(name: str) -> str:
-    """What to try, by what the loader's name says of its workers."""
+    """Advise on a loader by its class name, which shows whether it uses worker processes."""
     if "SingleProcess" in name:
         return "load in the background: num_workers > 0 (this loader works in the training process), pin_memory, prefetch_factor"
     return "more workers or a larger prefetch_factor; cheaper transforms; look at storage and at the collate function"

@@ -1,4 +1,4 @@
-"""Do steps become longer while they are recorded? Finding R36."""
+"""Steps that become slower during the recording (R36)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ Floats = npt.NDArray[np.float64]
 
 
 class Rise(NamedTuple):
-    """From which step on (its place) all steps are longer than all before, and the means of both."""
+    """A rise in step time: every step from index `place` on is longer than every step before.
+
+    `before_ns` and `after_ns` are the mean walls of the two parts.
+    """
 
     place: int
     before_ns: float
@@ -37,13 +40,13 @@ class Rise(NamedTuple):
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Nothing of its own: what is judged are the walls of steps."""
+    """Measure no table: `judge` reads the walls of steps."""
     del trace
     return {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Whether all steps from one on are longer than all before; finding R36."""
+    """Check whether all steps from some step on are longer than all steps before; judge R36."""
     limit = thresholds.of("drift")
     measured = counted(measured, incomplete_steps(measured))
     findings: list[Finding] = []
@@ -55,7 +58,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
             reason = f"{len(walls)} of at least {_least(limit['false_ratio'])} steps{in_run(measured, run)}"
             verdicts.append(Verdict("drift", "insufficient data", reason))
             continue
-        # Without late ranks: one that is late from some step on is no drift of all.
+        # Remove waits for late ranks: one rank that is late from some step on is a straggler, not drift of all ranks.
         without = _without_waits(measured, walls)
         rise = _rise(without, places, limit["slower_ratio"])
         if rise is not None:
@@ -66,7 +69,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _without_waits(measured: Measurements, walls: pd.DataFrame) -> Floats:
-    """The walls of steps as they would be if no rank were late, less stages that come by a schedule."""
+    """Compute the walls of steps without waits for late ranks and without scheduled stages, in ns."""
     saved = savings(measured)
     place = places_of(saved, walls, UNIT, optional=UNIT)
     lost = summed(place, saved["saved_ns"].to_numpy(np.int64), len(walls))
@@ -74,9 +77,9 @@ def _without_waits(measured: Measurements, walls: pd.DataFrame) -> Floats:
 
 
 def _places(steps: int, level: float) -> list[int]:
-    """The places at which a rise may be looked for: those in the middle, as many as chance allows.
+    """List the step indexes to test for a rise: the middle ones, as many as the false-positive rate `level` allows.
 
-    Chance puts the longest steps last in 1 of C(n, k) recordings.
+    By chance the k longest of n steps come last in 1 of C(n, k) recordings.
 
     >>> _places(5, 0.05), _places(6, 0.05), _places(8, 0.05)
     ([], [3], [3, 4, 5])
@@ -84,7 +87,7 @@ def _places(steps: int, level: float) -> list[int]:
     places: list[int] = []
     likely = 0.0
     for place in sorted(range(2, steps - 1), key=lambda place: (abs(2 * place - steps), place)):
-        # 1 / C(n, k), which for thousands of steps has thousands of digits.
+        # 1 / C(n, k) through lgamma: for thousands of steps C(n, k) has thousands of digits.
         likely += math.exp(
             math.lgamma(place + 1) + math.lgamma(steps - place + 1) - math.lgamma(steps + 1)
         )
@@ -95,7 +98,7 @@ def _places(steps: int, level: float) -> list[int]:
 
 
 def _least(level: float) -> int:
-    """The least steps that can tell."""
+    """Compute the minimum number of steps for the test."""
     steps = 4
     while not _places(steps, level):
         steps += 1
@@ -103,7 +106,10 @@ def _least(level: float) -> int:
 
 
 def _rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
-    """The rise by most among these places; None where no steps are all longer than all before, by that share."""
+    """Find the largest rise at these indexes.
+
+    Returns None if no index separates shorter from longer steps, or if none of the rises reaches the share `slower`.
+    """
     longest_before = np.maximum.accumulate(walls)
     shortest_after = np.minimum.accumulate(walls[::-1])[::-1]
     sums = np.cumsum(walls)
@@ -122,7 +128,7 @@ def _rise(walls: Floats, places: list[int], slower: float) -> Rise | None:
 def _findings(
     measured: Measurements, run: Any, rise: Rise, walls: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R36 for one run: the step from which on, and what takes longer."""
+    """Report R36 for one run: the step where the rise begins, and its cause if known."""
     step, count = int(walls["step"].iloc[rise.place]), len(walls)
     late_steps = walls.iloc[rise.place :]
     gain = (rise.after_ns - rise.before_ns) * (count - rise.place) / count
@@ -157,7 +163,7 @@ def _findings(
 
 
 HALF = 0.5
-"""A pause of the host explains slower steps if it is at least this share of what they take longer."""
+"""Minimum share of the rise that a longer host pause must cover to explain it."""
 
 DRIFT_ADVICE = (
     "look at what changed there: clocks, temperature and power limit of the GPUs; other jobs; "
@@ -169,7 +175,10 @@ PAUSE_ADVICE = (
 
 
 def _slower_work(measured: Measurements, run: Any, step: int) -> tuple[str, str | None]:
-    """(by which one factor kernels are slower from a step on, or the stage in which most time is added; that stage)."""
+    """Find the cause of a rise in kernels or stages: (end of the claim, stage with most of the added time).
+
+    The claim names the factor by which the same kernels are slower, else the stage.
+    """
     factors: list[float] = []
     stages: list[str] = []
     for rank_group in rank_groups(measured):

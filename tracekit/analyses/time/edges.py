@@ -1,4 +1,4 @@
-"""Is the GPU idle between one stage and the next? (definition Q25)"""
+"""GPU idle time between one stage and the next (definition Q25)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PAIR = ("run", "role", "canonical", "next_canonical")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The edges between stages of one step, those of the same two stages together."""
+    """Sum the edges between consecutive stages of a step, by pair of stages."""
     if not trace.has("device_ops"):
         return {}
     by_device = zip(trace.derived(idle_time()), trace.derived(StallTime(idle_time())), strict=True)
@@ -63,7 +63,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array]:
-    """The edges as one device sees them."""
+    """Sum the edges of one device by step and pair of stages."""
     edges = stage_edges(trace, idle, calls.after)
     keys = {name: edges[name] for name in ("step", "stage", "next_stage")}
     times = {name: np.asarray(edges[name]) for name in TIMES}
@@ -72,7 +72,7 @@ def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Idle time from the end of each stage to the first device op of the next; finding R15."""
+    """Report idle time from the end of each stage to the first device op of the next stage; judge R15."""
     if not measured.has("stage_edges") or not len(measured["gpu_time"]):
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
@@ -95,7 +95,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
-    """One row a pair of stages, per step and GPU; the most idle time first."""
+    """Make the table of stage pairs, per step and GPU, most idle time first."""
     names = ("count", "edge_ns", "idle_ns", "explained_ns", "host_ns", "unseen_ns")
     table = each_gpu_step(measured, summed(rows, PAIR, names), names)
     headings = (
@@ -123,7 +123,7 @@ def _edges(measured: Measurements, rows: pd.DataFrame) -> Any:
 
 
 def _findings(measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
-    """R15: GPUs that wait from the end of stages to the first work of the next ones."""
+    """Find R15: GPUs that idle between the end of one stage and the first work of the next."""
     limit = thresholds.of("stage-edge-idle")
     existing = gpu_steps(measured)
     findings = []

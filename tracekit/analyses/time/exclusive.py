@@ -1,6 +1,7 @@
-"""What took the wall time, op by op? Each nanosecond of a step once, for one op, wait or cause of idleness.
+"""Exclusive time: each nanosecond of a step counts once, for one op, wait or cause of idle time.
 
-Definition M4, with equal ones sharing; idle time by cause (M6), host time by the innermost op (M9).
+Definition M4: work of the same class at the same time shares the instant. Idle time by cause (M6), host time by the
+innermost op (M9).
 """
 
 from __future__ import annotations
@@ -47,26 +48,26 @@ from tracekit.process.exclusive_time.summary import exclusive_slots
 SHOWN_ROWS = 60
 
 _LANE = [*IN_RUN, "device"]
-"""What is a series of steps of its own: a device of a process, a process where no device was recorded."""
+"""Keys of one series of steps: a device of a process, or the process where no device was recorded."""
 
 _READ = [
     *("run", "source", "scope", *IN_RUN, "step", "part", "occurrence", "stage", "device"),
     *("class", "cause", "op", "count", "exclusive_ns"),
 ]
-"""What is read of slots."""
+"""Columns of `slots` that are read."""
 
 _BACKWARD = "autograd::engine::evaluate_function: "
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The slots of every step; nothing where no step or activity was recorded."""
+    """Measure the exclusive-time slots of every step; empty if no step or activity was recorded."""
     devices = trace.derived(idle_time()) if trace.has("device_ops") else ()
     slots = exclusive_slots(trace, devices)
     return {"slots": slots} if slots and len(slots["count"]) else {}
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """The mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
+    """Report the mean step of every role: by stage and class, adding up to the wall, then its largest ops."""
     if not len(measured["slots"]):
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
     if not _makes_up_any(measured):
@@ -76,28 +77,30 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
 
 def _all_sheets(measured: Measurements) -> tuple[Sheet, ...]:
-    """The mean step by stage and class, then its largest ops."""
+    """Make the tables of the mean step: by stage and class, and by op."""
     rows = _per_step(measured)
     return with_rows(_stage_sheet(measured, rows), _op_sheet(measured, rows))
 
 
 def _makes_up_any(measured: Measurements) -> bool:
-    """Whether any row of `slots` makes up the wall of a unit; as a rule the first one does."""
+    """Check whether any row of `slots` belongs to a unit's wall.
+
+    Tries the first row alone, since it usually does.
+    """
     slots = whole(measured, "slots")[_READ]
     return bool(len(_in_units(measured, slots.iloc[:1])) or len(_in_units(measured, slots)))
 
 
 def _per_step(measured: Measurements) -> pd.DataFrame:
-    """The rows of `slots` that make up the walls of units, with `canonical`, `each_ns` and `each_count`.
+    """Average the rows of `slots` over steps.
 
-    Those two are the part of a row in the mean over the units of its run and role and the lanes of each;
-    `wall_ns` is the mean wall of these units, `owner` a number for run and role, `stage` the stage as shown.
+    Adds `canonical`, `each_ns` and `each_count` (the row's part of the mean over the units of its run and role, and over
+    the lanes of each unit), `wall_ns` (mean wall of these units), `owner` (number of run and role) and `stage` (as shown).
     """
     rows = _in_units(measured, whole(measured, "slots")[_READ])
     rows["canonical"] = canonical_stages(rows, in_file=True)
     rows["wall_ns"] = job(measured).walls["wall_ns"].array[rows["unit"].to_numpy()]
-    # Steps that a profiler counts twice under one number, or records twice, are two, as their walls are; the files
-    # of a step belong together.
+    # A step number that a profiler repeats, or records twice, is two steps with two walls. Files of one step are merged.
     rows["again"] = rows["occurrence"].where(rows["origin"] == "profiler", 0)
     rows["whole_in"] = rows["source"].where(rows["origin"] == "profiler", None)
     (lane,) = numbered_alike([*_LANE, "again", "whole_in"], rows)
@@ -116,7 +119,7 @@ def _per_step(measured: Measurements) -> pd.DataFrame:
 
 
 def _in_units(measured: Measurements, slots: pd.DataFrame) -> pd.DataFrame:
-    """Those of these rows that make up the wall of a unit, with `origin`, and as `unit` the place of its wall."""
+    """Select the rows that belong to a unit's wall, with `origin`, and with the wall's row number as `unit`."""
     rows = _with_origin(measured, units(slots))
     unit = [*UNIT, "origin"]
     rows["unit"] = places_of(rows, job(measured).walls, unit, optional=unit)
@@ -124,20 +127,20 @@ def _in_units(measured: Measurements, slots: pd.DataFrame) -> pd.DataFrame:
 
 
 def _distinct(group: npt.NDArray[np.int64], value: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many different values the group of each row has."""
+    """Count the distinct values in the group of each row."""
     room = int(value.max(initial=0)) + 1
     return np.bincount(np.unique(group * room + value) // room)[group]
 
 
 def _with_origin(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `origin`: how their step is known."""
+    """Add `origin`, the way the step of each row is known."""
     steps = measured["steps"]
     keys = [*CAPTURE, "step", "occurrence"]
     return looked_up(rows, steps[[*keys, "origin"]], keys, optional=["pid", "step"])
 
 
 def _stage_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
-    """One row a stage with its classes, then what the step takes beyond, and the step."""
+    """Make the table of stages by class, with the rest of the step and the whole step at the end."""
     tables = []
     columns = ["owner", "run", "role", "stage", "class", "each_ns", "wall_ns"]
     for of_owner in apart(rows[columns], ["owner"]):
@@ -186,7 +189,7 @@ _OUTSIDE, _REST, _STEP = "(no stage)", "(rest of the step)", "(the step)"
 
 
 def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
-    """The ops, waits and causes with most time."""
+    """Make the table of ops, waits and causes of idle time, longest first."""
     (number,) = numbered_alike(["class", "cause"], rows)
     once = rows.iloc[np.unique(number, return_index=True)[1]]
     titles = [
@@ -224,7 +227,7 @@ def _op_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
 
 
 def _short(path: str) -> str:
-    """The outermost and the innermost op of a path.
+    """Shorten the path of an op to its outermost and innermost op.
 
     >>> _short("a > b > c"), _short("autograd::engine::evaluate_function: MmBackward0 > MmBackward0 > aten::mm")
     ('a > … > c', 'MmBackward0 > … > aten::mm')

@@ -1,4 +1,4 @@
-"""How long does Python collect garbage? Recorded collections by step and stage."""
+"""Python garbage collection by step and stage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tracekit.process.calls.garbage_collection import collection_spans
 from tracekit.process.host.phases import HostWindows, device_busy, host_windows
 
 MOST_PLACES = 3
-"""Most places that a finding names."""
+"""Maximum number of places in a finding."""
 
 GARBAGE = Table(
     "garbage_collections",
@@ -57,7 +57,7 @@ GARBAGE = Table(
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The collections inside every step and stage."""
+    """Sum the collections inside every step and stage."""
     spans = trace.derived(collection_spans)
     if not len(spans.start):
         return {"garbage_collections": {}}
@@ -78,7 +78,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
-    """Collections per step by run and role; finding R42."""
+    """Report collections by step and stage; judge R42."""
     if not measured.has("garbage_collections") or not measured.row_count("garbage_collections"):
         return None
     rows = measured["garbage_collections"]
@@ -91,7 +91,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 def _findings(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R42: collections that cost time: what GPUs wait for them, or all of it where no GPU was recorded."""
+    """Find R42: collections that cost time: GPU idle time during them, or their whole time without a GPU."""
     limit, lost_on_gpus, existing = (
         thresholds.of("garbage-collection"),
         collection_idle(measured),
@@ -133,7 +133,7 @@ def _findings(
 
 
 def _places(stages: pd.DataFrame, role: str | None) -> Iterator[Place]:
-    """The stages with most of it, with the rank where few ranks collect; the role where nothing is in a stage."""
+    """Locate the stages with most collection time, by rank where few ranks collect; the role if none is in a stage."""
     stages = stages.assign(canonical=canonical_stages(stages))
     stages = stages[stages["canonical"].notna() & (stages["dur_ns"] > 0)]
     if not len(stages):
@@ -148,7 +148,7 @@ def _places(stages: pd.DataFrame, role: str | None) -> Iterator[Place]:
 
 
 def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:
-    """Collections by step and stage, the most time first."""
+    """Make the table of collections by step and stage, longest first."""
     rows = rows[rows["dur_ns"] > 0].assign(canonical=canonical_stages)
     pooled = summed(
         rows, ["run", "role", "window", "step", "canonical"], ["count", "dur_ns", "idle_ns"]
@@ -176,7 +176,7 @@ ANALYSIS = Analysis(
     rules=("garbage-collection",),
     thresholds={
         "garbage-collection": {
-            # What GPUs wait during recorded collections, or all of their time without a GPU, as a share of the step.
+            # GPU idle time during collections, or all time of collections without a GPU, as a share of the step.
             "time_ratio": 0.01,
         },
     },

@@ -1,7 +1,7 @@
-"""Where did each GPU's time go? Busy, idle, and what ran: by time, parts and idle summing to the window.
+"""GPU time by device and stage: busy, idle, compute, communication, copies.
 
-Definitions M2 to M5: compute = kernels; communication = collectives; exposed = while nothing of a
-higher class runs (compute, then communication, then copies, then fills). All in integer nanoseconds.
+Definitions M2 to M5: compute = kernels; communication = collectives; exposed = while nothing of a higher class runs
+(compute, then communication, then copies, then fills). Parts and idle add up to the window, in integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ BUSY_BINS = Table(
 
 
 def breakdown(device_ops: pd.DataFrame) -> pd.DataFrame:
-    """One row a device: its breakdown from its first start to its last end, all columns in ns.
+    """Break down the time of each device from its first start to its last end; one row per device, times in ns.
 
     Columns: device, ts_ns, window_ns, compute_ns, exposed_comm_ns, exposed_memcpy_ns, exposed_memset_ns,
     idle_ns (these five add up to window_ns), comm_ns, overlap_ns, op_count, busy_ns.
@@ -118,7 +118,7 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFrame]]:
-    """(device, its ops) in the order of device numbers; the ops of unknown devices last."""
+    """Split the ops by device, in the order of device numbers; ops without a device come last."""
     devices = device_ops["device"]
     for device in sorted(devices.dropna().unique().tolist()):
         chosen = devices == device
@@ -131,7 +131,7 @@ def _by_device(device_ops: pd.DataFrame) -> Iterator[tuple[int | None, pd.DataFr
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Breakdowns per device of the whole capture, of every step and of every stage."""
+    """Break down the time of each device for the whole capture, every step and every stage."""
     moved: DeviceWindows = trace.derived(device_windows)
     steps, stages = moved.step_rows, moved.outer_ranges
     parts, bins = [], []
@@ -158,7 +158,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _labels(steps: Steps, stages: Stages) -> dict[str, Array]:
-    """The columns window, step, stage and occurrence of the capture, the steps and the stages."""
+    """Make the columns window, step, stage and occurrence for the capture, the steps and the stages, in this order."""
     sizes = (1, len(steps), len(stages))
     no_stage = np.full(1 + len(steps), -1)
     return {
@@ -181,7 +181,7 @@ SHARES = as_headings("""
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """GPU time per device and per stage; finding R01."""
+    """Report GPU time by device and by stage; judge R01."""
     if not measured.row_count("gpu_time"):
         return ANALYSIS.skipped("no GPU activity was recorded")
     rows = whole(measured, "gpu_time")
@@ -205,7 +205,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _of_captures(rows: pd.DataFrame) -> Iterator[Metric]:
-    """The shares of all captures."""
+    """List the shares of busy, idle and exposed time over all captures."""
     total = shares(summed(rows[rows["window"] == "capture"], ["window"], SUMMED)).iloc[0]
     for heading in SHARES:
         better: Better = "lower" if heading.name in _LOWER else "higher"
@@ -225,7 +225,7 @@ STAGE_HEADINGS = as_headings("""
 
 
 def _sheets(measured: Measurements, rows: pd.DataFrame) -> tuple[Sheet, Sheet]:
-    """GPU time of every device, and of every stage."""
+    """Make the tables of GPU time by device and by stage."""
     labels = label_headings(measured)
     devices = shares(summed(rows[rows["window"] == "capture"], [*PROCESS, "device"], SUMMED))
     by_device = sheet(
@@ -250,28 +250,28 @@ _LOWER = ("exposed_comm_ratio", "exposed_memcpy_ratio", "exposed_memset_ratio", 
 
 
 class Idling(NamedTuple):
-    """A stage whose GPUs mostly wait, and what of its idle time other findings count: Σ over GPUs and steps."""
+    """A stage whose GPUs are mostly idle, with the idle time that other findings claim by rule; ns over all GPUs and steps."""
 
     window: StageWindow
     told: Mapping[str, int]
 
     @property
     def left_ns(self) -> int:
-        """The idle time that no other finding counts."""
+        """Idle time that no other finding claims."""
         return max(int(self.window.gpu_time["idle_ns"]) - sum(self.told.values()), 0)
 
     @property
     def accounted(self) -> float:
-        """The share of the stage that is busy or told: R01's trigger holds for the rest alone."""
+        """Share of the stage that is busy or claimed by other findings; R01 fires only on the rest."""
         window_ns = int(self.window.gpu_time["window_ns"])
         return (window_ns - self.left_ns) / window_ns
 
 
 def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
-    """Stages whose GPUs mostly wait; without stages, steps, or the whole capture.
+    """Find stages whose GPUs are mostly idle; steps or the whole capture where no stage is known.
 
-    A whole capture is judged where a place of the program is known to have held the GPU back between its work:
-    otherwise it may be idle because another role has the GPU.
+    A whole capture counts only if a known place of the program kept the GPU idle between its work. Otherwise it may be
+    idle because another role uses the GPU.
     """
     limit = thresholds.of("low-gpu-utilization")
     idle_windows, chores = [], chore_keys(measured)
@@ -293,7 +293,7 @@ def _idling(measured: Measurements, thresholds: Thresholds) -> list[Idling]:
 
 
 def _is_held_back(measured: Measurements, window: StageWindow) -> bool:
-    """Whether a known place of the host takes most of the idle time of a window, before its last device work ended."""
+    """Check whether one known place of the host takes most of the window's idle time before its last device work ended."""
     if not measured.has("idle_blame", "idle_frames"):
         return False
     after_ns = idle_by_cause(measured).get((*window.key, "after_last"), 0)
@@ -304,7 +304,10 @@ def _is_held_back(measured: Measurements, window: StageWindow) -> bool:
 
 
 def _by_cause(measured: Measurements, idling: list[Idling]) -> list[list[Idling]]:
-    """The stages of each (run, role) that one place or kind of wait held back together, most idle first; the others alone."""
+    """Group stages of one run and role by the place or kind of wait that keeps them idle, most idle stage first.
+
+    A stage without a known cause is a group of its own.
+    """
     by_cause: dict[object, list[Idling]] = {}
     for idle_stage in idling:
         culprit = _culprit(measured, idle_stage.window)
@@ -316,7 +319,7 @@ def _by_cause(measured: Measurements, idling: list[Idling]) -> list[list[Idling]
 
 
 def _culprit(measured: Measurements, window: StageWindow) -> Culprit | None:
-    """What most of the idle time of a stage was spent in; None where that is unknown."""
+    """Find the host activity that most of a stage's idle time was spent in; None if unknown."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
     return of_window(measured, window)
@@ -325,7 +328,7 @@ def _culprit(measured: Measurements, window: StageWindow) -> Culprit | None:
 def _low_utilisation(
     measured: Measurements, stages: list[Idling], thresholds: Thresholds
 ) -> Finding:
-    """R01: the idle time of stages, held back by one thing, that no rule with a cause of its own tells."""
+    """Report R01: idle time of stages with one cause, less the idle time that other rules claim."""
     window = stages[0].window
     window_ns, idle_ns = (
         sum(int(idle_stage.window.gpu_time[name]) for idle_stage in stages)
@@ -377,11 +380,11 @@ def _low_utilisation(
 
 
 MAX_NAMED = 3
-"""Of more stages that wait for one thing the others are counted."""
+"""Maximum number of stages in the claim; further ones are counted."""
 
 
 def _busy(stages: list[Idling], run: str) -> str:
-    """How much of each stage GPUs are busy; `run` ends the name of each, and is told once."""
+    """Describe the busy share of each stage; `run` ends each stage's name and is written once."""
     shares = []
     named = MAX_NAMED if len(stages) > MAX_NAMED + 1 else len(stages)
     for idle_stage in stages[:named]:
@@ -398,7 +401,7 @@ def _busy(stages: list[Idling], run: str) -> str:
 
 
 class Holder(NamedTuple):
-    """What most of the idle time was spent in: the end of a claim, what to try, and the idle time with a named cause."""
+    """Cause of most of the idle time: the end of a claim, the advice, and the idle time with a named cause in ns."""
 
     words: str
     advice: str
@@ -406,7 +409,7 @@ class Holder(NamedTuple):
 
 
 def _held_back(measured: Measurements, windows_: list[StageWindow]) -> Holder:
-    """Describe what held the GPU back in these stages."""
+    """Explain the idle time of these stages."""
     advice = "look at what the host does meanwhile: synchronising calls, data loading, many short kernels"
     if not measured.has("idle_blame", "idle_frames"):
         return Holder("", advice)
@@ -438,14 +441,14 @@ def _held_back(measured: Measurements, windows_: list[StageWindow]) -> Holder:
 
 
 def _of_wall(windows_: list[StageWindow], idle_ns: int) -> str:
-    """An idle time beside the length of these stages, both per step."""
+    """Format an idle time next to the length of these stages, both per step."""
     wall_ns = sum(float(window.gpu_time["window_ns"]) for window in windows_)
     per_step = windows_[0].per_step
     return f"{show(per_step(idle_ns)[0], 'ns')} of {show(per_step(wall_ns)[0], 'ns')}"
 
 
 def _by_kind(measured: Measurements, window: StageWindow, idle_ns: int) -> str:
-    """The kinds that most idle time was spent in, as the end of a claim."""
+    """Describe the three kinds of activity with most idle time, as the end of a claim."""
     shares = [
         f"{HOLDER_TITLES[kind][0]} {show(ns / idle_ns, 'ratio')}"
         for kind, ns in kinds_of(measured, window)[:3]
@@ -454,7 +457,7 @@ def _by_kind(measured: Measurements, window: StageWindow, idle_ns: int) -> str:
 
 
 def _explained(measured: Measurements, idling: list[Idling]) -> list[Verdict]:
-    """Of every run, the stages whose idle time other findings tell."""
+    """List a "clear" verdict per run for the stages whose idle time other findings explain."""
     reasons: dict[str | None, list[str]] = {}
     for idle_window in idling:
         row = idle_window.window.gpu_time
@@ -476,15 +479,15 @@ CLEAR: Answer = "clear"
 UNJUDGED: Answer = "insufficient data"
 
 REASON_RATIO = 0.03
-"""Idle time of a stage of more than this share of the step is told of, though it is no finding: why nothing ran."""
+"""Minimum idle time of a stage, as a share of the step, to explain it without a finding."""
 
 
 def _minor(
     measured: Measurements, idling: list[Idling], thresholds: Thresholds
 ) -> Iterator[Verdict]:
-    """Of every run, the stages that R01 does not judge or that are busy enough, but idle for longer than findings tell, and why.
+    """List verdicts on stages that R01 does not report but that are idle longer than other findings explain.
 
-    Of a whole capture that is not busy enough nothing is clear: its GPUs may be idle by design.
+    A whole capture that is not busy enough is never "clear": its GPUs may be idle by design.
     """
     judged = [idle_stage.window.key for idle_stage in idling]
     windows_ = [
@@ -522,7 +525,7 @@ def _minor(
 
 
 def _metrics(gpu_time: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Busy and idle per step and stage as `metrics` rows, for compare and gates."""
+    """Sum busy, idle and exposed time by step and stage as `metrics` rows, for compare and gates."""
     rows = np.flatnonzero(is_named(gpu_time["window"], ("step", "stage").__contains__))
     windows_ = all_at_rows(gpu_time, rows)
     keys = {name: windows_[name] for name in ("window", "step", "stage", "occurrence")}

@@ -1,4 +1,4 @@
-"""In how many pieces does the host do its work? Ops and launches by stage (definitions M11, M16)."""
+"""Host ops and launches by stage: many short ones make a stage launch-bound (definitions M11, M16; R03)."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ Ints = npt.NDArray[np.int64]
 Row = Mapping[Any, Any]
 
 NAMED = ("python", "op", "range")
-"""Kinds of places that say where launches come from."""
+"""Kinds of places that identify the code that launches."""
 
 TOLD = (*COUNTED, "call_p50_ns")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Ops, launches and kernels of every step and outermost stage; counts of ops and launches as metrics."""
+    """Count ops, launches and kernels of every step and outermost stage; adds ops and launches as metrics."""
     if not trace.has("host_ops"):
         return {}
     side, where = trace.derived(host_side), trace.derived(host_windows)
@@ -133,7 +133,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
-    """The columns about kernels; nothing where no device was recorded."""
+    """Count the kernels launched in every window, with their times and launch gaps; empty without a device."""
     if not trace.has("device_ops"):
         return {}
     side: HostSide = trace.derived(host_side)
@@ -160,7 +160,7 @@ def _on_device(trace: Trace, where: HostWindows) -> dict[str, Any]:
 
 
 def _gaps(trace: Trace, where: HostWindows) -> tuple[Ints, Ints]:
-    """(time in which devices wait for launches, of it what synchronising calls are the reason of) in every window."""
+    """Sum the time in which devices wait for launches in every window: (all of it, the part that syncs cause)."""
     gaps, synced = np.zeros((2, len(where)), np.int64)
     by_device = launch_gaps(trace)
     for of_device in by_device:
@@ -171,13 +171,13 @@ def _gaps(trace: Trace, where: HostWindows) -> tuple[Ints, Ints]:
         of_device = by_device[int(number[device.rows[0]])]
         synced += where.covered(intersect(of_device, calls.lost))
     del idle
-    # No question after this one looks at single gaps, of which there may be one an op.
+    # Free the gaps, up to one per op: no later analysis reads them.
     trace.forget(idle_time())
     return gaps, synced
 
 
 class _Tally(NamedTuple):
-    """What begins in every slot: how many, and Σ duration; `slot` and `dur_ns` are of each of them."""
+    """Events that begin in each window: count and total duration; `slot` and `dur_ns` are per event."""
 
     counts: Ints
     total_ns: Ints
@@ -185,7 +185,7 @@ class _Tally(NamedTuple):
     dur_ns: Ints
 
     def median_ns(self) -> Nullable:
-        """The median duration in every slot."""
+        """Compute the median duration in every window; NA in windows without an event."""
         values = sorted_in_groups(self.slot, self.dur_ns)
         first = np.cumsum(self.counts) - self.counts
         is_counted = self.counts > 0
@@ -197,14 +197,14 @@ class _Tally(NamedTuple):
 
 
 def _tally(where: HostWindows, ts_ns: Ints, dur_ns: Ints) -> _Tally:
-    """What begins in every slot."""
+    """Tally the events that begin in each window."""
     positions, slot = where.both(ts_ns)
     count, dur_ns = np.bincount(slot, minlength=len(where)), dur_ns[positions]
     return _Tally(count, summed(slot, dur_ns, len(where)), slot, dur_ns)
 
 
 def _metrics(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaf ops and launches per step and stage: the numbers that no other load on the machine disturbs."""
+    """Make the `metrics` rows of leaf ops and launches by step and stage; other load on the machine does not change counts."""
     named = {"host_ops": table["leaf_count"]}
     if "device_count" in table or table["launch_count"].any():
         named["host_launches"] = table["launch_count"]
@@ -218,7 +218,7 @@ def _metrics(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """What the host runs and launches per step and stage, pooled over ranks and steps; finding R03."""
+    """Report ops and launches of the host by step and stage, over all ranks and steps; judge R03."""
     rows = units(measured["host_counts"])
     if not len(rows) or not rows["leaf_count"].sum() + rows["launch_count"].sum():
         return ANALYSIS.skipped("no host op and no launch was recorded")
@@ -237,7 +237,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _sheet(measured: Measurements, table: pd.DataFrame) -> Any:
-    """Stages by ops, after the whole step; counts per step and process."""
+    """Make the table of stages by number of ops, the whole step first; counts per step and process."""
     stages = table.copy()
     per = stages["process_steps"].astype("Float64")
     for name in (
@@ -249,7 +249,7 @@ def _sheet(measured: Measurements, table: pd.DataFrame) -> Any:
         "graph_kernel_count",
     ):
         stages[f"{name}_each"] = (_number(stages[name]) / per).round(1)
-    # A host that had no device launched nothing; zeros would look like a finding.
+    # Without a device nothing is launched: show no value, since zeros would look like a result.
     launched = stages["launch_count"].astype("int64").gt(0) | stages["device_wall_ns"].notna()
     stages["launch_count_each"] = stages["launch_count_each"].where(launched)
     leaves, kernels = _number(stages["leaf_count"]), _number(stages["kernel_count"])
@@ -288,12 +288,12 @@ def _sheet(measured: Measurements, table: pd.DataFrame) -> Any:
 
 
 def _number(column: pd.Series) -> pd.Series[Any]:
-    """The column as floats that may be NA."""
+    """Convert the column to floats with NA."""
     return column.astype("Float64")
 
 
 def _abstains(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
-    """Runs in which nothing that R03 counts was recorded."""
+    """List runs without any host op or kernel that R03 could count."""
     for run, of_run in each_run(table):
         if not of_run["leaf_count"].sum() and not of_run["kernel_count"].dropna().sum():
             reason = "neither host ops nor kernels launched one by one were recorded"
@@ -303,7 +303,7 @@ def _abstains(measured: Measurements, table: pd.DataFrame) -> Iterator[Verdict]:
 def _launch_bound(
     measured: Measurements, table: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R03: stages whose GPUs wait for launches of short kernels; else steps of very many short ones."""
+    """Find R03: stages whose GPUs wait for launches of short kernels, else steps of very many short ones."""
     limit = thresholds.of("launch-bound")
     counts = measured["host_counts"]
     for run, of_run in each_run(table):
@@ -324,9 +324,9 @@ def _launch_bound(
 
 
 def _many_ops(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
-    """Whether a step on the host alone has very many ops, called by mostly short calls.
+    """Check whether a step without a GPU runs very many ops, most of them in short calls.
 
-    The median of calls, not the mean: the host's times hold a few large products and waits for a core.
+    Uses the median call rather than the mean, which a few large matmuls and waits for a core dominate.
     """
     each = row["leaf_count"] / row["process_steps"]
     short = not pd.isna(row["call_p50_ns"]) and row["call_p50_ns"] < limit["median_call_ns"]
@@ -334,9 +334,10 @@ def _many_ops(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
 
 
 def _by_cause(measured: Measurements, rows: Sequence[Row]) -> list[list[tuple[Row, str]]]:
-    """Stages of one role whose launches are made in one place, and where that is: what one cause costs is one finding.
+    """Group stages of one role by the place that launches: one finding per cause.
 
-    Where no place is known there is nothing to tell their causes apart by. Of each, the stage that waits most comes first.
+    Each stage comes with the words on its place. Stages without a known place are merged. The stage that waits most comes
+    first in its group.
     """
     causes: dict[tuple[object, ...], list[tuple[Row, str]]] = {}
     for row in sorted(rows, key=lambda row: -row["launch_gap_ns"]):
@@ -346,7 +347,7 @@ def _by_cause(measured: Measurements, rows: Sequence[Row]) -> list[list[tuple[Ro
 
 
 def _place_of(measured: Measurements, row: Row) -> tuple[tuple[str, ...], str]:
-    """The place that launches of one stage come from, from the outermost inwards, and the words on it; without the stage."""
+    """Locate the launches of one stage: (path from the outermost place inwards without the stage, words for the claim)."""
     culprit, role = of_launches(measured, row), text_or_none(row["role"])
     if culprit is None or culprit.holder not in NAMED:
         return (), ""
@@ -364,7 +365,7 @@ def _place_of(measured: Measurements, row: Row) -> tuple[tuple[str, ...], str]:
 def _gap_finding(
     of_cause: Sequence[tuple[Row, str]], thresholds: Thresholds, steps: ExistingSteps, run: str
 ) -> Finding:
-    """The finding for the stages of one cause, or for a step, of a run that has a device."""
+    """Report R03 for the stages of one cause, or for a step, in a run with a device."""
     rows = list(map(itemgetter(0), of_cause))
     totals = dict.fromkeys(("kernel_count", "kernel_ns", "launch_gap_ns", "device_wall_ns"), 0)
     names: list[str] = []
@@ -372,12 +373,12 @@ def _gap_finding(
     for row in rows:
         names.append(row["canonical"] or "the step")
         kernels_each += row["kernel_count"] / row["process_steps"]
-        # The finding holds for each of the stages: so does the median of the one whose kernels are longest.
+        # The evidence must be true of every stage, so take the longest of their medians.
         median_ns = max(filter(None, (median_ns, _float(row["kernel_p50_ns"]))), default=None)
         for name in totals:
             totals[name] += row[name]
     stages = named_together(names)
-    # Per GPU and step of the run: a stage need not be in every step.
+    # Divide by all steps of the run, since a stage may be in only some of them.
     gap, ratio = steps.per_step(totals["launch_gap_ns"])
     wall = steps.mean(totals["device_wall_ns"])
     mean = totals["kernel_ns"] / totals["kernel_count"]
@@ -419,7 +420,7 @@ def _ops_finding(
     steps: ExistingSteps,
     run: str,
 ) -> Finding:
-    """The finding for a step of a run without a device."""
+    """Report R03 for a step of a run without a device."""
     per = row["process_steps"]
     short, ratio = steps.per_step(row["short_ns"])
     largest = staged.sort_values("leaf_count", ascending=False, kind="stable").head(1)
@@ -445,6 +446,7 @@ def _ops_finding(
 
 
 def _float(value: Any) -> float | None:
+    """Convert a value to float; None if missing."""
     return number_or_none(value)
 
 
@@ -459,16 +461,16 @@ ANALYSIS = Analysis(
     rules=("launch-bound",),
     thresholds={
         "launch-bound": {
-            # Launch-bound is a stage whose median kernel (those of graphs and of Optimizer.step apart) is shorter than so many ns
-            # (45 % of a step with a median of 15 µs, 32 % with one of 22 µs waited for launches and had no finding at 10),
+            # A stage is launch-bound if its median kernel, without graphs and Optimizer.step, is shorter than this
+            # (at 10 µs, steps that waited for launches for 45 % (median 15 µs) and 32 % (median 22 µs) had no finding),
             "median_kernel_ns": 25_000,
             # and whose GPUs wait for launches for at least this share of it;
             "gap_ratio": 0.10,
             # or a step with more kernels than this (without a GPU: more ops),
             "ops_per_step": 5_000,
-            # if the kernels are shorter than so many ns on average,
+            # if the kernels are shorter than this on average,
             "mean_kernel_ns": 5_000,
-            # without a GPU: if half of the calls of ops are shorter than so many ns.
+            # without a GPU: if the median call of an op is shorter than this.
             "median_call_ns": 5_000,
         },
     },

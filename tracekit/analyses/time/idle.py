@@ -1,4 +1,4 @@
-"""Why were GPUs idle? Idle time by cause, and the longest gaps (definitions M6, M16, Q6)."""
+"""GPU idle time by cause, and the longest idle gaps (definitions M6, M16, Q6; R29)."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ HOST_WAIT = tuple(cause for cause in CAUSES if cause.startswith("host_"))
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Idle time by window and cause, and gaps; nothing without a device."""
+    """Measure idle time by window and cause, and idle gaps; empty without a device."""
     if not trace.has("device_ops"):
         return {}
     devices = trace.derived(idle_time())
@@ -189,11 +189,12 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _numbered(columns: dict[str, Array], idle: DeviceIdle) -> dict[str, Array]:
+    """Add the column `device`."""
     return {**columns, "device": repeated_number(idle.device, len(columns["idle_ns"]))}
 
 
 def _metrics(idle: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The wait for the host per step and stage as `metrics` rows, for compare and gates."""
+    """Sum idle time that waits for the host by step and stage as `metrics` rows, for compare and gates."""
     is_wait = is_named(idle["cause"], HOST_WAIT.__contains__)
     rows = np.flatnonzero(is_wait & is_named(idle["window"], ("step", "stage").__contains__))
     keys = {name: at_rows(idle[name], rows) for name in ("window", "step", "stage")}
@@ -207,7 +208,7 @@ def _metrics(idle: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Idle time of stages and captures by cause; finding R29."""
+    """Report idle time of stages and captures by cause; judge R29."""
     if not measured.has("idle") or not len(measured["gpu_time"]):
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
@@ -228,7 +229,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _by_place(measured: Measurements) -> pd.DataFrame:
-    """One row a stage window, and one (canonical `(whole capture)`) a role: window_ns, idle_ns and a column a cause."""
+    """Sum window and idle time by stage, and by role for the whole capture (`window` is "capture"), one column per cause.
+
+    Causes add up to `idle_ns`; rows of each kind are sorted by `window_ns`, longest first.
+    """
     captures = [
         rows[rows["window"] == "capture"].assign(canonical=None)
         for rows in (whole(measured, "gpu_time"), whole(measured, "idle"))
@@ -249,7 +253,7 @@ def _by_place(measured: Measurements) -> pd.DataFrame:
 
 
 def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
-    """Idle time of every stage as shares of its wall."""
+    """Make the table of idle time by stage and cause, as shares of the stage's wall."""
     table = shares.copy()
     step = np.where(table["window"] == "capture", "(first to last device op)", "(the step)")
     table["stage"] = table["canonical"].where(table["canonical"].notna(), step)
@@ -281,7 +285,7 @@ def _cause_sheet(measured: Measurements, shares: pd.DataFrame) -> Sheet:
 
 
 def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
-    """Idle time and the wait for the host, of all time from first to last device ops."""
+    """List the share of the capture that waits for the host, and the share idle before an op with an unknown launch."""
     rows = shares[shares["window"] == "capture"]
     window = int(rows["window_ns"].sum())
     waits = int(rows[[*HOST_WAIT]].to_numpy().sum())
@@ -297,7 +301,7 @@ def _shares_of_capture(shares: pd.DataFrame) -> tuple[Metric, ...]:
 
 
 def _gap_sheet(measured: Measurements) -> Sheet:
-    """The longest gaps of all sources."""
+    """Make the table of the longest gaps over all sources."""
     gaps = whole(measured, "idle_gaps")
     listed = len(gaps)
     rows = ordered(gaps, dur_ns=False, source=True, ts_ns=True)
@@ -328,7 +332,7 @@ def _gap_sheet(measured: Measurements) -> Sheet:
 
 
 def _stage_chart(measured: Measurements) -> Chart:
-    """Idle time of every stage window by cause, per step and GPU."""
+    """Draw the idle time of every stage by cause, per step and GPU."""
     idle_ns = idle_by_cause(measured)
     windows = stage_windows(measured)
     drawn_windows = windows[:MAX_CHART_ROWS]
@@ -353,7 +357,7 @@ def _stage_chart(measured: Measurements) -> Chart:
 
 
 def _gap_chart(measured: Measurements) -> Chart:
-    """How much idle time lies in gaps of which length."""
+    """Draw the histogram of idle time by length of gap."""
     rows = whole(measured, "idle_histogram")
     sums = summed(rows, ["cause", "low_ns"], ["idle_ns"]) if len(rows) else rows
     series = [cause for cause in CAUSES if len(sums) and (sums["cause"] == cause).any()]
@@ -373,7 +377,7 @@ def _gap_chart(measured: Measurements) -> Chart:
 
 
 def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
-    """R29: GPUs that wait for a host that launches nothing for long: in Python, or unknown."""
+    """Find R29: GPUs that wait long for a host that launches nothing, either in Python or without recorded activity."""
     existing = gpu_steps(measured)
     findings = []
     for owner, lost in pauses(measured, thresholds).items():
@@ -411,37 +415,40 @@ def _silence(measured: Measurements, thresholds: Thresholds) -> list[Finding]:
 
 
 def _outside(lost: Pauses) -> str:
-    """Where the pauses are, if most of them are in no stage."""
+    """Describe where the pauses are, if most are outside any stage."""
     return ", outside any stage" if is_outside(lost) else ""
 
 
 def _places(lost: Pauses, gaps: pd.DataFrame) -> Iterator[Place]:
-    """The longest gaps of each stage, else the stages; gaps outside stages may begin within one, which is not their place."""
+    """Locate the longest gap of each stage, else the stages of the pauses.
+
+    Pauses outside any stage get no stage, although their gap may begin within one.
+    """
     places = [_place(row) for row in row_dicts(_of_each_stage(gaps).head(3))]
     for place in places or [window.place for window in lost.windows[:3]]:
         yield replace(place, stage=None) if is_outside(lost) else place
 
 
 def _in_few_steps(measured: Measurements, owner: Owner, lost: Pauses) -> str:
-    """In which steps the pauses are, where these are few."""
+    """List the steps with pauses, if only few steps have them."""
     steps = set() if is_outside(lost) else pausing_steps(measured, owner, lost)
     return f", nearly all in {plural(len(steps), 'step')} {numbers(steps)}" if steps else ""
 
 
 def _waiting_evidence(waited: float) -> Iterator[Metric]:
-    """What ranks wait for others that pause, where they do."""
+    """List the waits for other ranks that pause, if any."""
     if waited:
         yield evidence("waited_ns", round(waited), "waiting for ranks that pause longer, per step")
 
 
 def _of_each_stage(gaps: pd.DataFrame) -> pd.DataFrame:
-    """The gaps, those first that are the longest of their stage."""
+    """Sort the gaps so that the longest gap of each stage comes first."""
     is_longest = ~gaps["canonical"].duplicated()
     return pd.concat([gaps[is_longest], gaps[~is_longest]])
 
 
 def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
-    """What the pauses of one (run, role) are made of."""
+    """List the parts of the pauses of one run and role, in ns per step."""
     yield evidence("silent_ns", round(steps.mean(lost.silent_ns)), "silent host, per step")
     if lost.code_ns:
         yield evidence("code_ns", round(steps.mean(lost.code_ns)), "in Python or ranges, per step")
@@ -452,7 +459,7 @@ def _pause_evidence(lost: Pauses, steps: ExistingSteps) -> Iterator[Metric]:
 
 
 def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) -> pd.DataFrame:
-    """The longest gaps that are mostly such a pause, in the stages where it counts."""
+    """Select the longest gaps mostly spent in such a pause, in the stages that have the pauses."""
     rows = whole(measured, "idle_gaps")
     rows = rows[same_text(rows["run"], run) & same_text(rows["role"], role)]
     rows = rows[rows["cause"].isin(PAUSING).to_numpy(np.bool_)]
@@ -466,7 +473,10 @@ def _gaps_of(measured: Measurements, run: object, role: object, lost: Pauses) ->
 
 
 def _place(row: Mapping[Any, Any]) -> Place:
+    """Locate a gap: source, role, rank, device, step, stage and times."""
+
     def number(name: str) -> int | None:
+        """Get a whole number of the row; None if missing."""
         return whole_or_none(row[name])
 
     return Place(
@@ -484,7 +494,7 @@ def _place(row: Mapping[Any, Any]) -> Place:
 
 
 def _abstaining(measured: Measurements) -> list[Verdict]:
-    """Runs of which nothing of the host is recorded, or no stage nor a counted step."""
+    """List verdicts on runs without host activity, or without both a stage and a counted step."""
     captures = measured["captures"]
     hosts = (
         captures[captures["device_op_count"] > 0].groupby("run", sort=False)["host_op_count"].sum()
@@ -501,7 +511,7 @@ def _abstaining(measured: Measurements) -> list[Verdict]:
 
 
 def _priced(measured: Measurements, run: object, why: str) -> Verdict:
-    """The abstention on a run, with the idle time per step during which no host activity was recorded."""
+    """Make the abstention on a run, with the idle time per step during which no host activity was recorded."""
     rows = whole(measured, "idle")
     silent = (rows["window"] == "step") & (rows["cause"] == "host_silent")
     rows = rows[silent.to_numpy(np.bool_) & same_text(rows["run"], run).to_numpy(np.bool_)]

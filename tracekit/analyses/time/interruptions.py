@@ -1,4 +1,4 @@
-"""What interrupts steady steps? Compiling, loading modules, capturing graphs, and asking the driver for memory."""
+"""Interruptions of steady steps: compilation, module loading, CUDA graph capture, allocator calls (R21, R28, R34)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tracekit.process.host.phases import (
 )
 
 KINDS = ("compilation", "allocator", "graph")
-"""What an interruption does: it compiles or loads code, asks the driver for memory, captures a graph."""
+"""Kinds of interruption: compiling or loading code, asking the driver for memory, capturing a graph."""
 
 INTERRUPTIONS = Table(
     "interruptions",
@@ -79,14 +79,14 @@ INTERRUPTIONS = Table(
 Ints = npt.NDArray[np.int64]
 
 MAX_NAMES = 50
-"""Most names of a kind kept apart in one source, those with most time; the rest is `(others)`."""
+"""Maximum number of names per kind and source; shorter ones are summed as `(others)`."""
 
 BY_DESIGN = ("gen", "update_weights")
 """Stages around which frameworks empty the allocator's cache on purpose."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Calls of every kind by step, stage and name."""
+    """Sum the calls of every kind by step, stage and name."""
     if not trace.has("host_ops"):
         return {}
     side: HostSide = trace.derived(host_side)
@@ -101,7 +101,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _counted(trace: Trace, kind: str, rows: Ints) -> dict[str, Array]:
-    """Calls of one kind, counted by the step and the stage they begin in, and by name."""
+    """Sum the calls of one kind by the step and stage they begin in, and by name."""
     where: HostWindows = trace.derived(host_windows)
     start = trace.numbers("host_ops", "ts_ns")[rows]
     dur = trace.numbers("host_ops", "dur_ns")[rows]
@@ -125,7 +125,7 @@ def _counted(trace: Trace, kind: str, rows: Ints) -> dict[str, Array]:
 
 
 def _largest(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
-    """The name of each row; names beyond `MAX_NAMES` by time as `(others)`."""
+    """Map each row to its name; names beyond the `MAX_NAMES` with most time become `(others)`."""
     total = np.zeros(len(names), np.float64)
     np.add.at(total, code, dur.astype(np.float64))
     largest = np.argsort(-total, kind="stable")[:MAX_NAMES]
@@ -135,7 +135,7 @@ def _largest(names: Sequence[str], code: Ints, dur: Ints) -> npt.NDArray[Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Interruptions by name, in the first steps and after; findings R21, R28 and R34."""
+    """Report interruptions by name, in the first steps and after; judge R21, R28 and R34."""
     if not measured.has("interruptions"):
         return ANALYSIS.skipped("no host activity was recorded")
     recorded = measured.recorded or measured
@@ -166,7 +166,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _with_waits(measured: Measurements, found: Interruption) -> Interruption:
-    """The interruption with what other ranks wait for those that it holds up longer."""
+    """Add the time that other ranks wait for the ranks that are interrupted longer."""
     if not measured.has("idle"):
         return found
     paused = found.rows[found.rows["idle_ns"].notna()]
@@ -175,6 +175,7 @@ def _with_waits(measured: Measurements, found: Interruption) -> Interruption:
 
 
 def _total(count: int) -> Metric:
+    """Make the metric of all interruptions."""
     return Metric(
         "interruptions",
         count,
@@ -185,7 +186,7 @@ def _total(count: int) -> Metric:
 
 
 def _allocator(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
-    """R21: steady steps that ask the driver for memory again and again."""
+    """Report R21: steady steps that keep asking the driver for memory."""
     late, severity = found.rows, thresholds.severity(found.lost_ratio)
     staged = late["canonical"].notna()
     designed = late["canonical"].isin(BY_DESIGN) | (~staged & bool(staged.any()))
@@ -213,7 +214,7 @@ def _allocator(measured: Measurements, found: Interruption, thresholds: Threshol
 
 
 def _recompilation(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
-    """R28: steady steps in which code is compiled or modules are loaded."""
+    """Report R28: steady steps in which code is compiled or modules are loaded."""
     calls = Metric(
         "compilations", found.calls, "count", "lower", label="times per step and process"
     )
@@ -232,7 +233,7 @@ def _recompilation(measured: Measurements, found: Interruption, thresholds: Thre
 
 
 def _graph_capture(measured: Measurements, found: Interruption, thresholds: Thresholds) -> Finding:
-    """R34: steady steps in which graphs are captured and made ready."""
+    """Report R34: steady steps in which graphs are captured and instantiated."""
     calls = Metric("captures", found.calls, "count", "lower", label="calls per step and process")
     return Finding(
         "graph-capture",
@@ -256,14 +257,14 @@ _FINDINGS = {
 
 
 def _steps_with(found: Interruption) -> str:
-    """In how many steady steps that was, in words."""
+    """Count the steady steps with the interruption, in words."""
     step = found.rows["step"]
     steps = step.nunique() + int(step.isna().any())
     return f"{steps:,} of {len(found.steady.walls):,} steady steps"
 
 
 def _places(late: pd.DataFrame) -> tuple[Place, ...]:
-    """Up to three names and stages with most of the time."""
+    """Locate up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
     longest = ordered(summed(late, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
     return tuple(
@@ -273,7 +274,7 @@ def _places(late: pd.DataFrame) -> tuple[Place, ...]:
 
 
 def _sheet(measured: Measurements, rows: pd.DataFrame, first: int) -> Any:
-    """Interruptions by name: how often and how long, in the first steps and after them."""
+    """Make the table of interruptions by name: calls and time in the first steps and after them."""
     late = is_late(rows, first)
     marked = rows.assign(
         late_count=np.where(late, rows["count"], 0),
@@ -329,8 +330,8 @@ ANALYSIS = Analysis(
         "graph-capture": {
             # Steps that warm up, as above.
             "first_steps": 2,
-            # Captures and instantiations of graphs in steady steps, as a share of the step: the severity low. None of 169 real files
-            # holds one; what looks like them takes 0.02 to 0.03 % (NCCL asks whether a capture runs) and, of 70 replays, 0.5 %.
+            # Graph captures and instantiations in steady steps, as a share of the step (severity low). None of 169 real files
+            # has one. Similar calls take 0.02 to 0.03 % (NCCL checks for a running capture) and, for 70 replays, 0.5 %.
             "time_ratio": 0.01,
         },
     },

@@ -1,4 +1,4 @@
-"""How long does launched work wait before it runs, and how much of it is queued? (definition M11)"""
+"""Delay from launch to start of GPU work, and depth of the launch queues (definition M11)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ QUEUES = Table(
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Delays from launch to start by stage, and the depth of every stream's queue."""
+    """Measure delays from launch to start by stage, and the depth of every stream's queue."""
     if not trace.has("device_ops"):
         return {}
     tables: dict[str, list[Mapping[str, Any]]] = {"launch_delays": [], "queues": []}
@@ -71,7 +71,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: ARG001
-    """Delays and depths over all sources; no finding of its own."""
+    """Report launch delays and queue depths over all sources; has no rule."""
     if not measured.has("launch_delays"):
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
@@ -84,7 +84,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:  # noqa: A
 
 
 def _delay_sheet(measured: Measurements) -> Sheet:
-    """How long launched work waits before it begins, by stage of the launch."""
+    """Make the table of launch delays by the stage of the launch."""
     rows = whole(measured, "launch_delays")
     rows = rows.assign(canonical=canonical_stages(rows))
     rows = rows[rows["stage"].isna() | rows["canonical"].notna()]
@@ -115,7 +115,7 @@ def _delay_sheet(measured: Measurements) -> Sheet:
 
 
 def _queue_sheet(measured: Measurements) -> Sheet:
-    """The depth of the queues of launched work."""
+    """Make the table of queue depths by stream."""
     rows = whole(measured, "queues")
     by = ["run", "role", "rank", *QUEUE]
     reduced = dict.fromkeys(("count", "span_ns", "full_ns"), "sum")

@@ -1,4 +1,4 @@
-"""How much do steps and runs differ? Mean, spread and interval of every metric over the steps that count."""
+"""Spread of every metric over steps and runs: mean, standard deviation and confidence interval."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
 
 MAX_STAGES = 30
-"""Most stages that are told of: those that take most time, where times are known."""
+"""Maximum number of stages: those with most time, where times are known."""
 
 MAX_ROWS = 200
-"""Most rows of one table: those with the largest means."""
+"""Maximum number of rows of one table: those with the largest means."""
 
 LEVEL = 0.95
 
 STEP_TIMES: Key = (STEP_TIME, None, None)
-"""The times of steps of the whole job."""
+"""Key of the step times of the whole job."""
 
 TYPES = dict.fromkeys(COLUMNS, "object") | {"rank": "Int64", "step": "Int64", "value": "Float64"}
-"""What values recorded and values of the job have in common."""
+"""Types of the columns that recorded metrics and metrics of the job share."""
 
 _GROUPS: tuple[tuple[str, str, Unit], ...] = (
     ("times", "Times of a step", "ns"),
@@ -47,14 +47,14 @@ _GROUPS: tuple[tuple[str, str, Unit], ...] = (
 
 
 def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Nothing: what is judged is measured by others."""
+    """Measure no table: `judge` reads the tables of other analyses."""
     return {}
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
-    """n, mean, standard deviation, least, most and interval of every metric that is known by name.
+    """Report n, mean, standard deviation, min, max and interval of every named metric.
 
-    Ranks are reduced within a step first. What is repeated is the run where there are several, else the step.
+    Ranks are reduced within a step first. The repeated unit is the run if there are several runs, else the step.
     """
     if not (_are_repeated(measured) or _is_anything_repeated(measured)):
         return ANALYSIS.skipped(NOT_REPEATED)
@@ -66,7 +66,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section:
 
 
 def _are_repeated(measured: Measurements) -> bool:
-    """Whether several steps count: of what the times of steps tell alone nothing else needs to be known."""
+    """Check whether several steps count, from step times alone, which avoids computing all other metrics."""
     values = measured.derived(timed_steps).reindex(columns=[*COLUMNS])
     values["run"] = values["run"].where(values["run"].notna(), "")
     all_samples = samples(values)
@@ -75,7 +75,7 @@ def _are_repeated(measured: Measurements) -> bool:
 
 
 def _is_anything_repeated(measured: Measurements) -> bool:
-    """Whether there are several values of anything."""
+    """Check whether any metric has several values."""
     if _is_of_one_step(measured):
         return False
     kept, _, _ = measured.derived(kept_samples)
@@ -83,24 +83,24 @@ def _is_anything_repeated(measured: Measurements) -> bool:
 
 
 def _are_several(values: Samples) -> bool:
-    """Whether these are several values."""
+    """Check whether the samples are of several runs or several steps."""
     return len(values.runs) > 1 or any(len(of_run) > 1 for of_run in values.values[:1])
 
 
 def _step(measured: Measurements) -> Samples | None:
-    """The times of the steps that count."""
+    """Get the times of the steps that count; None without any."""
     kept, _, _ = measured.derived(kept_samples)
     return kept.get(STEP_TIMES)
 
 
 def _all_sheets(measured: Measurements) -> tuple[Sheet, ...]:
-    """The values that repeat, and the steps that do not count."""
+    """Make the tables of metrics and of the steps that do not count."""
     kept, left_out, _ = measured.derived(kept_samples)
     return with_rows(*_sheets(_rows(kept)), _dropped(left_out))
 
 
 def _caveats(measured: Measurements) -> Iterator[str]:
-    """What is taken for granted, and what is left out."""
+    """List the assumptions, and the stages and metrics left out."""
     step = _step(measured)
     _, _, omitted = measured.derived(kept_samples)
     if step is not None and len(step.runs) > 1:
@@ -114,14 +114,14 @@ NOT_REPEATED = "a single step counts: nothing was repeated"
 
 
 def _is_of_one_step(measured: Measurements) -> bool:
-    """Whether all values are of one step of one run."""
+    """Check whether all values are of one step of one run."""
     values = measured.derived(job_values), sound_metrics(measured)
     steps = np.concatenate(numbered_alike(UNIT, *values))
     return int(steps.max(initial=0)) == 0
 
 
 def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, int]:
-    """(the samples of every metric over the steps that count, the steps that do not, stages left out)."""
+    """Select the samples of steps that count: (samples by metric, steps left out, number of stages left out)."""
     frames = [measured.derived(job_values).reindex(columns=[*COLUMNS])]
     metrics = sound_metrics(measured)
     if len(metrics):
@@ -144,14 +144,14 @@ def kept_samples(measured: Measurements) -> tuple[dict[Key, Samples], LeftOut, i
 
 
 def _unmeasured(measured: Measurements) -> Iterator[str]:
-    """The metrics that are left out as an error of tracekit left some or all of them unmeasured."""
+    """List the metrics that an error of tracekit left unmeasured, in whole or part."""
     titles = [METRICS[name].title for name in METRICS if name in unsound_metrics(measured)]
     if titles:
         yield f"an error of tracekit left these unmeasured: {', '.join(titles)}"
 
 
 def _longest(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """(the rows without those of all but `MAX_STAGES` stages, how many stages are left out)."""
+    """Keep the rows of the `MAX_STAGES` longest stages and of no stage: (rows, number of stages left out)."""
     staged = rows[rows["stage"].notna()]
     timed = staged["name"].isin([name for name, kind in METRICS.items() if kind.unit == "ns"])
     size = staged["value"].where(timed, 0).astype("Float64").groupby(staged["stage"]).sum()
@@ -164,13 +164,13 @@ def _longest(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _world_size(measured: Measurements) -> int | None:
-    """The number of ranks that all processes tell, None where they differ or do not."""
+    """Find the number of ranks that all processes agree on; None if they differ or did not record it."""
     sizes = measured["captures"]["world_size"].dropna().unique()
     return int(sizes[0]) if len(sizes) == 1 and sizes[0] > 0 else None
 
 
 def _rows(found: Mapping[Key, Samples]) -> pd.DataFrame:
-    """One row a metric: what it is of, and its estimate."""
+    """List the estimate of each metric, one row per metric; metrics that are always 0 are left out."""
     rows = []
     for (name, role, stage), values in found.items():
         kind = METRICS[name]
@@ -205,7 +205,7 @@ def _rows(found: Mapping[Key, Samples]) -> pd.DataFrame:
 
 
 def _estimate(found: Samples) -> Estimate | None:
-    """The estimate of one metric; None for values that no clock could have measured."""
+    """Estimate one metric; None for values that no clock could have measured."""
     try:
         return estimate(found.values, level=LEVEL)
     except ValueError:
@@ -213,19 +213,19 @@ def _estimate(found: Samples) -> Estimate | None:
 
 
 def _from_zero(said: Estimate) -> float | None:
-    """The lower end of the interval; times, counts and bytes cannot lie below zero."""
+    """Clip the lower end of the interval at 0, since times, counts and bytes cannot be negative."""
     return None if said.low is None else max(said.low, 0.0)
 
 
 def _sheets(rows: pd.DataFrame) -> Iterator[Sheet]:
-    """The step and its stages, then a table of each group of metrics."""
+    """Make the table of the step and its stages, then a table per group of metrics."""
     yield _overview(rows)
     for group in _GROUPS:
         yield _group(rows, *group)
 
 
 def _overview(rows: pd.DataFrame) -> Sheet:
-    """The step and its stages."""
+    """Make the table of the step and its stages."""
     times = rows[rows["name"].isin([STEP_TIME, STAGE_TIME])]
     times = times.assign(title=times["stage"].where(times["name"] == STAGE_TIME, times["title"]))
     times = times.sort_values("name", key=lambda names: names != STEP_TIME, kind="stable")
@@ -233,7 +233,7 @@ def _overview(rows: pd.DataFrame) -> Sheet:
 
 
 def _group(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
-    """All other metrics of one unit, those of whole steps first."""
+    """Make the table of all other metrics of one unit, metrics of whole steps first."""
     is_other = ~rows["name"].isin([STEP_TIME, STAGE_TIME]).to_numpy(np.bool_)
     of_whole, chosen = rows["stage"].isna().to_numpy(np.bool_), is_other & equal(rows["unit"], unit)
     places = np.flatnonzero(chosen & of_whole), np.flatnonzero(chosen & ~of_whole)
@@ -243,7 +243,7 @@ def _group(rows: pd.DataFrame, name: str, title: str, unit: Unit) -> Sheet:
 
 
 def _sheet(name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str) -> Sheet:
-    """Estimates as a table."""
+    """Make one table of estimates."""
     headings = (
         Heading("title", first),
         *as_headings("""
@@ -265,7 +265,7 @@ def _sheet(name: str, title: str, rows: pd.DataFrame, unit: Unit, *, first: str)
 
 
 def _dropped(left_out: LeftOut) -> Sheet:
-    """The steps that do not count."""
+    """Make the table of steps that do not count, with the reason."""
     columns = ["run", "step", "part", "reason"]
     rows = [(step.run, step.step, step.part, step.reason) for step in left_out.steps]
     frame = pd.DataFrame(rows, columns=columns).astype({"step": "Int64"})
@@ -279,7 +279,7 @@ def _dropped(left_out: LeftOut) -> Sheet:
 
 
 def _metrics(step: Samples | None) -> Iterator[Metric]:
-    """The mean step with its interval, and its spread."""
+    """List the mean step with its interval, and its spread."""
     estimate = None if step is None else _estimate(step)
     if estimate is None:
         return

@@ -1,4 +1,7 @@
-"""Which role and stage costs the step, on which rank? From the traces; what only the driver timed is told apart (Q1–Q3)."""
+"""Stages by role, step and rank: the RL matrix, from traces and the driver's log (Q1–Q3; R43).
+
+Each cell has a state: in a trace, only timed by the driver, not applicable, or missing.
+"""
 
 from __future__ import annotations
 
@@ -44,21 +47,21 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 
 MAX_COLUMNS = 6
-"""Most steps or ranks side by side."""
+"""Maximum number of steps or ranks in columns."""
 
 MAX_SERIES = 12
-"""Most stages of the chart."""
+"""Maximum number of stages in the chart."""
 
 RESIDUAL = "(in no stage)"
 
 
 def measure(_trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Nothing of its own: steps, stages and what was logged are measured already."""
+    """Measure no table: `judge` reads steps, stages and logged timers."""
     return {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Stages by role, step and rank with the state of every cell, and the rest that no stage explains; finding R43."""
+    """Report stages by role, step and rank with the state of every cell, and the residual outside any stage; judge R43."""
     walls, known_logs = timed_units(measured), logs(measured)
     if not len(stage_rows(measured)) and not known_logs:
         return ANALYSIS.skipped("no stage is annotated and no driver's log was given")
@@ -79,12 +82,12 @@ CHORE_ADVICE = {
 
 
 def _chores(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]:
-    """R43: validation, checkpoints and other scheduled stages that take a large part of the time."""
+    """Find R43: validation, checkpoints and other scheduled stages that take much of the time."""
     limit = thresholds.of("periodic-stage")["step_ratio"]
     for stage in periodic_stages(measured):
         if not stage.is_chore or stage.share < limit:
             continue
-        # Nothing tells how often a stage without a period runs: its share of this recording may be chance.
+        # Without a period it is unknown how often the stage runs: its share of this recording may be chance.
         is_known = stage.every is not None
         yield Finding(
             "periodic-stage",
@@ -104,7 +107,7 @@ def _chores(measured: Measurements, thresholds: Thresholds) -> Iterator[Finding]
 
 
 def _chore_name(measured: Measurements, stage: PeriodicStage) -> str:
-    """The stage, with the name that was recorded for it."""
+    """Name the stage, with its recorded name where that differs."""
     rows = stage_rows(measured)
     names = rows["stage"][(rows["canonical"] == stage.canonical).to_numpy(np.bool_)]
     recorded = str(names.iloc[0]) if len(names) else stage.canonical
@@ -114,7 +117,7 @@ def _chore_name(measured: Measurements, stage: PeriodicStage) -> str:
 def _sheets(
     measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
 ) -> Iterator[Sheet]:
-    """The matrix, the same by rank, and what was not measured."""
+    """Make the tables of the matrix, of stages by rank, and of cells that no trace has."""
     yield _matrix(measured, all_cells, walls)
     yield _by_rank(measured)
     if (all_cells["state"] != "measured").any():
@@ -127,16 +130,16 @@ STATES = {
     "not applicable": "not applicable",
     "missing": "missing",
 }
-"""How a cell is known, in words."""
+"""States of a cell, in words."""
 
 
 def _label(step: object, part: object) -> str:
-    """What a unit is called at the head of a column."""
+    """Label a step or capture at the head of a column."""
     return f"step {int(step)}" if pd.notna(step) else str(part) if pd.notna(part) else "capture"  # type: ignore[call-overload]
 
 
 def _units(group: pd.DataFrame) -> str:
-    """Units in words, the first few of them."""
+    """List steps or captures in words, up to four by name."""
     names = list(dict.fromkeys(group["unit"]))
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
@@ -145,7 +148,10 @@ _STAGE = ["run", "role", "canonical"]
 
 
 def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame) -> Sheet:
-    """Stages by step, the longest first; logged times stand in rows of which no trace holds anything."""
+    """Make the table of stages by step, longest first.
+
+    Shows logged times only in rows of stages that no trace has.
+    """
     all_cells, rest_cells = _with_unit(all_cells), _rest(walls)
     stage, first = of_keys(all_cells, _STAGE)
     in_trace = np.isin(stage, stage[all_cells["wall_ns"].notna().to_numpy()])
@@ -182,7 +188,7 @@ def _matrix(measured: Measurements, all_cells: pd.DataFrame, walls: pd.DataFrame
 
 
 def _shares(measured: Measurements, rows: pd.DataFrame) -> pd.Series[Any]:
-    """The share of the step of the stage of each row; missing where no trace has it."""
+    """Compute each row's stage as a share of the step; missing where no trace has the stage."""
     walls = stage_walls(measured)
     shares = walls[_STAGE].assign(share=of_step(walls))
     share: pd.Series[Any] = looked_up(rows[_STAGE], shares, _STAGE, optional=_STAGE)["share"]
@@ -190,7 +196,7 @@ def _shares(measured: Measurements, rows: pd.DataFrame) -> pd.Series[Any]:
 
 
 def _often(measured: Measurements) -> str:
-    """How often the stages come that only some steps have: by the traces, else by the driver's log."""
+    """Describe the period of stages that only some steps have: from the traces, else from the driver's log."""
     stages = periodic_stages(measured)
     in_traces = {(stage.run, stage.canonical) for stage in stages}
     in_logs = []
@@ -202,19 +208,19 @@ def _often(measured: Measurements) -> str:
 
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:
-    """The mean times of every stage."""
+    """Average the shown and traced times of every stage."""
     times = {name: (name, "mean") for name in ("shown_ns", "traced_ns")}
     return grouped(rows, _STAGE, **times)
 
 
 def _with_unit(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the words for its units."""
+    """Add the column `unit`: the label of each row's step or capture."""
     labels = [_label(*key) for key in zip(frame["step"], frame["part"], strict=True)]
     return frame.assign(unit=pd.Series(labels, index=frame.index, dtype=object))
 
 
 def _rest(walls: pd.DataFrame) -> pd.DataFrame:
-    """What no stage of any process covers of each unit, as cells of a stage of its own (Q3)."""
+    """Compute the time of each step outside any stage of any process, as cells of the stage `RESIDUAL` (Q3)."""
     rest_rows = _with_unit(walls).assign(role=None, canonical=RESIDUAL)
     gap = rest_rows["wall_ns"].astype("Int64") - rest_rows["attributed_ns"]
     rest_rows["shown_ns"] = rest_rows["traced_ns"] = gap.where(
@@ -226,7 +232,7 @@ def _rest(walls: pd.DataFrame) -> pd.DataFrame:
 def _spread(
     rows: pd.DataFrame, cells_of: pd.DataFrame, value: str, columns: list[str]
 ) -> tuple[pd.DataFrame, list[Heading]]:
-    """The rows with a column for each of these units, and their headings."""
+    """Add a column per unit with the longest value of each stage: (rows, headings of the new columns)."""
     headings, rows = [], rows.copy(deep=False)
     of_columns = cells_of[cells_of["unit"].isin(columns)]
     longest = grouped(of_columns, [*_STAGE, "unit"], longest=(value, "max"))
@@ -243,14 +249,17 @@ def _spread(
 
 
 def _ordered(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """The rows run by run, the longest first, what no stage covers last."""
+    """Sort the rows by run, longest first, with the residual last."""
     value = rows[by].to_numpy(np.float64, na_value=-np.inf)
     is_last = rows["last"].to_numpy(np.bool_)
     return rows.iloc[np.lexsort((-value, is_last, of_keys(rows, ["run"])[0]))]
 
 
 def _columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
-    """(the units that get a column, what to say of the choice): all, else the longest, longest first."""
+    """Choose the units that get a column: (their names, caption).
+
+    These are all units in order, or the longest `MAX_COLUMNS`, longest first.
+    """
     walls = _with_unit(walls)
     in_order = list(dict.fromkeys(walls["unit"] if len(walls) else found["unit"]))
     caption = "Host wall of the longest rank."
@@ -263,7 +272,7 @@ def _columns(walls: pd.DataFrame, found: pd.DataFrame) -> tuple[list[str], str]:
 
 
 def _state(counts: Counter[str], stage: object) -> str:
-    """How one stage is known over all units of its run."""
+    """Describe how one stage is known over all units of its run."""
     total = counts.total()
     states = []
     for state, word in STATES.items():
@@ -275,7 +284,7 @@ def _state(counts: Counter[str], stage: object) -> str:
 
 
 def _rest_state(group: pd.DataFrame) -> str:
-    """Why what no stage covers is known, or is not."""
+    """Describe how the residual is known, or why it is not."""
     if (group["origin"] == "stage").all():
         return "not recorded: stages were captured one by one"
     if group["attributed_ns"].isna().all():
@@ -284,7 +293,7 @@ def _rest_state(group: pd.DataFrame) -> str:
 
 
 def _by_rank(measured: Measurements) -> Sheet:
-    """Stages by rank, and what no stage of each rank covers; of many ranks those with most time."""
+    """Make the table of stages by rank with the residual of each rank; shows the ranks with most time."""
     walls = measured.derived(by_rank).copy(deep=False)
     walls["unit"] = [f"rank {r}" if pd.notna(r) else "rank unknown" for r in walls["rank"]]
     walls["last"] = walls["canonical"].isna().to_numpy()
@@ -313,7 +322,7 @@ def _by_rank(measured: Measurements) -> Sheet:
 
 
 def _charts(measured: Measurements) -> list[Chart]:
-    """The step of every rank as a bar of its stages, what none of them covers last."""
+    """Draw the step of every rank as a bar of its stages, the residual last."""
     walls = measured.derived(by_rank).copy(deep=False)
     if not len(walls):
         return []
@@ -357,14 +366,14 @@ def _charts(measured: Measurements) -> list[Chart]:
 
 
 def _bar(run: object, role: object, rank: object) -> str:
-    """What the bar of a rank is called."""
+    """Label the bar of a rank."""
     names = [str(part) for part in (run, role) if text_or_none(part) is not None]
     number = "rank unknown" if text_or_none(rank) is None else f"rank {rank}"
     return f"{' · '.join(names)} {number}"
 
 
 def _not_measured(measured: Measurements, found: pd.DataFrame) -> Sheet:
-    """Which cells are not in the traces, why, and what the log says of them."""
+    """Make the table of cells that no trace has, with the reason and the logged time."""
     missing_cells = _with_unit(found[found["state"] != "measured"])
     by = ["run", "role", "canonical", "state"]
     grouped = missing_cells.groupby(by, dropna=False, sort=False)
@@ -396,7 +405,7 @@ def _not_measured(measured: Measurements, found: pd.DataFrame) -> Sheet:
 
 
 def _why(state: str, stage: str, *, known: bool) -> str:
-    """Why a cell holds no measurement, as far as can be told."""
+    """Explain why no trace has a cell; `known` is whether other cells of the stage were measured."""
     if state == "log":
         if known:
             return "the driver timed it; no capture of that role and step holds it"
@@ -413,7 +422,7 @@ def _why(state: str, stage: str, *, known: bool) -> str:
 
 
 def _metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
-    """How many cells are measured, what no stage explains of a step."""
+    """List the number of cells by state, and the residual per step."""
     counts = found["state"].value_counts()
     out = [
         Metric(
@@ -437,7 +446,7 @@ def _metrics(found: pd.DataFrame, walls: pd.DataFrame) -> list[Metric]:
 
 
 def _caveats(measured: Measurements, found: pd.DataFrame, walls: pd.DataFrame) -> list[str]:
-    """What limits the matrix."""
+    """List the caveats on the matrix."""
     known_logs = logs(measured)
     caveats = []
     if not known_logs:

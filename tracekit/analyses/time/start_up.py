@@ -1,4 +1,4 @@
-"""How much of the recording is start-up? First calls by kind, before the work and inside of steps."""
+"""Start-up in the recording: first calls by kind, before the work and inside steps (R38)."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ START_UP_GPU = Table(
 )
 
 MAX_NAMES = 50
-"""Most names kept apart in one source, those with most time; the rest is `(others)`."""
+"""Maximum number of names per source; shorter ones are summed as `(others)`."""
 
 Ints = npt.NDArray[np.int64]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """First calls by step, stage and name; what came before the work; what the devices did meanwhile."""
+    """Sum first calls by step, stage and name, with GPU time during the start-up before the work."""
     if not trace.has("host_ops"):
         return {}
     parts = [_calls(trace), *_named_calls(trace), *_early_waits(trace)]
@@ -135,7 +135,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _calls(trace: Trace) -> dict[str, Array]:
-    """The calls of start-up."""
+    """List the first calls of start-up."""
     calls: StartUp = trace.derived(start_up)
     usual = Nullable(np.maximum(calls.usual_ns, 0), calls.usual_ns < 0)
     kinds = Coded(calls.kind.astype(np.int8), KINDS)
@@ -143,7 +143,7 @@ def _calls(trace: Trace) -> dict[str, Array]:
 
 
 def _named_calls(trace: Trace) -> Iterator[dict[str, Array]]:
-    """The other calls that load modules, compile, capture graphs or allocate memory, however short."""
+    """List the other calls that load modules, compile, capture graphs or allocate memory, however short."""
     side: HostSide = trace.derived(host_side)
     known = np.zeros(len(side.compiling), np.bool_)
     rows = trace.derived(start_up).row
@@ -162,7 +162,7 @@ def _named_calls(trace: Trace) -> Iterator[dict[str, Array]]:
 
 
 def _early_waits(trace: Trace) -> Iterator[dict[str, Array]]:
-    """What was in progress when the recording began."""
+    """List the waits in progress when the recording began: a host wait, and a collective that waits for a late rank."""
     found: tuple[tuple[str, str, EarlyWait | None], ...] = (
         (WAIT, "host_ops", trace.derived(early_wait)),
         (SKEW, "device_ops", trace.derived(early_collective)),
@@ -185,14 +185,14 @@ def _placed(
     *,
     is_rare: bool,
 ) -> dict[str, Array]:
-    """Rows by kind and name and by the step and stage that they begin in."""
+    """Sum calls by kind and name, and by the step and stage they begin in."""
     where: HostWindows = trace.derived(host_windows)
     steps: Steps = trace.derived(windows).step_rows
     begin = opening = np.iinfo(np.int64).min
     if steps.start_up_ns is not None:
         begin = int(steps.ts_ns[0])
         opening = begin - sum(int(length[0]) for length in steps.before.values())
-    # What the system does before the capture begins is no part of it.
+    # Leave out system activity before the capture begins.
     rows = (start >= opening).nonzero()[0]
     kinds, usual = at_rows(kinds, rows), at_rows(usual, rows)
     names = at_rows(names, rows)
@@ -218,7 +218,7 @@ def _placed(
 
 
 def _largest(names: Coded, dur: Ints) -> Coded:
-    """The name of each row; names beyond `MAX_NAMES` by time as `(others)`."""
+    """Map each row to its name; names beyond the `MAX_NAMES` with most time become `(others)`."""
     total = np.zeros(len(names.texts) + 1, np.int64)
     np.add.at(total, names.codes, dur)
     largest = np.argsort(-total[:-1], kind="stable")[:MAX_NAMES]
@@ -228,7 +228,7 @@ def _largest(names: Coded, dur: Ints) -> Coded:
 
 
 def _gpu_time(trace: Trace, steps: Steps) -> Mapping[str, Any]:
-    """What each device did during start-up."""
+    """Break down the time of each device during start-up."""
     parts = []
     begin = steps.ts_ns - steps.before["start_up_ns"]
     for number, rows in rows_by_device(trace.nullable("device_ops", "device")):
@@ -244,7 +244,7 @@ def _gpu_time(trace: Trace, steps: Steps) -> Mapping[str, Any]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
-    """Start-up before the work, in steps that count and in those that do not; finding R38."""
+    """Report start-up before the work, in steps that count and in other steps; judge R38."""
     if not measured.has("start_up"):
         return None
     recorded = measured.recorded or measured
@@ -264,7 +264,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
 
 
 def _advice(measured: Measurements, run: object) -> str:
-    """Advise how to record later with the tool that recorded."""
+    """Advise how to start recording later, with the tool that recorded."""
     captures = measured["captures"]
     tools = set(captures["tool"][same_text(captures["run"], run)].dropna())
     if tools == {"nsys"}:
@@ -276,7 +276,7 @@ def _advice(measured: Measurements, run: object) -> str:
 
 
 def _described(rows: pd.DataFrame) -> str:
-    """Describe calls by kind, each with the longest: `context creation 981 ms (cudaFree), module loading 1.34 ms (cudaLaunchKernel)`."""
+    """Describe calls by kind with the longest of each: `context creation 981 ms (cudaFree), module loading 1.34 ms (cudaLaunchKernel)`."""
     by_kind = ordered(summed(rows, ["kind"], ["dur_ns"]), dur_ns=False, kind=True)
     by_name = ordered(summed(rows, ["kind", "name"], ["dur_ns"]), dur_ns=False, name=True)
     texts = []
@@ -289,7 +289,7 @@ def _described(rows: pd.DataFrame) -> str:
 def _before(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """Captures without marks that begin with start-up."""
+    """Find captures without step marks that begin with start-up."""
     limit = thresholds.of("start-up")
     for prefix in prefixes(measured):
         calls = _of(rows, prefix, "before", KINDS)
@@ -317,14 +317,14 @@ def _before(
 
 
 def _others_cover(after_ns: int) -> str:
-    """The caveat that no other finding covers start-up, nor counts it in its share."""
+    """State as a caveat that other findings leave out start-up and do not count it in their shares."""
     return (
         f"all other findings and their shares cover only the {show(after_ns, 'ns')} after start-up"
     )
 
 
 def _of(rows: pd.DataFrame, prefix: Prefix, window: str, kinds: Sequence[str]) -> pd.DataFrame:
-    """The rows of the process whose start-up is the longest of a run."""
+    """Select the calls of these kinds in the process with the longest start-up of a run."""
     chosen = same_text(rows["run"], prefix.run) & same_text(rows["source"], prefix.source)
     chosen &= (rows["window"] == window).to_numpy(np.bool_)
     chosen &= rows["kind"].isin(list(kinds)).to_numpy(np.bool_) & rows["is_rare"].to_numpy(np.bool_)
@@ -333,7 +333,7 @@ def _of(rows: pd.DataFrame, prefix: Prefix, window: str, kinds: Sequence[str]) -
 
 
 def _in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
-    """Captures without marks that begin within a wait for work launched before them."""
+    """Find captures without step marks that begin within a wait for work launched before them."""
     for prefix in prefixes(measured):
         waits = _of(rows, prefix, "before", (WAIT,))
         if not len(waits):
@@ -354,7 +354,7 @@ def _in_progress(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding
 
 
 def _skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
-    """Ranks whose first collective waits for a rank that begins to record later."""
+    """Find ranks whose first collective waits for a rank that starts recording later."""
     is_skew = (rows["kind"] == SKEW).to_numpy(np.bool_)
     captures = measured["captures"]
     for run, of_run in each_run(rows[is_skew]):
@@ -362,7 +362,7 @@ def _skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
         waiting = {int(rank) for rank in of_run["rank"].dropna()}
         late = sorted({int(rank) for rank in ranks} - waiting)
         longest = of_run.iloc[int(of_run["dur_ns"].to_numpy(np.int64).argmax())]
-        # Without a rank that does not wait, the ranks may wait for a late one as in any step.
+        # If every rank waits, this may be an ordinary straggler rather than start skew.
         if not late or not waiting:
             continue
         usual, name = int(longest["usual_ns"]), short_kernel(str(longest["name"]))
@@ -384,13 +384,14 @@ def _skew(measured: Measurements, rows: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
+    """Format a list of ranks."""
     return f"{plural(len(ranks), 'rank')} {numbers(ranks)}"
 
 
 def _within(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """First calls in steps that count, and in what follows the start-up of a capture: what GPUs idle meanwhile."""
+    """Find GPU idle time during first calls, in steps that count and after the start-up of a capture."""
     limit, existing = thresholds.of("start-up"), gpu_steps(measured)
     counting = is_among(rows, units(measured["steps"]), UNIT)
     chosen = rows[
@@ -428,7 +429,7 @@ def _within(
 def _not_counted(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """Steps that do not count and spend long on module loading, graph capture or allocation."""
+    """Find steps that do not count and spend long in module loading, graph capture or allocation."""
     limit = thresholds.of("start-up")
     is_counted = is_among(rows, units(measured["steps"]), UNIT)
     is_call = rows["kind"].isin(KINDS).to_numpy(np.bool_)
@@ -459,7 +460,7 @@ def _not_counted(
 def _outside_steps(
     measured: Measurements, rows: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """First calls in no step of a recording that has steps: context creation before the first one, as a rule."""
+    """Find first calls outside any step of a recording that has steps, mostly context creation before the first step."""
     limit = thresholds.of("start-up")
     steps = measured["steps"]
     has_steps = is_among(rows, steps[steps["step"].notna().to_numpy(np.bool_)], PROCESS)
@@ -484,7 +485,7 @@ def _outside_steps(
 
 
 def _places(rows: pd.DataFrame) -> tuple[Place, ...]:
-    """Up to three names and stages with most of the time."""
+    """Locate up to three names and stages with most of the time."""
     by = ["role", "canonical", "name"]
     longest = ordered(summed(rows, by, ["dur_ns"]), dur_ns=False, name=True).head(3)
     return tuple(
@@ -498,7 +499,7 @@ def _places(rows: pd.DataFrame) -> tuple[Place, ...]:
 
 
 def _sheet(measured: Measurements, rows: pd.DataFrame) -> Any:
-    """First calls by kind and name, the longest first."""
+    """Make the table of first calls by kind and name, longest first."""
     rows = rows[rows["is_rare"].to_numpy(np.bool_)]
     pooled = summed(
         rows, ["run", "window", "kind", "canonical", "name"], ["count", "dur_ns", "idle_ns"]
@@ -532,8 +533,8 @@ ANALYSIS = Analysis(
             "capture_ratio": 0.03,
             # Idle time during first calls in steps that count, as a share of the step.
             "step_ratio": 0.03,
-            # First calls in a step that does not count, as a share of the steps that do. Simulated loading of code takes 88 % of
-            # a step; in the first steps of jobs without it there is none.
+            # First calls in a step that does not count, as a share of the steps that do. Simulated code loading takes 88 % of
+            # a step; the first steps of jobs without it have none.
             "uncounted_ratio": 0.10,
         },
     },

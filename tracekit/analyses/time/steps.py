@@ -1,4 +1,4 @@
-"""Where does the step go? Steps and stages: wall by time, device work by launch (definition M8)."""
+"""Steps and stages: wall by time, device work by launch (definition M8; R30)."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ RECURRENCES = Table(
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The steps and stages of this source, each with the device work launched inside it.
+    """Measure the steps and stages of one source, each with the device work launched inside it.
 
-    Where the host runs ahead of its device, `ts_ns` and `dur_ns` are those of this work.
+    Where the host runs ahead of its device, `ts_ns` and `dur_ns` are those of the device work.
     """
     recorded: Windows = trace.derived(windows)
     on_device: DeviceWindows = trace.derived(device_windows)
@@ -151,7 +151,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Walls of steps and stages over ranks; finding R30."""
+    """Report walls of steps and stages over ranks; judge R30."""
     every_step = job(measured)
     if not every_step.count:
         return ANALYSIS.skipped("no step, stage or host activity was recorded")
@@ -159,7 +159,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     of_all = measured
     measured = counted(measured, left_out)
     steps = job(measured)
-    # Only what failed keeps them from being drawn.
+    # Only a failed measurement can keep the charts from being drawn; it is reported as a caveat.
     are_drawn = not has_faults(measured) or sound(measured, stage_gantts, None) is not None
     undrawn = "an error of tracekit: the stages of single steps could not be drawn"
     metrics = (
@@ -182,7 +182,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _stage_sheets(measured: Measurements) -> Iterator[Sheet]:
-    """Stages by their walls, and ranges; nothing where there are no stages."""
+    """Make the tables of stages and of annotated ranges; none without stages."""
     stages = stage_walls(measured)
     if len(stages):
         yield _stage_sheet(measured, stages)
@@ -190,7 +190,7 @@ def _stage_sheets(measured: Measurements) -> Iterator[Sheet]:
 
 
 def _numbering(measured: Measurements) -> Iterator[str]:
-    """How the captures of nsys were matched to steps: their own numbers count captures, not training steps."""
+    """List caveats on nsys captures, whose numbers count captures rather than training steps."""
     rows = measured["steps"]
     ranges = rows[(rows["tool"] == "nsys") & rows["part"].notna()]
     if ranges["step"].isna().any():
@@ -206,7 +206,7 @@ def _numbering(measured: Measurements) -> Iterator[str]:
 
 
 def _spread(walls: pd.DataFrame) -> tuple[float | None, float | None]:
-    """The shortest and the longest wall, when there are several."""
+    """Find the shortest and longest wall; None for a single step."""
     wall = walls["wall_ns"]
     return (float(wall.min()), float(wall.max())) if len(wall) > 1 else (None, None)
 
@@ -214,7 +214,7 @@ def _spread(walls: pd.DataFrame) -> tuple[float | None, float | None]:
 def _step_sheet(
     measured: Measurements, walls: pd.DataFrame, left_out: Sequence[Dropped] = ()
 ) -> Any:
-    """The steps with their walls and the launched work of all ranks; of those that do not count the reason."""
+    """Make the table of steps with wall and unattributed time, and the reason for each step that does not count."""
     reasons: dict[tuple[str, int | None, str | None], str] = {
         (step.run, step.step, step.part): step.reason for step in left_out
     }
@@ -251,11 +251,11 @@ ORIGINS = {
     "file": "first to last activity recorded",
     "stage": "stages captured one by one: the time between them was not recorded",
 }
-"""How the wall of a step is known, in words."""
+"""Ways in which the wall of a step is known, in words."""
 
 
 def _stage_sheet(measured: Measurements, stages: pd.DataFrame) -> Any:
-    """Stages by wall, with the device work launched in them."""
+    """Make the table of stages by wall, with the device work launched in them."""
     rows = stage_rows(measured)
     by = ["run", "role", "canonical"]
     work = summed(rows, by, ["launch_count", "work_ns", "work_busy_ns"])
@@ -287,7 +287,7 @@ def _stage_sheet(measured: Measurements, stages: pd.DataFrame) -> Any:
 
 
 def _range_sheet(measured: Measurements) -> Any:
-    """All annotated ranges by recorded name and place, also nested ones such as micro-batches."""
+    """Make the table of annotated ranges by recorded name and parent, including nested ranges such as micro-batches."""
     rows = measured["stages"]
     ranges = grouped(
         rows,
@@ -315,7 +315,7 @@ def _range_sheet(measured: Measurements) -> Any:
 def _too_few(
     measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds
 ) -> Iterator[Verdict]:
-    """Runs with fewer steps than R30 asks for."""
+    """List verdicts on runs with fewer steps than R30 requires."""
     need = int(thresholds.of("step-variance")["min_steps"])
     several = bool(run_heading(measured))
     for run, of_run in each_run(walls):
@@ -326,18 +326,18 @@ def _too_few(
 
 
 def _price(walls: pd.DataFrame) -> tuple[int | None, float | None]:
-    """What the mean of few steps exceeds their median by, and its share of the mean; None of a single step."""
+    """Compute the mean excess of steps over their median: (ns, share of the mean step); None without any."""
     wall = walls["wall_ns"].to_numpy(float)
     excess = float(np.maximum(wall - np.median(wall), 0).mean()) if len(wall) else 0.0
     return (round(excess), excess / float(wall.mean())) if excess else (None, None)
 
 
 def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Thresholds) -> list[Finding]:
-    """R30: steps that differ so much that a mean hides something."""
+    """Find R30: steps that differ so much that their mean is misleading."""
     limit = thresholds.of("step-variance")
     findings = []
     for run, of_run in each_run(walls):
-        # Validation every fifth step is a plan, no variance: `told` names it.
+        # Remove scheduled stages: validation every fifth step is not variance.
         wall = of_run["wall_ns"].to_numpy(float) - planned_ns(measured, of_run)
         if len(wall) < limit["min_steps"]:
             continue
@@ -388,7 +388,7 @@ def _variance(measured: Measurements, walls: pd.DataFrame, thresholds: Threshold
 
 
 HALF = 0.5
-"""A pause of the host explains a longer step if it is at least this share of what the step takes longer."""
+"""Minimum share of the excess of a long step that a host pause must cover to explain it."""
 
 VARIANCE_ADVICE = (
     "profile after warm-up; compare the longest step with a median one "
@@ -403,7 +403,7 @@ PAUSE_ADVICE = (
 def _reasons(
     wall: npt.NDArray[np.float64], median: float, variation: float, limit: Mapping[str, float]
 ) -> Iterator[str]:
-    """By which of its limits the steps of a run differ."""
+    """List the limits that the steps of a run exceed, as claims."""
     over, first = float(wall.max()) / median, float(wall[0]) / median
     if over > limit["max_over_median"]:
         yield f"the longest step takes {over:.2f} times the median"
@@ -414,7 +414,7 @@ def _reasons(
 
 
 def _why(pause: LongerPause | None, long_steps: pd.DataFrame) -> str:
-    """What the host does longer in the long steps, and in which; nothing where that explains little."""
+    """Explain long steps by a longer host pause, as the end of a claim; empty without such a pause."""
     if pause is None:
         return ""
     steps = [step for step in map(whole_or_none, long_steps["step"]) if step is not None]
@@ -431,7 +431,7 @@ ANALYSIS = Analysis(
     rules=("step-variance",),
     thresholds={
         "step-variance": {
-            # Fewer steps say nothing.
+            # Minimum number of steps.
             "min_steps": 4,
             # Longest step over the median step.
             "max_over_median": 1.3,

@@ -1,4 +1,4 @@
-"""Which calls make the host wait for the GPU, and what idle time follows them? (definition M16, cause of Q6)"""
+"""Calls that make the host wait for the GPU, and the GPU idle time after them (definition M16, cause of Q6; R02)."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ SYNC_STALLS = Table(
 
 
 MAX_KINDS = 1_000
-"""Most rows of one device in one source; kinds beyond it, the cheapest, are summed without their names."""
+"""Maximum rows per device and source; further (cheapest) kinds are summed without call, op and place."""
 
 SUMMED = ("count", "call_ns", "stall_count", "idle_ns", "later_ns")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Synchronising calls by step and by stage, call and op, with the idle time that follows them."""
+    """Sum synchronizing calls by step, stage, call and op, with the GPU idle time after them."""
     if not trace.has("device_ops"):
         return {}
     by_device = zip(trace.derived(idle_time()), trace.derived(StallTime(idle_time())), strict=True)
@@ -90,7 +90,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array]:
-    """The calls of the threads that feed one device."""
+    """Sum the synchronizing calls of the threads that launch work on one device."""
     steps = trace.derived(windows).step_rows
     in_step, stage = steps.row_at(calls.end_ns) >= 0, range_codes_at(trace, calls.end_ns)
     in_stage = stage.codes >= 0
@@ -125,7 +125,7 @@ def _of_device(trace: Trace, idle: DeviceIdle, calls: Stalls) -> dict[str, Array
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Synchronising calls by stage and op; finding R02."""
+    """Report synchronizing calls by stage and op; judge R02."""
     if not measured.has("sync_stalls") or not len(measured["gpu_time"]):
         return ANALYSIS.skipped("no GPU activity was recorded")
     if not len(whole(measured, "gpu_time")):
@@ -144,7 +144,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
 
 
 def _without_host(measured: Measurements) -> list[Verdict]:
-    """Runs whose GPU sources hold nothing of the host."""
+    """List verdicts on runs whose GPU sources have no host activity."""
     captures = measured["captures"]
     captures = captures[captures["device_op_count"] > 0]
     hosts = captures.groupby("run", sort=False)["host_op_count"].sum()
@@ -160,7 +160,7 @@ def _without_host(measured: Measurements) -> list[Verdict]:
 
 
 def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
-    """What synchronises, by stage, per step and GPU; the most idle time first."""
+    """Make the table of synchronizing calls by stage, per step and GPU, most idle time first."""
     table = each_gpu_step(measured, summed(rows, [*WHERE, "op", "call"], SUMMED), SUMMED)
     table = table.sort_values(
         ["idle_ns", "call_ns", "op", "call"], ascending=[False, False, True, True], kind="stable"
@@ -189,7 +189,7 @@ def _calls(measured: Measurements, rows: pd.DataFrame) -> Any:
 
 
 def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Finding:
-    """R02: calls after which the GPU has nothing to do until the host has launched again."""
+    """Report R02: synchronizing calls after which the GPU idles until the host has launched again."""
     window = one.window
     idle, (lost, ratio) = window.per_step(one.idle_ns)[0], window.per_step(one.lost_ns)
     stalls_per_step = window.steps.mean(one.stall_count)
@@ -234,7 +234,7 @@ def _finding(one: SyncBound, rows: pd.DataFrame, thresholds: Thresholds) -> Find
 
 
 def _place(rows: pd.DataFrame) -> str | None:
-    """The function or range in which most of these calls are, by the idle time after them; None where none has most."""
+    """Locate the function or range with more than half of the idle time after these calls; None without one."""
     sums = summed(rows.dropna(subset="place"), ["place"], ["idle_ns"])
     most = sums[2 * sums["idle_ns"] > rows["idle_ns"].sum()]
     return readable(str(most["place"].iloc[0])) if len(most) else None
@@ -252,7 +252,7 @@ ANALYSIS = Analysis(
         "host-sync-stalls": {
             # Idle time after synchronising calls, until the next device op, as a share of a stage (of the step where there is none),
             "stage_ratio": 0.03,
-            # with at least so many calls per step in it that return to an idle device.
+            # with at least this many calls per step in it that return to an idle device.
             "syncs_per_step": 20,
         },
     },

@@ -1,1 +1,1 @@
-"""Questions about the recording itself: whether the numbers can be trusted, and what else was recorded."""
+"""Analyses of the recording itself: data quality, agreement of two profilers, GPU counters."""

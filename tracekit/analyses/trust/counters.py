@@ -1,4 +1,4 @@
-"""What did the GPUs' own counters say? Their levels by stage and over time (SM and tensor activity …)."""
+"""GPU counters sampled by nsys: levels by stage and over time (SM and tensor activity …)."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ COUNTER_CURVE = Table(
 
 
 MAX_COUNTERS = 500
-"""Most counters of one source that are followed: those with the most samples."""
+"""Maximum number of counters per source: those with most samples."""
 
 MAX_STAGES = 2_000
-"""Most names of stages of one source that are followed, those seen first."""
+"""Maximum number of stage names per source: the first ones."""
 
 CURVE_POINTS, CHART_SERIES = 300, 12
 
@@ -65,13 +65,13 @@ _ACTIVE = (
     ("dram_read", expression(r"\bDRAM (?:Read )?Bandwidth\b|\bDRAM Read\b", re.IGNORECASE)),
     ("sm_issue", expression(r"\bSM Issue\b", re.IGNORECASE)),
 )
-"""The counters that tell how well a GPU is used, by what they are called; in per cent."""
+"""Counters of GPU utilization by pattern of their name, in percent."""
 
 _LEVELS = ("sample_count", "sum", "max", "zero_count")
 
 
 def known_as(name: str) -> str | None:
-    """Which of the counters that are drawn and compared this one is.
+    """Classify a counter as one of those that are drawn and compared; None for others.
 
     >>> known_as("GPU 0 SMs Active [Throughput %]"), known_as("GPU 1 PCIe RX Throughput [Throughput %]")
     ('sm_active', None)
@@ -80,7 +80,7 @@ def known_as(name: str) -> str | None:
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Samples of every counter by window: how many, their sum and maximum, how many are 0; and its curve."""
+    """Measure the count, sum, maximum and zeros of every counter's samples by window, and its curve."""
     if not trace.has("counters"):
         return {}
     rows = trace["counters"]
@@ -101,7 +101,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _levels(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
-    """The levels in the recording, in every step, and in the outermost stages of every step."""
+    """Measure the levels in the recording, in every step, and in the outermost stages of every step."""
     ts = rows["ts_ns"].to_numpy()
     steps, stages = trace.derived(windows).steps, trace.derived(outermost_stages)
     in_step, in_stage = step_at(steps, ts) if len(steps) else ts * 0 - 1, row_at(stages, ts)
@@ -128,7 +128,7 @@ def _grouped(
     names: Any,
     window: str,
 ) -> pd.DataFrame:
-    """One row a (step, stage, counter) of these samples."""
+    """Sum these samples by step, stage and counter."""
     keyed = rows.assign(step=step, stage=stage, zero=rows["value"].eq(0))
     grouped = keyed.groupby(["step", "stage", "name"], observed=True, sort=True)
     sums = grouped.agg(
@@ -153,7 +153,7 @@ def _grouped(
 
 
 def _curve(rows: pd.DataFrame) -> Mapping[str, Any]:
-    """The means of the counters that are drawn, in at most `CURVE_POINTS` stretches of equal length."""
+    """Average the counters to draw over at most `CURVE_POINTS` intervals of equal length."""
     drawn = [str(n) for n in rows["name"].cat.categories if known_as(str(n))]
     drawn_rows = rows[rows["name"].isin(drawn)]
     if not len(drawn_rows):
@@ -175,7 +175,7 @@ def _curve(rows: pd.DataFrame) -> Mapping[str, Any]:
 
 
 def _metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
-    """What compare and gates see of each step: the mean activity of SMs and tensor cores, as a share."""
+    """Average SM and tensor activity by step as `metrics` rows, as a ratio, for compare and gates."""
     steps = levels[levels["window"].eq("step")]
     metric_names = pd.Series(
         [known_as(name) for name in steps["name"]], index=steps.index, dtype=object
@@ -198,9 +198,9 @@ def _metrics(levels: pd.DataFrame) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # noqa: ARG001
-    """Every counter over the recording and by stage, with a chart of those that tell how busy GPUs are.
+    """Report every counter over the recording and by stage, with charts of GPU utilization.
 
-    Only nsys samples them: without a source of it the question does not arise.
+    Only nsys samples counters; None without an nsys source.
     """
     if not any(source.tool == "nsys" for source in measured.sources):
         return None
@@ -211,7 +211,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
     of_capture = _pooled(rows[rows["window"] == "capture"], ["run", "name"])
     staged = rows[rows["window"] == "stage"].copy()
     staged["canonical"] = canonical_stages(staged, any_range=True)
-    # An empty list would choose columns: there need not be a stage.
+    # As an array: an empty list, without stages, would select columns.
     is_known = [known_as(str(name)) is not None for name in staged["name"]]
     staged = staged[np.array(is_known, np.bool_)]
     by_stage = _pooled(staged, ["run", "canonical", "name"])
@@ -227,6 +227,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
 
 
 def _headings(measured: Measurements, *more: Heading) -> tuple[Heading, ...]:
+    """Make the headings of the tables of counters."""
     return (
         *run_heading(measured),
         *more,
@@ -241,7 +242,7 @@ def _headings(measured: Measurements, *more: Heading) -> tuple[Heading, ...]:
 
 
 def _pooled(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """One row a counter (and stage): every sample of every process counts once."""
+    """Pool the levels by these keys; every sample of every process has the same weight."""
     grouped = rows.groupby(by, dropna=False, sort=True)
     out = grouped[["sample_count", "sum", "zero_count"]].sum()
     out["max"] = grouped["max"].max()
@@ -251,7 +252,7 @@ def _pooled(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def _headlines(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
-    """The mean of each well-known counter over all GPUs of a run."""
+    """List the mean of each known counter over all GPUs of a run."""
     keys = np.array([known_as(str(name)) for name in whole["name"]], object)
     for (run, key), of_key in whole.assign(known=keys).groupby(["run", "known"], sort=True):
         if key not in ANALYSIS.metrics:
@@ -262,7 +263,7 @@ def _headlines(measured: Measurements, whole: pd.DataFrame) -> Iterator[Metric]:
 
 
 def _charts(measured: Measurements) -> Iterator[Chart]:
-    """The well-known counters over time, a chart each, a line a GPU."""
+    """Draw each known counter over time, one line per GPU."""
     curve = measured["counter_curve"]
     if not len(curve):
         return
@@ -297,7 +298,7 @@ def _charts(measured: Measurements) -> Iterator[Chart]:
 
 
 def _line_name(key: Any, *, several: bool) -> str:
-    """What a line is called: its run where there are several, its host, its counter."""
+    """Label a line with its run where there are several, its host and its counter."""
     run, host, name = key
     parts = (run if several else None, host, name)
     return " ".join(str(part) for part in parts if isinstance(part, str))

@@ -1,4 +1,4 @@
-"""Do the tools agree? What a second profiler says of steps that a first one answered for."""
+"""Agreement of two profilers on the same steps."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tracekit.model.trace import Measurements, Trace
 from tracekit.model.units import show
 
 SAME = 0.05
-"""Two profilers slow a run differently: shares may be read from either while walls differ by less."""
+"""Maximum difference of step walls to call two profilers equal; each profiler slows a run differently."""
 
 _AT = ["run", "rank", "step"]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG001
-    """Nothing: it judges what other questions measured."""
+    """Measure no table: `judge` reads the tables of other analyses."""
     return {}
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # noqa: ARG001
-    """Steps, stages and busy GPUs as two tools tell them, on the (rank, step) pairs that both saw."""
+    """Compare steps, stages and GPU busy time of two tools on the (rank, step) pairs that both recorded."""
     check = measured.check
     if check is None:
         return None
@@ -73,23 +73,26 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:  # 
 
 
 def _tool(measured: Measurements) -> str:
-    """The tool that timed steps."""
+    """Find the tool that recorded most steps."""
     tools = measured["steps"]["tool"]
     return str(tools.mode().get(0, "?"))
 
 
 def _steps(measured: Measurements) -> pd.DataFrame:
+    """List the times of steps."""
     rows = measured["steps"]
     rows = rows[rows["origin"] != "stage"]
     return rows.assign(what="step", value_ns=rows["dur_ns"])
 
 
 def _stages(measured: Measurements) -> pd.DataFrame:
+    """List the times of stages."""
     rows = stage_rows(measured)
     return rows.assign(what=rows["canonical"], value_ns=rows["dur_ns"])
 
 
 def _busy(measured: Measurements) -> pd.DataFrame:
+    """List the GPU busy times of steps."""
     rows = measured["gpu_time"]
     rows = rows[rows["window"] == "step"]
     return rows.assign(what="GPU busy", value_ns=rows["window_ns"] - rows["idle_ns"])
@@ -100,7 +103,7 @@ _QUANTITIES: Mapping[str, Callable[[Measurements], pd.DataFrame]] = {
     "gpu_time": _busy,
     "stages": _stages,
 }
-"""What both tools can tell, by the measured table that tells it."""
+"""Quantities that both tools record, by measured table."""
 
 
 def _compared(
@@ -109,7 +112,7 @@ def _compared(
     measured: Measurements,
     check: Measurements,
 ) -> Iterator[dict[str, object]]:
-    """One row a quantity of a run: means over what both tools saw."""
+    """Compare one quantity: a row per run with the means over the pairs that both tools recorded."""
     if not (measured.has(table) and check.has(table)):
         return
     keys = [*_AT, "what"]

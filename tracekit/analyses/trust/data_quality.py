@@ -1,4 +1,4 @@
-"""Can the numbers be trusted? What each source holds, lost and could not say (definition M19)."""
+"""Data quality: content of each source, data loss, and failed checks (definition M19; R32)."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ _SHOWN_PLACES = 5
 Ints = npt.NDArray[np.int64]
 
 Check = tuple[int | None, int | None]
-"""(count, nanoseconds); None where the check has no such number or cannot be made."""
+"""(count, nanoseconds) of a check; None for a number the check does not have."""
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """What was recorded, and one row a check."""
+    """Measure the extent of one source, and one row per check."""
     host_start, host_dur = _host_spans(trace)
     device_start = trace.numbers("device_ops", "ts_ns")
     spans = ((host_start, host_dur), (device_start, trace.numbers("device_ops", "dur_ns")))
@@ -117,7 +117,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _recording(trace: Trace) -> Mapping[str, Any]:
-    """The kind of the recording, a row for each count that it rests on."""
+    """Classify the recording, one row per count that the kind is based on."""
     recorded = classify(trace)
     counts = recorded.counts
     return {
@@ -129,18 +129,19 @@ def _recording(trace: Trace) -> Mapping[str, Any]:
 
 
 def _host_spans(trace: Trace) -> tuple[Ints, Ints]:
-    """(starts, lengths) of the rows of `host_ops` but for Python functions, of which only some are read."""
+    """List (starts, durations) of the rows of `host_ops` without Python functions, which are only partly read."""
     start, dur = (trace.numbers("host_ops", name) for name in ("ts_ns", "dur_ns"))
     python = of_kind(trace, "host_ops", "python")
     return (start[~python], dur[~python]) if python.any() else (start, dur)
 
 
 def _text(value: object) -> str | None:
+    """Get a text; None for any other value."""
     return value if isinstance(value, str) else None
 
 
 def _device_name(meta: Mapping[str, Any]) -> str | None:
-    """The GPU model, when all recorded devices are of one."""
+    """Find the GPU model, if all recorded devices have the same."""
     properties = meta.get("deviceProperties")
     names = (
         {d.get("name") for d in properties if isinstance(d, dict)}
@@ -151,7 +152,7 @@ def _device_name(meta: Mapping[str, Any]) -> str | None:
 
 
 def _checks(trace: Trace) -> dict[str, Check]:
-    """Every check by name; checks of what was not recorded are left out."""
+    """Count each check by name; checks without data are left out."""
     _, host_dur = _host_spans(trace)
     checks: dict[str, Check] = {"host_zero_duration": (int((host_dur == 0).sum()), None)}
     if trace.has("device_ops"):
@@ -172,9 +173,9 @@ def _checks(trace: Trace) -> dict[str, Check]:
 
 
 def recorded_counts(trace: Trace) -> dict[str, int]:
-    """Of what one profiles with nsys for: `recorded`, of it `cuda_calls` and `kernels`; empty for other tools.
+    """Count the rows of an nsys recording: all of the program (`recorded`), `cuda_calls` and `kernels`.
 
-    Ranges, ops, calls, GPU work, memory and metrics count; what the system did does not.
+    Ranges, ops, calls, GPU work, memory and metrics count; system activity does not. Empty for other tools.
     """
     if trace.source.tool != "nsys":
         return {}
@@ -187,12 +188,13 @@ def recorded_counts(trace: Trace) -> dict[str, int]:
 
 
 def _dropped(trace: Trace) -> int:
+    """Count the ranges beyond the cap."""
     recorded: Windows = trace.derived(windows)
     return recorded.dropped
 
 
 def _bare_collectives(trace: Trace) -> Check:
-    """Collective kernels known by name alone: their size and group are not recorded."""
+    """Count collective kernels known by name only, without size and group."""
     rows = np.flatnonzero(of_kind(trace, "device_ops", "collective"))
     if "Collective name" in trace.sparse:
         has_name = trace.sparse["Collective name"].rows
@@ -201,7 +203,7 @@ def _bare_collectives(trace: Trace) -> Check:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Sources with what they hold and what is odd about them; finding R32."""
+    """Report the sources with their content and checks; judge R32."""
     captures = measured["captures"]
     if not len(captures):
         return ANALYSIS.skipped("no source could be read")
@@ -215,7 +217,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     by_source["unlinked_ratio"] = (
         _column(times, "unlinked", by_source.index) / gpu_ns.where(gpu_ns > 0)
     ).astype("Float64")
-    # Snapshots of memory and logs record no ops at all: not none.
+    # Memory snapshots and logs cannot record ops: show no value rather than 0.
     timeline = captures["tool"].isin(_TIMELINES).to_numpy(bool)
     for name in ("dur_ns", "host_op_count", "device_op_count"):
         by_source[name] = by_source[name].astype("Int64").where(timeline)
@@ -255,11 +257,11 @@ GPU_HEADINGS = as_headings("""
 
 
 Checks = tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], pd.Series]
-"""The name of each check, the number of its process, and its result."""
+"""(name of each check, number of its process, its result)."""
 
 
 def _column(checks: Checks, name: str, index: pd.Index[Any]) -> pd.Series[Any]:
-    """One check by process, NA where it was not made."""
+    """Get the results of one check by process; NA if it was not made."""
     names, process, values = checks
     rows = np.flatnonzero((names == name) & values.notna().to_numpy())
     room = int(max(process.max(initial=0), index.max())) + 1
@@ -269,7 +271,7 @@ def _column(checks: Checks, name: str, index: pd.Index[Any]) -> pd.Series[Any]:
 
 
 def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
-    """What went wrong in the capture, with cause and remedy, the gravest first; no row where nothing did."""
+    """Make the table of problems in the capture, with cause and remedy, most severe first."""
     recorded_captures = (_capture(source, row) for source, row in _placed(measured, captures))
     chosen = measured.facts.excluded_count > 0 or any(
         note.code == "left-out" for note in measured.notes
@@ -298,7 +300,7 @@ def _went_wrong(measured: Measurements, captures: pd.DataFrame) -> Sheet:
 
 
 def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source, dict[str, Any]]]:
-    """Every source with its row of the captures, and the numbers of its steps as `steps`."""
+    """Match each source with its row of the captures; adds its step numbers as `steps` and its kind as `recording`."""
     steps = measured["steps"]
     numbered = steps[steps["step"].notna()].groupby([*CAPTURE], dropna=False, sort=False)["step"]
     steps_by_process = {
@@ -322,16 +324,17 @@ def _placed(measured: Measurements, captures: pd.DataFrame) -> list[tuple[Source
 
 
 def _process(source: str, pid: Any) -> tuple[str, int | None]:
-    """What tells apart the processes of all files."""
+    """Make the key of a process: its source and pid."""
     return source, _count(pid)
 
 
 def _count(value: Any) -> int | None:
+    """Convert a value to int; None if missing."""
     return whole_or_none(value)
 
 
 def _capture(source: Source, row: Mapping[str, Any]) -> Capture:
-    """One process in one source as it is diagnosed."""
+    """Make the record of one process in one source that is diagnosed."""
     return Capture(
         source=source,
         first_ns=int(row["ts_ns"]),
@@ -350,7 +353,7 @@ def _capture(source: Source, row: Mapping[str, Any]) -> Capture:
 def _artefacts(
     measured: Measurements, shown: pd.DataFrame, thresholds: Thresholds
 ) -> list[Finding]:
-    """R32: what makes other numbers unreliable; one finding a kind, naming its sources."""
+    """Find R32: problems that make other numbers unreliable; one finding per kind, with its sources."""
     limit = thresholds.of("profiling-artefact")
     kind_of = {
         recorded.source: recorded.classified.kind for recorded in classified(measured).values()
@@ -396,14 +399,14 @@ def _artefacts(
 
 
 OWN_LOSSES = frozenset({"interleaved-processes", "unusable"})
-"""Kinds of recordings whose own sentence names the loss."""
+"""Kinds of recordings whose own message names the loss."""
 
 WITHOUT_GPU_BY_DESIGN = frozenset({"front-end", *FOREIGN})
 """Kinds of recordings that have no GPU rows by design."""
 
 
 def _noted(measured: Measurements, codes: Collection[str]) -> list[str]:
-    """The sources with a note of any of these codes."""
+    """List the sources with a note of any of these codes."""
     return sorted({note.source for note in measured.notes if note.code in codes})
 
 
@@ -417,7 +420,7 @@ TWO_PROCESSES = (
     "put rank and pid into the name of the trace file, and record again",
 )
 OF_FIRST_KERNELS = frozenset({UNUSABLE_KERNELS, LOST_KERNELS})
-"""Codes of notes on kernels that the profiler lost where recording began."""
+"""Codes of notes on kernels that the profiler lost at the start of the recording."""
 
 IMPOSSIBLE_ROWS = (
     "have rows with impossible times, which are left out: GPU time may be too low",
@@ -458,7 +461,7 @@ ANALYSIS = Analysis(
     rules=("profiling-artefact",),
     thresholds={
         "profiling-artefact": {
-            # GPU time that no launch could be found for, as a share of all GPU time.
+            # GPU time without a known launch, as a share of all GPU time.
             "unlinked_ratio": 0.05,
         },
     },
