@@ -1,4 +1,4 @@
-"""Classes of work per canonical stage, over ranks, GPUs and steps: what rules about operators judge."""
+"""Classes of work per canonical stage, over ranks, GPUs and steps: the input of rules about operators."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
 MAX_NAMED = 3
-"""Of more stages with one cause the others are counted."""
+"""Most stages with one cause that are named; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """One class of work of one stage: `busy_ns` of `whole_ns`, both summed over the steps of its window.
+    """One class of work of one stage: `busy_ns` out of `whole_ns`, both summed over the steps of its window.
 
-    Each device counts its own steps there, a process those of which no device was recorded.
+    Each device counts its own steps. A process without a recorded device counts its own.
     """
 
     window: StageWindow
@@ -43,15 +43,15 @@ class StageWork:
     on_gpu: bool
     top: str | None
     parts: tuple[StageWork, ...] = ()
-    """The stages, where it is several `together`."""
+    """The merged stages, where there are several."""
 
     @property
     def ratio(self) -> float | None:
-        """The share of the stage's work; None of nothing."""
+        """Share of the stage's work; None where it has none."""
         return share_of(self.busy_ns, self.whole_ns)
 
     def per_step(self, value: float) -> tuple[int, float | None]:
-        """(`value` per step and GPU (process) in ns, the same as a share of the step)."""
+        """Average a value: (ns per step and GPU (process), the same as a share of the step)."""
         each, ratio = self.window.per_step(value)
         return round(each), ratio
 
@@ -62,14 +62,14 @@ class StageWork:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where that is."""
+        """Places of the single stages, each with its top name."""
         return tuple(replace(work.window.place, name=work.top) for work in self.stages)
 
 
 def by_stage(
     measured: Measurements, kind: str, of: str = "all", table: str = "work_classes"
 ) -> list[StageWork]:
-    """The work of class `kind` of every (run, role, stage) that has any, with that of class `of` as its whole."""
+    """List the work of class `kind` of every (run, role, stage) that has any, with class `of` as its whole."""
     works = []
     for window, part in measured.derived(_Parts(table)):
         classes = part["class"].to_numpy(object)
@@ -91,9 +91,9 @@ def by_stage(
 
 
 def together(measured: Measurements, works: Sequence[StageWork]) -> list[StageWork]:
-    """One for each (run, role): its stages as one, the one with most work first in its name.
+    """Merge the stages of each (run, role) into one, named by those with most work first.
 
-    What one cause costs in several stages is one finding.
+    The cost of one cause in several stages is one finding.
     """
     by_owner: dict[Owner, list[StageWork]] = {}
     for work in works:
@@ -102,7 +102,7 @@ def together(measured: Measurements, works: Sequence[StageWork]) -> list[StageWo
 
 
 def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
-    """These stages of one owner as one."""
+    """Merge these stages of one owner."""
     if len(works) == 1:
         return works[0]
     most_first = sorted(works, key=lambda work: -work.busy_ns)
@@ -120,7 +120,7 @@ def _as_one(measured: Measurements, works: list[StageWork]) -> StageWork:
 
 
 def named_together(stages: Sequence[str]) -> str:
-    """The names of stages that one finding is about.
+    """Phrase the stages of one finding.
 
     >>> named_together(["forward"]), named_together(["forward", "backward"])
     ('forward', 'forward and backward')
@@ -136,12 +136,12 @@ def named_together(stages: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A function of measurements, equal to any other of the same table: so that each is computed once."""
+    """Function of measurements that is equal for equal tables, which makes `Measurements.derived` cache it."""
 
     table: str
 
     def __call__(self, measured: Measurements) -> list[tuple[StageWindow, pd.DataFrame]]:
-        """The rows of the table in every (run, role, stage)."""
+        """List the rows of the table in every (run, role, stage)."""
         rows = measured[self.table]
         rows = rows.assign(canonical=canonical_stages(rows, in_file=True))
         parts = []
@@ -157,7 +157,7 @@ class _Parts:
 
 
 def _top(rows: pd.DataFrame) -> str | None:
-    """The name with most time, weighted by the groups that it leads."""
+    """Find the name with most time; each group counts for the name that leads it."""
     named = rows[rows["top"].notna()]
     if not len(named):
         return None
@@ -166,6 +166,6 @@ def _top(rows: pd.DataFrame) -> str | None:
 
 
 def of_run(measured: Measurements, table: str, run: object) -> pd.DataFrame:
-    """The plain rows of one run."""
+    """Select the rows of one run in a table."""
     rows = measured[table]
     return rows[same_text(rows["run"], run)]
