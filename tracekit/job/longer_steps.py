@@ -180,7 +180,7 @@ def _rows_of_steps(
 def counted_elsewhere(
     measured: Measurements, long_steps: pd.DataFrame, pause: LongerPause | None, steps: int
 ) -> Iterator[Metric]:
-    """List the parts of the longer steps that findings on pauses and late ranks already count (`claims`)."""
+    """List the parts of the longer steps that findings on pauses and late ranks already count."""
     if pause is not None:
         pause_ns = round(pause.more_ns * len(long_steps) / steps)
         yield evidence("pause_ns", pause_ns, "of it a longer pause of the host, per step")

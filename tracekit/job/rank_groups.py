@@ -95,7 +95,7 @@ def missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
 class Lack:
     """Why a rule cannot judge a run: `price_ns` per step is at stake, and `claim` is the unproven finding.
 
-    `needs` is what would prove it.
+    `needs` is the evidence that would prove it.
     """
 
     reason: str

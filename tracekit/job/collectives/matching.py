@@ -51,7 +51,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Result of matching: `rows` as in `matched`, `clocks` as in `clocks`."""
+    """Result of matching: `rows` of `match_collectives`, `clocks` of `measure_clock_offsets`."""
 
     rows: pd.DataFrame
     clocks: pd.DataFrame
@@ -285,6 +285,7 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
     links: dict[int, list[tuple[int, int, int]]] = {}
 
     def root(node: int) -> int:
+        """Find the lowest process connected with this one (union-find with path halving)."""
         while parent[node] != node:
             parent[node] = parent[parent[node]]
             node = parent[node]

@@ -147,7 +147,7 @@ def inside(tree: Tree, own_ns: Ints) -> Ints:
 def of_owner(
     measured: Measurements, owner: Owner, holders: Sequence[str], *, is_outside: bool = False
 ) -> Culprit | None:
-    """Find the place of these kinds that holds most of the idle time of a run and role; None if none stands out.
+    """Find the place of these kinds with most of the idle time of a run and role; None if none stands out.
 
     With `is_outside`, only idle time of its steps outside their stages counts.
     """
@@ -159,7 +159,7 @@ def of_owner(
 
 
 def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
-    """Find the rows of `blame` that are of one stage, or of the step."""
+    """Find the rows of `blame_idle_time` that are of one stage, or of the step."""
     blamed = blame(measured)
     owners, number = owners_of(blamed.rows)
     if window.owner not in owners:
@@ -170,7 +170,7 @@ def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bo
 
 
 def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
-    """Find the place that holds most of the idle time of one stage, or of the step; None if none stands out."""
+    """Find the place with most of the idle time of one stage, or of the step; None if none stands out."""
     blamed, chosen = blame(measured), _of_window(measured, window)
     # First calls have their own rule (start-up).
     chosen &= blamed.holder != HOLDERS.index("first_call")
@@ -179,7 +179,7 @@ def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
 
 
 def of_launches(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
-    """Find the place that holds most of the idle time of a row's stage, outside data loading.
+    """Find the place with most of the idle time of a row's stage, outside data loading.
 
     Waiting for launches cannot be time in a data loader.
     """
@@ -197,7 +197,7 @@ def of_launches(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | Non
 
 
 def within(measured: Measurements, run: object, role: object, name: str) -> Culprit | None:
-    """Find the place that holds most of the idle time below a place of this name; None if it is the place itself."""
+    """Find the place with most of the idle time below a place of this name; None if it is the place itself."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
     blamed = blame(measured)
@@ -226,7 +226,7 @@ def _culprit(
     holders: Sequence[str],
     stages: frozenset[object] = frozenset(),
 ) -> Culprit | None:
-    """Find the place of these kinds that holds most of the chosen time. Names of `stages` add no information."""
+    """Find the place of these kinds with most of the chosen time. Names of `stages` add no information."""
     total = int(blamed.idle_ns[chosen].sum())
     chosen = chosen & np.isin(blamed.holder, [HOLDERS.index(name) for name in holders])
     rows = np.flatnonzero(chosen & (blamed.node >= 0))
@@ -236,7 +236,7 @@ def _culprit(
     sums = inside(blamed.tree, own_ns)
     node = _walked(blamed.tree, sums, -1, total)
     if not _tells(blamed.tree, node, stages):
-        # No place holds most of the time: take the largest child if it has at least half.
+        # No place has most of the time: take the largest child if it has at least half.
         largest = int(np.where(blamed.tree.parent == node, sums, -1).argmax())
         if 2 * sums[largest] < total:
             return None
@@ -249,7 +249,7 @@ def _culprit(
 
 
 def _walked(tree: Tree, sums: Ints, node: int, total: int) -> int:
-    """Descend the tree for as long as one place holds most of the time."""
+    """Descend the tree for as long as one place has most of the time."""
     while True:
         below = np.flatnonzero(tree.parent == node)
         if not len(below):
@@ -270,7 +270,7 @@ def _path(tree: Tree, node: int) -> list[int]:
 
 
 def _tells(tree: Tree, node: int, stages: frozenset[object]) -> bool:
-    """Check whether a place says more than its step or stage."""
+    """Check whether a place is more specific than its step or stage."""
     names = [tree.frame[place] for place in _path(tree, node)]
     return any(not _is_step(name) and name not in stages for name in names)
 
@@ -342,7 +342,7 @@ class Branch(NamedTuple):
 def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
     """List the places with at least this share of the time, parents before children, the largest first.
 
-    A place that only leads to one other place is skipped, unless that one only says that a thread is off the CPU.
+    A place that only leads to one other place is skipped, unless that one only marks a thread as off the CPU.
     """
     sums = inside(tree, own_ns)
     limit = max(least_ratio * int(own_ns.sum()), 1)
@@ -351,6 +351,7 @@ def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
         below.setdefault(int(tree.parent[place]), []).append(place)
 
     def smallest_first(place: int) -> tuple[int, list[int]]:
+        """Make a sort key by time, then by name in reverse: the stack pops the largest first."""
         return int(sums[place]), [-ord(character) for character in tree.frame[place]]
 
     open_ = [(place, 0) for place in sorted(below.get(-1, ()), key=smallest_first)]
@@ -373,6 +374,7 @@ def icicle(tree: Tree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int,
         below.setdefault(int(tree.parent[place]), []).append(place)
 
     def largest_first(place: int) -> tuple[int, str]:
+        """Make a sort key by descending time, then by name."""
         return -int(sums[place]), tree.frame[place]
 
     marks = []

@@ -114,6 +114,7 @@ class _Pausing:
 
 
 def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses]:
+    """Find the pauses of every run and role that cost at least the limit of rule R29."""
     limit = thresholds.of("host-silence")
     busy_ratio = thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
     elsewhere = _claimed_between_ops(measured, thresholds)
@@ -247,7 +248,7 @@ def _unit_of_ranks(idle: pd.DataFrame) -> tuple[str, ...]:
 
 
 NEARLY_ALL = 0.9
-"""Pauses are in a few steps if these hold at least this share of their time."""
+"""Pauses are in a few steps if these have at least this share of their time."""
 
 
 def pausing_steps(measured: Measurements, owner: Owner, lost: Pauses) -> set[int]:

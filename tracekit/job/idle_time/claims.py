@@ -113,6 +113,7 @@ def _starting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
 
 
 def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """Claim the time lost to synchronising calls, by stage."""
     if not measured.has("sync_stalls"):
         return {}
     bound = sync_bound(measured, thresholds.of("host-sync-stalls"))
@@ -141,6 +142,7 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
 
 
 def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """Claim the idle time of data loading in every stage of the runs and roles with long loader waits."""
     if not measured.has("loader_waits") or not len(measured["loader_waits"]):
         return {}
     waits = long_waits(by_rank(measured), thresholds.of("data-loader-wait"))
@@ -149,6 +151,7 @@ def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
 
 
 def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """Claim the idle time of host pauses, by stage."""
     if not measured.has("idle"):
         return {}
     lost = pauses(measured, thresholds)

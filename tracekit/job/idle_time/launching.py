@@ -148,6 +148,7 @@ def bound_stages(measured: Measurements, thresholds: Thresholds) -> set[tuple[ob
 
 
 def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+    """Check whether a row has short kernels and a large share of launch gaps."""
     if pd.isna(row["kernel_p50_ns"]) or pd.isna(row["launch_gap_ns"]) or not row["device_wall_ns"]:
         return False
     return bool(
@@ -157,6 +158,7 @@ def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool
 
 
 def _many_kernels(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+    """Check whether a row has very many kernels per step that are short on average."""
     count = row["kernel_count"]
     if pd.isna(count) or not count:
         return False

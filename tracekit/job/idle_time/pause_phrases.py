@@ -22,7 +22,7 @@ def is_outside(lost: Pauses) -> bool:
 def tell_pauses(
     measured: Measurements, owner: Owner, lost: Pauses
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Describe pauses by the largest kind of them: (host activity, advice, caveats)."""
+    """Describe pauses by their largest kind: (host activity, advice, caveats)."""
     named_culprit = partial(of_owner, measured, owner, is_outside=is_outside(lost))
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
         culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))

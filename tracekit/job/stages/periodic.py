@@ -116,6 +116,7 @@ def periodic_stages(measured: Measurements) -> list[PeriodicStage]:
 
 
 def _periodic_stages(measured: Measurements) -> list[PeriodicStage]:
+    """Select the stages with step numbers that are missing in some steps, or that run between them."""
     walls = stage_walls(measured)
     walls = walls[walls["recorded_steps"].notna().to_numpy(np.bool_)]
     is_partial = (walls["steps"] < walls["recorded_steps"]) | (walls["outside_ns"] > 0)

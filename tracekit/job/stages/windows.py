@@ -80,7 +80,7 @@ class StageWindow:
     """One stage, or the step where no stage is annotated: sums over `steps` steps of single GPUs.
 
     `window_ns` is the length of the windows (None where only their work was measured). `gpu_time` has the sums of
-    `SUMMED` with their shares. `origin` is how the steps are known (None: a stage). `works` is whether the window gives
+    `GPU_TIME_SUMS` with their shares. `origin` is how the steps are known (None: a stage). `works` is whether the window gives
     a GPU anything to do.
     """
 
@@ -144,6 +144,7 @@ class _Placed:
     table: str
 
     def __call__(self, measured: Measurements) -> pd.DataFrame:
+        """List the judged rows of the table."""
         return _placed(measured, self.table)
 
 

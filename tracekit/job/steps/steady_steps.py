@@ -69,6 +69,7 @@ def _known_left_out(measured: Measurements) -> Steps:
 
 
 def _left_out_steps(measured: Measurements) -> Steps:
+    """Apply the warm-up rules to runs with device work, then find incomplete steps."""
     if measured.facts.has_chosen_steps:
         return ()
     steps = measured["steps"]

@@ -23,7 +23,7 @@ STUB_WORK, STUB_TIME = 0.1, 0.5
 """A first or last step below these shares of the others' launches, and of their time, is a stub that the profiler cut."""
 
 LEAST_REPEATS = 3
-"""Fewest repeating windows of which the last one, without a known end, can be spared."""
+"""Fewest repeating windows that allow dropping the last one, whose end is unknown."""
 
 _STEP = [*CAPTURE, "step", "occurrence"]
 

@@ -68,7 +68,7 @@ def job_values(measured: Measurements) -> pd.DataFrame:
 
     - `step_time` (ns): wall of the step over all ranks. `stage_time` (ns): the longest rank, Σ over occurrences.
     - `first_of_window`: first step after a profiler began, where it saw more than one (warm-up).
-    - `WORK_MARKS`: what device work shows about a step (`step_marks`). `compilations`: code compiled or loaded in a step.
+    - `WORK_MARKS`: marks of a step from its device work (`step_marks`). `compilations`: code compiled or loaded in a step.
     - `tokens`, `samples`, `images`: the count given for every step, else the one that the driver logged (Q22).
     - `out_of_memory`: failed memory requests in recorded histories, one row per run with a history.
 
@@ -134,7 +134,7 @@ def _times(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _marks(measured: Measurements) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """List the marks of steps, without compilations: first of a window, and what device work shows."""
+    """List the marks of steps, without compilations: first of a window, and those from device work."""
     repeated = _again(measured)
     of_device_work = faults.sound(measured, lambda part: _of_device_work(part, repeated), _NO_ROWS)
     return _first_of_window(measured, repeated), of_device_work

@@ -16,7 +16,7 @@ from tracekit.model.records import dataclass
 Floats = npt.NDArray[np.float64]
 
 MOST_WORK = 1e15
-"""Most tokens, samples or images that a step can hold."""
+"""Most tokens, samples or images of a step."""
 
 
 def work_rates(

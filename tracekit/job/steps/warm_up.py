@@ -86,7 +86,7 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
     The rules, in order: stubs without device work, a last window without a known end, steps in which other device work
     ran than was launched, the first step after a profiler began, and steps that compile or load code. A rule that would
     leave no step is skipped, as all steps of the run are like that. The first step is also kept where device work cannot
-    be told apart by step, because its work then runs in the others.
+    distinguish the steps, because its work then runs in the others.
     """
     steps = found.get((STEP_TIME, None, None))
     if steps is None:

@@ -167,7 +167,7 @@ def slower_since(
 
 
 def _sides(rows: pd.DataFrame, is_late: Bools) -> Beside | None:
-    """Compare the late rows with the others, by `EACH`; None where one side was not recorded."""
+    """Compare the late rows with the others, by stage, class, cause and name; None where one side was not recorded."""
     if is_late.all() or not is_late.any():
         return None
     rows["stage"] = canonical_stages(rows, in_file=True)
@@ -366,7 +366,7 @@ def _held_in(
 
 
 TELLING = ("python", "gc", "system", "first_call", "call", "sync", "op")
-"""Holders whose name says where to look."""
+"""Holders with a name that shows where to look."""
 
 NODE = (*CAPTURE, "node")
 """Key of a place in the tree of idle time."""
@@ -407,7 +407,7 @@ def _ratio(rows: pd.DataFrame, column: str, late: list[int], others: list[int]) 
 
 
 def _weighted_median(values: Floats, weights: Floats) -> float:
-    """Find the value below which half of the weight lies."""
+    """Find the value that splits the weight in half."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, reached[-1] / 2)])

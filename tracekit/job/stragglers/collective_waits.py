@@ -40,7 +40,7 @@ _WAITING = (
     *("work_ns", "excess_ns"),
 )
 _BOOKED = (*RANK_GROUP_STEP, "rank", "stage", "late_rank", "cause")
-"""Columns of `Waits.collectives`, and keys of `Waits.booked`."""
+"""Columns of `CollectiveWaits.collectives`, and keys of `CollectiveWaits.booked`."""
 
 
 class Waits(NamedTuple):
@@ -60,7 +60,7 @@ class Waits(NamedTuple):
 
 
 def waits(measured: Measurements) -> Waits:
-    """Attribute the waits in collectives to late ranks and their stages; see `Waits`.
+    """Attribute the waits in collectives to late ranks and their stages; see `CollectiveWaits`.
 
     The lost time of one process never counts an instant twice.
     """

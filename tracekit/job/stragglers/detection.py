@@ -156,6 +156,7 @@ def _by_cause(
     all_late = late.late_set.is_late
 
     def cause_of_members(members: list[int]) -> Cause:
+        """Find the cause of these members alone."""
         of_members = _subset(late, members)
         return _cause(measured, late.rank_group, late.lateness, of_members, all_late)
 
@@ -182,7 +183,7 @@ MOST_APART = 8
 
 
 def _subset(late: LateRanks, rows: list[int]) -> LateSet:
-    """Select some members of a late set, by row of `Lateness`, with their share of the votes."""
+    """Select some members of a late set, by row of `RankLateness`, with their share of the votes."""
     is_late = np.zeros(len(late.late_set.is_late), np.bool_)
     is_late[rows] = True
     votes = late.late_set.votes * len(rows) // late.late_set.size
@@ -341,6 +342,7 @@ def abstentions(
     limit = thresholds.of("straggler")
 
     def lacking(groups_of_run: list[RankGroup]) -> Lack | None:
+        """Find the costliest reason that a run cannot be judged; None if any of its rank groups can."""
         lacks: list[Lack] = []
         for rank_group in groups_of_run:
             of_group = [late for late in judged if late.rank_group is rank_group]

@@ -49,7 +49,7 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class LateSet:
-    """Members that are late together (`is_late`, by row of `Lateness`).
+    """Members that are late together (`is_late`, by row of `RankLateness`).
 
     `late_ns` is their mean lateness by step. `votes` of `size` × `rounds` rank them before all others. `chance` is the
     probability that any set gets as many. `apart` is the number of members they were compared among, without earlier sets.
@@ -192,7 +192,7 @@ def with_more_votes(late_set: LateSet, chosen: pd.DataFrame, late: Lateness) -> 
 def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
     """Sum the waits for late ranks by process group, the largest first: group, saved_ns.
 
-    `arrivals` are rows of `Waits.collectives`, and `is_late` marks those of late members. A collective counts where a
+    `arrivals` are rows of `CollectiveWaits.collectives`, and `is_late` marks those of late members. A collective counts where a
     late member comes last, with the median wait of the others.
     """
     last, saved = _saved_by_last(arrivals, is_late)
@@ -207,7 +207,7 @@ def cost_by_rank(
 ) -> dict[int, int]:
     """Sum the waits for each late rank; a collective counts for the late rank that comes last to it.
 
-    `arrivals` are rows of `Waits.collectives` of one process group, as in `cost_by_group`. `most` bounds the time.
+    `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `cost_by_group`. `most` bounds the time.
     """
     last, saved = _saved_by_last(arrivals, is_late)
     ranks = arrivals["rank"].to_numpy(np.int64)[last]
