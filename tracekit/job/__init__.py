@@ -1,1 +1,1 @@
-"""Facts of the whole job, over processes: step times, stage windows, waits, traffic, groups of ranks."""
+"""Facts of the whole job, over processes: step times, stage windows, waits, traffic, rank groups."""

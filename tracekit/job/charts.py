@@ -1,4 +1,4 @@
-"""Measurements to pictures: stages by rank on one clock, steps, what GPUs did, when they were busy, memory over time."""
+"""Charts of a report: stages by rank on one clock, walls of steps, GPU time, GPU utilisation, memory over time."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ MAX_MARKS = 1_500
 """Most marks of one chart."""
 
 MAX_GANTTS = 4
-"""Most steps that are drawn stage by stage."""
+"""Most steps that get a Gantt chart."""
 
 MAX_POINTS, MAX_LINES = 2_000, 20
 """Most points, and most lines, of one chart of memory over time."""
 
 MAX_NAMED = 2
-"""Most clocks that a note names one by one."""
+"""Most clocks that a note lists one by one."""
 
 MAX_RUNS = 4
-"""Most runs that get pictures of their own: each has its own times, and one axis would hide them."""
+"""Most runs with charts of their own: runs have different times, and one axis would hide them."""
 
 
 def _by_run(
     frame: pd.DataFrame, draw: Callable[[pd.DataFrame, str], Chart | None]
 ) -> tuple[Chart, ...]:
-    """A chart of each run's rows, whose id ends with the run's number from the second on."""
+    """Draw a chart of each run; ids end with the number of the run from the second on."""
     runs = islice(apart(frame, ["run"]), MAX_RUNS)
     drawn = [draw(of_run, f"-{n}" if n > 1 else "") for n, of_run in enumerate(runs, start=1)]
     return tuple(filter(None, drawn))
@@ -71,11 +71,11 @@ _DRAWN = [
     *("run", "step", "part", *IN_RUN, "source", "replica"),
     *("canonical", "ts_ns", "dur_ns"),
 ]
-"""What is read of the stages that are drawn."""
+"""Columns of the stages that charts read."""
 
 
 def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
-    """The stages of each rank in time: of every run the slowest step and the median one."""
+    """Draw the stages of each rank over time, in the slowest and the median step of every run."""
     walls, stages = job(measured).walls, stage_rows(measured)
     if not len(stages):
         return ()
@@ -97,7 +97,7 @@ def stage_gantts(measured: Measurements) -> tuple[Chart, ...]:
 def _gantt(
     measured: Measurements, stages: pd.DataFrame, unit: pd.Series[Any], what: str, name: str
 ) -> Chart:
-    """The stages of one step, a line for each process."""
+    """Draw the stages of one step, one line per process."""
     in_step = _of_unit(stages, unit)
     in_step = in_step.assign(who=_processes(in_step))
     in_step, clocks = _on_one_clock(measured, in_step)
@@ -131,7 +131,7 @@ def _gantt(
 
 
 def _of_unit(rows: pd.DataFrame, unit: pd.Series[Any]) -> pd.DataFrame:
-    """The rows of one step."""
+    """Select the rows of one step."""
     step, run, part = (equal(rows[key], unit[key]) for key in ("step", "run", "part"))
     return rows[step & run & part]
 
@@ -139,7 +139,7 @@ def _of_unit(rows: pd.DataFrame, unit: pd.Series[Any]) -> pd.DataFrame:
 def _work(
     measured: Measurements, stages: pd.DataFrame, unit: pd.Series[Any]
 ) -> tuple[dict[str, float], str]:
-    """(what tells the processes of a step apart, in words): their own work, else how long their stages are."""
+    """Choose the number that distinguishes the processes of a step, and its label: own work, else time in stages."""
     own_rows = _of_unit(own_work(measured), unit)
     own_ns = _sums(_processes(own_rows), own_rows["own_ns"])
     length = _sums(stages["who"].to_numpy(object), stages["dur_ns"])
@@ -149,19 +149,19 @@ def _work(
 
 
 def _sums(names: npt.NDArray[np.object_], values: pd.Series[Any]) -> dict[str, float]:
-    """The sum of the values of each name, in order of names."""
+    """Sum the values of each name, in order of names."""
     rows = {"name": names, "value": values.to_numpy(np.int64)}
     sums = summed(framed(rows, len(names)), ["name"], ["value"])
     return {name: float(value) for name, value in sorted(records(sums, ["name", "value"]))}
 
 
 def step_strips(measured: Measurements) -> tuple[Chart, ...]:
-    """The wall of every step of each run, divided into what stages cover and the rest."""
+    """Draw the wall of every step of each run, split into time in stages and the rest."""
     return _by_run(job(measured).walls, lambda mine, suffix: _steps(measured, mine, suffix))
 
 
 def _steps(measured: Measurements, walls: pd.DataFrame, suffix: str) -> Chart | None:
-    """The steps of one run; one bar would be no picture."""
+    """Draw the steps of one run; None for a single step, as one bar shows nothing."""
     if len(walls) < 2:
         return None
     steps = walls.iloc[:MAX_ROWS]
@@ -191,13 +191,13 @@ _SERIES = ("compute", "exposed communication", "copies", "fills", "idle")
 
 
 def device_bars(measured: Measurements, gpu_time: pd.DataFrame) -> tuple[Chart, ...]:
-    """What each GPU of each run did from its first to its last op."""
+    """Draw the GPU time of each run, from the first to the last op of each GPU."""
     rows = gpu_time[gpu_time["window"] == "capture"]
     return _by_run(rows, lambda mine, suffix: _devices_did(measured, mine, suffix))
 
 
 def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Chart | None:
-    """The GPUs of one run: parts and idle, which add up to the window."""
+    """Draw the GPUs of one run: parts and idle time, which add up to the window."""
     rows = rows.assign(who=_devices(rows))
     sums = summed(rows, ["who"], [*PARTS, "idle_ns", "window_ns"])
     parts = np.column_stack([sums[name].to_numpy(np.int64) for name in (*PARTS, "idle_ns")])
@@ -223,14 +223,14 @@ def _devices_did(measured: Measurements, rows: pd.DataFrame, suffix: str) -> Cha
 
 
 def utilisation(measured: Measurements) -> tuple[Chart, ...]:
-    """How busy the GPUs of each run were over time."""
+    """Draw the share of busy time of each run's GPUs over time."""
     bins = measured["busy_bins"]
     bins = undamaged(measured, bins[bins["window_ns"] > 0])
     return _by_run(bins, lambda mine, suffix: _busy(measured, mine, suffix))
 
 
 def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
-    """The GPUs of one run."""
+    """Draw the GPU utilisation of one run."""
     bins = bins.assign(who=_devices(bins))
     bins, clocks = _on_one_clock(measured, bins)
     sums = ordered(summed(bins, ["who"], ["busy_ns", "window_ns"]), who=True)
@@ -240,7 +240,7 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
     names_of_bins = ["who", "source", "begin", "window_ns", "busy_ns"]
     bins = ordered(bins[names_of_bins][bins["who"].isin(list(names.rows))], who=True, begin=True)
     bins_a_mark = -(-len(bins) // MAX_MARKS)
-    # Neighbouring bins of one source are joined until the picture is small enough.
+    # Join neighbouring bins of a source until the chart has few enough marks.
     line, _ = of_keys(bins, ["who", "source"])
     by_line = np.argsort(line, kind="stable")
     place = np.empty(len(bins), np.int64)
@@ -272,10 +272,10 @@ def _busy(measured: Measurements, bins: pd.DataFrame, suffix: str) -> Chart:
 
 
 def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """(the rows with `begin`, ns from the first of them on the clock that all share; what was done to clocks).
+    """Align rows on one clock: (rows with `begin`, ns since the first of them; a note on the clocks).
 
-    `who` names the row that each is drawn in. The clocks of ranks that share collectives are corrected as in a merged timeline; those that count
-    from no epoch and were not compared begin with their own first row.
+    `who` names the line that each row is drawn in. Clocks of ranks that share collectives are corrected as in a merged
+    timeline. Lines that have neither an epoch nor a comparison begin with their own first row.
     """
     if not len(rows):
         return rows.assign(begin=rows["ts_ns"]), ""
@@ -301,7 +301,7 @@ def _on_one_clock(measured: Measurements, rows: pd.DataFrame) -> tuple[pd.DataFr
 
 
 def _clock_note(corrected: Mapping[str, Correction | None]) -> str:
-    """Whose clock was moved, and by how much; that clocks were not compared, where they were not."""
+    """Describe which clocks were moved and by how much, and which could not be compared."""
     compared = {name: clock.offset_ns for name, clock in corrected.items() if clock is not None}
     moved = dict(filter(itemgetter(1), compared.items()))
     if not compared:
@@ -323,7 +323,7 @@ def _clock_note(corrected: Mapping[str, Correction | None]) -> str:
 
 
 def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """What a reader calls the process of each row: `rank 0 actor`."""
+    """Name the process of each row: `rank 0 actor`."""
     keys = ("rank", "replica", "role")
     number, first = of_keys(rows, keys)
     once = rows[[*keys]].iloc[first]
@@ -335,7 +335,7 @@ def _processes(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
 
 
 def _devices(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """The process of each row and, where it has several, the GPU."""
+    """Name the process of each row, with the GPU where a process has several."""
     keys = (*PROCESS, "replica", "device")
     number, first = of_keys(rows, keys)
     once = rows[[*keys]].iloc[first]
@@ -349,7 +349,7 @@ def _devices(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
 
 
 def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
-    """(the rows with the largest values, in their order; how many others there are)."""
+    """Select the rows with the largest values, in their order: (rows, number of rows left out)."""
     if len(frame) <= MAX_MARKS:
         return frame, 0
     rows = np.sort(np.argsort(-frame[by].to_numpy(), kind="stable")[:MAX_MARKS])
@@ -357,7 +357,7 @@ def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
 
 
 def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
-    """Of a snapshot whose process is unknown the file with the highest level: others may be of other programs."""
+    """Select the file with the highest level if the process of a snapshot is unknown: others may be of other programs."""
     if of.device_type != SNAPSHOT or of.rank is not None or of.pid is not None:
         return rows
     highest = str(rows["source"].iloc[int(rows["allocated_bytes"].to_numpy().argmax())])
@@ -365,7 +365,7 @@ def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def memory_lines(measured: Measurements) -> Iterator[Chart]:
-    """Allocated memory over time, hosts and GPUs apart: a line for each of those with most."""
+    """Draw allocated memory over time, one chart per kind of memory, for the owners with the highest peaks."""
     curve = measured["memory_curve"]
     owners, number = allocators(curve)
     by_kind: dict[str, dict[Allocator, Ints]] = {}
@@ -378,7 +378,7 @@ def memory_lines(measured: Measurements) -> Iterator[Chart]:
 def _memory_chart(
     measured: Measurements, kind: str, curve: pd.DataFrame, by_owner: Mapping[Allocator, Ints]
 ) -> Chart:
-    """The levels of all memories of one kind, of which each has these rows of the curve."""
+    """Draw the memory levels of one kind; `by_owner` holds the rows of the curve of each owner."""
     owners = list(by_owner)
     allocated = curve["allocated_bytes"].to_numpy()
     peaks = {
@@ -411,7 +411,7 @@ def _memory_chart(
 def _memory_marks(
     measured: Measurements, levels: Sequence[pd.DataFrame]
 ) -> tuple[list[tuple[int, int, int]], str]:
-    """(line, time and level of every point that is drawn; what is to be said of clocks)."""
+    """List the drawn points (line, time, level), with a note on the clocks."""
     all_levels = pd.concat(levels)
     zero, note = int(all_levels["ts_ns"].min()), ""
     one_clock = from_epoch(measured, all_levels)

@@ -1,4 +1,4 @@
-"""Numbers behind a claim."""
+"""Numbers that support a finding."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ UNITS: Mapping[str, Unit] = {
     "_count": "count",
     "gb_per_s": "gb_per_s",
 }
-"""The unit of a number by how its name ends."""
+"""Unit of a number by the suffix of its name."""
 
 
 def evidence(
     name: str, value: float | None, label: str = "", *, better: Better = "lower"
 ) -> Metric:
-    """A number behind a claim, in the unit that its name ends with.
+    """Make a number that supports a finding, in the unit that its name ends with.
 
     >>> evidence("wait_ns", 5, "per step")
     Metric(name='wait_ns', value=5, unit='ns', better='lower', low=None, high=None, label='per step', bounds='')

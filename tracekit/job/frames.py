@@ -1,6 +1,7 @@
-"""From rows of single processes to numbers of the job: ranks reduced within a step, steps averaged.
+"""Shared operations on measured tables: grouping, stages and walls of steps, and conversions of cells.
 
-A *unit* is one step of one run; where steps have no number, a repeated capture stands for one.
+Ranks are reduced within a step, then steps are averaged. A *unit* is one step of one run; where steps have no
+number, it is one of several captures.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from tracekit.model.trace import Measurements
 UNIT = ("run", "step", "part")
 
 STEP_ORIGINS = ("profiler", "range", "iteration", "repeat", "graph", "file", "stage")
-"""How steps are known, the surest first."""
+"""Ways in which steps are known, the most reliable first."""
 
 REPEATING = ("iteration", "repeat", "graph")
-"""Origins of steps that no mark tells: what repeats in a recording divides it."""
+"""Origins of steps without marks: whatever repeats in a recording divides it."""
 
 COUNTED_ANEW = ("profiler", *REPEATING)
-"""Origins of steps whose numbers count from the start of the recording: they need not be those of the training."""
+"""Origins of steps that are numbered from the start of the recording, so not by the step of the training."""
 
 ORIGIN_NOTES = {
     "profiler": "step",
@@ -61,20 +62,20 @@ ORIGIN_NOTES = {
     "file": "step (as recorded)",
     "stage": "captured stages",
 }
-"""What the wall of a unit is, by how it is known; `{name}` is what repeats."""
+"""Label of the wall of a unit by the origin of its steps; `{name}` is the range that repeats."""
 
 
 STEP_BOUNDS = "steps"
-"""What the bounds of the mean wall are of: the shortest step and the longest."""
+"""Meaning of the bounds of the mean wall: the shortest and the longest step."""
 
 
 def from_epoch(measured: Measurements, rows: pd.DataFrame) -> bool:
-    """Whether the clocks of all these rows count from the Unix epoch: their times can be compared."""
+    """Check whether the clocks of all rows count from the Unix epoch, which makes their times comparable."""
     return not bool(_relative(measured, rows).any())
 
 
 def _relative(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows are of a source whose clock has a zero of its own."""
+    """Find the rows of sources whose clock starts at an arbitrary zero."""
     captures = measured["captures"]
     absolute = captures["absolute_time"].to_numpy(np.bool_)
     if absolute.all():
@@ -83,7 +84,7 @@ def _relative(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool
 
 
 def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """Sums of `columns` per distinct `by`, missing keys being a key like any other; in order of keys."""
+    """Sum `columns` by the distinct keys in `by`, in order of keys. A missing key is a key."""
     number, first = of_keys(frame, by)
     out = each_key(frame, by, first)
     for name in columns:
@@ -92,16 +93,18 @@ def summed(frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd
 
 
 def _known_sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
-    """The sum of each group, missing where nothing is known; what is no whole number pandas adds up, at ten times the cost."""
+    """Sum each group; missing where no value of it is known. Floats go to pandas, at ten times the cost."""
     sums = _sums(column, number, count)
     return column.groupby(number, sort=False).sum(min_count=1).array if sums is None else sums
 
 
 def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) -> pd.DataFrame:
-    """One row per distinct `by`, in order of appearance: each of `parts` is a column and how it is reduced.
+    """Aggregate rows by the distinct keys in `by`, in order of appearance.
 
-    As `groupby(by, dropna=False, sort=False).agg(…).reset_index()`, in a fifth of its time for small frames;
-    `leading` is the value of the first row of a group, known or not; `known_sum` is missing where nothing is known.
+    Each of `parts` is an output column: (input column, reduction). Equals
+    `groupby(by, dropna=False, sort=False).agg(…).reset_index()`, in a fifth of its time for small frames. More
+    reductions: `leading` takes the value of the first row of a group, known or not; `known_sum` is missing where no
+    value is known.
     """
     number, first = of_keys(frame, by)
     out = each_key(frame, by, first)
@@ -118,7 +121,7 @@ def grouped(frame: pd.DataFrame, by: Sequence[str], **parts: tuple[str, str]) ->
 
 
 def _reduced(column: pd.Series[Any], number: Ints, count: int, how: str) -> Any:
-    """A value for each of so many groups, as pandas reduces them; of whole numbers in a tenth of its time."""
+    """Reduce a column by group like pandas, in a tenth of its time for integers."""
     array = bare(column.array)
     numbers = array.values if isinstance(array, Nullable) else array
     if isinstance(numbers, np.ndarray) and _is_reduced_here(numbers, how):
@@ -134,14 +137,14 @@ def _reduced(column: pd.Series[Any], number: Ints, count: int, how: str) -> Any:
 
 
 def _is_reduced_here(numbers: npt.NDArray[Any], how: str) -> bool:
-    """Whether numpy reduces such numbers so as pandas does."""
+    """Check whether numpy gives the same result as pandas for these numbers."""
     if numbers.dtype == np.float64:
         return how in ("max", "min") and not np.isnan(numbers).any()
     return numbers.dtype == np.int64 and how in _REDUCTIONS
 
 
 def _means(number: Ints, values: Ints, count: int) -> npt.NDArray[np.float64]:
-    """The mean of each group."""
+    """Average each group."""
     sizes = np.bincount(number, minlength=count)
     means: npt.NDArray[np.float64] = grouping.summed(number, values, count) / np.maximum(sizes, 1)
     return means
@@ -153,11 +156,11 @@ _REDUCTIONS: Mapping[str, Callable[[Ints, Ints, int], npt.NDArray[Any]]] = {
     "max": most,
     "min": least,
 }
-"""How whole numbers are reduced: by the group of each, for so many groups."""
+"""Reductions of integers: functions of (group of each value, values, number of groups)."""
 
 
 def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
-    """The rows of each distinct `by`, in order of appearance; the frame itself where there is only one."""
+    """Split rows by the distinct keys in `by`, in order of appearance. A single group is the frame itself."""
     number, first = of_keys(frame, by)
     if len(first) == 1:
         yield frame
@@ -168,19 +171,22 @@ def apart(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[pd.DataFrame]:
 
 
 def each_run(frame: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """(the run, its rows) for each run, in order of appearance."""
+    """Split rows by run: (run, rows), in order of appearance."""
     for rows in apart(frame, ["run"]):
         yield rows["run"].iloc[0], rows
 
 
 def ordered(frame: pd.DataFrame, **ascending: bool) -> pd.DataFrame:
-    """The rows by these columns, missing ones last, equal ones as they stand: as `sort_values`, in a fifth of its time."""
+    """Sort rows by these columns (True: ascending), missing values last; stable.
+
+    Equals `sort_values`, in a fifth of its time.
+    """
     ranks = [_rank(frame[name], is_up) for name, is_up in ascending.items()]
     return frame.iloc[np.lexsort(ranks[::-1])]
 
 
 def _rank(column: pd.Series[Any], is_ascending: bool) -> npt.NDArray[Any]:
-    """A number for each value by which rows are sorted."""
+    """Map each value to a number that sorts like it, missing values last."""
     array = bare(column.array)
     if isinstance(array, Nullable):
         numbers, is_missing = array.values, array.missing
@@ -198,22 +204,22 @@ def _rank(column: pd.Series[Any], is_ascending: bool) -> npt.NDArray[Any]:
 
 
 def each_key(frame: pd.DataFrame, by: Sequence[str], first: Ints) -> dict[str, Any]:
-    """The columns `by` of these rows, the first ones of their keys."""
+    """Take the columns `by` of these rows, the first row of each key."""
     return {name: keys_at(frame[name], first) for name in by}
 
 
 def distinct(frame: pd.DataFrame, by: Sequence[str], *more: str) -> pd.DataFrame:
-    """The distinct combinations of these columns, each as it stands first, with the values of `more` there."""
+    """Select the first row of each distinct combination of `by`, with the columns `more`."""
     return frame[[*by, *more]].iloc[of_keys(frame, by)[1]]
 
 
 def count_distinct(frame: pd.DataFrame, by: Sequence[str]) -> int:
-    """How many combinations of these columns there are, missing values being values like any other."""
+    """Count the distinct combinations of these columns. A missing value counts as a value."""
     return len(of_keys(frame, by)[1])
 
 
 def _sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
-    """Sums of whole numbers by group, NA where no row of a group has one; None of other numbers."""
+    """Sum integers by group, NA where a group has no known value. None if the numbers are not integers."""
     array = bare(column.array)
     if isinstance(array, np.ndarray) and array.dtype == np.int64:
         return grouping.summed(number, array, count)
@@ -230,7 +236,7 @@ def _sums(column: pd.Series[Any], number: Ints, count: int) -> Any:
 
 
 def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
-    """The keys in these rows; text that is missing is one thing, whether None or NaN."""
+    """Take the keys of these rows; missing text is NaN, whether it was None or NaN."""
     if column.dtype != object:
         return column.array[rows]
     keys = column.to_numpy()[rows]
@@ -239,7 +245,7 @@ def keys_at(column: pd.Series[Any], rows: Ints) -> Any:
 
 
 def units(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with `part` emptied where a step number identifies the step already."""
+    """Set `part` to None in rows whose step number already identifies the step."""
     out = frame.copy(deep=False)
     part = out["part"]
     parts = part.to_numpy(object, copy=True)
@@ -249,17 +255,18 @@ def units(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_walls(measured: Measurements) -> pd.DataFrame:
-    """One row a unit, in order: run, step, part, origin, name, ranks, ts_ns, wall_ns, and attributed_ns.
+    """Measure the wall of each unit, in order of runs, steps and times.
 
-    Wall: the longest `ProfilerStep` (or range `step n`) over ranks; else from the first to the last activity over all
-    processes of one host; for sources that are single stages, the time that any of them covers.
-    attributed_ns: what stages of any process cover of it (NA without stages); see `stage_rows`.
+    Columns: run, step, part, origin, name, ranks, ts_ns, wall_ns and attributed_ns. wall_ns is the longest
+    `ProfilerStep` (or range `step n`) over ranks. Without such marks it reaches from the first to the last activity of
+    all processes of one host. For sources that are single stages it is the time that any of them covers. attributed_ns
+    is the part of it that stages of any process cover (NA without stages); see `stage_rows`.
     """
     steps = units(measured["steps"])
     stages = stage_rows(measured)
     unit_of, stage_unit = numbered_alike(UNIT, steps, stages)
     count = int(unit_of.max(initial=-1)) + 1
-    # Of each unit the rows of its best origin.
+    # Keep the rows of the most reliable origin of each unit.
     rank = np.fromiter(map(STEP_ORIGINS.index, steps["origin"]), np.int64, len(steps))
     best = np.full(count, len(STEP_ORIGINS), np.int64)
     np.minimum.at(best, unit_of, rank)
@@ -267,7 +274,7 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
     rows, unit_of = steps[chosen], unit_of[chosen]
     process, stage_process = numbered_alike(CAPTURE, rows, stages)
     longest, low, high, wall = _longest(measured, rows, unit_of, process, best)
-    # What stages of the processes of the longest wall cover of it.
+    # Stages count only in the processes whose wall is the longest.
     of_longest = pd.DataFrame({"unit": unit_of[longest], "process": process[longest]})
     of_stages = pd.DataFrame({"unit": stage_unit, "process": stage_process})
     inside = is_among(of_stages, of_longest, ("unit", "process"))
@@ -293,12 +300,12 @@ def step_walls(measured: Measurements) -> pd.DataFrame:
 def _longest(
     measured: Measurements, rows: pd.DataFrame, unit_of: Ints, process: Ints, best: Ints
 ) -> tuple[npt.NDArray[np.bool_], Ints, Ints, Ints]:
-    """(which rows are of the longest wall of their unit; its start, its end and its length for every unit)."""
+    """Find the longest wall of each unit: (mask of its rows, its start, its end and its length for every unit)."""
     count = len(best)
-    # The steps of each process, or all that one host did where the clocks of a unit can be compared.
+    # One process if steps are marked or clocks cannot be compared; else all processes of a host.
     by_process = np.isin(best, list(map(STEP_ORIGINS.index, ("profiler", "range", *REPEATING))))
     by_process |= np.bincount(unit_of[_relative(measured, rows)], minlength=count) > 0
-    # Where ranks began to record one after the other, their common time is not one capture.
+    # Ranks that started recording one after the other do not share one capture.
     is_skewed = (rows["skew_ns"] > 0).to_numpy(np.bool_)
     by_process |= np.bincount(unit_of[is_skewed], minlength=count) > 0
     occurrence = rows["occurrence"].to_numpy(np.int64)
@@ -318,14 +325,14 @@ def _longest(
     np.maximum.at(high, group, end)
     of_stages = best[unit_of[first]] == STEP_ORIGINS.index("stage")
     wall = np.where(of_stages, union_totals(start, end, group, len(first)), high - low)
-    # The first of equally long ones, in order of appearance.
+    # Of equally long walls, take the first in order of appearance.
     order = np.lexsort((np.arange(len(first)), -wall, unit_of[first]))
     heads = order[np.unique(unit_of[first][order], return_index=True)[1]]
     return np.isin(group, heads), low[heads], high[heads], wall[heads]
 
 
 def _counted(column: pd.Series[Any], group: Ints, count: int) -> Any:
-    """How many different values each group has; NA where it has none."""
+    """Count the distinct values of each group; NA where it has none."""
     is_present = column.notna().to_numpy(np.bool_)
     values, _ = pd.factorize(column[is_present])
     pairs = np.unique(np.stack((group[is_present], values)), axis=1)
@@ -334,9 +341,9 @@ def _counted(column: pd.Series[Any], group: Ints, count: int) -> Any:
 
 
 def stage_rows(measured: Measurements) -> pd.DataFrame:
-    """The outermost stage ranges: columns of `stages` plus `canonical`, the stage under its one name.
+    """List the outermost stage ranges: the columns of `stages` plus `canonical`, the canonical stage name.
 
-    Numbered pieces (mini-batches) that stand alone in a source of one stage are that stage.
+    A source of one stage that has only numbered pieces (mini-batches) is that stage.
     """
     return measured.derived(_stage_rows)
 
@@ -349,7 +356,7 @@ def _stage_rows(measured: Measurements) -> pd.DataFrame:
 
 
 def staged(rows: pd.DataFrame, column: str = "stage", name: str = "canonical") -> pd.DataFrame:
-    """The rows that lie in a stage, with its canonical name in a column more."""
+    """Select the rows in a stage, and add its canonical name as a column."""
     out = rows.assign(**{name: canonical_stages(rows, column)})
     return out[out[name].notna()]
 
@@ -361,10 +368,10 @@ def canonical_stages(
     in_file: bool = False,
     any_range: bool = False,
 ) -> npt.NDArray[np.object_]:
-    """The canonical stage of the recorded one in a column of every row, None outside all stages.
+    """Find the canonical stage of every row from its recorded one; None outside all stages.
 
-    `in_file`: what lies in no recorded range is in the stage that its file is of. `any_range`: every recorded
-    range counts under its own name, also one that can be no stage (of snapshots, which tell of no other).
+    `in_file`: rows outside any recorded range are in the stage that their file records. `any_range`: every recorded
+    range counts under its own name, even one that cannot be a stage (for snapshots, which have no other ranges).
     """
     by = [column, "role", "scope"]
     number, first = of_keys(rows, by)
@@ -394,19 +401,19 @@ def _canonical_stage(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every judgement needs: the walls of the units, and their mean."""
+    """Walls of the units, their mean and their number."""
 
     walls: pd.DataFrame
     step_ns: float | None
     count: int
 
     def of(self, run: object) -> Job:
-        """The steps of one run."""
+        """Select the steps of one run."""
         return _job(self.walls[same_text(self.walls["run"], run)])
 
 
 def job(measured: Measurements) -> Job:
-    """The steps of all runs; `step_ns` is None when no step was recorded."""
+    """Summarize the steps of all runs; `step_ns` is None when no step was recorded."""
     return measured.derived(_all_runs)
 
 
@@ -419,9 +426,9 @@ def _job(walls: pd.DataFrame) -> Job:
 
 
 def undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of sources that lost nothing: in a damaged one what is missing looks idle.
+    """Select the rows of sources without data loss: in a damaged source, lost events look like idle time.
 
-    Rows left out because of their times are counted in their notes: what is left is sound.
+    Sources that only lost rows with invalid times are kept: their notes count these rows.
     """
     losses = (note for note in measured.notes if note.severity == "data_loss")
     damaged = {note.source for note in losses if note.code not in OF_TIMES}
@@ -429,12 +436,12 @@ def undamaged(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def devices_of(rows: pd.DataFrame) -> int:
-    """How many devices the rows are of: by process and rank, as hosts are often not recorded."""
+    """Count the devices of these rows, by process and rank, as hosts are often not recorded."""
     return count_distinct(rows, (*PROCESS, "device"))
 
 
 def run_heading(measured: Measurements) -> tuple[Heading, ...]:
-    """A column for the run, when there are several."""
+    """Make the heading of the run; none for a single run."""
     return measured.derived(_run_heading)
 
 
@@ -443,7 +450,7 @@ def _run_heading(measured: Measurements) -> tuple[Heading, ...]:
 
 
 def label_headings(measured: Measurements) -> tuple[Heading, ...]:
-    """Columns for run and role, as far as they tell rows apart or are known at all."""
+    """Make the headings of run and role, as far as they are known and distinguish rows."""
     return measured.derived(_label_headings)
 
 
@@ -453,42 +460,42 @@ def _label_headings(measured: Measurements) -> tuple[Heading, ...]:
 
 
 def in_run(measured: Measurements, run: object) -> str:
-    """How a claim names its run: ` (run base)`, nothing where there is only one."""
+    """Phrase the run of a claim: ` (run base)`; empty for a single run."""
     return f" (run {run})" if run_heading(measured) else ""
 
 
 def stacked(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of all parts, one after the other; parts without rows have no say in the types."""
+    """Concatenate frames. Empty frames do not affect the column types."""
     return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
 def text_or_none(value: object) -> str | None:
-    """Text, None for a missing value."""
+    """Convert a value to text, None if missing."""
     return None if pd.isna(value) else str(value)  # type: ignore[call-overload]
 
 
 def whole_or_none(value: Any) -> int | None:
-    """A whole number as Python has it, None for a missing value."""
+    """Convert a number to int, None if missing."""
     return None if pd.isna(value) else int(value)
 
 
 def number_or_none(value: Any) -> float | None:
-    """A number as Python has it, None for a missing value."""
+    """Convert a number to float, None if missing."""
     return None if pd.isna(value) else float(value)
 
 
 def share_of(part: float | None, total: float | None) -> float | None:
-    """The part of the total, None of nothing and where one of them is unknown."""
+    """Divide a part by its total; None if either is unknown or the total is 0."""
     return part / total if part is not None and total else None
 
 
 def same_text(column: pd.Series[Any], value: object) -> pd.Series[Any]:
-    """Which rows equal `value`, a missing value equalling a missing one."""
+    """Find the rows that equal `value`; a missing value equals a missing one."""
     return pd.Series(equal(column, value), column.index)
 
 
 def whole_if_exact(column: pd.Series[Any]) -> Any:
-    """The numbers of a column, as integers if every known one is one: 192 launches, not 192.0."""
+    """Convert a column to integers if every known number is one: 192 launches, not 192.0."""
     missing = column.isna().to_numpy(np.bool_)
     values = column.to_numpy(np.float64, na_value=np.nan)
     present = values[~missing]

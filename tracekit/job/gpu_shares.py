@@ -1,4 +1,4 @@
-"""Shares of summed GPU time: Σ part / Σ window, never means of ratios."""
+"""Shares of GPU time, always Σ part / Σ window and never means of ratios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUMMED = ("window_ns", *PARTS, "idle_ns", "comm_ns", "overlap_ns", "op_count")
 
 
 def shares(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the shares of its (summed) windows added."""
+    """Add the shares of summed windows as columns."""
     window, comm = frame["window_ns"], frame["comm_ns"]
     ratios = {"busy_ratio": quotient(window - frame["idle_ns"], window)}
     for part in (*PARTS, "idle_ns"):
@@ -25,14 +25,14 @@ def shares(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def quotient(top: pd.Series[Any], bottom: pd.Series[Any]) -> Any:
-    """One column of numbers over another, <NA> where one of them is unknown and where there is nothing to divide by."""
+    """Divide one column by another; <NA> where one is unknown, and where the divisor is not positive."""
     (above, no_top), (below, no_bottom) = map(_numbers, (top, bottom))
     is_defined = ~no_top & ~no_bottom & (below > 0)
     return pd.arrays.FloatingArray(above / np.where(is_defined, below, 1), ~is_defined)
 
 
 def _numbers(column: pd.Series[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """(the numbers of a column, which of them are missing)."""
+    """Split a column into (numbers, mask of missing ones)."""
     array = bare(column.array)
     if isinstance(array, Nullable):
         return np.where(array.missing, 0, array.values), array.missing

@@ -1,4 +1,4 @@
-"""What is known of groups of rows by their numbers: the least and the most of each, the place of each row in its own."""
+"""Reductions by group number: smallest and largest values, mixed groups, and positions within groups."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 _LAST = 2**62
-"""Beyond any time."""
+"""Number larger than any time in ns."""
 
 
 def most(number: Ints, values: Ints, count: int) -> Ints:
-    """The largest value of each group 0 … count-1."""
+    """Find the largest value of each group 0 … count-1."""
     highest = np.full(count, values.min(initial=_LAST), values.dtype)
     np.maximum.at(highest, number, values)
     return highest
 
 
 def least(number: Ints, values: Ints, count: int) -> Ints:
-    """The smallest value of each group 0 … count-1."""
+    """Find the smallest value of each group 0 … count-1."""
     lowest = np.full(count, values.max(initial=-_LAST), values.dtype)
     np.minimum.at(lowest, number, values)
     return lowest
 
 
 def differ(number: Ints, values: Ints, count: int) -> npt.NDArray[np.bool_]:
-    """Which groups hold different values.
+    """Find the groups with different values.
 
     >>> differ(np.array([0, 1, 0]), np.array([5, 7, 6]), 2).tolist()
     [True, False]
@@ -35,7 +35,7 @@ def differ(number: Ints, values: Ints, count: int) -> npt.NDArray[np.bool_]:
 
 
 def places_within(number: Ints, order: Ints) -> Ints:
-    """For each row how many of its group stand before it in this order of all rows.
+    """Count for each row the earlier rows of its group, in this order of all rows.
 
     >>> places_within(np.array([0, 1, 0]), np.array([2, 1, 0])).tolist()
     [1, 0, 0]

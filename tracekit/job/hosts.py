@@ -1,4 +1,4 @@
-"""Which host each rank ran on, beside the rank in every table of a report."""
+"""Host of each rank, as a column next to the rank in every table of a report."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ BESIDE = {
     "who": Heading("process_host", "host", "text", _DOC),
     "late_rank": Heading("late_host", "its host", "text", _DOC),
 }
-"""The column of hosts that stands after each column of ranks, or of processes."""
+"""Column of hosts that follows each column of ranks, or of processes."""
 
 LABELS = ("run", "role", "replica", "rank")
-"""What an owner of a host is known by."""
+"""Keys of the owner of a host."""
 
 APART = {"who": ("run",)}
-"""The labels that tell those of one name apart, where a table has them; of ranks all but the rank."""
+"""Labels that distinguish equal names, where a table has them; for ranks, all but the rank."""
 
 Row = tuple[Cell, ...]
 
 
 def with_hosts(measured: Measurements, section: Section) -> Section:
-    """The section with a column of hosts after each of ranks in its tables; as it was unless several hosts are known."""
+    """Add a column of hosts after each column of ranks; the section is unchanged unless several hosts are known."""
     if not any(map(_names_ranks, section.sheets)):
         return section
     owners = measured.derived(_owners)
@@ -42,7 +42,7 @@ def with_hosts(measured: Measurements, section: Section) -> Section:
 
 
 def _owners(measured: Measurements) -> list[Row]:
-    """The labels and the host of every process of which rank and host are known."""
+    """List the labels and the host of every process with a known rank and host."""
     captures = measured["captures"]
     captures = captures[captures["rank"].notna() & captures["host"].notna()]
     columns = (*LABELS, "host")
@@ -50,12 +50,12 @@ def _owners(measured: Measurements) -> list[Row]:
 
 
 def _names_ranks(sheet: Sheet) -> bool:
-    """Whether it has a column of ranks."""
+    """Check whether a table has a column of ranks."""
     return not BESIDE.keys().isdisjoint(map(attrgetter("name"), sheet.headings))
 
 
 def _with_hosts(owners: Sequence[Row], sheet: Sheet) -> Sheet:
-    """The sheet with a column of hosts after each of ranks, where any of them is known."""
+    """Add a column of hosts after each column of ranks, where any of its hosts is known."""
     if not sheet.rows or not _names_ranks(sheet):
         return sheet
     headings: list[Heading] = []
@@ -72,7 +72,7 @@ def _with_hosts(owners: Sequence[Row], sheet: Sheet) -> Sheet:
 
 
 def _hosts(owners: Sequence[Row], sheet: Sheet, member: str) -> list[Cell]:
-    """The host of each row; None where it is not known, or where it ran on several."""
+    """Look up the host of each row; None where it is unknown or ambiguous."""
     names = list(map(attrgetter("name"), sheet.headings))
     labels = [label for label in APART.get(member, LABELS[:-1]) if label in names]
     hosts: dict[Row, Cell] = {}
@@ -85,6 +85,6 @@ def _hosts(owners: Sequence[Row], sheet: Sheet, member: str) -> list[Cell]:
 
 
 def _process(owner: Row) -> str:
-    """What tables call a process: `rank 3 actor`."""
+    """Name a process like tables do: `rank 3 actor`."""
     _, role, replica, rank, _ = owner
     return phrase(called("rank", rank), called("replica", replica), str(role or ""))

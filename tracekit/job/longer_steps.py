@@ -1,4 +1,4 @@
-"""Why some steps of a run are longer: how long steps take where the host runs ahead, and what the host does longer in some."""
+"""Reasons why some steps of a run are longer: step times under a host that runs ahead, and longer host pauses."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 AHEAD = 0.5
-"""The host of a run runs ahead if it does so in at least this share of its steps."""
+"""Share of its steps from which on the host of a run counts as running ahead."""
 
 SHORTEST_NS = 1_000_000
-"""A shorter pause looks like Python between ops."""
+"""Shortest pause that does not look like Python between ops."""
 
 DOES = {
     "host_loader": "the host waits for its data loader for {} more",
@@ -49,25 +49,26 @@ DOES = {
     "host_silent": "no host activity is recorded for {} more",
     None: "no op is recorded for {} more",
 }
-"""What the host does in a pause, by cause of idle time; None: there is no GPU."""
+"""Phrases for a pause by cause of idle time; None: there is no GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongerPause:
-    """How much longer one process pauses in some steps than in the others: `more_ns` a step, most of it in `stage`."""
+    """How much longer one process pauses in some steps than in the others: `more_ns` per step, mostly in `stage`."""
 
     more_ns: float
     stage: str | None
     words: str
 
 
-# How long a step takes
+# Step times
 
 
 def device_walls(measured: Measurements, left_out: Steps) -> pd.DataFrame:
-    """The walls of the steps that count; where the host runs ahead, from the end of one step's work to the next's.
+    """Measure the walls of the steps that count; if the host runs ahead, from the end of one step's work to the next.
 
-    A host that runs ahead takes long only where it waits for its device: its windows say nothing of single steps. `measured` holds all steps.
+    A host that runs ahead takes long only where it waits for its device, so its windows do not show single steps.
+    `measured` has all steps.
     """
     ahead = _ahead_runs(measured)
     kept = tuple(step for step in left_out if not (step.ran_ahead and step.run in ahead))
@@ -84,7 +85,7 @@ def device_walls(measured: Measurements, left_out: Steps) -> pd.DataFrame:
 
 
 def _ahead_runs(measured: Measurements) -> set[str]:
-    """The runs whose host runs ahead in most steps."""
+    """Find the runs whose host runs ahead in most steps."""
     marks = measured.derived(marked_steps)
     counts = []
     for name in (RAN_AHEAD, STEP_TIME):
@@ -96,7 +97,7 @@ def _ahead_runs(measured: Measurements) -> set[str]:
 
 
 def _completion_times(measured: Measurements) -> pd.DataFrame:
-    """One row a unit: UNIT and wall_ns, of the longest process from the end of the step before to its own end.
+    """Measure UNIT and wall_ns per unit: the longest process, from the end of its previous step to its own end.
 
     A step ends when its host window is over and all work that it launched is done.
     """
@@ -109,7 +110,7 @@ def _completion_times(measured: Measurements) -> pd.DataFrame:
     host_end = start + rows["dur_ns"].to_numpy(np.int64)
     end = np.maximum(host_end, rows["work_end_ns"].to_numpy(np.int64))
     begin = start.copy()
-    # Steps that follow at once: what lies between two windows is of neither.
+    # Only steps that follow at once: time between two windows belongs to neither.
     follows = (capture[1:] == capture[:-1]) & (start[1:] - host_end[:-1] <= SHORTEST_NS)
     begin[1:][follows] = end[:-1][follows]
     unit, first = of_keys(rows, UNIT)
@@ -118,15 +119,15 @@ def _completion_times(measured: Measurements) -> pd.DataFrame:
     return rows[[*UNIT]].iloc[first].reset_index(drop=True).assign(wall_ns=wall_ns)
 
 
-# What the host does longer
+# Longer pauses of the host
 
 
 def longer_pause(
     measured: Measurements, steps: pd.DataFrame, long_steps: pd.DataFrame
 ) -> LongerPause | None:
-    """What the host of one process does longer in some steps of a run than in its others, while its GPU is idle.
+    """Find the longest extra pause of a host in some steps of a run over its other steps, while its GPU is idle.
 
-    Of the process that pauses longest; None where no pause is long enough, or `long_steps` are all steps.
+    Looks at the process that pauses longest. None where no pause is long enough, or `long_steps` are all steps.
     """
     if not len(steps) or not measured.has("slots"):
         return None
@@ -156,7 +157,7 @@ def longer_pause(
 
 
 def _paused(measured: Measurements, run: str | None) -> pd.DataFrame:
-    """The rows of `slots` of a run in which a process idles for its host, with `canonical`."""
+    """List the rows of `slots` of a run in which a process idles for its host, with `canonical`."""
     slots = measured.columns("slots")
     chosen = holds(slots["class"], "idle") | holds(slots["class"], "no_op")
     rows = units(slots.where(chosen & holds(slots["run"], run)).judged())
@@ -168,18 +169,18 @@ def _paused(measured: Measurements, run: str | None) -> pd.DataFrame:
 def _rows_of_steps(
     rows: pd.DataFrame, is_long: Bools, steps: pd.DataFrame
 ) -> tuple[pd.DataFrame, Bools]:
-    """The rows of these steps."""
+    """Select the rows of these steps, with their marks."""
     chosen = is_among(rows, steps, UNIT)
     return rows[chosen].reset_index(drop=True), is_long[chosen]
 
 
-# What findings of causes may count
+# Time that findings of causes count
 
 
 def counted_elsewhere(
     measured: Measurements, long_steps: pd.DataFrame, pause: LongerPause | None, steps: int
 ) -> Iterator[Metric]:
-    """What of the longer steps is a pause, and what are waits for late ranks: findings on those count it (`claims`)."""
+    """List the parts of the longer steps that findings on pauses and late ranks already count."""
     if pause is not None:
         pause_ns = round(pause.more_ns * len(long_steps) / steps)
         yield evidence("pause_ns", pause_ns, "of it a longer pause of the host, per step")

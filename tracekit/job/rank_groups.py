@@ -1,7 +1,7 @@
-"""The ranks that should work alike, and what each of them works on its own (Q7, M17).
+"""Rank groups, the ranks that should work alike, and the own work of each of them (Q7, M17).
 
-A rank group are the ranks of one role, and one replica of it, in one run. Own work is wall time of stages less
-the time blocked in collectives: collectives make the walls of all ranks equal, so these say nothing.
+A rank group is the ranks of one role, and one replica of it, in one run. Own work is wall time of stages less the
+time blocked in collectives. Walls alone show nothing: collectives make those of all ranks equal.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Ints = npt.NDArray[np.int64]
 RANK_GROUP = ("run", "role", "replica")
 RANK_GROUP_STEP = (*UNIT, "role", "replica")
 MEMBER = ("rank", "device")
-"""What is compared: a rank, on each of its devices where it drives several."""
+"""Key of a member: a rank, on each of its devices where it drives several."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """One rank group: its rows of `own_work`, and of `work_by_step`."""
+    """One rank group, with its rows of `own_work` and of `work_by_step`."""
 
     run: str | None
     role: str | None
@@ -53,21 +53,21 @@ class RankGroup:
 
     @property
     def labels(self) -> tuple[str | None, str | None, int | None]:
-        """What it is known by: run, role, replica."""
+        """Run, role and replica."""
         return self.run, self.role, self.replica
 
     @property
     def members(self) -> int:
-        """How many ranks it shows (devices, where a rank drives several)."""
+        """Number of recorded ranks (of devices, where a rank drives several)."""
         return count_distinct(self.work, MEMBER)
 
     @property
     def steps(self) -> int:
-        """In how many steps."""
+        """Number of recorded steps."""
         return count_distinct(self.work, UNIT)
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a frame that are of this rank group."""
+        """Select the rows of a frame that are of this rank group."""
         mask = np.ones(len(frame), np.bool_)
         for name, value in zip(RANK_GROUP, (self.run, self.role, self.replica), strict=True):
             mask &= same_text(frame[name], value).fillna(value=False).to_numpy(np.bool_)
@@ -75,16 +75,16 @@ class RankGroup:
 
 
 def rank_groups(measured: Measurements) -> list[RankGroup]:
-    """Every rank group, in a fixed order."""
+    """List every rank group, in a fixed order."""
     return measured.derived(_rank_groups)
 
 
 MOST_MISSING = 0.25
-"""Where a larger share of the ranks is missing, those that were recorded say little about the rest."""
+"""Largest share of missing ranks for which the recorded ones still represent the rest."""
 
 
 def missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
-    """How many ranks of a rank group were not recorded; 0 where that is unknown, or where most are missing."""
+    """Count the ranks of a rank group that were not recorded; 0 where that is unknown, or where too many are missing."""
     captures = rank_group.of(measured["captures"])
     seen, size = captures["rank"].nunique(), captures["world_size"].max()
     missing = 0 if pd.isna(size) else max(int(size) - seen, 0)
@@ -93,9 +93,9 @@ def missing_ranks(measured: Measurements, rank_group: RankGroup) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why a rule cannot judge a run: `price_ns` per step is at stake, `claim` is what was almost found, without that time.
+    """Why a rule cannot judge a run: `price_ns` per step is at stake, and `claim` is the unproven finding.
 
-    `needs` is what would prove it.
+    `needs` is the evidence that would prove it.
     """
 
     reason: str
@@ -104,7 +104,7 @@ class Lack:
     needs: str = ""
 
     def verdict(self, rule: str, run: str | None, step_ns: float | None) -> Verdict:
-        """The abstention of a rule with its price."""
+        """Make the abstention of a rule, with its price."""
         if self.price_ns <= 0:
             return Verdict(rule, "insufficient data", self.reason, run)
         ratio = share_of(self.price_ns, step_ns)
@@ -118,7 +118,7 @@ def abstained(
     min_ranks: float,
     lacking: Callable[[list[RankGroup]], Lack | None],
 ) -> Iterator[Verdict]:
-    """Runs of which a rule that compares the ranks of a rank group can say nothing: too few ranks, or what is `lacking`."""
+    """List the runs that a rule on rank groups cannot judge: too few ranks, or the reason that `lacking` finds."""
     by_run: dict[str | None, list[RankGroup]] = {}
     for rank_group in rank_groups(measured):
         by_run.setdefault(rank_group.run, []).append(rank_group)
@@ -146,10 +146,10 @@ def _rank_groups(measured: Measurements) -> list[RankGroup]:
 
 
 def own_work(measured: Measurements) -> pd.DataFrame:
-    """One row a (step, rank group, member, canonical stage): own_ns and blocked_ns, which add up to the wall.
+    """Measure own work: one row per (step, rank group, member, canonical stage) with own_ns and blocked_ns.
 
-    Where a rank group shows no stages at all, canonical is <NA> and the row is the step; else time outside
-    stages is left out: what a process waits for there is not recorded. Rows of unknown rank are left out.
+    The two add up to the wall. Where a rank group has no stages, canonical is <NA> and the row is the step. Otherwise time
+    outside stages is left out, as waits there are not recorded. Rows of unknown rank are left out.
     """
     return measured.derived(_own_work)
 
@@ -161,7 +161,7 @@ def _own_work(measured: Measurements) -> pd.DataFrame:
 
 
 def staged_segments(measured: Measurements) -> pd.DataFrame:
-    """The rows of `segments` that count as work, with `canonical`; see `own_work`."""
+    """Select the rows of `segments` that count as work, with `canonical`; see `own_work`."""
     return measured.derived(_staged_segments)
 
 
@@ -176,9 +176,9 @@ def _staged_segments(measured: Measurements) -> pd.DataFrame:
 
 
 def are_in_steps(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Whether each row counts: it is in a step, or its rank group was recorded without any.
+    """Find the rows that count: those in a step, and all of a rank group recorded without steps.
 
-    Where steps are marked, the rows before the first mark and after the last are parts of steps, and no mean is of them.
+    Where steps are marked, rows before the first mark and after the last are parts of steps, and would distort means.
     """
     known = distinct(units(measured["segments"]), [*RANK_GROUP, "step", "part"])
     known = known[known["step"].notna() | known["part"].notna()]
@@ -187,8 +187,10 @@ def are_in_steps(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.b
 
 
 def work_by_step(measured: Measurements) -> pd.DataFrame:
-    """One row a (step, rank group, member): own_ns of all stages, beyond_ns (less the median of the other members,
-    below 0 where it is less), others (their number) and wall_ns of the step (<NA> if unknown).
+    """Sum own work by step: one row per (step, rank group, member).
+
+    Columns: own_ns of all stages, beyond_ns (less the median of the other members, negative below it), others (their
+    number) and wall_ns of the step (<NA> if unknown).
     """
     return measured.derived(_work_by_step)
 
@@ -205,7 +207,7 @@ def _work_by_step(measured: Measurements) -> pd.DataFrame:
 
 
 def of_others(values: Ints, group: Ints) -> Ints:
-    """For each value the median of the other values of its group, rounded down; itself where there are none.
+    """Compute for each value the median of the others in its group, rounded down; the value itself if it is alone.
 
     >>> of_others(np.array([1, 2, 9, 7]), np.array([0, 0, 0, 1]))
     array([5, 5, 1, 7])
@@ -221,7 +223,7 @@ def of_others(values: Ints, group: Ints) -> Ints:
     rank = np.arange(len(values)) - begin
 
     def other(place: Ints) -> Ints:
-        """The value at a place among the others."""
+        """Take the value at a place among the others."""
         medians: Ints = ranked[np.minimum(begin + place + (place >= rank), len(ranked) - 1)]
         return medians
 
@@ -232,14 +234,14 @@ def of_others(values: Ints, group: Ints) -> Ints:
 
 
 def rank_group_headings(measured: Measurements) -> tuple[Heading, ...]:
-    """Columns for run, role and replica, as far as they tell rank groups apart."""
+    """Make the headings of run, role and replica, as far as they distinguish rank groups."""
     if own_work(measured)["replica"].notna().any():
         return (*label_headings(measured), Heading("replica", "replica", "id"))
     return label_headings(measured)
 
 
 def member_headings(measured: Measurements) -> tuple[Heading, ...]:
-    """Columns for the rank, and for its device where any rank drives several."""
+    """Make the heading of the rank, and of its device where any rank drives several."""
     members = distinct(own_work(measured), [*RANK_GROUP, *MEMBER])
     rank = Heading("rank", "rank", "id")
     if members.duplicated([*RANK_GROUP, "rank"]).any():
@@ -248,7 +250,7 @@ def member_headings(measured: Measurements) -> tuple[Heading, ...]:
 
 
 def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """In how many steps the rank group of each row was recorded; NaN for rows of no rank group."""
+    """Count the recorded steps of each row's rank group; NaN for rows of no rank group."""
     recorded = distinct(own_work(measured), [*RANK_GROUP, "step", "part"])
     group_of_step, rank_group = numbered_alike(RANK_GROUP, recorded, frame)
     count = np.bincount(group_of_step, minlength=int(rank_group.max(initial=-1)) + 1)
@@ -256,7 +258,7 @@ def steps_of(measured: Measurements, frame: pd.DataFrame) -> npt.NDArray[np.floa
 
 
 def in_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
-    """How a claim names its rank group beside the run: ` of actor, replica 1`; nothing where there is only one."""
+    """Phrase the rank group of a claim: ` of actor, replica 1`; empty where there is only one."""
     if len(set(map(attrgetter("role", "replica"), rank_groups(measured)))) < 2:
         return ""
     name = ", ".join(filter(None, (rank_group.role, called("replica", rank_group.replica))))
@@ -264,6 +266,6 @@ def in_rank_group(measured: Measurements, rank_group: RankGroup) -> str:
 
 
 def in_order(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The frame sorted by keys, whatever is missing among them last."""
+    """Sort the frame by keys, missing ones last."""
     (number,) = numbered_alike(names, frame, in_order=True)
     return frame.iloc[np.argsort(number, kind="stable")].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Which of many ranks a picture draws: the first and last by one number, those that differ, and one of each like group."""
+"""Choice of ranks to plot: the lowest and highest by a number, outliers, and one of each group of similar ranks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_ROWS = 64
 """Most rows of one chart: ranks, devices, steps."""
 
 MOST_DRAWN = 24
-"""Most ranks of a chart that cannot draw them all."""
+"""Most ranks of a chart that cannot draw all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The rows to draw: what each is called by its name, in an order that puts rank 2 before rank 10.
+    """Rows to draw: the label of each by its name, in natural order (rank 2 before rank 10).
 
-    `omitted` counts the others, and `note` says by what they were chosen; empty where all are drawn.
+    `omitted` counts the other rows, and `note` says how they were chosen; empty where all are drawn.
     """
 
     rows: Mapping[str, str]
@@ -31,7 +31,7 @@ class Drawn:
 
 
 def drawn(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> Drawn:
-    """All rows where there are at most so many, else those that tell most about `what` the values are.
+    """Choose the rows to draw: all of them up to the limit, else the most informative ones about `what`.
 
     >>> few = drawn({f"rank {at}": 90.0 if at == 7 else 50.0 for at in range(100)}, "idle time")
     >>> dict(few.rows)
@@ -54,6 +54,6 @@ def drawn(values: Mapping[str, float], what: str, most: int = MAX_ROWS) -> Drawn
 
 
 def bars_of(table: Ints) -> tuple[tuple[int, int, int], ...]:
-    """(row, series, value) of all that is not 0 in a table with a column a series."""
+    """List (row, series, value) of the nonzero cells of a table with one column per series."""
     row, series = np.nonzero(table)
     return tuple(zip(row.tolist(), series.tolist(), table[row, series].tolist(), strict=True))

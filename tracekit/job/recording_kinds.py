@@ -1,4 +1,4 @@
-"""What kinds of recordings the sources of a job are, from the measured table `recordings`."""
+"""Kinds of recordings of a job's sources, from the measured table `recordings`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def summarize_recordings(measured: Measurements) -> tuple[Recording, ...]:
 
 
 def classified(measured: Measurements) -> dict[tuple[str, int | None], Recorded]:
-    """Classified processes by source and process id."""
+    """Map each (source, process id) to its classified process."""
     counts: dict[tuple[str, int | None], list[Count]] = {}
     kinds: dict[tuple[str, int | None], tuple[str, str]] = {}
     for row in row_dicts(measured["recordings"]):

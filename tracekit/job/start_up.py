@@ -1,4 +1,4 @@
-"""Start-up before the work of captures without marks, over processes."""
+"""Start-up time before the work of captures without step marks, over processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracekit.model.trace import Measurements
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The longest start-up of a run, of the process in `source`; `whole_ns` is the capture with it."""
+    """Longest start-up of a run, of the process in `source`; `whole_ns` is the capture including it."""
 
     run: object
     source: object
@@ -20,12 +20,12 @@ class Prefix:
 
     @property
     def ratio(self) -> float:
-        """Its share of the capture."""
+        """Share of the start-up in the capture."""
         return self.start_up_ns / max(self.whole_ns, 1)
 
 
 def prefixes(measured: Measurements) -> list[Prefix]:
-    """The start-up of every run that begins with one; of several captures the mean of the longest of each."""
+    """Find the start-up of every run that begins with one; over several captures, the mean of the longest of each."""
     return measured.derived(_prefixes)
 
 

@@ -1,4 +1,4 @@
-"""Frames to sheets of a report: plain cells in the order of importance, cut where they would flood it."""
+"""Tables of a report: plain cells in order of importance, limited in rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tracekit.model.keys import as_python
 from tracekit.model.report import Heading, Ranked, Sheet, Unit
 
 MAX_ROWS = 1_000
-"""Most rows of one sheet in a report; the measurements (`--save`) keep all of them."""
+"""Most rows of one table in a report; the measurements (`--save`) have all of them."""
 
 MOST_RANKED = 20_000
-"""Most rows of a sheet that has a row a rank: a page puts those together that are alike."""
+"""Most rows of a table with a row per rank: a page merges similar ones."""
 
 
 def sheet(
@@ -30,9 +30,9 @@ def sheet(
     max_rows: int = MAX_ROWS,
     ranked: Ranked | None = None,
 ) -> Sheet:
-    """Make a sheet of the columns that the headings name, as plain values; rows past the cap are counted.
+    """Make a table of the columns that the headings name, as plain values; counts the rows past the limit.
 
-    A column without any known value is left out. A sheet that is `ranked` has up to `MOST_RANKED` rows.
+    A column without any known value is left out. A `ranked` table has up to `MOST_RANKED` rows.
     """
     if ranked is not None:
         max_rows = MOST_RANKED
@@ -46,15 +46,15 @@ def sheet(
 
 
 def _values(frame: Frame | pd.DataFrame, name: str) -> list[Any]:
-    """List a column as Python values, None where one is missing."""
+    """List a column as Python values, None where missing."""
     return frame.values(name) if isinstance(frame, Frame) else as_python(frame[name].array)
 
 
 @lru_cache(1024)
 def as_headings(text: str) -> tuple[Heading, ...]:
-    """The headings that a text lists, one a line: `name | title | unit | what it means`.
+    """Parse headings, one per line: `name | title | unit | description`.
 
-    Without a unit a column holds text; `number` is one that has none.
+    Without a unit a column has text; `number` is a number without a unit.
 
     >>> as_headings("rank | rank | id")
     (Heading(name='rank', title='rank', unit='id', doc=''),)
@@ -63,7 +63,7 @@ def as_headings(text: str) -> tuple[Heading, ...]:
 
 
 def _heading(line: str) -> Heading:
-    """The heading of one line."""
+    """Parse the heading of one line."""
     name, title, *more = map(str.strip, line.split("|", 3))
     unit, *doc = more or ["text"]
     unit = unit.removeprefix("number")
@@ -72,5 +72,5 @@ def _heading(line: str) -> Heading:
 
 
 def with_rows(*sheets: Sheet) -> tuple[Sheet, ...]:
-    """Those of the sheets that have something to show."""
+    """Select the tables that have rows."""
     return tuple(filter(attrgetter("rows"), sheets))

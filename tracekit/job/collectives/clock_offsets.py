@@ -1,4 +1,4 @@
-"""By how much the clock of each process is off, where collectives tell it beyond doubt."""
+"""Clock offset of each process, as far as collectives determine it reliably."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tracekit.model.records import dataclass
 from tracekit.model.trace import Measurements
 
 Owner = tuple[str | None, str | None, int | None, int | None]
-"""What one clock belongs to: run, role, replica and rank (`matching.CLOCK`), None where unknown."""
+"""Owner of one clock: run, role, replica and rank (`matching.CLOCK`), None where unknown."""
 
 CERTAIN = 3
-"""A clock is corrected by more than so many times the uncertainty (two sigma, were the errors normal)."""
+"""Clocks are corrected above this multiple of the uncertainty (two sigma for normal errors)."""
 _LARGEST_NS = 2**61
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What to take from the times of a process to have those of the first one that it is compared with.
+    """Offset to subtract from the times of a process to get those of the first process it is compared with.
 
-    `offset_ns` is 0 where the clocks agree within `CERTAIN` times `uncertainty_ns`, and where all are of
-    one host; `set` numbers those that are compared with one another.
+    `offset_ns` is 0 where the clocks agree within `CERTAIN_SIGMAS` times `uncertainty_ns`, and where all processes share a
+    host. `set` numbers the processes that are compared with each other.
     """
 
     offset_ns: int
@@ -33,9 +33,9 @@ class Correction:
 
 
 def corrections(measured: Measurements) -> dict[Owner, Correction]:
-    """The correction of every process whose clock could be compared with another's (M13).
+    """Compute the clock correction of every process that could be compared with another (M13).
 
-    Processes of one host share its clock: what they seem to be off by is when they left a collective.
+    Processes of one host share its clock: their apparent offset is the difference in leaving a collective.
     """
     return measured.derived(_corrections)
 
@@ -62,7 +62,7 @@ def _corrections(measured: Measurements) -> dict[Owner, Correction]:
 
 
 class CaptureClock(NamedTuple):
-    """How the times of a capture compare with others: subtract `fast_ns`, then compare within one `group` only."""
+    """Clock of a capture: subtract `fast_ns` from its times, then compare them within one `group` only."""
 
     fast_ns: int
     group: tuple[object, ...]
@@ -73,10 +73,10 @@ Capture = tuple[str | None, int | None]
 
 
 def capture_clocks(measured: Measurements) -> Mapping[Capture, CaptureClock]:
-    """The clock of every capture. Compare times of different processes only through it.
+    """Map every capture to its clock, the only valid way to compare times of different processes.
 
-    Captures of one group can be compared: their processes share collectives, or run on one known host that counts from the
-    epoch. A process without collectives is corrected like the others of its host.
+    Captures of one group can be compared: their processes share collectives, or run on one known host whose clock counts
+    from the epoch. A process without collectives is corrected like the others of its host.
     """
     return measured.derived(_capture_clocks)
 
@@ -104,7 +104,7 @@ def _capture_clocks(measured: Measurements) -> dict[Capture, CaptureClock]:
 def _host_clocks(
     known: Mapping[Owner, Correction], rows: Iterable[tuple[Owner, tuple[object, ...]]]
 ) -> dict[object, CaptureClock]:
-    """The clock of each host of which processes were compared with others, all in one set: their median."""
+    """Map each host to the median clock of its compared processes, if all of them are in one set."""
     by_host: dict[object, list[Correction]] = {}
     for owner, (_, _, host, absolute) in rows:
         if host is not None and absolute and owner in known:

@@ -1,8 +1,8 @@
-"""The same collective on several ranks: which rows belong together, whose clock is off, who waited (M13, Q17).
+"""Matching of collectives across ranks, clock offsets between ranks, and waits (M13, Q17).
 
-Rows match by their recorded sequence number, else by their order in the step where every rank shows
-equally many. A rank that shows fewer is aligned at the end if the sizes leave no doubt; else nothing is.
-Clocks are compared where they must agree: the ends of collectives that no rank leaves before all have come.
+Rows match by their recorded sequence number. Without one they match by their order in the step, if every rank shows
+equally many. A rank that shows fewer is aligned at the end if message sizes leave no doubt; otherwise its team stays
+unmatched. Clock offsets come from the ends of collectives that no rank leaves before all have arrived.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 CLOCK = ("run", "role", "replica", "rank")
-"""What one clock belongs to. A rank of another role, or of another replica, is another process."""
+"""Owner of one clock. A rank of another role or replica is another process."""
 
 _TEAM = (*UNIT, "tool", "role", "replica", "group", "op", "on_host")
 
 UNEVEN_OPS = ("all_to_all", "gather", "scatter", "send", "recv", "other")
-"""Operations whose sizes differ between ranks by design."""
+"""Operations whose message sizes differ between ranks by design."""
 
 REASONS = {
     "rank": "the rank is not known",
@@ -46,39 +46,42 @@ REASONS = {
     "counts": "the ranks show different numbers of them, and the sizes do not tell which are missing",
     "sizes": "the ranks show different sizes",
 }
-"""Why a row matches nothing, in words."""
+"""Reasons why a row is unmatched, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """`rows` are those of `matched`, `clocks` those of `clocks`."""
+    """Result of matching: `rows` of `match_collectives`, `clocks` of `measure_clock_offsets`."""
 
     rows: pd.DataFrame
     clocks: pd.DataFrame
 
 
 def matched(measured: Measurements) -> pd.DataFrame:
-    """One row a row of `collectives`, in its order.
+    """Match collectives across ranks: one row per row of `collectives`, in its order.
 
-    `match` (Int64) numbers the collective across ranks, <NA> where `reason` (of `REASONS`) says why not;
-    `members` ranks show it. `transfer_ns`: its shortest duration, less what all waited for a rank that was not recorded. For synchronising ones, and those with a root in
-    which all met, on comparable clocks `skew_ns`: from first to last start; `wait_ns`: from the own start to the last, at most the
-    own duration, and what all waited for a missing one. `trusted`: whether the skew exceeds the uncertainty of the clocks; only then is one rank
-    `is_last`.
+    - `match` (Int64) numbers the collective; <NA> where `reason` (a value of `REASONS`) applies.
+    - `members`: number of ranks that show it.
+    - `transfer_ns`: the shortest duration, less the wait of all ranks for a rank that was not recorded.
+    - `skew_ns` and `wait_ns`: for synchronising collectives, and rooted ones in which all ranks met, on comparable clocks.
+      `skew_ns` is the time from first to last start. `wait_ns` is the time from the own start to the last, at most the
+      own duration, plus the wait of all for a missing rank.
+    - `trusted`: whether the skew exceeds the clock uncertainty; only then is one rank `is_last`.
     """
     return measured.derived(_solve).rows
 
 
 def clocks(measured: Measurements) -> pd.DataFrame:
-    """One row a process whose collectives matched: run, role, replica, rank, offset_ns (Int64: its clock
-    less that of the first rank it can be compared with), uncertainty_ns (median absolute
-    deviation of the ends behind it), count (of them) and set (number of the connected ranks).
+    """Measure the clock offset of each process whose collectives matched.
+
+    Columns: run, role, replica, rank, offset_ns (Int64: its clock less that of the first rank it can be compared with),
+    uncertainty_ns (median absolute deviation of the ends), count (of the ends) and set (number of the connected ranks).
     """
     return measured.derived(_solve).clocks
 
 
 def _nothing() -> Matching:
-    """What is known where no collective was recorded."""
+    """Make the empty result for measurements without collectives."""
     texts, flags = np.empty(0, object), np.empty(0, np.bool_)
     numbers = pd.arrays.IntegerArray(np.empty(0, np.int64), flags)
     rows = {
@@ -96,6 +99,7 @@ def _nothing() -> Matching:
 
 
 def _solve(measured: Measurements) -> Matching:
+    """Match the collectives and measure the clocks of all processes."""
     if not len(measured.columns("collectives")):
         return _nothing()
     rows = units(measured["collectives"])
@@ -137,15 +141,15 @@ def _solve(measured: Measurements) -> Matching:
 
 
 def _numbered_pairs(first: Ints, second: Ints) -> Ints:
-    """The number of each pair of numbers from 0 on, in their order."""
+    """Assign a number to each distinct pair, from 0 on, in their order."""
     return numbered(first * (int(second.max(initial=0)) + 1) + second)[1]
 
 
-# Which rows are the same collective
+# Matching rows to collectives
 
 
 class _Shown(NamedTuple):
-    """What the rows show, a column each; `position` is that within their team, a number of `of_rank` is a rank of it."""
+    """Columns of the rows as arrays; `position` is the position within the team, `of_rank` numbers each (team, rank)."""
 
     team: Ints
     rank: Ints
@@ -157,15 +161,15 @@ class _Shown(NamedTuple):
 
 
 _MATCHED = 0
-"""In place of the number of a reason."""
+"""Value of a matched row in place of the number of a reason."""
 
 _WHY = {reason: number for number, reason in enumerate(REASONS, 1)}
 
 
 def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
-    """(position within its team, number of the team, the number of the reason why it has none) of each row.
+    """Assign each row its position in its team: (position, team number, number of the reason why it has none).
 
-    A team are the rows that could match: one operation of one group in one step of one run.
+    A team is the set of rows that could match: one operation of one group in one step of one run.
     """
     (team,) = numbered_alike(_TEAM, rows.assign(role=_roles_apart(rows)), in_order=True)
     rank, ordinal, seq, size = (
@@ -190,9 +194,9 @@ def _numbered(rows: pd.DataFrame) -> tuple[Ints, Ints, npt.NDArray[np.int8]]:
 
 
 def _roles_apart(rows: pd.DataFrame) -> pd.Series[Any]:
-    """The role of each row, none where a group spans roles, as that of trainers and generators does.
+    """List the role of each row, masked where a group spans roles, like one of trainers and generators.
 
-    Each rank of such a group has one role, and there is room in it for the ranks of all roles.
+    Each rank of such a group has one role, and its size has room for the ranks of all roles.
     """
     in_group = ["run", "tool", "replica", "group"]
     group, groups = of_keys(rows, in_group)
@@ -207,7 +211,7 @@ def _roles_apart(rows: pd.DataFrame) -> pd.Series[Any]:
 
 
 def _number_by_seq(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
-    """Position = sequence number; several of one number (a coalesced call) in order, if equally many."""
+    """Set positions to sequence numbers; equal numbers (a coalesced call) by order, if all ranks show equally many."""
     seq, part = shown.seq[rows], np.zeros(len(rows), np.int64)
     of_seq, calls = of_arrays([shown.of_rank[rows], seq])
     if len(calls) < len(rows):
@@ -215,12 +219,12 @@ def _number_by_seq(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None
         count = np.bincount(of_seq)[of_seq]
         in_team, first = of_arrays([shown.team[rows], seq])
         why[rows[differ(in_team, count, len(first))[in_team]]] = _WHY["counts"]
-    # Pairs of numbers as one: which numbers they are does not matter, only which are equal.
+    # Only equality matters: encode each pair as one number.
     shown.position[rows] = _numbered_pairs(numbered(seq)[1], part)
 
 
 def _number_by_order(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> None:
-    """Position = order in the step, if all ranks show equally many or can be aligned; sizes must agree."""
+    """Set positions by order in the step, if counts agree or ranks can be aligned; sizes must agree."""
     if not len(rows):
         return
     team, of_rank = shown.team[rows], shown.of_rank[rows]
@@ -239,9 +243,9 @@ def _number_by_order(shown: _Shown, why: npt.NDArray[np.int8], rows: Ints) -> No
 
 
 def _aligned_at_end(shown: _Shown, rows: Ints) -> Ints | None:
-    """By how much each of these rows is to be moved so that the ends of all ranks align; None if that is not certain.
+    """Find the shift of each row that aligns the ends of all ranks; None if that is not certain.
 
-    Certain: what a shorter rank shows has the sizes of the end of the longest, and not of its beginning.
+    It is certain if a shorter rank has the sizes of the end of the longest one, and not those of its beginning.
     """
     if not shown.is_even[rows].all():
         return None
@@ -260,27 +264,28 @@ def _aligned_at_end(shown: _Shown, rows: Ints) -> Ints | None:
     return np.array([shift[member] for member in shown.rank[rows].tolist()], np.int64)
 
 
-# Whose clock is off by how much
+# Clock offsets
 
 
 def _members(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
-    """(number of its process for each row, the keys of each process), in a fixed order."""
+    """Assign numbers to the processes: (process of each row, keys of each process), in a fixed order."""
     (who,) = numbered_alike(CLOCK, rows, in_order=True)
     first = first_of_each(who, int(who.max(initial=-1)) + 1)
     return who, rows[[*CLOCK]].iloc[first].reset_index(drop=True)
 
 
 def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
-    """Per process offset_ns, uncertainty_ns, count, set and reference, from the ends of what it shares.
+    """Join pairwise clock comparisons into offset_ns, uncertainty_ns, count and set per process.
 
-    Each set of ranks that share collectives is a star around its lowest; the stars are joined at the
-    processes they share, the most certain comparison first.
+    Each set of ranks that share collectives is a star around its lowest rank. Stars are joined at shared processes, the
+    most certain comparison first.
     """
     parent = list(range(count))
     offset, spread, shared = [0] * count, [0] * count, [0] * count
     links: dict[int, list[tuple[int, int, int]]] = {}
 
     def root(node: int) -> int:
+        """Find the lowest process connected with this one (union-find with path halving)."""
         while parent[node] != node:
             parent[node] = parent[parent[node]]
             node = parent[node]
@@ -316,9 +321,9 @@ def _clocks(match: Ints, who: Ints, end: Ints, count: int) -> pd.DataFrame:
 
 
 def _edges(match: Ints, who: Ints, end: Ints) -> list[tuple[int, int, int, int, int]]:
-    """One row a (hub, node): the median of end(node) − end(hub) over what both took part in, its spread, and how many that is.
+    """Compare the ends of shared collectives: (hub, node, median of end(node) − end(hub), its spread, count).
 
-    The most certain first, and of those the one of most.
+    The most certain pair comes first, then the one with the most collectives.
     """
     if not len(match):
         return []
@@ -339,7 +344,7 @@ def _edges(match: Ints, who: Ints, end: Ints) -> list[tuple[int, int, int, int, 
 
 
 def middles(values: Ints, group: Ints, count: int) -> Ints:
-    """The median of each group 0 … count-1 in whole numbers, rounded down; each group has a value."""
+    """Compute the median of each group 0 … count-1, rounded down; each group needs a value."""
     order = np.lexsort((values, group))
     values, group = values[order], group[order]
     size = np.bincount(group, minlength=count)
@@ -349,15 +354,15 @@ def middles(values: Ints, group: Ints, count: int) -> Ints:
     return middle
 
 
-# Who waited for whom
+# Waits
 
 
 def _all_met(
     match: Ints, who: Ints, start: Ints, dur: Ints, rooted: Bools, host: Ints, state: pd.DataFrame
 ) -> Bools:
-    """Which rows with a root waited for all ranks, as recorded: none left before the last came, and then all did soon.
+    """Find the rows of rooted collectives in which all ranks met: none left before the last came, then all left soon.
 
-    Times of ranks are compared on one host, or where their clocks were.
+    Times of ranks are compared only on one host, or where their clocks were compared.
     """
     met = np.zeros(len(match), np.bool_)
     rows = np.flatnonzero(rooted)
@@ -377,13 +382,13 @@ def _all_met(
 
 
 ALIKE, HELD_UP = 8, 3.0
-"""Of collectives alike, at least so many, those that take so many times the lower quartile are held up by a missing rank."""
+"""Collectives above this multiple of the lower quartile of at least `MIN_ALIKE_COLLECTIVES` similar ones waited for a missing rank."""
 
 
 def _held_up(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfer: Ints) -> Ints:
-    """How long each row waited for a rank that was not recorded, after the last of those that were had come.
+    """Estimate how long each row waited for a rank that was not recorded, after the last recorded rank came.
 
-    Known only where a rank of the group is missing, from the time that collectives of the same size take else.
+    It is known only where a rank of the group is missing, from the usual time of collectives of the same size.
     """
     held = np.zeros(len(rows), np.int64)
     size = rows["group_size"].to_numpy(np.int64, na_value=0)
@@ -406,7 +411,7 @@ def _held_up(rows: pd.DataFrame, match: Ints, met: Bools, members: Ints, transfe
 
 
 def _wait_for_missing(waited: dict[str, Any], held: Ints) -> None:
-    """Add what each row waited for a missing rank, which needs no clock: then none that was recorded is the last."""
+    """Add the wait for a missing rank, which needs no clock; no recorded rank is then the last."""
     is_held = held > 0
     wait = waited["wait_ns"]
     waited["wait_ns"] = pd.arrays.IntegerArray(
@@ -419,7 +424,7 @@ def _wait_for_missing(waited: dict[str, Any], held: Ints) -> None:
 def _waits(
     match: Ints, who: Ints, start: Ints, dur: Ints, met: Bools, state: pd.DataFrame
 ) -> dict[str, Any]:
-    """wait_ns, skew_ns, trusted and is_last of each row; unknown where nothing is left to compare with."""
+    """Compute wait_ns, skew_ns, trusted and is_last of each row; unknown where there is no other rank to compare."""
     count = len(match)
     wait, skew = np.zeros(count, np.int64), np.zeros(count, np.int64)
     timed = np.zeros(count, np.bool_)

@@ -1,8 +1,8 @@
-"""Groups of ranks whose collectives move their bytes far slower than those of their peers, or than before.
+"""Slow links: rank groups whose collectives move bytes far slower than those of their peers, or than before.
 
-Peers are groups of one run and role of as many ranks, equally far apart, of which no two share a rank: the same kind
-of parallelism over the same kind of link. What is compared is the transfer of one operation and size: the shortest
-time of any rank, so that waiting for late ranks does not count.
+Peers are process groups of one run and role with as many ranks, equally far apart, that share no rank: the same kind of
+parallelism over the same kind of link. The comparison uses the transfer time of one operation and size, the shortest of
+any rank, which excludes waits for late ranks.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tracekit.model.trace import Measurements
 Ints = npt.NDArray[np.int64]
 
 KIND = ("run", "role", "op", "doublings", "shape")
-"""What transfers must share to be compared; `doublings` are those of their bytes."""
+"""Keys that transfers must share to be compared; `doublings` is log2 of their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """One operation of one group: `slow` are the places of its rows of `collectives`, `excess_ns` what each takes too long.
+    """One slow operation of one group: `slow` are its rows in `collectives`, `excess_ns` the excess time of each.
 
-    `rate` and `usual_rate` are medians in bytes a nanosecond (GB/s); `since` is the step from which on it was slow,
-    None where it was so all the time, beside `peers` other groups.
+    `rate` and `usual_rate` are medians in bytes per nanosecond (GB/s). `since` is the first slow step, None if it was slow
+    all the time, compared with `peers` other groups.
     """
 
     run: object
@@ -51,7 +51,7 @@ class SlowLink:
 
 
 def slow_links(measured: Measurements, limit: Mapping[str, float]) -> list[SlowLink]:
-    """The groups whose transfers are slow: beside their peers, or from some step on beside themselves."""
+    """Find the groups with slow transfers: slower than their peers, or than themselves before some step."""
     links: list[SlowLink] = []
     for of_kind in apart(_transfers(measured, limit["least_bytes"]), KIND):
         groups = [rows for rows in apart(of_kind, ["group"]) if len(rows) >= limit["least_count"]]
@@ -65,7 +65,7 @@ def slow_links(measured: Measurements, limit: Mapping[str, float]) -> list[SlowL
 
 
 def lost_rows(measured: Measurements, links: Sequence[SlowLink]) -> pd.DataFrame:
-    """The rows of `collectives` of slow links, each as the exposed interval that it takes too long: at its end."""
+    """List the collectives of slow links as intervals of their exposed excess time, at the end of each."""
     places = np.concatenate([np.empty(0, np.int64), *(link.slow for link in links)])
     excess = np.concatenate([np.empty(0, np.int64), *(link.excess_ns for link in links)])
     rows = collectives(measured).iloc[places]
@@ -80,7 +80,7 @@ def lost_rows(measured: Measurements, links: Sequence[SlowLink]) -> pd.DataFrame
 
 
 def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
-    """For each of these collectives how long others run beside it on its device, for which compute waits as well."""
+    """Measure how long other collectives run on the device during each of these; compute waits for them too."""
     shared_ns = np.zeros(len(rows), np.int64)
     if not len(rows):
         return shared_ns
@@ -98,7 +98,7 @@ def _beside_others(measured: Measurements, rows: pd.DataFrame) -> Ints:
 
 
 def _transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:
-    """One row a collective over its ranks: its kind, group, step, start, bytes on the wire and transfer time."""
+    """List the comparable transfers, one row per collective: kind, group, step, start, wire bytes and transfer time."""
     rows = collectives(measured).assign(match=matched(measured)["match"])
     is_large = (rows["size_bytes"] >= least_bytes).fillna(value=False)
     is_known = is_large & rows["transfer_bytes"].notna() & rows["match"].notna()
@@ -114,12 +114,12 @@ def _transfers(measured: Measurements, least_bytes: float) -> pd.DataFrame:
         members=members[number],
         rate=known["transfer_bytes"].to_numpy(float) / known["moved_ns"].to_numpy(float),
     )
-    # All ranks of a collective show one transfer: it counts once.
+    # All ranks of a collective share one transfer: count it once.
     return known.drop_duplicates("match").sort_values("ts_ns", kind="stable")
 
 
 def _shapes(known: pd.DataFrame, number: Ints, count: int) -> tuple[Any, Any]:
-    """(how its ranks lie, its ranks) of each group, by number."""
+    """Describe each group: (spacing of its ranks, its ranks), by number."""
     shapes, members = np.full(count, "", object), np.full(count, None, object)
     ranks = known["rank"].to_numpy(np.int64)
     order = np.lexsort((ranks, number))
@@ -132,7 +132,7 @@ def _shapes(known: pd.DataFrame, number: Ints, count: int) -> tuple[Any, Any]:
 
 
 def _beside_peers(groups: list[pd.DataFrame], limit: Mapping[str, float]) -> Iterator[SlowLink]:
-    """Groups of which nearly every transfer is slower than the peers usually are."""
+    """Find the groups with nearly every transfer slower than the median of their peers."""
     medians = np.array([float(rows["rate"].median()) for rows in groups])
     for place, rows in enumerate(groups):
         ranks = set(rows["members"].iloc[0])
@@ -149,7 +149,7 @@ def _beside_peers(groups: list[pd.DataFrame], limit: Mapping[str, float]) -> Ite
 
 
 def _beside_itself(rows: pd.DataFrame, limit: Mapping[str, float]) -> Iterator[SlowLink]:
-    """A group all of whose later steps are slower than all of its earlier ones."""
+    """Find the step from which on all steps of a group are slower than all before."""
     stepped = rows[rows["step"].notna()]
     steps = np.unique(stepped["step"].to_numpy(np.int64, na_value=0))
     least = int(limit["least_steps"])
@@ -167,7 +167,7 @@ def _beside_itself(rows: pd.DataFrame, limit: Mapping[str, float]) -> Iterator[S
 def _link(
     rows: pd.DataFrame, slow: npt.NDArray[np.bool_], usual: float, peers: int, since: int | None
 ) -> SlowLink:
-    """What is known of a slow link before its rows are looked up."""
+    """Make a slow link, without its rows."""
     first, none = rows.iloc[0], np.empty(0, np.int64)
     rate = float(rows["rate"][slow].median())
     return SlowLink(
@@ -186,7 +186,7 @@ def _link(
 
 
 def _with_rows(measured: Measurements, link: SlowLink) -> SlowLink:
-    """The link with its rows of `collectives`, those of all ranks and sizes, and what each takes beyond its usual rate."""
+    """Add the rows of the link, for all ranks and sizes, and the excess of each over its usual rate."""
     rows = collectives(measured)
     same = (rows["group"] == link.group) & (rows["op"] == link.op) & rows["transfer_bytes"].notna()
     for name in ("run", "role"):

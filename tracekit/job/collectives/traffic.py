@@ -1,4 +1,4 @@
-"""Collectives pooled over processes: bytes and rates (M12, M14), what each rank spends, what is waiting (Q17)."""
+"""Collective traffic over processes: bytes and rates (M12, M14), communication per rank, waits inside it (Q17)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracekit.model.tables.arrays import joined as join
 from tracekit.model.trace import Measurements
 
 WHO = (*PROCESS, "device")
-"""What a number of one rank is of: a device of a process, the process itself on the host."""
+"""Owner of a number of one rank: a device of a process, or the process itself on the host."""
 
 SIZES = (
     ("< 64 KiB", 2**16),
@@ -36,13 +36,13 @@ SIZES = (
     ("16 – 256 MiB", 2**28),
     ("≥ 256 MiB", 2**63),
 )
-"""Classes of message sizes, each with what lies beyond it."""
+"""Classes of message sizes, each with its upper bound."""
 
 
 def wire_factor(op: str, ranks: float | None) -> float | None:
-    """How often a message crosses the wire of one rank (bus bandwidth over algorithm bandwidth).
+    """Compute how often a message crosses the wire of one rank (bus bandwidth over algorithm bandwidth).
 
-    None where the group's size is not known, or is 1: nothing crosses it then.
+    None where the size of the group is unknown, or is 1: then nothing crosses the wire.
 
     >>> wire_factor("all_reduce", 4), wire_factor("all_gather", 4), wire_factor("broadcast", None)
     (1.5, 0.75, 1.0)
@@ -57,10 +57,10 @@ def wire_factor(op: str, ranks: float | None) -> float | None:
 
 
 def collectives(measured: Measurements) -> pd.DataFrame:
-    """The rows of `collectives`, plain and in their order, with what follows from other ranks.
+    """List the rows of `collectives` in their order, with values that depend on other ranks.
 
-    Added: canonical (stage; None outside), wait_ns and transfer_ns (`matching.matched`), wire_bytes
-    (Float64: bytes times `wire_factor`), size (class of `SIZES`, None where unknown), and what `rates` adds up.
+    Adds canonical (stage; None outside), wait_ns and transfer_ns (`match_collectives`), wire_bytes (Float64: bytes times
+    `wire_factor`), size (class of `SIZES`, None if unknown), and the inputs of `compute_collective_rates`.
     """
     return measured.derived(_collectives)
 
@@ -84,7 +84,7 @@ def _collectives(measured: Measurements) -> pd.DataFrame:
 
 
 def _with_parts(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with what a rate is made of: bytes and times of those of which both are known, NA elsewhere."""
+    """Add the bytes and times that rates are made of, NA unless both are known."""
     timed = (rows["dur_ns"] > 0) & (rows["size_bytes"] > 0).fillna(value=False)
     wired = timed & rows["wire_bytes"].notna()
     moved = wired & (rows["transfer_ns"] > 0).fillna(value=False)
@@ -106,14 +106,14 @@ RATED = (
     *("count", "sized_count", "size_bytes", "alg_bytes", "alg_ns", "bus_bytes", "bus_ns"),
     *("transfer_bytes", "moved_ns", "max_busbw"),
 )
-"""What `rates` adds up, beside times; of the last it takes the most."""
+"""Columns that `compute_collective_rates` sums, except times; it takes the maximum of the last one."""
 
 
 def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Of rows of `collectives` one row per distinct `by`, most time first: counts, Σ of bytes and times, and rates in GB/s (1e9).
+    """Compute counts, Σ of bytes and times, and rates in GB/s (1e9) per distinct `by`, most time first.
 
-    A rate is Σ bytes / Σ time of the collectives of which both are known: algbw of the message, busbw of
-    what crosses the wire, max_busbw of the fastest, transfer_busbw over the shortest time of any rank.
+    A rate is Σ bytes / Σ time of the collectives with both known: algbw of the message, busbw of the bytes that cross the
+    wire, max_busbw of the fastest, transfer_busbw over the shortest time of any rank.
     """
     keys = list(by)
     names = ("dur_ns", "exposed_ns", "wait_ns", *RATED[:-1])
@@ -130,7 +130,7 @@ def rates(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def size_and_rate(rows: pd.DataFrame) -> tuple[int | None, float | None]:
-    """(Σ of the messages, busbw as `rates` has it) of rows of one operation, None where they are not known."""
+    """Sum the rows of one operation: (Σ bytes of messages, busbw as in `compute_collective_rates`), None where unknown."""
     columns = {name: (name, "known_sum") for name in ("size_bytes", "bus_bytes", "bus_ns")}
     sums = grouped(rows, ["op"], **columns)
     rate = quotient(sums["bus_bytes"], sums["bus_ns"])
@@ -138,12 +138,11 @@ def size_and_rate(rows: pd.DataFrame) -> tuple[int | None, float | None]:
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
-    """One row a device of a process (M14); the process itself where its host carried out the collectives.
+    """Sum traffic by device of a process, or by process where its host runs the collectives (M14).
 
-    Columns: those of `WHO`, window_ns, comm_ns (any collective runs), exposed_ns (no compute beside it; NA
-    on the host) and of it wait_ns (for other ranks; NA where unknown), count, size_bytes,
-    wire_bytes and wired_ns (time of the collectives whose bytes are known), comm_ratio, exposed_ratio and
-    wire_gb_per_s.
+    Columns: those of `WHO`, window_ns, comm_ns (any collective runs), exposed_ns (no compute overlaps; NA on the host),
+    wait_ns (the part of it that waits for other ranks; NA if unknown), count, size_bytes, wire_bytes, wired_ns (time of
+    the collectives with known bytes), comm_ratio, exposed_ratio and wire_gb_per_s.
     """
     return measured.derived(_by_rank)
 
@@ -185,11 +184,11 @@ _WINDOW = (
     *("source", "device", "window", "ts_ns", "window_ns"),
     *("comm_ns", "exposed_comm_ns"),
 )
-"""What is read of the windows of devices, beside whose they are."""
+"""Columns read from the windows of devices, except their owner."""
 
 
 def _on_hosts(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """The captures of the processes whose hosts carried out these collectives, with comm_ns and wait_ns."""
+    """List the captures of processes with host-side collectives, with comm_ns and wait_ns."""
     captures = measured["captures"].assign(device=None)
     captures = captures[captures["source"].isin(rows["source"])]
     busy = united(rows, (*CAPTURE, "device"), "comm_ns")
@@ -200,7 +199,7 @@ def _on_hosts(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _one_after_another(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """The rows of all frames with the columns of `WHO` and these, missing where a frame lacks one."""
+    """Stack the frames with the columns of `WHO` and these; missing where a frame lacks one."""
     stacked: dict[str, Any] = {}
     for name in (*WHO, *columns):
         if name in ("run", "role", "host"):
@@ -211,7 +210,7 @@ def _one_after_another(frames: Sequence[pd.DataFrame], columns: Sequence[str]) -
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> Nullable:
-    """The numbers of a column, all missing where the frame lacks it."""
+    """List the numbers of a column, all missing where the frame lacks it."""
     kind = np.float64 if name == "wire_bytes" else np.int64
     if name not in frame:
         return Nullable(np.zeros(len(frame), kind), np.ones(len(frame), np.bool_))
@@ -220,7 +219,7 @@ def _numbers(frame: pd.DataFrame, name: str) -> Nullable:
 
 
 def united(rows: pd.DataFrame, by: Sequence[str], name: str) -> pd.DataFrame:
-    """One row per distinct `by` with, under this name, how long any of its collectives runs: the length of the union."""
+    """Measure the time in which any collective runs, per distinct `by`: the length of the union."""
     number, once = of_keys(rows, by)
     first = rows[list(by)].iloc[once].reset_index(drop=True)
     start = rows["ts_ns"].to_numpy(np.int64)
@@ -229,9 +228,9 @@ def united(rows: pd.DataFrame, by: Sequence[str], name: str) -> pd.DataFrame:
 
 
 def waiting(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of the rows with a known wait where they are, as intervals: from the own start until the last rank came.
+    """List the known waits as intervals, from the own start until the last rank came.
 
-    On a device no longer than what is exposed of the collective: a wait behind compute costs nothing.
+    On a device they are at most the exposed time of the collective: a wait hidden behind compute costs nothing.
     """
     names = [*CAPTURE, "device", "ts_ns", "dur_ns", "wait_ns", "exposed_ns"]
     waits = rows[names][rows["wait_ns"].notna()]
@@ -241,10 +240,10 @@ def waiting(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def moving(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without waiting for other ranks, as far as that can be told.
+    """List the intervals of transfer without waiting for other ranks.
 
-    A collective takes no longer than on the rank where it is shortest: what is longer is waiting. Where no
-    other rank shows it, it counts for no longer than the median of its kind (process, device, op, group).
+    A collective needs no longer than on its shortest rank; the rest is waiting. Where no other rank shows it, it counts
+    for at most the median of its kind (process, device, op, group).
     """
     dur = rows["dur_ns"].astype("Int64")
     kind = dur.groupby([rows[name] for name in (*CAPTURE, "device", "op", "group")], dropna=False)
@@ -255,10 +254,7 @@ def moving(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
-    """For each window (ts_ns, window_ns) of a process and device, how much of it the intervals there cover.
-
-    NA where there is none.
-    """
+    """Measure how much of each window (ts_ns, window_ns) the intervals of its process and device cover; else NA."""
     line = np.concatenate(numbered_alike([*CAPTURE, "device"], intervals, windows))
     count = len(intervals)
     start = np.concatenate([frame["ts_ns"].to_numpy(np.int64) for frame in (intervals, windows)])
@@ -274,9 +270,9 @@ def within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
 
 
 def exposed_within(intervals: pd.DataFrame, windows: pd.DataFrame) -> Any:
-    """For each window of `gpu_time`, how much of its exposed communication the intervals cover.
+    """Measure how much of the exposed communication of each window of `gpu_time` the intervals cover.
 
-    NA where there is no interval of that device; never more than what is exposed.
+    NA where that device has no interval; at most the exposed time.
     """
     inside_ns = within(intervals, windows)
     exposed = windows["exposed_comm_ns"].to_numpy(np.int64)

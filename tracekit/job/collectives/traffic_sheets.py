@@ -1,4 +1,4 @@
-"""Collectives as sheets and pictures: by kind and size, by stage, by rank."""
+"""Tables and charts of collectives: by kind and size, by stage, by rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KIND = ("run", "role", "op", "group", "group_size", "dtype", "size")
 
 
 def kind_sheet(measured: Measurements) -> Sheet:
-    """Collectives by operation, group, type and size, most time first (M12)."""
+    """Make the table of collectives by operation, group, type and size, most time first (M12)."""
     table = rates(collectives(measured), KIND)
     headings = (
         *label_headings(measured),
@@ -48,7 +48,7 @@ def kind_sheet(measured: Measurements) -> Sheet:
 
 
 def stage_sheet(measured: Measurements) -> Sheet:
-    """What a rank communicates per step in each stage."""
+    """Make the table of the communication of a rank per step in each stage."""
     rows = collectives(measured)
     by = ["run", "role", "canonical", "op"]
     table = rates(rows, by)
@@ -76,7 +76,7 @@ def stage_sheet(measured: Measurements) -> Sheet:
 
 
 def rank_sheet(measured: Measurements) -> Sheet:
-    """What each rank spends on communication, and how fast it is (M14)."""
+    """Make the table of the communication time and rates of each rank (M14)."""
     table = by_rank(measured)
     headings = (
         *label_headings(measured),
@@ -100,7 +100,7 @@ def rank_sheet(measured: Measurements) -> Sheet:
 
 
 def rank_bars(measured: Measurements) -> Chart | None:
-    """Communication of each rank, divided into what compute hides, what it waits, and the rest."""
+    """Draw the communication of each rank, split into hidden behind compute, waiting and the rest."""
     ranks = by_rank(measured)
     ranks = ranks[ranks["comm_ns"].notna()]
     if not len(ranks):
@@ -136,7 +136,7 @@ def rank_bars(measured: Measurements) -> Chart | None:
 
 
 def _who(ranks: pd.DataFrame) -> list[str]:
-    """What a reader calls each rank: its run and role where there are several, its GPU where it has several."""
+    """Name each rank: with its run and role where there are several, and its GPU where it has several."""
     several_runs, several_roles = (len(set(ranks[n].astype(str))) > 1 for n in ("run", "role"))
     per_process = ranks.groupby(["run", "host", "pid", "rank"], dropna=False)["device"].nunique()
     several_gpus = bool((per_process > 1).any())
@@ -154,7 +154,7 @@ def _who(ranks: pd.DataFrame) -> list[str]:
 
 
 def size_histogram(measured: Measurements) -> Chart | None:
-    """How many messages there are of which size, by operation: from one power of two to the next."""
+    """Draw the number of messages by size and operation, in powers of two."""
     rows = collectives(measured)
     rows = rows[rows["op"] != "barrier"]
     sized = rows[rows["size_bytes"].notna()]

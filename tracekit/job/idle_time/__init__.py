@@ -1,1 +1,1 @@
-"""Idle time of the job: causes, call tree, pauses, launches and waits for loaders."""
+"""Idle time of the job: causes, call tree, host pauses, launches and data loader waits."""

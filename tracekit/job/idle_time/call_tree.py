@@ -1,4 +1,4 @@
-"""Where idle time was spent, over all processes: the tree of what held GPUs back, and the place that a claim names."""
+"""Call tree of idle time over all processes, and the place in it that a claim names."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tracekit.process.memory.site_grades import PROFILED
 Ints = npt.NDArray[np.int64]
 
 MOST = 0.85
-"""A place that holds so much of the idle time is what it was spent in."""
+"""A place with at least this share of the idle time is where it was spent."""
 
 
 class Tree(NamedTuple):
-    """Places by path over all sources; what encloses others comes first. `parent` is -1 at the top."""
+    """Places by path over all sources, parents before children. `parent` is -1 at the top."""
 
     parent: Ints
     frame: list[str]
@@ -45,7 +45,7 @@ class Tree(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The tree of a job, and for each row of `rows` its place in `node`, the time there and what it was."""
+    """Tree of a job; for each row of `rows` its place (`node`), idle time and kind of holder."""
 
     tree: Tree
     rows: pd.DataFrame
@@ -56,9 +56,9 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The place that most of some idle time was spent in: how much of it, of how much in all.
+    """Place with most of some idle time: its time, and the time in all.
 
-    `names` are those of the place and all around it, the outermost first.
+    `names` are the frames from the outermost to the place itself.
     """
 
     place: str
@@ -69,12 +69,12 @@ class Culprit:
 
     @property
     def ratio(self) -> float:
-        """Its share of all that time."""
+        """Share of the place in all of the idle time."""
         return self.idle_ns / max(self.total_ns, 1)
 
 
 def blame(measured: Measurements) -> Blame:
-    """What held GPUs back in the windows that are judged."""
+    """Attribute the idle time of the judged windows to places in the call tree."""
     return measured.derived(_blame)
 
 
@@ -83,7 +83,7 @@ def _blame(measured: Measurements) -> Blame:
 
 
 def _blame_outside(measured: Measurements) -> Blame:
-    """What held GPUs back in steps less what did so in their stages, whose rows are negative."""
+    """Attribute the idle time of steps outside their stages; rows of stages are negative."""
     rows = whole(measured, "idle_blame")
     in_stages = placed(measured, "idle_blame")
     in_stages = in_stages[
@@ -94,6 +94,7 @@ def _blame_outside(measured: Measurements) -> Blame:
 
 
 def _blame_of(measured: Measurements, rows: pd.DataFrame) -> Blame:
+    """Find the place in the merged tree of each row of `idle_blame`."""
     rows = rows.reset_index(drop=True)
     frames = measured["idle_frames"]
     tree, place = _merged(frames)
@@ -105,7 +106,7 @@ def _blame_of(measured: Measurements, rows: pd.DataFrame) -> Blame:
 
 
 def _merged(frames: pd.DataFrame) -> tuple[Tree, Ints]:
-    """(the places of all sources by path, the place of each row)."""
+    """Merge the trees of all sources by path: (tree, place of each row)."""
     node, above = (frames[name].to_numpy(np.int64) for name in ("node", "parent"))
     first = np.maximum.accumulate(np.where(node == 0, np.arange(len(node)), 0))
     above = np.where(above >= 0, first + above, -1)
@@ -135,7 +136,7 @@ def _merged(frames: pd.DataFrame) -> tuple[Tree, Ints]:
 
 
 def inside(tree: Tree, own_ns: Ints) -> Ints:
-    """The time of each place with that of all places below it."""
+    """Sum the time of each place with that of all places below it."""
     total = own_ns.copy()
     for place in range(len(own_ns) - 1, -1, -1):
         if total[place] and tree.parent[place] >= 0:
@@ -146,9 +147,9 @@ def inside(tree: Tree, own_ns: Ints) -> Ints:
 def of_owner(
     measured: Measurements, owner: Owner, holders: Sequence[str], *, is_outside: bool = False
 ) -> Culprit | None:
-    """The place of these kinds that most of the idle time of a run and role was spent in; None if none stands out.
+    """Find the place of these kinds with most of the idle time of a run and role; None if none stands out.
 
-    With `is_outside` that of its steps outside their stages.
+    With `is_outside`, only idle time of its steps outside their stages counts.
     """
     blamed = measured.derived(_blame_outside) if is_outside else blame(measured)
     owners, number = owners_of(blamed.rows)
@@ -158,7 +159,7 @@ def of_owner(
 
 
 def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bool_]:
-    """Which rows of `blame` are of one stage, or of the step."""
+    """Find the rows of `blame_idle_time` that are of one stage, or of the step."""
     blamed = blame(measured)
     owners, number = owners_of(blamed.rows)
     if window.owner not in owners:
@@ -169,16 +170,19 @@ def _of_window(measured: Measurements, window: StageWindow) -> npt.NDArray[np.bo
 
 
 def of_window(measured: Measurements, window: StageWindow) -> Culprit | None:
-    """The place that most of the idle time of one stage, or of the step, was spent in; None if none stands out."""
+    """Find the place with most of the idle time of one stage, or of the step; None if none stands out."""
     blamed, chosen = blame(measured), _of_window(measured, window)
-    # First calls have a rule of their own.
+    # First calls have their own rule (start-up).
     chosen &= blamed.holder != HOLDERS.index("first_call")
     stages = frozenset(blamed.rows["stage"].to_numpy(object)[chosen].tolist())
     return _culprit(blamed, chosen, HOLDERS, stages)
 
 
 def of_launches(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | None:
-    """The same by the run, role and canonical stage of a row, outside of data loading: what launches cannot have waited in."""
+    """Find the place with most of the idle time of a row's stage, outside data loading.
+
+    Waiting for launches cannot be time in a data loader.
+    """
     if not measured.has("idle_blame", "idle_frames"):
         return None
     windows = [window for window in stage_windows(measured) if window.key == keyed(row)]
@@ -193,7 +197,7 @@ def of_launches(measured: Measurements, row: Mapping[Any, Any]) -> Culprit | Non
 
 
 def within(measured: Measurements, run: object, role: object, name: str) -> Culprit | None:
-    """The place that most of the idle time below a place of this name was spent in; None if it is no other one."""
+    """Find the place with most of the idle time below a place of this name; None if it is the place itself."""
     if not measured.has("idle_blame", "idle_frames"):
         return None
     blamed = blame(measured)
@@ -209,7 +213,7 @@ def within(measured: Measurements, run: object, role: object, name: str) -> Culp
 
 
 def kinds_of(measured: Measurements, window: StageWindow) -> list[tuple[str, int]]:
-    """The idle time of one stage by kind, the most first."""
+    """Sum the idle time of one stage by kind of holder, the largest first."""
     blamed, chosen = blame(measured), _of_window(measured, window)
     sums = summed(blamed.holder[chosen], blamed.idle_ns[chosen], len(HOLDERS)).tolist()
     pairs = zip(HOLDERS, sums, strict=True)
@@ -222,7 +226,7 @@ def _culprit(
     holders: Sequence[str],
     stages: frozenset[object] = frozenset(),
 ) -> Culprit | None:
-    """The place of these kinds; names of `stages` tell nothing new."""
+    """Find the place of these kinds with most of the chosen time. Names of `stages` add no information."""
     total = int(blamed.idle_ns[chosen].sum())
     chosen = chosen & np.isin(blamed.holder, [HOLDERS.index(name) for name in holders])
     rows = np.flatnonzero(chosen & (blamed.node >= 0))
@@ -232,7 +236,7 @@ def _culprit(
     sums = inside(blamed.tree, own_ns)
     node = _walked(blamed.tree, sums, -1, total)
     if not _tells(blamed.tree, node, stages):
-        # No place holds most of it: the one that holds most, if it stands out.
+        # No place has most of the time: take the largest child if it has at least half.
         largest = int(np.where(blamed.tree.parent == node, sums, -1).argmax())
         if 2 * sums[largest] < total:
             return None
@@ -245,7 +249,7 @@ def _culprit(
 
 
 def _walked(tree: Tree, sums: Ints, node: int, total: int) -> int:
-    """Down the tree for as long as one place holds most of the time."""
+    """Descend the tree for as long as one place has most of the time."""
     while True:
         below = np.flatnonzero(tree.parent == node)
         if not len(below):
@@ -257,7 +261,7 @@ def _walked(tree: Tree, sums: Ints, node: int, total: int) -> int:
 
 
 def _path(tree: Tree, node: int) -> list[int]:
-    """The places from the outermost to this one."""
+    """List the places from the outermost to this one."""
     path = []
     while node >= 0:
         path.append(node)
@@ -266,12 +270,13 @@ def _path(tree: Tree, node: int) -> list[int]:
 
 
 def _tells(tree: Tree, node: int, stages: frozenset[object]) -> bool:
-    """Whether a place says more than which step or stage it was."""
+    """Check whether a place is more specific than its step or stage."""
     names = [tree.frame[place] for place in _path(tree, node)]
     return any(not _is_step(name) and name not in stages for name in names)
 
 
 def _is_step(name: str) -> bool:
+    """Check whether a frame is a mark of a step."""
     return (
         profiler_step(name.replace("#", "#0")) is not None
         or numbered_step(name.replace("#", "0")) is not None
@@ -279,7 +284,7 @@ def _is_step(name: str) -> bool:
 
 
 def _described(tree: Tree, node: int) -> tuple[str, str]:
-    """(a place as an expert would name it, what it is); off the CPU is told with where."""
+    """Describe a place: (text, kind). A thread off the CPU is named with the place where it went off."""
     above = int(tree.parent[node])
     if tree.frame[node] in OFF_CPU.values() and _tells(tree, above, frozenset()):
         place, holder = _placed(tree, above)
@@ -288,7 +293,7 @@ def _described(tree: Tree, node: int) -> tuple[str, str]:
 
 
 def _placed(tree: Tree, node: int) -> tuple[str, str]:
-    """The innermost function of the program at a place, and the call in it; without any what it is in."""
+    """Name a place: (innermost user function and the call in it, kind); without one, the op or range around it."""
     path = _path(tree, node)
     program = [place for place in path if is_program(tree.frame[place])]
     leaf, holder = tree.frame[node], HOLDERS[tree.holder[node]]
@@ -305,13 +310,13 @@ def _placed(tree: Tree, node: int) -> tuple[str, str]:
 
 
 def _native(tree: Tree, path: Sequence[int]) -> str:
-    """The innermost of these places that is no Python function; nothing where there is none."""
+    """Find the innermost of these places that is not a Python function; empty if there is none."""
     names = [tree.frame[place] for place in path if HOLDERS[tree.holder[place]] != "python"]
     return names[-1] if names else ""
 
 
 def readable(frame: str) -> str:
-    """A Python function by its name, file and line; any other frame as it is.
+    """Format a Python frame as name, file and line; leave other frames as they are.
 
     >>> readable("transformers/pipelines/video_classification.py(129): preprocess")
     'preprocess, video_classification.py:129'
@@ -322,11 +327,11 @@ def readable(frame: str) -> str:
     return f"{match[3]}, {match[1].replace(chr(92), '/').rpartition('/')[2]}:{match[2]}"
 
 
-# The tree, to be shown
+# Branches and icicle
 
 
 class Branch(NamedTuple):
-    """A place that is shown: how deep, its time with all below and its own, and how many gaps had a part in it itself."""
+    """A place to show: its depth, its time with all places below, and its own time."""
 
     node: int
     depth: int
@@ -335,10 +340,9 @@ class Branch(NamedTuple):
 
 
 def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
-    """The places with at least this share of all, each before what lies below it, the largest first.
+    """List the places with at least this share of the time, parents before children, the largest first.
 
-    A place that only leads to another one is left out, the one it leads to stands for both, unless that says only
-    that a thread is off the CPU.
+    A place that only leads to one other place is skipped, unless that one only marks a thread as off the CPU.
     """
     sums = inside(tree, own_ns)
     limit = max(least_ratio * int(own_ns.sum()), 1)
@@ -347,6 +351,7 @@ def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
         below.setdefault(int(tree.parent[place]), []).append(place)
 
     def smallest_first(place: int) -> tuple[int, list[int]]:
+        """Make a sort key by time, then by name in reverse: the stack pops the largest first."""
         return int(sums[place]), [-ord(character) for character in tree.frame[place]]
 
     open_ = [(place, 0) for place in sorted(below.get(-1, ()), key=smallest_first)]
@@ -361,7 +366,7 @@ def branches(tree: Tree, own_ns: Ints, least_ratio: float) -> Iterator[Branch]:
 
 
 def icicle(tree: Tree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int, int, int]]:
-    """(depth, place, start, end) of every place with at least this share of all, each above those in it."""
+    """Lay out an icicle chart: (depth, place, start, end) of every place with at least this share of the time."""
     sums = inside(tree, own_ns)
     limit = max(least_ratio * int(own_ns.sum()), 1)
     below: dict[int, list[int]] = {}
@@ -369,6 +374,7 @@ def icicle(tree: Tree, own_ns: Ints, least_ratio: float) -> list[tuple[int, int,
         below.setdefault(int(tree.parent[place]), []).append(place)
 
     def largest_first(place: int) -> tuple[int, str]:
+        """Make a sort key by descending time, then by name."""
         return -int(sums[place]), tree.frame[place]
 
     marks = []

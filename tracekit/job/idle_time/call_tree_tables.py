@@ -1,4 +1,4 @@
-"""What held GPUs back, as a nested sheet, as shares by kind, and as a picture."""
+"""Tables and chart of the call tree of idle time: nested places, and shares by kind."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tracekit.model.trace import Measurements
 Ints = npt.NDArray[np.int64]
 
 LEAST_SHOWN, LEAST_DRAWN = 0.01, 0.002
-"""A place with less than this share of the idle time is not shown, or drawn."""
+"""Smallest share of the idle time of a place in the table, and in the chart."""
 
 MAX_BRANCHES = 60
-"""Most places of one role that are shown."""
+"""Most places of one role in the table."""
 
 
 def held_back_sheets(measured: Measurements) -> tuple[Sheet, Sheet]:
-    """(the tree of what held GPUs back, the shares by kind): per step and GPU, of what is judged."""
+    """Make (the table of the call tree, the table of shares by kind), per step and GPU of the judged windows."""
     of = blame(measured)
     owners, number = owners_of(of.rows)
     tree_rows, kind_rows = [], []
@@ -75,7 +75,7 @@ _BRANCH = ("frame", "kind", "share", "idle_ns", "own_ns")
 def _branch_rows(
     measured: Measurements, of: Blame, chosen: Ints, owner: Owner
 ) -> list[dict[str, object]]:
-    """The rows of one role."""
+    """List the rows of one role."""
     own = summed(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))
     steps = gpu_steps(measured).get(owner, NO_STEPS)
     rows: list[dict[str, object]] = []
@@ -95,7 +95,7 @@ def _branch_rows(
 
 
 def _kind_row(measured: Measurements, of: Blame, chosen: Ints, owner: Owner) -> dict[str, object]:
-    """The shares of one role."""
+    """Make the row of shares of one role."""
     sums = summed(of.holder[chosen], of.idle_ns[chosen], len(HOLDERS))
     total = int(sums.sum())
     row: dict[str, object] = {
@@ -107,7 +107,7 @@ def _kind_row(measured: Measurements, of: Blame, chosen: Ints, owner: Owner) -> 
 
 
 def held_back_chart(measured: Measurements) -> Chart:
-    """The tree of what held GPUs back, over all that is judged."""
+    """Draw the call tree of idle time over all judged windows."""
     of = blame(measured)
     chosen = np.flatnonzero(of.node >= 0)
     own = summed(of.node[chosen], of.idle_ns[chosen], len(of.tree.parent))

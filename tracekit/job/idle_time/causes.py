@@ -1,4 +1,4 @@
-"""Where idle time is judged (every stage, or the step of processes without stages), and what calls caused there."""
+"""Idle time of the judged windows by cause, and the pauses, edges and waits of hosts that explain it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DAMAGED = "every source with GPU activity is damaged: what is missing would look
 
 
 def idle_time() -> IdleTime:
-    """The measurement of idle time with the shipped limits: what judging may not change any more."""
+    """Make the measurement of idle time with the default limits, which judging cannot change."""
     values = shared().values
     return IdleTime(
         int(values["idle-causes"]["kernel_wait_ns"]), int(values["host-silence"]["silence_ns"])
@@ -48,13 +48,13 @@ ANY_ROLE = "*"
 """All roles of a run."""
 
 PAUSING = ("host_silent", "host_code")
-"""Causes of idle time in which a host launches nothing for long: nothing is recorded of it, or no op."""
+"""Causes of idle time in which the host launches nothing for long: no activity, or no op, is recorded."""
 
 
 class Pauses(NamedTuple):
-    """What a (run, role) loses to silence and to other code: sums over the steps of its GPUs.
+    """Idle time of a (run, role) from pauses of the host: sums over the steps of its GPUs.
 
-    `short_ns` are pauses too short for either, where there are many; `stages` is what each stage loses. `outside_ns` is the
+    `short_ns` are pauses below both limits, where there are many. `stages` is the loss of each stage. `outside_ns` is the
     part of silence and code outside all stages.
     """
 
@@ -67,12 +67,12 @@ class Pauses(NamedTuple):
 
     @property
     def total_ns(self) -> int:
-        """All of it."""
+        """Sum of all pauses."""
         return self.silent_ns + self.code_ns + self.short_ns
 
 
 def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
-    """Idle time by run, role, stage and cause."""
+    """Sum idle time by run, role, stage and cause."""
     if not len(rows):
         return {}
     sums = summed(rows, [*WHERE, "cause"], ["idle_ns"])
@@ -80,7 +80,7 @@ def by_cause(rows: pd.DataFrame) -> dict[tuple[object, ...], int]:
 
 
 def idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
-    """The idle time of what is judged by run, role, stage and cause."""
+    """Sum the idle time of the judged windows by run, role, stage and cause."""
     return measured.derived(_idle_by_cause)
 
 
@@ -89,31 +89,32 @@ def _idle_by_cause(measured: Measurements) -> dict[tuple[object, ...], int]:
 
 
 def is_silence(window: StageWindow) -> bool:
-    """Whether a silent host counts there: in stages that feed a GPU, and steps that a profiler counted."""
+    """Check whether a silent host counts in a window: in stages that feed a GPU, and in marked steps."""
     return window.works and window.origin != "file"
 
 
 def pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses]:
-    """The (run, role) of which rule R29 says that pauses of the host cost GPU time, and what they lose.
+    """Find the (run, role) for which rule R29 fires, with the idle time that pauses of the host cost.
 
-    Silence and code where `is_silence`, with all that is between ops where that is much and no launches one by one.
-    Not to be changed in place.
+    Silence and code count where `is_silence`. Time between ops counts where there is much of it and rules R02, R03 and
+    R15 do not count it. Do not change the result in place.
     """
     return measured.derived(_Pausing(thresholds))
 
 
 @dataclass(frozen=True)
 class _Pausing:
-    """A function of measurements, equal to any other of the same thresholds: so that each is computed once."""
+    """Function of measurements that is equal for equal thresholds, which makes `Measurements.derived` cache it."""
 
     thresholds: Thresholds
 
     def __call__(self, measured: Measurements) -> dict[Owner, Pauses]:
-        """The pauses by run and role."""
+        """Find the pauses by run and role."""
         return _pauses(measured, self.thresholds)
 
 
 def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pauses]:
+    """Find the pauses of every run and role that cost at least the limit of rule R29."""
     limit = thresholds.of("host-silence")
     busy_ratio = thresholds.values.get("low-gpu-utilization", limit)["busy_ratio"]
     elsewhere = _claimed_between_ops(measured, thresholds)
@@ -155,7 +156,7 @@ def _pauses(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Pause
 
 
 def _outside_edges(measured: Measurements, thresholds: Thresholds) -> dict[Owner, Outside]:
-    """What pauses of the host leave idle outside stages, where rule R15 does not count the time between these."""
+    """Sum the pauses outside stages, where rule R15 does not count the time between stages."""
     if not measured.has("idle"):
         return {}
     at_edges: Mapping[Owner, object] = {}
@@ -173,7 +174,7 @@ def _outside_edges(measured: Measurements, thresholds: Thresholds) -> dict[Owner
 
 
 def collection_idle(measured: Measurements) -> dict[Owner, int]:
-    """What GPUs idle during recorded garbage collection: sums over the steps of those of every run and role."""
+    """Sum the idle time during recorded garbage collection over GPU steps, by run and role."""
     if not measured.has("idle"):
         return {}
     idle = whole(measured, "idle")
@@ -181,7 +182,7 @@ def collection_idle(measured: Measurements) -> dict[Owner, int]:
 
 
 def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int:
-    """How long ranks wait in collectives for others that pause longer than they do: a sum over the steps of all of them."""
+    """Sum the waits of ranks in collectives for others that pause longer, over all steps."""
     if not lost.stages:
         return 0
     idle = placed(measured, "idle")
@@ -194,7 +195,7 @@ def waited_for_pauses(measured: Measurements, owner: Owner, lost: Pauses) -> int
 
 
 def waited_for_collections(measured: Measurements, owner: Owner) -> int:
-    """The same for garbage collection: what ranks wait for others that collect longer."""
+    """Sum the waits of ranks in collectives for others that collect garbage longer."""
     if not measured.has("idle"):
         return 0
     idle = placed(measured, "idle")
@@ -203,7 +204,7 @@ def waited_for_collections(measured: Measurements, owner: Owner) -> int:
 
 
 def _of_run(rows: pd.DataFrame, run: object, role: str | None) -> pd.DataFrame:
-    """The rows of a run, of one role or of all."""
+    """Select the rows of a run, of one role or of all."""
     rows = rows[same_text(rows["run"], run)]
     return rows if role is ANY_ROLE else rows[same_text(rows["role"], role)]
 
@@ -211,17 +212,17 @@ def _of_run(rows: pd.DataFrame, run: object, role: str | None) -> pd.DataFrame:
 def waited_for(
     measured: Measurements, run: object, paused: pd.DataFrame, role: str | None = ANY_ROLE
 ) -> int:
-    """How long the ranks of a run wait in collectives for others whose `paused` rows are longer: a sum over all steps.
+    """Sum the waits of a run's ranks in collectives for others whose `paused` rows are longer, over all steps.
 
-    `paused` has `idle_ns` by unit, `canonical` and `rank`. With a role only its ranks count. Of a wait no more counts
-    than the late rank paused longer in the stage to which the wait is booked.
+    `paused` has `idle_ns` by unit, `canonical` and `rank`. With a role only its ranks count. A wait counts up to the
+    extra pause of the late rank in the stage to which the wait is attributed.
     """
     paused, idle = (_of_run(rows, run, role) for rows in (paused, placed(measured, "idle")))
     if not len(paused) or not measured.has("segments"):
         return 0
     booked = _of_run(waits(measured).booked, run, role)
     booked = booked.rename(columns={"stage": "waiting_in", "cause": "canonical"})
-    # Ranks of damaged files wait too, and are none of those whose steps the sum is divided by.
+    # Ranks of damaged files wait too, but their steps are not among those that the sum is divided by.
     booked = booked[is_among(booked, distinct(idle, ["rank"]), ["rank"])]
     if not len(booked):
         return 0
@@ -241,17 +242,17 @@ def waited_for(
 
 
 def _unit_of_ranks(idle: pd.DataFrame) -> tuple[str, ...]:
-    """What tells the steps of ranks apart: the role too, where two roles have a rank of one number."""
+    """Choose the keys of rank steps: the role too, where two roles use one rank number."""
     has_one_role = len(distinct(idle, ["rank"])) == len(distinct(idle, ["rank", "role"]))
     return UNIT if has_one_role else (*UNIT, "role")
 
 
 NEARLY_ALL = 0.9
-"""Pauses are of a few steps if these hold at least this share of their time."""
+"""Pauses are in a few steps if these have at least this share of their time."""
 
 
 def pausing_steps(measured: Measurements, owner: Owner, lost: Pauses) -> set[int]:
-    """The steps that hold nearly all silence and code of these pauses, where they are less than half of the steps; else none."""
+    """Find the steps with nearly all silence and code of these pauses; empty if they are half of all steps or more."""
     rows = placed(measured, "idle")
     rows = rows[same_text(rows["run"], owner[0]) & same_text(rows["role"], owner[1])]
     where, first = of_keys(rows, WHERE)
@@ -269,13 +270,13 @@ def pausing_steps(measured: Measurements, owner: Owner, lost: Pauses) -> set[int
 
 
 def _are_many(window: StageWindow, short_ns: int, short_ratio: float, busy_ratio: float) -> bool:
-    """Whether short pauses are much of a stage that is not judged for idle GPUs as a whole."""
+    """Check whether short pauses are much of a stage whose GPUs are busy enough not to be judged as idle."""
     is_busy = (window.gpu_time["busy_ratio"] or 0.0) >= busy_ratio
     return is_busy and (window.per_step(short_ns)[1] or 0.0) >= short_ratio
 
 
 def _claimed_between_ops(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
-    """The stages (None: the step, and all its stages) of which R02, R03 or R15 count time between ops."""
+    """List the stages (None: the step and all its stages) in which R02, R03 or R15 count time between ops."""
     keys: set[tuple[object, ...]] = set()
     asked = thresholds.values
     if "launch-bound" in asked and measured.has("host_counts"):
@@ -294,14 +295,14 @@ def _claimed_between_ops(measured: Measurements, thresholds: Thresholds) -> set[
 
 
 _FOLLOWED = ["run", "role", "next_canonical"]
-"""The stage after an edge."""
+"""Key of the stage after an edge."""
 
 
 def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.DataFrame:
-    """The edges between stages, with what of them is idle for no reason that another rule names.
+    """List the edges between stages, with the idle time at them that no other rule explains.
 
-    Columns added to those of `stage_edges`: canonical and next_canonical, claimed_ns, and its parts host_ns
-    and unseen_ns; of it inside_ns lies in the next stage.
+    Adds canonical and next_canonical, claimed_ns with its parts host_ns and unseen_ns, and inside_ns, the part of
+    claimed_ns in the next stage.
     """
     rows = staged(whole(measured, "stage_edges"))
     rows = staged(rows, "next_stage", "next_canonical").reset_index(drop=True)
@@ -321,7 +322,7 @@ def edge_rows(measured: Measurements, sync_limit: Mapping[str, float]) -> pd.Dat
 def idle_at_edges(
     measured: Measurements, rows: pd.DataFrame, limit: Mapping[str, float]
 ) -> dict[Owner, tuple[float, float]]:
-    """The (run, role) of which rule R15 says that GPUs wait at edges: (ns per step and GPU, share of the step)."""
+    """Find the (run, role) for which rule R15 fires: (idle ns per step and GPU, share of the step)."""
     existing = gpu_steps(measured)
     waiting = {}
     for owner in owners_of(rows)[0]:

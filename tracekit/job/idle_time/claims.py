@@ -1,7 +1,8 @@
-"""Which idle time of each stage has a finding that knows its cause: no second one may count it again.
+"""Idle time of each stage that a finding with a known cause counts; no other finding may count it again.
 
-The findings of R02 (after synchronising calls), R03 (waiting for launches), R04 (data loading), R15 (at the
-edges of stages), R29 (a host that pauses), R38 (start-up), and of R21, R28 and R34 (what interrupts steady steps) are about parts of a stage's idle time that share nothing.
+The findings of R02 (after synchronising calls), R03 (waiting for launches), R04 (data loading), R15 (edges of stages),
+R29 (host pauses), R38 (start-up), R42 (garbage collection), and R21, R28 and R34 (interruptions of steady steps) count
+disjoint parts of it.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements
 
 Key = tuple[object, ...]
-"""Run, role and canonical stage (None: the step) as of `stage_windows.keyed`."""
+"""Run, role and canonical stage (None: the step), as in `windows.make_stage_key`."""
 
 START_UP = "host_start_up"
-"""The cause of idle time during first calls."""
+"""Cause of idle time during first calls."""
 
 Claims = Mapping[Key, Mapping[str, int]]
 
 
 def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
-    """For each stage the idle time that a finding of each rule counts, in ns summed over its GPUs and steps.
+    """Sum the idle time that a finding of each rule counts, by stage, in ns over its GPUs and steps.
 
-    Rules that do not fire claim nothing; stages of which nothing is claimed are missing.
+    Rules that do not fire claim nothing. Stages without claims are missing.
     """
     claimed: defaultdict[Key, dict[str, int]] = defaultdict(dict)
     for rule, parts in (
@@ -71,7 +72,7 @@ def claims(measured: Measurements, thresholds: Thresholds) -> Claims:
 def _interrupting(
     measured: Measurements, thresholds: Thresholds
 ) -> Iterator[tuple[str, dict[Key, int]]]:
-    """What compiling, capturing and allocating in steady steps leaves idle, by stage and for the step as a whole."""
+    """Claim the idle time of compiling, graph capture and allocating in steady steps, by stage and for the whole step."""
     for found in interrupting(measured, thresholds):
         parts: defaultdict[Key, int] = defaultdict(int)
         for row in row_dicts(summed(found.rows, WHERE, ["lost_ns"])):
@@ -83,7 +84,7 @@ def _interrupting(
 
 
 def start_up_idle(measured: Measurements, thresholds: Thresholds) -> dict[Owner, int]:
-    """What first calls leave idle in the steps of the GPUs of every run and role, beyond what interrupts steady steps."""
+    """Sum the idle time of first calls over GPU steps, by run and role, without interruptions of steady steps."""
     if not measured.has("idle"):
         return {}
     rows = whole(measured, "idle")
@@ -98,7 +99,7 @@ def start_up_idle(measured: Measurements, thresholds: Thresholds) -> dict[Owner,
 
 
 def _starting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
-    """What first calls leave idle in every stage of the runs and roles of which R38 says so."""
+    """Claim the idle time of first calls in every stage of the runs and roles for which R38 fires."""
     limit, existing = thresholds.of("start-up")["step_ratio"], gpu_steps(measured)
     idle = start_up_idle(measured, thresholds)
     steps = {owner: existing.get(owner, NO_STEPS) for owner in idle}
@@ -112,6 +113,7 @@ def _starting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
 
 
 def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """Claim the time lost to synchronising calls, by stage."""
     if not measured.has("sync_stalls"):
         return {}
     bound = sync_bound(measured, thresholds.of("host-sync-stalls"))
@@ -119,7 +121,7 @@ def _after_syncs(measured: Measurements, thresholds: Thresholds) -> dict[Key, in
 
 
 def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
-    """A finding about the step is about the waits of all its stages."""
+    """Claim the launch gaps of launch-bound stages; a finding about the step covers all its stages."""
     if not measured.has("host_counts"):
         return {}
     bound = bound_stages(measured, thresholds)
@@ -140,6 +142,7 @@ def _before_launches(measured: Measurements, thresholds: Thresholds) -> dict[Key
 
 
 def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """Claim the idle time of data loading in every stage of the runs and roles with long loader waits."""
     if not measured.has("loader_waits") or not len(measured["loader_waits"]):
         return {}
     waits = long_waits(by_rank(measured), thresholds.of("data-loader-wait"))
@@ -148,6 +151,7 @@ def _loading(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
 
 
 def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
+    """Claim the idle time of host pauses, by stage."""
     if not measured.has("idle"):
         return {}
     lost = pauses(measured, thresholds)
@@ -159,7 +163,7 @@ def _pausing(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
 
 
 def _collecting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
-    """What garbage collection leaves idle in every stage of the runs and roles of which R42 says so."""
+    """Claim the idle time of garbage collection in every stage of the runs and roles for which R42 fires."""
     limit, existing = thresholds.of("garbage-collection")["time_ratio"], gpu_steps(measured)
     owners = {
         owner
@@ -172,7 +176,7 @@ def _collecting(measured: Measurements, thresholds: Thresholds) -> dict[Key, int
 def _caused(
     measured: Measurements, cause: str, owners: Collection[tuple[object, ...]]
 ) -> dict[Key, int]:
-    """The idle time of one cause in every stage of these (run, role)."""
+    """Sum the idle time of one cause in every stage of these (run, role)."""
     if not owners or not measured.has("idle"):
         return {}
     caused = idle_by_cause(measured)
@@ -180,7 +184,7 @@ def _caused(
 
 
 def _at_edges(measured: Measurements, thresholds: Thresholds) -> dict[Key, int]:
-    """What of an edge lies in the stage that follows."""
+    """Claim the part of each edge in the stage that follows."""
     if not measured.has("stage_edges"):
         return {}
     rows = edge_rows(measured, thresholds.of("host-sync-stalls"))

@@ -1,4 +1,4 @@
-"""Host time of processes without a device: by run, role, rank, stage and activity, over the steps that count."""
+"""Host time of processes without a device, by run, role, rank, stage and activity, over the steps that count."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tracekit.model.keys import places_of
 from tracekit.model.trace import Measurements
 
 WHOSE = ("run", "role", "rank")
-"""Whose time it is."""
+"""Owner of the time."""
 
 
 def cpu_windows(measured: Measurements) -> pd.DataFrame:
-    """One row a (run, role, rank, stage, activity): `time_ns` over the steps; without steps, over the capture.
+    """Sum `time_ns` per (run, role, rank, stage, activity) over the steps; without steps, over the capture.
 
-    `canonical` is missing for time outside any stage. Not to be changed in place.
+    `canonical` is missing for time outside any stage. Do not change the result in place.
     """
     return measured.derived(_cpu_windows)
 
@@ -38,9 +38,9 @@ def _cpu_windows(measured: Measurements) -> pd.DataFrame:
 def with_outside(
     totals: pd.DataFrame, inside: pd.DataFrame, keys: list[str], value: str
 ) -> pd.DataFrame:
-    """The rows of stages, and for each `keys` the rest of its total without a stage: together they are the totals.
+    """Add to the rows of stages the rest of each total, outside any stage; together they sum to the totals.
 
-    Stages that exceed their total (they may begin before the step) are scaled to it.
+    Stages that exceed their total are scaled down to it: they may begin before the step.
     """
     staged_sums = grouped(inside, keys, staged=(value, "sum"))
     totals = _joined(totals, staged_sums, keys, "staged")
@@ -57,19 +57,19 @@ def with_outside(
 
 
 def _sums(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """The time of each `keys`."""
+    """Sum the time per `keys`."""
     return grouped(rows, keys, time_ns=("time_ns", "sum"))
 
 
 def _joined(left: pd.DataFrame, right: pd.DataFrame, keys: list[str], name: str) -> pd.DataFrame:
-    """The left rows with a column of the right ones, 0 where there is none; missing keys are keys."""
+    """Add a column of the right rows to the left ones, 0 without a match; a missing key is a key."""
     place = places_of(left, right, keys, optional=keys)
     values = np.append(right[name].to_numpy(np.float64), 0.0)[place]
     return left.assign(**{name: values})
 
 
 def _step_counts(measured: Measurements) -> dict[tuple[object, object], int]:
-    """In how many steps of single processes the time of each run and role was measured."""
+    """Count the steps by (run, role); without steps, the captures."""
     rows = whole(measured, "cpu_time")
     steps = rows[rows["window"] == "step"]
     if not len(steps):
@@ -83,10 +83,10 @@ def _step_counts(measured: Measurements) -> dict[tuple[object, object], int]:
 
 
 def _key(value: object) -> object:
-    """A missing key as None."""
+    """Convert a key to None if missing."""
     return None if pd.isna(value) else value  # type: ignore[call-overload]
 
 
 def step_counts(measured: Measurements) -> dict[tuple[object, object], int]:
-    """In how many steps of single processes the time of each run and role was measured."""
+    """Count the steps of single processes in which the time of each run and role was measured."""
     return measured.derived(_step_counts)

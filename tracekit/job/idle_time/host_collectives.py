@@ -1,4 +1,4 @@
-"""Which rank the others wait for in collectives that hosts carry out, as an end of what a claim says of a place."""
+"""The last rank to reach a host-side collective (gloo, MPI, UCC), phrased as the end of a claim."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _COLLECTIVE = re.compile(r"c10d::|(?:gloo|mpi|ucc):")
 def waiting_for(
     measured: Measurements, culprit: Culprit, owner: Owner, canonical: str | None = None
 ) -> str:
-    """Where a place is such a collective ", waiting for rank 3", if nearly all of the wait is for it; else nothing.
+    """Phrase the rank that causes nearly all of the wait at a host-side collective: `, waiting for rank 3`.
 
-    Counted are those of one run and role, in one stage (None: anywhere), of which it is known who came last.
+    Counts collectives of one run and role, in one stage (None: any), with a known last rank. Empty otherwise.
     """
     if not any(map(_COLLECTIVE.match, culprit.names)) or not measured.row_count("collectives"):
         return ""

@@ -1,4 +1,4 @@
-"""Which stages synchronising calls hold up, and what that costs (rule R02)."""
+"""Stages held up by synchronising calls, and the time that these cost (rule R02)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracekit.model.trace import Measurements
 
 @dataclass(frozen=True, slots=True)
 class SyncBound:
-    """A stage, and what its synchronising calls cost: sums over the steps of its GPUs."""
+    """A stage and the cost of its synchronising calls: sums over the steps of its GPUs."""
 
     window: StageWindow
     count: int
@@ -25,12 +25,12 @@ class SyncBound:
 
     @property
     def lost_ns(self) -> int:
-        """What the device waits for the host because of them."""
+        """Time in which the device waits for the host because of the calls."""
         return self.idle_ns + self.later_ns
 
 
 def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncBound]:
-    """The stages of which rule R02 says that synchronising calls hold them up."""
+    """Find the stages that synchronising calls hold up, by rule R02."""
     rows = placed(measured, "sync_stalls")
     columns = ("count", "stall_count", "call_ns", "idle_ns", "later_ns")
     if not len(rows):
@@ -48,7 +48,7 @@ def sync_bound(measured: Measurements, limit: Mapping[str, float]) -> list[SyncB
 
 
 def sync_bound_stages(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
-    """The run, role and stage of all that `sync_bound` names; none where nobody asks for rule R02."""
+    """List run, role and stage of all stages of `sync_bound`; empty where rule R02 is not requested."""
     if "host-sync-stalls" not in thresholds.values or not measured.has("sync_stalls"):
         return set()
     held_up = sync_bound(measured, thresholds.of("host-sync-stalls"))

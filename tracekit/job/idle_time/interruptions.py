@@ -1,4 +1,4 @@
-"""What interrupts the steady steps of a run, by rule: code that is compiled, graphs that are captured, the driver's allocator."""
+"""Interruptions of the steady steps of a run, by rule: compilation, graph capture, driver allocator calls."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ KIND_OF_RULE = {
     "recompilation": "compilation",
     "graph-capture": "graph",
 }
-"""Which interruptions each rule is about."""
+"""Kind of interruption of each rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """The interruptions of one kind in the steady steps of one run; `calls`, `dur_ns` and `lost_ns` per step and process.
+    """Interruptions of one kind in the steady steps of one run; `calls`, `dur_ns` and `lost_ns` per step and process.
 
-    `lost_ns` is what of their time no device of the process worked in: all of it where no device was recorded.
+    `lost_ns` is the part of their time in which no device of the process worked; all of it without a recorded device.
     """
 
     rule: str
@@ -51,12 +51,12 @@ class Interruption:
 
     @property
     def lost_ratio(self) -> float | None:
-        """What they cost as a share of the step."""
+        """Their lost time as a share of the step."""
         return share_of(self.lost_ns, self.steady.step_ns)
 
 
 def placed_interruptions(measured: Measurements) -> pd.DataFrame:
-    """The rows of `interruptions` by unit, with `canonical`, and `lost_ns`: their idle time, else their time."""
+    """List the interruptions by unit, with `canonical` and `lost_ns`: their idle time, else their time."""
     return measured.derived(_placed_interruptions)
 
 
@@ -68,7 +68,7 @@ def _placed_interruptions(measured: Measurements) -> pd.DataFrame:
 
 
 def steady_of(measured: Measurements, run: object, first: int) -> Job:
-    """The steps of one run after its first ones: `count` is over all processes."""
+    """Summarize the steps of one run after its first ones; `count` is over all processes."""
     steps = units(measured["steps"])
     of_run = steps[same_text(steps["run"], run)]
     late = of_run[is_late(of_run, first)]
@@ -81,7 +81,7 @@ def steady_of(measured: Measurements, run: object, first: int) -> Job:
 
 
 def is_late(rows: pd.DataFrame, first: int) -> npt.NDArray[np.bool_]:
-    """Which rows are of steps after the first ones of the run; steps without a number by their order."""
+    """Find the rows of steps after the first ones of the run; steps without a number count by their order."""
     by_number = (rows["step"] > first).fillna(value=False).to_numpy(np.bool_)
     unnumbered = rows["step"].isna().to_numpy(np.bool_)
     return by_number | (unnumbered & (rows["occurrence"].to_numpy(np.int64) >= first))
@@ -90,7 +90,7 @@ def is_late(rows: pd.DataFrame, first: int) -> npt.NDArray[np.bool_]:
 def interruption(
     measured: Measurements, rule: str, run: object, thresholds: Thresholds
 ) -> Interruption | None:
-    """What of this rule interrupts the steady steps of a run; None where no steady step was recorded."""
+    """Measure the interruptions of this rule in the steady steps of a run; None without a recorded steady step."""
     first = int(thresholds.of(rule)["first_steps"])
     steady = steady_of(measured, run, first)
     if not steady.count:
@@ -103,7 +103,7 @@ def interruption(
 
 
 def is_worth_a_finding(found: Interruption, thresholds: Thresholds) -> bool:
-    """Whether the rule fires."""
+    """Check whether the rule fires."""
     limit = thresholds.of(found.rule)
     least_ratio = limit["time_ratio"]
     if found.rule == "allocator-calls" and found.calls < limit["calls_per_step"]:
@@ -112,7 +112,7 @@ def is_worth_a_finding(found: Interruption, thresholds: Thresholds) -> bool:
 
 
 def interrupting(measured: Measurements, thresholds: Thresholds) -> Iterator[Interruption]:
-    """Every interruption that has a finding."""
+    """Find every interruption that gets a finding."""
     if not measured.has("interruptions") or not measured.row_count("interruptions"):
         return
     for run in units(measured["steps"])["run"].drop_duplicates():

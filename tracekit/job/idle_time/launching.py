@@ -1,4 +1,4 @@
-"""What the host runs and launches by stage, and where GPUs wait for its launches (definition M11; rule R03)."""
+"""Host work and launches by stage, and GPU waits for launches: launch-bound stages (M11; rule R03)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ON_DEVICE = (
 )
 
 PROCESS_STEP = (*PROCESS, "step", "part", "occurrence")
-"""One step of one process, whichever files tell of it."""
+"""Key of one step of one process across files."""
 
 _COLUMNS = (
     "run",
@@ -45,7 +45,7 @@ _COLUMNS = (
 
 
 def pooled(measured: Measurements) -> pd.DataFrame:
-    """One row a (run, role, canonical stage), after those of whole steps (`canonical` missing).
+    """Pool host counts: one row per (run, role, canonical stage), whole steps first (`canonical` missing).
 
     Columns: the keys, Σ over ranks and steps of `COUNTED` and `ON_DEVICE`, device_wall_ns (wall times devices),
     process_steps, call_p50_ns and kernel_p50_ns (medians of the medians of steps).
@@ -61,7 +61,7 @@ def _pooled(measured: Measurements) -> pd.DataFrame:
 
 
 def less_synced(measured: Measurements, thresholds: Thresholds) -> pd.DataFrame:
-    """What is `pooled`, with launch gaps less what rule R02 counts of them: in the stages that it names, and in their steps."""
+    """Pool host counts without the launch gaps that rule R02 counts, in its stages and their steps."""
     table = pooled(measured)
     synced = sync_bound_stages(measured, thresholds)
     if not synced or not len(table):
@@ -81,7 +81,7 @@ def less_synced(measured: Measurements, thresholds: Thresholds) -> pd.DataFrame:
 
 
 def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
-    """The rows of one kind of window, pooled."""
+    """Pool the rows of one kind of window."""
     by = list(filter(None, ("run", "role", stage)))
     number, first = of_keys(rows, by)
     count = len(first)
@@ -107,14 +107,14 @@ def _pool(rows: pd.DataFrame, stage: str | None) -> pd.DataFrame:
 
 
 def _medians(column: pd.Series[Any], number: Ints, count: int) -> Any:
-    """The median of each group; NA where none of its values is known."""
+    """Compute the median of each group; NA where none of its values is known."""
     if not column.notna().any():
         return np.full(count, pd.NA, object)
     return column.groupby(number, sort=False).median().array
 
 
 def _whole(column: pd.Series[Any]) -> Ints:
-    """Whole numbers, 0 where one is missing."""
+    """List a column as integers, 0 where missing."""
     array = bare(column.array)
     if isinstance(array, Nullable):
         return np.where(array.missing, 0, array.values).astype(np.int64)
@@ -122,9 +122,9 @@ def _whole(column: pd.Series[Any]) -> Ints:
 
 
 def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
-    """Of the pooled rows of one run, the stages whose GPUs wait for launches of short kernels.
+    """Select the stages of one run whose GPUs wait for launches of short kernels.
 
-    Where stages are known, the step is the sum of what they show: it is judged only without them.
+    Where stages are known, the step is the sum of them: it is judged only without them.
     """
     staged = rows[rows["canonical"].notna()]
     judged = staged if len(staged) else rows
@@ -132,13 +132,13 @@ def waiting_for_launches(rows: pd.DataFrame, limit: Mapping[str, float]) -> list
 
 
 def of_many_kernels(rows: pd.DataFrame, limit: Mapping[str, float]) -> list[dict[Any, Any]]:
-    """Of the pooled rows of one run, the steps of very many kernels that are short on average."""
+    """Select the steps of one run with very many kernels that are short on average."""
     steps = rows[rows["canonical"].isna()]
     return [row for row in row_dicts(steps) if _many_kernels(row, limit)]
 
 
 def bound_stages(measured: Measurements, thresholds: Thresholds) -> set[tuple[object, ...]]:
-    """The run, role and stage (None: the step, and all its stages) of all of which rule R03 says that launches hold them up."""
+    """List the run, role and stage (None: the step and all its stages) that are launch-bound by rule R03."""
     limit = thresholds.of("launch-bound")
     bound: set[tuple[object, ...]] = set()
     for _, of_run in less_synced(measured, thresholds).groupby("run", dropna=False, sort=False):
@@ -148,6 +148,7 @@ def bound_stages(measured: Measurements, thresholds: Thresholds) -> set[tuple[ob
 
 
 def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+    """Check whether a row has short kernels and a large share of launch gaps."""
     if pd.isna(row["kernel_p50_ns"]) or pd.isna(row["launch_gap_ns"]) or not row["device_wall_ns"]:
         return False
     return bool(
@@ -157,6 +158,7 @@ def _is_launch_bound(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool
 
 
 def _many_kernels(row: Mapping[Any, Any], limit: Mapping[str, float]) -> bool:
+    """Check whether a row has very many kernels per step that are short on average."""
     count = row["kernel_count"]
     if pd.isna(count) or not count:
         return False

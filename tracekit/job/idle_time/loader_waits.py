@@ -1,4 +1,4 @@
-"""How long each process waits for its data loaders, and which of them wait long (rule R04)."""
+"""Waits of each process for its data loaders, and the long ones among them (rule R04)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tracekit.model.keys import PROCESS, is_among
 from tracekit.model.trace import Measurements
 
 _MARK = ["step", "part", "occurrence"]
-"""Columns that tell the steps of a process apart."""
+"""Key of a step of a process."""
 _COLUMNS = (*PROCESS, "name", "count", "wait_ns", "idle_ns", "max_ns", "steps", "share_ratio")
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
-    """One row a (process, loader): Σ over its steps but the first recorded, which starts workers and fills queues.
+    """Sum the waits for each (process, loader) over its steps, without the first one recorded.
 
-    A first step that does not count is left out already. A process with one step that counts keeps it. Columns: the keys, count, wait_ns, max_ns, idle_ns,
-    steps and share_ratio (of the mean step of the run); the longest wait first. Not to be changed in place.
+    The first step starts workers and fills queues; it may be left out of `steps` already. A process with a single step
+    keeps it. Columns: the keys, count, wait_ns, max_ns, idle_ns, steps and share_ratio (of the mean step of the run); the
+    longest wait first. Do not change the result in place.
     """
     return measured.derived(_by_rank)
 
@@ -56,11 +57,11 @@ def _by_rank(measured: Measurements) -> pd.DataFrame:
 
 
 def _marks(steps: pd.DataFrame, who: Mapping[Any, Any]) -> pd.DataFrame:
-    """The steps of a process, in order of time."""
+    """List the steps of a process, in order of time."""
     same = np.logical_and.reduce([same_text(steps[name], who[name]) for name in PROCESS])
     return steps[same].sort_values("ts_ns", kind="stable")[_MARK].drop_duplicates()
 
 
 def long_waits(waits: pd.DataFrame, limit: Mapping[str, float]) -> pd.DataFrame:
-    """The rows of `by_rank` that take the share of the step at which rule R04 speaks."""
+    """Select the waits with at least the share of the step at which rule R04 fires."""
     return waits[(waits["share_ratio"] >= limit["wait_ratio"]).fillna(value=False)]

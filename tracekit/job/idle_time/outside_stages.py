@@ -1,4 +1,4 @@
-"""Idle time of steps outside their stages in which the host launches nothing for long, such as logging at the end of a step."""
+"""Idle time of steps outside their stages in long pauses of the host, such as logging at the end of a step."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tracekit.model.keys import CAPTURE, is_among, looked_up
 from tracekit.model.trace import Measurements
 
 AFTER_LAST = "after_last"
-"""The cause of idle time behind the last device op of a recording."""
+"""Cause of idle time after the last device op of a recording."""
 
 _GPU_STEP = [*CAPTURE, "device", "step"]
 
 
 class Outside(NamedTuple):
-    """What GPUs idle outside stages while nothing (`silent_ns`) or no op (`code_ns`) is recorded of the host: sums over steps."""
+    """Idle time outside stages with no host activity (`silent_ns`) or no op (`code_ns`) recorded: sums over steps."""
 
     silent_ns: int
     code_ns: int
 
 
 def idle_outside_stages(measured: Measurements) -> dict[Owner, Outside]:
-    """Return what the host's pauses outside stages leave idle, by run and role with stages and with marked steps.
+    """Sum the idle time of host pauses outside stages, by run and role with stages and marked steps.
 
-    Marks of steps show that one program runs them: elsewhere the time between stages may be that of other processes.
-    Nothing where only some stages were asked for.
+    Step marks show that one program runs the steps. Elsewhere, time between stages may belong to other processes. Empty if
+    only some stages were requested.
     """
     if measured.facts.stages:
         return {}
@@ -71,7 +71,7 @@ def _idle_outside_stages(measured: Measurements) -> dict[Owner, Outside]:
 
 
 def _marked_rows(measured: Measurements) -> pd.DataFrame:
-    """The rows of `idle` that are steps which the profiler or the program marks."""
+    """Select the idle time of steps that the profiler or the program marks."""
     rows, steps = whole(measured, "idle"), measured["steps"]
     rows = rows[(rows["window"] == "step").to_numpy(np.bool_)]
     marked = steps[steps["origin"].isin(MARKED).to_numpy(np.bool_)]
@@ -81,7 +81,7 @@ def _marked_rows(measured: Measurements) -> pd.DataFrame:
 def _less(
     gpu_steps: pd.DataFrame, in_step: pd.DataFrame, in_stages: pd.DataFrame
 ) -> npt.NDArray[np.int64]:
-    """Return the time of each step of a GPU less that of its stages, 0 where stages reach beyond their step."""
+    """Subtract the idle time of stages from that of each GPU step; 0 where stages reach beyond their step."""
     optional = ["pid", "device", "step"]
     of_step, of_stages = (
         looked_up(gpu_steps[_GPU_STEP], sums, _GPU_STEP, optional=optional)["ns"]
@@ -96,8 +96,8 @@ def _less(
 def _with_last_step(left: dict[str, npt.NDArray[np.int64]]) -> Outside:
     """Sum the steps of an owner's GPUs.
 
-    Behind the last device op of a recording nothing tells what a GPU waits for. The last step counts as much of it as the
-    other steps pause.
+    After the last device op of a recording the reason for idling is unknown. The last step counts as much of that time as
+    the other steps pause.
     """
     silent, code = (left[cause] for cause in ("host_silent", "host_code"))
     is_last = left[AFTER_LAST] > 0

@@ -1,4 +1,4 @@
-"""What a host does while GPUs wait for it, in words: the function, the range, the CPU sample, or what was recorded around."""
+"""Phrases for host activity while GPUs wait: the function, the range, the CPU sample, or the ops around it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tracekit.process.host.cpu_samples import OFF_CPU
 
 
 def is_outside(lost: Pauses) -> bool:
-    """Whether most of the pauses are in no stage."""
+    """Check whether most of the pauses are outside any stage."""
     return 2 * lost.outside_ns > lost.total_ns
 
 
 def tell_pauses(
     measured: Measurements, owner: Owner, lost: Pauses
 ) -> tuple[str, str, tuple[str, ...]]:
-    """(what the host does, what to try, caveats) of pauses, by what most of them are."""
+    """Describe pauses by their largest kind: (host activity, advice, caveats)."""
     named_culprit = partial(of_owner, measured, owner, is_outside=is_outside(lost))
     if lost.short_ns > max(lost.silent_ns, lost.code_ns):
         culprit = named_culprit(("python", "range", "sample", "off_cpu", "nothing"))
@@ -59,7 +59,7 @@ def tell_pauses(
 
 
 def _between(around: str) -> str:
-    """What was recorded around a pause, as the end of a sentence: ` between aten::mm and aten::add`."""
+    """Phrase the activity around a pause, for the end of a sentence: ` between aten::mm and aten::add`."""
     if not around:
         return ""
     after, both, before = around.removeprefix("after ").partition(", before ")
@@ -67,14 +67,14 @@ def _between(around: str) -> str:
 
 
 def _on_cpu(culprit: Culprit) -> str:
-    """What is known of CPUs alone, as the end of "the host is"."""
+    """Phrase a place that only CPU samples show, to follow "the host is"."""
     if culprit.place in OFF_CPU.values():
         return _named(replace(culprit, place=culprit.place.strip("()")))
     return f"in {_named(culprit)}, according to CPU samples"
 
 
 def _named(culprit: Culprit) -> str:
-    """A place, with its share where it is not nearly all."""
+    """Phrase a place, with its share unless it is nearly all."""
     return (
         culprit.place
         if culprit.ratio >= 0.9

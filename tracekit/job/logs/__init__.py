@@ -1,1 +1,1 @@
-"""Logs of drivers and machines beside the traces."""
+"""Logs of drivers and machines, next to the traces."""

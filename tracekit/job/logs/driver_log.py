@@ -1,4 +1,4 @@
-"""What drivers logged of each step, by stage: seen beside the traces, never added to them."""
+"""Driver logs: stage times and work of each step, shown next to the traces but never added to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracekit.model.stages import canonical
 from tracekit.model.trace import Measurements
 
 TIMER = re.compile(r"timing_s/|timing/(?:train|validation)/")
-"""Names under which drivers log seconds."""
+"""Prefixes of the names under which drivers log seconds."""
 
 _STEP_TIMERS = ("timing_s/step", "timing/train/total_step_time", "perf/time_per_step")
 _COUNTS = {
@@ -22,14 +22,14 @@ _COUNTS = {
     "samples": ("train/global_valid_seqs", "global_valid_seqs"),
     "images": ("perf/total_num_images",),
 }
-"""Under which names drivers log the work of a step; one that they only tell the rate of is not guessed."""
+"""Names under which drivers log the work of a step. Work that is logged only as a rate is left out."""
 _NO_STAGE = frozenset({"step", "total_step_time", "start_profile", "stop_profile"})
 _NO_TIMERS = frozenset({"agent_loop", "idle", "wasted"})
-"""First parts of names that tell of single requests or of classes of time, not of stages."""
+"""First parts of names of single requests or classes of time, which are not stages."""
 
 
 def timed_stage(name: str) -> str | None:
-    """The canonical stage that a timer is of; None for the whole step and for what is no stage.
+    """Parse the canonical stage of a timer; None for the whole step and for timers of no stage.
 
     >>> timed_stage("timing_s/old_log_prob"), timed_stage("timing/train/policy_training")
     ('old_log_prob', 'update_actor')
@@ -49,9 +49,10 @@ def timed_stage(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The log of one run: `stages` has step, canonical, dur_ns; `steps` is by step number.
+    """Log of one run: `stages` has step, canonical, dur_ns; `steps` is the step time by step number.
 
-    `counts` are by step number too, for each of tokens, samples and images (empty where not logged). Of several timers of one stage in one step the longest counts: they may lie within one another.
+    `counts` has the tokens, samples and images by step number (empty where not logged). Of several timers of one stage in
+    a step the longest counts, as they may be nested.
     """
 
     source: str
@@ -60,13 +61,13 @@ class Logged:
     counts: Mapping[str, pd.Series[Any]]
 
     def of(self, stage: str) -> pd.Series[Any]:
-        """The logged time of one stage by step number, ns."""
+        """Select the logged time of one stage by step number, ns."""
         of_stage = self.stages[self.stages["canonical"] == stage]
         return of_stage.set_index("step")["dur_ns"]
 
 
 def logs(measured: Measurements) -> dict[Any, Logged]:
-    """The log of every run that has one; of several logs of a run the one with most numbers. Key None: no run name."""
+    """Map every run to its log (None: the run without a name); of several logs, the one with most numbers."""
     return measured.derived(_logs)
 
 
@@ -85,7 +86,7 @@ def _logs(measured: Measurements) -> dict[Any, Logged]:
 
 
 def _log(source: str, rows: pd.DataFrame) -> Logged:
-    """The rows of one log by what they are."""
+    """Sort the rows of one log into stages, steps and counts."""
     rows = rows.astype({"step": "int64"})
     stage = {name: timed_stage(str(name)) for name in rows["name"].unique()}
     timers = rows[rows["dur_ns"].notna()].assign(canonical=rows["name"].map(stage))
@@ -96,7 +97,7 @@ def _log(source: str, rows: pd.DataFrame) -> Logged:
 
 
 def _first(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series[Any]:
-    """By step, the value of the first of these names that the log has."""
+    """Find the first of these names that the log has, and list its value by step."""
     for name in names:
         named = rows[(rows["name"] == name) & rows[column].notna()]
         if len(named):
@@ -105,9 +106,9 @@ def _first(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.Series
 
 
 def same_steps(walls: pd.DataFrame, log: Logged) -> list[int]:
-    """The steps of the units that the log has under the same number.
+    """Match the steps of units with those that the log has under the same number.
 
-    The n of `ProfilerStep#n` counts what a profiler saw, not the steps of the run: it joins nothing.
+    Steps numbered from the start of a recording (the n of `ProfilerStep#n`) are not matched: they are not those of the run.
     """
     numbers = walls[walls["step"].notna() & ~walls["origin"].isin(COUNTED_ANEW)]["step"]
     logged = set(log.steps.index) | set(log.stages["step"])

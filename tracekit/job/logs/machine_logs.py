@@ -1,4 +1,4 @@
-"""How busy the machine was and what memory it used, as the log of a run tells it by step."""
+"""Utilisation and memory of the host and its GPUs by step, from the log of a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tracekit.model.report import Heading, Sheet
 from tracekit.model.trace import Measurements
 
 NAMES = r"cpu/|gpu/[0-9]{1,4}/"
-"""How the names that `capture.metrics.MetricsLogger` logs of the machine begin."""
+"""Prefixes of the machine metrics that `capture.metrics.MetricsLogger` logs."""
 
 _NAME = re.compile(r"(?:cpu|gpu/([0-9]{1,4}))/(utilisation_percent|memory_used_bytes)")
 _VERLS_MEMORY = "perf/cpu_memory_used_gb"
-"""verl logs what its host uses in units of 2**30 bytes."""
+"""Host memory that verl logs, in units of 2**30 bytes."""
 
 _HEADINGS = (
     Heading("place", "of"),
@@ -35,9 +35,9 @@ _HEADINGS = (
 
 
 def machine_sheet(measured: Measurements) -> Sheet | None:
-    """The host and every GPU of each log: utilisation and memory used over its steps; None where no log tells.
+    """Make the table of utilisation and memory of the host and every GPU of each log; None without such metrics.
 
-    The log has samples of ends of steps: what a GPU did within one the traces tell.
+    Logs have samples at step ends. The activity of a GPU within a step is in the traces.
     """
     rows = [row for run, log in logs(measured).items() for row in _rows(measured, run, log.source)]
     if not rows:
@@ -51,7 +51,7 @@ def machine_sheet(measured: Measurements) -> Sheet | None:
 
 
 def _rows(measured: Measurements, run: object, source: str) -> list[dict[str, object]]:
-    """A row for the host and for each GPU that the log of a run tells of."""
+    """List a row for the host and for each GPU in the log of a run."""
     rows = measured["logged"]
     rows = rows[same_text(rows["run"], run) & (rows["source"] == source) & rows["step"].notna()]
     by_place: dict[int, dict[str, pd.Series[float]]] = {}
@@ -69,7 +69,7 @@ def _rows(measured: Measurements, run: object, source: str) -> list[dict[str, ob
 
 
 def _what(name: str) -> tuple[int, str, float] | None:
-    """(GPU, -1 for the host; what is told; its unit in ours) of a name; None where it tells of no machine."""
+    """Parse a metric name: (GPU, -1 for the host; quantity; factor to our unit); None if it is not a machine metric."""
     if name == _VERLS_MEMORY:
         return -1, "memory", 2.0**30
     match = _NAME.fullmatch(name)
@@ -82,7 +82,7 @@ def _what(name: str) -> tuple[int, str, float] | None:
 
 
 def _row(run: object, place: int, parts: Mapping[str, pd.Series[float]]) -> dict[str, object]:
-    """What a log says of the host (-1) or a GPU, reduced over its steps."""
+    """Make the row of the host (-1) or a GPU, reduced over its steps."""
     busy, memory = parts.get("busy", _NOTHING), parts.get("memory", _NOTHING)
     row: dict[str, object] = {
         "run": run,

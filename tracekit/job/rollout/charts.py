@@ -1,4 +1,4 @@
-"""Pictures of a rollout: the running batch of each engine over time, and when each engine ended."""
+"""Charts of a rollout: the running batch of each engine over time, and the end of each engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_MARKS, MAX_LINES, MAX_ROWS = 2_000, 20, 64
 
 
 def charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Chart]:
-    """The unit with the longest generation: running batches over time, and when each engine ended."""
+    """Draw the unit with the longest generation: running batches over time, and the end of each engine."""
     units = chain.from_iterable(by_role(found).values())
     unit = max(units, key=lambda unit: max(g.dur_ns for g in unit))
     run, _, number = unit[0].unit[:3]
@@ -44,7 +44,7 @@ def charts(measured: Measurements, found: Sequence[Generation]) -> Iterator[Char
 def _batches_over_time(
     measured: Measurements, unit: Sequence[Generation], title: str, *, same_clock: bool
 ) -> Chart:
-    """A line for each engine: the largest batch of neighbouring iterations."""
+    """Draw a line per engine: the largest batch of neighbouring iterations."""
     first = min(map(_START, unit))
     engines = sorted((g for g in unit if g.iterations), key=lambda g: -g.dur_ns)[:MAX_LINES]
     marks: list[tuple[int, int, int]] = []
@@ -75,7 +75,7 @@ def _batches_over_time(
 
 
 def _ends_of_engines(unit: Sequence[Generation], title: str, *, same_clock: bool) -> Chart:
-    """A bar for each engine, the last first: how long it generated, and how long it waited then."""
+    """Draw a bar per engine, the last one first: its generation time, then its wait for the last engine (bubble)."""
     ended = sorted(zip(end_times(unit), unit, strict=True), key=lambda pair: -pair[0])[:MAX_ROWS]
     longest = ended[0][0]
     worked: list[tuple[int, int, int]] = []

@@ -1,4 +1,4 @@
-"""Measured iterations to what each rollout engine did in each generation (Q8 to Q11)."""
+"""Rollout generations: work, batch sizes and tails of each engine, from measured iterations (Q8 to Q11)."""
 
 from __future__ import annotations
 
@@ -25,32 +25,34 @@ LOW_BATCH = 0.25
 """A batch below this share of the largest one is low (Q9)."""
 
 HALF_BATCH = 0.5
-"""Iterations of a tail below this share of the largest batch could run beside others. Any generation ends with fewer requests
-than it began with: one that ends at three quarters made a simulated tail 3 to 15 % dearer than it is."""
+"""Iterations of a tail below this share of the largest batch could run together with other requests.
+
+Any generation ends with fewer requests than it began with. A tail that ends at three quarters of the batch cost 3 to
+15 % more in simulation than it really does.
+"""
 
 FIRST = 0.1
-"""The first iterations of a generation are this share of those that only decode (Q10)."""
+"""Share of the decode-only iterations of a generation that count as its first ones (Q10)."""
 
 CLASSES_PER_OCTAVE = 8
-"""Batches of one class are equal for comparing pace: a class spans some 9 %."""
+"""Classes of batch size per doubling. Batches of one class, which spans some 9 %, count as equal when comparing pace."""
 
 MIN_ALIKE = 3
-"""Fewer later iterations of a class are no yardstick."""
+"""Fewest later iterations of a class that the first ones can be compared with."""
 
 UNIT = ("run", "role", "step", "part", "occurrence")
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one engine did in one generation; None is unknown. Times are ns.
+    """One engine in one generation. Times are ns; None is unknown.
 
-    `tail_ns` is the time in which the last tenth of the tokens was generated, `low_ns` that of
-    low batches without prefill; `gain_ns` is what a generation would save whose low batches, and those of its tail below
-    half of the largest, were as fast as the others.
-    `context` is the mean number of tokens that a generating request attends to, `prompt_context` that of a token of an
-    iteration with prefill.
-    `first_over_steady` compares the first decode iterations with later ones of equal batch, of which
-    `compared_ratio` have such; `first_excess_ns` is what they take more.
+    - `tail_ns`: time in which the last tenth of the tokens was generated; `low_ns`: time of low batches without prefill.
+    - `gain_ns`: time saved if low batches, and those of the tail below half of the largest, were as fast as the others.
+    - `context`: mean tokens that a decoding request attends to; `prompt_context`: the same per token of prefill iterations.
+    - `first_over_steady`: pace of the first decode iterations over later ones of equal batch; `compared_ratio` of them
+      have such later ones, and `first_excess_ns` is their extra time.
+    - `mates`: number of ranks that ran the same batches (tensor parallel).
     """
 
     unit: tuple[Any, ...]
@@ -86,29 +88,29 @@ class Generation:
 
     @property
     def end_ns(self) -> int:
-        """When its last work ended, on its own clock."""
+        """End of its last work, on its own clock."""
         return self.ts_ns + self.dur_ns
 
     @property
     def begin_ns(self) -> int:
-        """When its first work began, on the clock of its group."""
+        """Start of its first work, on the clock of its group."""
         return self.ts_ns - (self.clock.fast_ns if self.clock else 0)
 
     @property
     def tail_ratio(self) -> float | None:
-        """τ: the tail's share of the generation."""
+        """τ: share of the tail in the generation."""
         return share_of(self.tail_ns, self.dur_ns)
 
     @property
     def low_ratio(self) -> float | None:
-        """The share of the generation in which the batch was low."""
+        """Share of the generation with a low batch."""
         return share_of(self.low_ns, self.dur_ns)
 
 
 def generations(measured: Measurements) -> list[Generation]:
-    """What every engine did in every generation, in order of units and engines; mates count once.
+    """List the work of every engine in every generation, in order of units and engines.
 
-    Ranks of one replica that ran the very same batches (tensor parallel) are one engine.
+    Ranks of one replica that ran exactly the same batches (tensor parallel) are one engine.
     """
     return measured.derived(_generations)
 
@@ -131,32 +133,33 @@ def _generations(measured: Measurements) -> list[Generation]:
 
 
 _KEY = (*CAPTURE, "step", "occurrence")
-"""One generation of one process."""
+"""Key of one generation of one process."""
 
 
 def iterations_of(measured: Measurements, one: Generation) -> pd.DataFrame:
-    """The rows of `iterations` of one generation, in order of start."""
+    """List the rows of `iterations` of one generation, in order of start."""
     return measured.derived(_parts)[one.source, one.pid, one.unit[2], one.unit[4]]
 
 
 def _parts(measured: Measurements) -> dict[tuple[Any, ...], pd.DataFrame]:
-    """The iterations of every generation, in order of start."""
+    """Split the iterations by generation, in order of start."""
     rows = units(measured["iterations"]).sort_values("ts_ns", kind="stable")
     return {next(records(part.iloc[:1], _KEY)): part for part in apart(rows, _KEY)}
 
 
 def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """Make a key of these columns, None where missing."""
     return tuple(None if pd.isna(row[name]) else row[name] for name in names)
 
 
 def _order(generation: Generation) -> tuple[Any, ...]:
-    """By which generations are in order: units, missing parts last, then engines."""
+    """Make the sort key of a generation: its unit (missing parts last), then its engine."""
     engine = generation.engine
     return (*missing_last(generation.unit), len(engine), engine, generation.source)
 
 
 def _signature(row: dict[str, Any], part: pd.DataFrame | None) -> tuple[Any, ...]:
-    """What mates have in common: the batches that they ran; their replica where these are unknown."""
+    """Make the key that ranks of one engine share: the batches they ran; their replica where these are unknown."""
     if part is not None:
         sums = part[["count", "prefill_requests", "decode_requests"]].sum()
         return (*map(int, sums), int(part["decode_requests"].max()))
@@ -171,7 +174,7 @@ def _generation(
     *,
     several: bool,
 ) -> Generation:
-    """One engine by its first mate; without iterations it ends when the last of them does."""
+    """Build the generation of one engine from its first rank; without iterations it ends when the last rank ends."""
     row, part = mates[0]
     clock = clocks.get(_capture(row))
     start, work = int(row["ts_ns"]), {}
@@ -197,14 +200,14 @@ def _generation(
 
 
 def _capture(row: Mapping[str, Any]) -> Capture:
-    """The capture that a row is of."""
+    """Find the capture of a row."""
     return str(row["source"]), whole_or_none(row["pid"])
 
 
 def _span_of_mates(
     mates: Sequence[Mapping[str, Any]], clocks: Mapping[Capture, CaptureClock]
 ) -> tuple[int, int]:
-    """(start of the first mate, end of the last) on the clock of the first row; of the longest where clocks cannot be compared."""
+    """Measure (first start, last end) on the clock of the first rank; without common clocks, of the longest rank."""
     own = [clocks.get(_capture(mate)) for mate in mates]
     starts, durs = ([int(mate[name]) for mate in mates] for name in ("ts_ns", "dur_ns"))
     known = [clock for clock in own if clock is not None]
@@ -216,7 +219,7 @@ def _span_of_mates(
 
 
 def _name(row: dict[str, Any], *, several: bool) -> str:
-    """`replica 0`, `replica 0 rank 1`, `rank 3`, `process 4711`, else the file."""
+    """Name an engine: `replica 0`, `replica 0 rank 1`, `rank 3`, `process 4711`, else its file."""
     rank, pid, replica = (whole_or_none(row[name]) for name in ("rank", "pid", "replica"))
     process = called("rank", rank) or called("process", pid)
     if replica is None:
@@ -225,7 +228,7 @@ def _name(row: dict[str, Any], *, several: bool) -> str:
 
 
 def _work(part: pd.DataFrame) -> dict[str, Any]:
-    """The fields of a Generation that its iterations tell."""
+    """Summarize iterations into the fields of a generation."""
     pace, count = part["pace_ns"].to_numpy(np.int64), part["count"].to_numpy(np.int64)
     running = part["decode_requests"].to_numpy(np.int64)
     prefill = part["prefill"].to_numpy(np.bool_)
@@ -274,19 +277,19 @@ def _work(part: pd.DataFrame) -> dict[str, Any]:
 
 
 def _quotient(over: pd.Series[Any], under: Any) -> float | None:
-    """Σ over / Σ under; None of nothing, and where a part of either is unknown."""
+    """Divide Σ over by Σ under; None without rows, and where a part of either is unknown."""
     if not len(over) or over.isna().any() or pd.isna(under).any() or not under.sum():
         return None
     return float(over.sum()) / float(under.sum())
 
 
 def _median(values: npt.NDArray[np.float64]) -> float | None:
-    """The median, None of nothing."""
+    """Compute the median, None without values."""
     return float(np.median(values)) if len(values) else None
 
 
 def _until(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: float) -> int:
-    """How long it takes until so many tokens are generated; within an iteration evenly."""
+    """Measure the time until `need` tokens are generated, evenly within an iteration."""
     done = np.cumsum(tokens)
     place = int(np.searchsorted(done, need, "left"))
     before = float(done[place] - tokens[place])
@@ -298,7 +301,7 @@ def _until(pace: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], need: flo
 def _first(
     each: npt.NDArray[np.float64], count: npt.NDArray[np.int64], running: npt.NDArray[np.int64]
 ) -> dict[str, Any]:
-    """How the first tenth of the decode iterations compares with later ones of equal batch (Q10)."""
+    """Compare the first tenth of the decode iterations with later ones of equal batch (Q10)."""
     number = np.cumsum(count)
     first = number <= max(int(number.max(initial=0) * FIRST), 1)
     classes = np.round(np.log2(running) * CLASSES_PER_OCTAVE).astype(np.int64)
@@ -320,7 +323,7 @@ def _first(
 
 
 def by_role(found: Sequence[Generation]) -> dict[tuple[Any, Any], list[list[Generation]]]:
-    """The units of each run and role: generations that ran side by side."""
+    """Group generations by run and role, then by unit: engines that ran at the same time."""
     sides: dict[tuple[Any, ...], list[Generation]] = {}
     for generation in found:
         sides.setdefault(generation.unit, []).append(generation)
@@ -331,15 +334,15 @@ def by_role(found: Sequence[Generation]) -> dict[tuple[Any, Any], list[list[Gene
 
 
 def is_on_one_clock(unit: Sequence[Generation]) -> bool:
-    """Whether the times of all its engines can be compared."""
+    """Check whether the times of all engines can be compared."""
     groups = {generation.clock and generation.clock.group for generation in unit}
     return len(groups) == 1 and None not in groups
 
 
 def end_times(unit: Sequence[Generation]) -> list[int]:
-    """How long after the first engine began each one ended.
+    """Measure the time from the start of the first engine to the end of each.
 
-    Engines begin together: where their clocks cannot be compared, each is timed from its own start.
+    Engines start together: where clocks cannot be compared, each is timed from its own start.
     """
     if not is_on_one_clock(unit):
         return [generation.dur_ns for generation in unit]
@@ -348,13 +351,13 @@ def end_times(unit: Sequence[Generation]) -> list[int]:
 
 
 def last_engine(unit: Sequence[Generation]) -> Generation:
-    """The engine that ended last."""
+    """Find the engine that ended last."""
     times = end_times(unit)
     return unit[times.index(max(times))]
 
 
 def bubble(unit: Sequence[Generation], *, without_tails: bool = False) -> tuple[float, float]:
-    """(B, the time that even ends would save) of engines that began together (Q8)."""
+    """Measure the bubble of engines that started together: (B, time saved if all ended together) (Q8)."""
     after = [
         end - (g.gain_ns if without_tails else 0)
         for g, end in zip(unit, end_times(unit), strict=True)
@@ -365,7 +368,7 @@ def bubble(unit: Sequence[Generation], *, without_tails: bool = False) -> tuple[
 
 
 def unseen_replicas(found: Sequence[Generation]) -> str:
-    """What the numbers of the replicas tell of others that were not recorded; empty where none is missing."""
+    """Describe how many replicas were not recorded, judging by the numbers of the others; empty if none is missing."""
     numbers = {int(g.engine.split()[1]) for g in found if g.engine.startswith("replica ")}
     expected = max(numbers, default=-1) + 1
     if len(numbers) == expected:

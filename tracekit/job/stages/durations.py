@@ -1,4 +1,4 @@
-"""What each stage takes of a step: of the steps that have it, and spread over all steps of its role."""
+"""Durations of stages per step: over the steps that have them, and spread over all steps of their role."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from tracekit.model.trace import Measurements
 
 
 def stage_walls(measured: Measurements) -> pd.DataFrame:
-    """One row a (run, role, canonical stage): wall per step, as people read it.
+    """Measure the wall per step of each (run, role, canonical stage).
 
-    Columns: run, role, canonical, wall_ns (mean over the steps that have it, of the longest rank), low_ns and
-    high_ns (shortest and longest step), ranks, steps (that have it), rank_steps (Σ ranks over steps), instances
-    (ranges per step on one rank, mean); inside_ns and outside_ns (Σ of the longest rank in steps, and between them)
-    and inside_mean_ns (Σ of the mean rank that has it, in steps); recorded_steps and recorded_ns (how many steps of
-    the role there are, Σ of their walls).
+    Columns: run, role, canonical; wall_ns (mean over the steps that have it, longest rank), low_ns and high_ns (shortest
+    and longest step), ranks, steps (that have it), rank_steps (Σ ranks over steps), instances (mean ranges per step on one
+    rank); inside_ns and outside_ns (Σ of the longest rank in steps, and between them), inside_mean_ns (Σ of the mean rank
+    that has it, in steps); recorded_steps and recorded_ns (number and Σ wall of all steps of the role).
     """
     return measured.derived(_stage_walls).copy()
 
@@ -65,14 +64,14 @@ def _stage_walls(measured: Measurements) -> pd.DataFrame:
 
 
 def recorded_steps(measured: Measurements) -> pd.DataFrame:
-    """One row a step that a process of a role recorded: run, role, the rest of its unit, origin, and its wall."""
+    """List each step that a process of a role recorded: unit, role, origin and wall_ns."""
     rows = distinct(units(measured["steps"]), [*UNIT, "role"])[[*UNIT, "role"]]
     walls = job(measured).walls[[*UNIT, "origin", "wall_ns"]]
     return joined(rows, walls, UNIT, optional=UNIT)
 
 
 def stage_steps(measured: Measurements) -> pd.DataFrame:
-    """One row a step that has a stage of a role, as `stage_walls` reduces them.
+    """List each step that has a stage of a role, the input of `stage_walls`.
 
     Columns: run, step, part, role, canonical, is_inside, wall_ns (longest rank), mean_ns (mean rank that has it),
     instances, ranks. A stage between two steps (validation, a checkpoint) counts with the step before it.
@@ -102,7 +101,7 @@ def _stage_steps(measured: Measurements) -> pd.DataFrame:
 
 
 def _steps_before(rows: pd.DataFrame, steps: pd.DataFrame) -> Any:
-    """The number of the last step of its process that began before each row; missing where there is none."""
+    """Find the last step of its process that began before each row; missing where there is none."""
     process, of_step = numbered_alike(CAPTURE, rows, steps)
     order = np.lexsort((steps["ts_ns"].to_numpy(np.int64), of_step))
     both = np.concatenate((of_step[order], process))
@@ -121,10 +120,10 @@ def _steps_before(rows: pd.DataFrame, steps: pd.DataFrame) -> Any:
 
 
 def of_step(stages: pd.DataFrame) -> pd.Series[Any]:
-    """The time of each stage (`stage_walls`) as a share of all recorded steps of its role; NA outside all steps.
+    """Divide the time of each stage (`stage_walls`) by that of all recorded steps of its role; NA outside all steps.
 
-    Steps without the stage count. It is the time of the longest rank; where these add up to more than the steps,
-    as ranks are in different stages at one time, that of the mean rank.
+    Steps without the stage count. The time is that of the longest rank, or of the mean rank where the longest ones add up
+    to more than the steps, because ranks run different stages at the same time.
     """
     owner, _ = of_keys(stages, ["run", "role"])
     inside = stages["inside_ns"].astype("Float64")
@@ -139,7 +138,7 @@ def of_step(stages: pd.DataFrame) -> pd.Series[Any]:
 
 
 def per_step(stages: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """The wall of each stage (`stage_walls`) spread over all recorded steps of its role, those without it included."""
+    """Spread the wall of each stage (`stage_walls`) over all recorded steps of its role, also those without it."""
     recorded = stages["recorded_steps"].to_numpy(np.float64, na_value=np.nan)
     has_steps = np.nan_to_num(recorded) > 0
     part = stages["steps"].to_numpy(np.float64) / np.where(has_steps, recorded, 1.0)

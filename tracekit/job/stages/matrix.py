@@ -1,4 +1,4 @@
-"""Role × stage × step: what each cell takes, how that is known, and what of a step no stage explains (Q1–Q3)."""
+"""Role × stage × step matrix: time and source of each cell, and the time of a step outside all stages (Q1–Q3)."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 
 MAX_STAGES = 100
-"""Most stages of one run that get cells, those with most time first."""
+"""Most stages of one run that get cells, the longest first."""
 
 
 def cells(measured: Measurements) -> pd.DataFrame:
-    """One row a (run, step, part, role, canonical stage): its wall and how it is known (Q1).
+    """Build the cells: one row per (run, step, part, role, canonical stage), with its wall and how it is known (Q1).
 
-    Columns: the unit, role, canonical, wall_ns (longest rank; NA unless measured), rank (which), ranks,
-    instances (ranges on one rank, most), logged_ns, state: measured | log | not applicable | missing.
+    Columns: the unit, role, canonical, wall_ns (longest rank; NA unless measured), rank (the longest one), ranks, instances
+    (most ranges on one rank), logged_ns, state: measured | log | not applicable | missing.
     """
     return measured.derived(_cells)
 
 
 def timed_units(measured: Measurements) -> pd.DataFrame:
-    """The units (`pooling.step_walls`) that get cells: of a run with stages, those with a number or a stage.
+    """List the units (`frames.step_walls`) that get cells: in a run with stages, those with a number or a stage.
 
-    A capture of neither, such as a timeline of the cluster beside the profiles, is no step of the run.
-    Not to be changed in place.
+    A capture with neither, such as a cluster timeline next to the profiles, is not a step of the run. Do not change the
+    result in place.
     """
     return measured.derived(_timed_units)
 
@@ -78,14 +78,14 @@ def _cells(measured: Measurements) -> pd.DataFrame:
 
 
 def _runs(measured: Measurements) -> dict[Any, Logged | None]:
-    """Every run with its log, if it has one."""
+    """Map every run to its log, None without one."""
     run_logs = logs(measured)
     names = [*job(measured).walls["run"].unique(), *run_logs]
     return {name: run_logs.get(name) for name in dict.fromkeys(map(text_or_none, names))}
 
 
 def _seen(measured: Measurements) -> pd.DataFrame:
-    """What traces hold: one row a (unit, role, canonical)."""
+    """Sum the traced stages: one row per (unit, role, canonical)."""
     rows = stage_rows(measured)
     by = [*UNIT, "role", "canonical"]
     per_rank = grouped(
@@ -104,7 +104,7 @@ def _seen(measured: Measurements) -> pd.DataFrame:
 def _run_cells(
     walls: pd.DataFrame, seen: pd.DataFrame, log: Logged | None, run: object
 ) -> pd.DataFrame:
-    """The cells of one run: every stage of it in every unit of it."""
+    """Build the cells of one run: every stage in every unit."""
     totals = grouped(seen, ["role", "canonical"], wall_ns=("wall_ns", "sum"))
     longest = np.argsort(-totals["wall_ns"].to_numpy(np.int64), kind="stable")[:MAX_STAGES]
     stages = totals[["role", "canonical"]].iloc[longest]
@@ -135,7 +135,7 @@ def _run_cells(
 
 
 def _grid(walls: pd.DataFrame, stages: pd.DataFrame) -> pd.DataFrame:
-    """A row for each unit and stage."""
+    """Make a row for each unit and stage."""
     unit = np.repeat(np.arange(len(walls)), len(stages))
     stage = np.tile(np.arange(len(stages)), len(walls))
     columns = {
@@ -151,9 +151,9 @@ def _grid(walls: pd.DataFrame, stages: pd.DataFrame) -> pd.DataFrame:
 def _from_log(
     grid: pd.DataFrame, log: Logged | None, walls: pd.DataFrame
 ) -> tuple[pd.Series[Any], Any]:
-    """(what the log says of each cell, whether it speaks of that step at all).
+    """Look up the logged time of each cell: (time, whether the log covers that step).
 
-    Where no step of the traces has the number of a logged one, all steps of the log stand for each.
+    Where no traced step has the number of a logged one, each cell gets the median over all steps of the log.
     """
     if log is None:
         return pd.Series(pd.NA, index=grid.index, dtype="Int64"), np.zeros(len(grid), np.bool_)
@@ -168,10 +168,10 @@ def _from_log(
 
 
 def residuals(measured: Measurements) -> pd.DataFrame:
-    """What no stage of a process covers of its own steps: one row a (run, role, rank, unit) and process (Q3).
+    """Measure the time of each process's steps outside all its stages (Q3).
 
-    Columns: the unit, role, rank, host, pid, wall_ns, residual_ns. Where no stage is annotated, and where
-    stages were captured one by one, nothing is known of the rest: such rows are left out.
+    One row per step of a process: the unit, role, rank, host, pid, wall_ns, residual_ns. Processes without stages, and
+    stages that were captured one by one, are left out: their residual is unknown.
     """
     steps = units(measured["steps"])
     steps = steps[(steps["origin"] != "stage").to_numpy()]
@@ -194,15 +194,15 @@ def residuals(measured: Measurements) -> pd.DataFrame:
         in_part = np.flatnonzero(chosen[len(begin) :])
         uncovered[in_part] = wall[in_part] - covered(busy, moved[~stages], until[~stages])
     assert (uncovered >= 0).all(), "stages cannot cover more of a step than there is"
-    # One process after the other, as they first come.
+    # Group rows by process, in order of appearance.
     order = np.argsort(pd.factorize(number)[0], kind="stable")
     return out.assign(residual_ns=uncovered).iloc[order].reset_index(drop=True)
 
 
 def by_rank(measured: Measurements) -> pd.DataFrame:
-    """One row a (run, role, canonical, rank): wall_ns per step of that rank, mean over all its steps (Q1).
+    """Average the wall of each stage by rank: (run, role, canonical, rank) and wall_ns per step of that rank (Q1).
 
-    What no stage covers is a row of its own per role and rank, its `canonical` missing.
+    The time outside all stages is a row per role and rank with a missing `canonical`.
     """
     by = ["run", "role", "canonical", "rank"]
     process = ["run", "role", "rank", "host", "pid"]

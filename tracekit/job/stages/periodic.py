@@ -1,4 +1,4 @@
-"""Stages that only some steps have, such as validation or a checkpoint: how often they come, and what they cost a step."""
+"""Stages that only some steps have, such as validation or a checkpoint: their period and their cost per step."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 
 LEAST_TIMES = 2
-"""A stage that comes once has no period."""
+"""Fewest steps with a stage for which a period is known."""
 
 CHECKPOINT = "save"
-"""The canonical stage of checkpoints."""
+"""Canonical stage of checkpoints."""
 
 _CHORES = (VALIDATION, CHECKPOINT)
 
 WORTH_NAMING = 0.001
-"""A smaller share of the time needs no sentence."""
+"""Smallest share of the time that gets a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodicStage:
-    """A stage that `present` of `recorded` steps have, for `wall_ns` on its longest rank.
+    """A stage in `present` of `recorded` steps, of `wall_ns` on its longest rank.
 
-    `every` is its period in steps, None where it has none. `share` is its part of all time, steps without it
-    included; `is_between` tells whether it lies between steps rather than in them.
+    `every` is its period in steps, None without one. `share` is its part of all time, including steps without it.
+    `is_between` is whether it runs between steps instead of in them.
     """
 
     run: object
@@ -56,28 +56,28 @@ class PeriodicStage:
 
     @property
     def how_often(self) -> str:
-        """Its period in words, or how many steps have it."""
+        """Its period in words, or the number of steps that have it."""
         if self.every is not None:
             return f"every {self.every} steps"
         return f"in {self.present} of {self.recorded} steps"
 
     @property
     def per_step_ns(self) -> float:
-        """What it takes per step, steps without it included."""
+        """Time per step, including steps without it."""
         return self.wall_ns * self.present / max(self.recorded, 1)
 
     @property
     def is_planned(self) -> bool:
-        """Whether it comes by a schedule: with a period, or as validation and checkpoints do."""
+        """Whether it runs on a schedule: with a period, or as a validation or checkpoint."""
         return self.every is not None or self.canonical in _CHORES
 
     @property
     def is_chore(self) -> bool:
-        """Whether it comes by a schedule and is no part of training, as validation and checkpoints: its GPUs idle by plan."""
+        """Whether it runs on a schedule outside of training, like a validation or checkpoint: GPUs idle by plan."""
         return self.is_planned and (self.canonical not in STAGES or self.canonical in _CHORES)
 
     def sentence(self, measured: Measurements) -> str:
-        """What it costs when it runs, and on average."""
+        """Describe its cost when it runs, and on average."""
         whose = f"{self.role} {self.canonical}" if self.role else self.canonical
         between = ", between steps" if self.is_between else ""
         return (
@@ -87,9 +87,10 @@ class PeriodicStage:
 
 
 def period(present: Sequence[int], recorded: Sequence[int]) -> int | None:
-    """The k of a stage that runs in every k-th step, by the numbers of the steps; None without a period.
+    """Find the k of a stage that runs in every k-th step, from step numbers; None without a period.
 
-    Every recorded step at its distance has it, and no other one; between any two of them all steps were recorded.
+    Every recorded step at that distance must have the stage, and no other step. All steps between any two of them must be
+    recorded.
 
     >>> period([5, 10, 15], range(1, 18)), period([1, 3, 5, 7], range(1, 8)), period([5, 10], range(3, 20))
     (5, 2, None)
@@ -107,14 +108,15 @@ def period(present: Sequence[int], recorded: Sequence[int]) -> int | None:
 
 
 def periodic_stages(measured: Measurements) -> list[PeriodicStage]:
-    """The stages that some recorded steps of their role lack, or that lie between steps; the most costly first.
+    """List the stages that some recorded steps of their role lack, or that run between steps; the costliest first.
 
-    Not those of steps that were captured stage by stage: what such a step lacks may have run all the same.
+    Steps captured stage by stage are excluded: the missing stages may have run too.
     """
     return measured.derived(_periodic_stages)
 
 
 def _periodic_stages(measured: Measurements) -> list[PeriodicStage]:
+    """Select the stages with step numbers that are missing in some steps, or that run between them."""
     walls = stage_walls(measured)
     walls = walls[walls["recorded_steps"].notna().to_numpy(np.bool_)]
     is_partial = (walls["steps"] < walls["recorded_steps"]) | (walls["outside_ns"] > 0)
@@ -127,7 +129,7 @@ def _periodic_stages(measured: Measurements) -> list[PeriodicStage]:
         recorded = _of_owner(steps, row)["step"]
         of_role = _of_owner(with_stage, row)
         present = of_role[(of_role["canonical"] == row["canonical"]).to_numpy(np.bool_)]["step"]
-        # A stage before the first step is start-up.
+        # A stage before the first step is part of start-up.
         if len(recorded) > 1 and recorded.notna().all() and present.notna().any():
             outside_ns = float(_of_owner(walls, row)["outside_ns"].sum())
             numbers = present.dropna().astype(int).tolist(), recorded.astype(int).tolist()
@@ -136,7 +138,7 @@ def _periodic_stages(measured: Measurements) -> list[PeriodicStage]:
 
 
 def _of_owner(rows: pd.DataFrame, row: Mapping[Any, Any]) -> pd.DataFrame:
-    """The rows of the run and role of a row."""
+    """Select the rows of the run and role of a row."""
     same = same_text(rows["run"], row["run"]) & same_text(rows["role"], row["role"])
     return rows[same.to_numpy(np.bool_)]
 
@@ -144,9 +146,9 @@ def _of_owner(rows: pd.DataFrame, row: Mapping[Any, Any]) -> pd.DataFrame:
 def _periodic_stage(
     row: Mapping[Any, Any], numbers: tuple[list[int], list[int]], outside_ns: float
 ) -> PeriodicStage:
-    """The stage of a row of `stage_walls`, by the numbers of the steps that have it and of all.
+    """Make the stage of a row of `stage_walls` from the step numbers (those with the stage, all recorded).
 
-    `outside_ns` is how long all stages of its role take between steps.
+    `outside_ns` is the time between steps of all stages of its role.
     """
     present, recorded = numbers
     stage_ns = float(row["inside_ns"]) + float(row["outside_ns"])
@@ -164,7 +166,7 @@ def _periodic_stage(
 
 
 def chore_keys(measured: Measurements) -> set[tuple[object, ...]]:
-    """Return run, role and canonical stage of chores: rules about idle GPUs leave them to `told`."""
+    """List run, role and canonical stage of chores, which rules about idle GPUs skip."""
     return {
         (text_or_none(stage.run), stage.role, stage.canonical)
         for stage in periodic_stages(measured)
@@ -173,7 +175,7 @@ def chore_keys(measured: Measurements) -> set[tuple[object, ...]]:
 
 
 def planned_ns(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """The time of each step (`Job.walls`) in stages that come by a schedule and that other steps lack."""
+    """Measure the time of each step (`Job.walls`) in scheduled stages that other steps lack."""
     planned = [s for s in periodic_stages(measured) if s.is_planned and not s.is_between]
     if not planned:
         return np.zeros(len(walls))
@@ -190,9 +192,9 @@ def planned_ns(measured: Measurements, walls: pd.DataFrame) -> npt.NDArray[np.fl
 
 
 def logged_periodic_stages(log: Logged, run: object = None) -> list[PeriodicStage]:
-    """The same of a driver's log: the stages that it times in some of its steps only; the most costly first.
+    """List the stages that a driver log times in only some of its steps; the costliest first.
 
-    A stage that does not fit into its step beside the others (verl times validation so) lies between steps.
+    A stage that does not fit into its step next to the others runs between steps (verl times validation that way).
     """
     times = log.stages.pivot_table(
         index="step", columns="canonical", values="dur_ns", aggfunc="max"
@@ -223,11 +225,11 @@ def logged_periodic_stages(log: Logged, run: object = None) -> list[PeriodicStag
 
 
 FITTING = 0.5
-"""A stage lies between steps where these leave less room than so much of it beside what every step has."""
+"""A stage runs between steps if they leave less room than this share of it next to the stages of every step."""
 
 
 def _by_cost(stages: Sequence[PeriodicStage]) -> list[PeriodicStage]:
-    """Those that are worth naming, the most costly first."""
+    """Sort the stages worth naming by cost, the costliest first."""
     worth = [stage for stage in stages if stage.share >= WORTH_NAMING]
     return sorted(worth, key=lambda stage: (-stage.share, stage.canonical))
 
@@ -237,7 +239,7 @@ MOST_NAMED = 4
 
 
 def told(measured: Measurements) -> str:
-    """The periodic stages in sentences, and what shares beside them are of; nothing without any."""
+    """Describe the periodic stages in sentences, with the base of the shares; empty without any."""
     stages = periodic_stages(measured)
     if not stages:
         return ""

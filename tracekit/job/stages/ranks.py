@@ -1,4 +1,4 @@
-"""Many ranks by stage as a picture: how much longer each works in each stage than the middle one."""
+"""Chart of many ranks by stage: the own work of each beyond the median rank."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 
 LEAST_RANKS = 32
-"""Fewer ranks are read from a table."""
+"""Fewest ranks that get a chart; fewer are read from a table."""
 
 MOST_ROWS, MOST_STAGES, MOST_CHARTS = 128, 12, 4
-"""Most rows and columns of one picture, and most pictures."""
+"""Most rows and columns of one chart, and most charts."""
 
 MOST_RANKS = 64
-"""Most ranks that have a row each; of more a row is a host, or several that stand beside one another."""
+"""Most ranks with a row each; with more, a row is a host or several neighbouring ranks."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 def rank_stage_charts(measured: Measurements) -> tuple[Chart, ...]:
-    """A picture for each rank group of so many ranks that a table shows only some of them."""
+    """Draw a matrix for each rank group with so many ranks that a table shows only some of them."""
     hosts = measured.derived(host_of_rank)
     large = (group for group in rank_groups(measured) if group.members >= LEAST_RANKS)
     charts = []
@@ -43,7 +43,7 @@ def rank_stage_charts(measured: Measurements) -> tuple[Chart, ...]:
 def host_of_rank(
     measured: Measurements,
 ) -> Mapping[tuple[str | None, str | None, int | None], Mapping[int, str]]:
-    """By rank group the host of each rank, as far as it is known."""
+    """Map each rank to its host, as far as it is known, by rank group."""
     captures = measured["captures"]
     captures = captures[captures["rank"].notna() & captures["host"].notna()]
     columns = ("run", "role", "replica", "rank", "host")
@@ -56,7 +56,7 @@ def host_of_rank(
 def _chart(
     measured: Measurements, rank_group: RankGroup, hosts: Mapping[int, str], suffix: str
 ) -> Chart:
-    """The picture of one rank group: the stages with most own work, the largest first."""
+    """Draw the matrix of one rank group: the stages with most own work, the largest first."""
     ranks, stages, own_ns = _own_work(rank_group)
     by_work = np.argsort(-np.nansum(own_ns, axis=0), kind="stable")[:MOST_STAGES]
     columns = by_work.tolist()
@@ -85,7 +85,7 @@ def _chart(
 
 
 def _own_work(rank_group: RankGroup) -> tuple[Ints, list[str], Floats]:
-    """(ranks, stages, own work of each rank in each stage per step, NaN where it has none); of several devices the most."""
+    """Sum own work per step: (ranks, stages, work of each rank in each stage, NaN where none); the busiest device."""
     sums = summed(rank_group.work, [*MEMBER, "canonical"], ["own_ns"])
     ranks, row = np.unique(sums["rank"].to_numpy(np.int64), return_inverse=True)
     column, first = of_keys(sums, ["canonical"])
@@ -97,7 +97,7 @@ def _own_work(rank_group: RankGroup) -> tuple[Ints, list[str], Floats]:
 
 
 def _rows(ranks: Ints, hosts: Mapping[int, str]) -> dict[str, list[int]]:
-    """The places of the ranks of each row by its name: a rank, or a host, or several that stand beside one another."""
+    """Group the places of ranks into named rows: a rank, a host, or several neighbours."""
     numbers = ranks.tolist()
     on_hosts = len(set(hosts.values())) > 1
     if len(numbers) <= MOST_RANKS:
@@ -122,7 +122,7 @@ def _rows(ranks: Ints, hosts: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def _joined(names: Sequence[str], places: Sequence[list[int]], most: int) -> dict[str, list[int]]:
-    """Neighbours in rows of equally many, in at most so many rows."""
+    """Join neighbours into at most this many rows of equal size."""
     size = -(-len(names) // most)
     rows = {}
     for start in range(0, len(names), size):
@@ -135,7 +135,7 @@ def _joined(names: Sequence[str], places: Sequence[list[int]], most: int) -> dic
 def _caption(
     measured: Measurements, rank_group: RankGroup, most_ns: float, rows: int | None
 ) -> str:
-    """What a cell is, and how much the darkest is of a step."""
+    """Describe what a cell shows, and the longest one as a share of a step."""
     step_ns = job(measured).of(rank_group.run).step_ns
     share = share_of(most_ns, step_ns)
     of_step = f" ({show(share, 'ratio')} of it)" if share is not None else ""

@@ -1,4 +1,4 @@
-"""A stage as rules judge it, or the step of processes without stages: one type, with the steps that exist as its one divisor."""
+"""Stage windows, the unit that rules judge: a stage, or the step where no stage is annotated, per recorded step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tracekit.model.report import Place
 from tracekit.model.trace import Measurements
 
 WHERE = ("run", "role", "canonical")
-"""What a stage window is told by: run, role, and the canonical stage (missing: the step)."""
+"""Keys of a stage window: run, role and canonical stage (missing: the step)."""
 
 Owner = tuple[object, str | None]
 """A run and a role."""
@@ -54,20 +54,20 @@ Owner = tuple[object, str | None]
 
 @dataclass(frozen=True, slots=True)
 class ExistingSteps:
-    """The steps that were recorded, each process or GPU counting its own: `count`, and their mean wall.
+    """The steps that were recorded, counted per process or GPU: `count`, and their mean wall.
 
-    Ranks need not have the same steps: a product of ranks and steps would count some that nobody recorded.
+    Ranks need not have the same steps: ranks times steps would count steps that nobody recorded.
     """
 
     count: int
     step_ns: float | None
 
     def mean(self, total: float) -> float:
-        """What one step holds of a sum over all of them."""
+        """Average a sum over all steps."""
         return total / max(self.count, 1)
 
     def per_step(self, total_ns: float) -> tuple[float, float | None]:
-        """(what one step holds of a sum over all of them, the same as a share of these steps' walls)."""
+        """Average a sum over all steps: (mean per step, the same as a share of their mean wall)."""
         value = self.mean(total_ns)
         return value, share_of(value, self.step_ns)
 
@@ -77,10 +77,11 @@ NO_STEPS = ExistingSteps(0, None)
 
 @dataclass(frozen=True, slots=True)
 class StageWindow:
-    """One stage, or the step where no stage is annotated, as rules judge it: sums over `steps` steps of single GPUs.
+    """One stage, or the step where no stage is annotated: sums over `steps` steps of single GPUs.
 
-    `window_ns` is how long they are (None where only its work was measured), `gpu_time` the sums of `SUMMED` with
-    their shares. `origin` tells how a step is known (None: a stage); `works` is whether it gives a GPU anything to do.
+    `window_ns` is the length of the windows (None where only their work was measured). `gpu_time` has the sums of
+    `GPU_TIME_SUMS` with their shares. `origin` is how the steps are known (None: a stage). `works` is whether the window gives
+    a GPU anything to do.
     """
 
     run: str | None
@@ -95,54 +96,55 @@ class StageWindow:
 
     @property
     def place(self) -> Place:
-        """Where that is."""
+        """Run, role and stage of the window."""
         return Place(role=self.role, stage=self.canonical, run=text_or_none(self.run))
 
     @property
     def owner(self) -> Owner:
-        """Its run and role."""
+        """Run and role of the window."""
         return (self.run, self.role)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells it from the others, comparable with `keyed`."""
+        """Key of the window, comparable with `make_stage_key`."""
         return keyed({"run": self.run, "role": self.role, "canonical": self.canonical})
 
     def per_step(self, total_ns: float) -> tuple[float, float | None]:
-        """(the mean over steps and GPUs of a sum over both, the same as a share of the step)."""
+        """Average a sum over steps and GPUs: (mean, the same as a share of the step)."""
         return self.steps.per_step(total_ns)
 
     def share(self, total_ns: float) -> float:
-        """A sum over its steps and GPUs as a share of its windows, 0 of nothing."""
+        """Divide a sum over steps and GPUs by the length of the windows; 0 if they have none."""
         return share_of(total_ns, self.window_ns) or 0.0
 
 
 def keyed(row: Mapping[Any, Any]) -> tuple[object, ...]:
-    """Run, role and stage of a row, missing ones as None."""
+    """Make the key of a row: run, role and stage, None where missing."""
     return tuple(None if pd.isna(row[name]) else row[name] for name in WHERE)
 
 
 def whole(measured: Measurements, table: str) -> pd.DataFrame:
-    """The rows of a table, plain, of sources that lost nothing: in a damaged one what is missing looks idle."""
+    """Read the rows of a table from undamaged sources: in a damaged one, lost events look like idle time."""
     return undamaged(measured, measured[table])
 
 
 def placed(measured: Measurements, table: str) -> pd.DataFrame:
-    """Rows of windows that are judged, with `canonical` and `origin`: of stages; of steps where there are none.
+    """List the rows of the judged windows, with `canonical` and `origin`: stages, or steps where there are none.
 
-    `origin` tells how a step is known (profiler | file); files that are one stage of a step are no step.
-    Not to be changed in place.
+    `origin` is how a step is known (profiler | file). Files that record one stage of a step are not steps. Do not change
+    the result in place.
     """
     return measured.derived(_Placed(table))
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A function of measurements, equal to any other of the same table: so that each is computed once."""
+    """Function of measurements that is equal for equal tables, which makes `Measurements.derived` cache it."""
 
     table: str
 
     def __call__(self, measured: Measurements) -> pd.DataFrame:
+        """List the judged rows of the table."""
         return _placed(measured, self.table)
 
 
@@ -167,7 +169,7 @@ def _placed(measured: Measurements, table: str) -> pd.DataFrame:
 
 
 def step_sums(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[Owner, int]:
-    """Of rows of windows the sum over the steps that `gpu_steps` counts, by run and role."""
+    """Sum a column of windows over the steps that `gpu_steps` counts, by run and role."""
     steps = rows[["run", "role", column]].iloc[_judged_steps(measured, rows)[0]]
     owners, number = owners_of(steps)
     sums = grouping.summed(number, steps[column].to_numpy(np.int64), len(owners))
@@ -177,7 +179,10 @@ def step_sums(measured: Measurements, rows: pd.DataFrame, column: str) -> dict[O
 def _judged_steps(
     measured: Measurements, rows: pd.DataFrame
 ) -> tuple[Ints, npt.NDArray[np.object_]]:
-    """(the places of the rows of steps, how each is known); without stages of the surest origin alone: others may not be steps at all."""
+    """Find the judged rows of steps: (positions, origin of each).
+
+    Without stages, only steps of the most reliable origin count: others may not be steps.
+    """
     places = np.flatnonzero(equal(rows["window"], "step"))
     steps = rows[[*CAPTURE, "run", "role"]].iloc[places]
     origins = measured.derived(_origins)
@@ -190,14 +195,14 @@ def _judged_steps(
 
 
 def _origins(measured: Measurements) -> pd.DataFrame:
-    """How the steps of every process in a source are known."""
+    """List the origin of the steps of each process in a source."""
     return distinct(measured["steps"], CAPTURE, "origin")
 
 
 def _is_surest(
     measured: Measurements, steps: pd.DataFrame, origin: npt.NDArray[np.object_]
 ) -> npt.NDArray[np.bool_]:
-    """Which rows of steps, known so, are of an owner with stages, or of the surest origin of their owner."""
+    """Find the rows of steps whose owner has stages, or that have the most reliable origin of their owner."""
     surest = measured.derived(_surest_origins)
     owners, number = owners_of(steps)
     wanted = np.array([*map(surest.get, owners), None], object)[number]
@@ -206,7 +211,7 @@ def _is_surest(
 
 
 def _surest_origins(measured: Measurements) -> dict[Owner, str]:
-    """How the steps of every (run, role) without stages are known, the surest of several ways."""
+    """Find the most reliable origin of steps of every (run, role) without stages."""
     lanes = undamaged(measured, measured.derived(_gpu_lanes))
     origins: dict[Owner, str] = {}
     for origin in reversed(STEP_ORIGINS):
@@ -217,9 +222,10 @@ def _surest_origins(measured: Measurements) -> dict[Owner, str]:
 
 
 def _staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
-    """(run, role) of the devices that have a stage; not where stages are less than half of a capture without steps.
+    """Find the (run, role) whose devices have stages.
 
-    What lies outside them is then most of it, and nobody named it: the capture is judged as a whole.
+    Where stages cover less than half of a capture without steps, the capture is judged as a whole: most of its time has
+    no annotation.
     """
     rows = whole(measured, "gpu_time")
     in_stages, captured = _lengths(staged(rows)), _lengths(_undivided(measured, rows))
@@ -228,7 +234,7 @@ def _staged_owners(measured: Measurements) -> frozenset[tuple[object, object]]:
 
 
 def _undivided(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of captures that nothing divides into steps."""
+    """Select the rows of captures without steps."""
     steps = rows.iloc[np.flatnonzero(equal(rows["window"], "step"))]
     steps = steps.iloc[np.flatnonzero(steps["step"].isna())]
     origins = measured.derived(_origins)
@@ -239,24 +245,24 @@ def _undivided(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lengths(rows: pd.DataFrame) -> dict[Owner, int]:
-    """Σ length of windows by run and role."""
+    """Sum the lengths of windows by run and role."""
     owners, number = owners_of(rows)
     window_ns = rows["window_ns"].to_numpy(np.int64)
     return dict(zip(owners, grouping.summed(number, window_ns, len(owners)).tolist(), strict=True))
 
 
 def owners_of(rows: pd.DataFrame) -> tuple[list[Owner], Ints]:
-    """(every run and role, for each row which of them it is of)."""
+    """List the distinct (run, role), and number the one of each row."""
     number, first = of_keys(rows, ["run", "role"])
     columns = (rows[name].array[first] for name in ("run", "role"))
     return [(run, text_or_none(role)) for run, role in zip(*columns, strict=True)], number
 
 
-# The steps that exist
+# Recorded steps
 
 
 def gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
-    """The steps of single GPUs of every (run, role), in sources that lost nothing: a GPU counts in each of its steps."""
+    """Count the steps of every (run, role) in undamaged sources, once per GPU."""
     return measured.derived(_gpu_steps)
 
 
@@ -274,13 +280,13 @@ def _gpu_steps(measured: Measurements) -> dict[Owner, ExistingSteps]:
 
 
 def gpu_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
-    """The steps of all the GPUs of the processes that rows are of."""
+    """Count the steps of all GPUs of the processes in these rows."""
     rows = rows[[*PROCESS]]
     return _with_hosts(measured, is_among(measured.derived(_gpus_once), rows, PROCESS), rows)
 
 
 def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
-    """The steps of the processes that rows are of; where rows name GPUs of a process, those of each of them."""
+    """Count the steps of the processes in these rows; of each GPU, where the rows name GPUs."""
     lanes = measured.derived(_gpus_once)
     if "device" not in rows:
         return _with_hosts(measured, np.zeros(len(lanes), np.bool_), rows[[*PROCESS]])
@@ -291,9 +297,9 @@ def steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
 
 
 def recorded_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSteps:
-    """As `steps_of`, for rows that sum over everything that was recorded: with the steps that do not count.
+    """Count steps as `steps_of` does, steps that do not count included, for sums over everything recorded.
 
-    Their mean wall is that of the steps that count.
+    The mean wall is that of the steps that count.
     """
     steps = steps_of(measured, rows)
     if measured.recorded is None:
@@ -304,7 +310,7 @@ def recorded_steps_of(measured: Measurements, rows: pd.DataFrame) -> ExistingSte
 def _with_hosts(
     measured: Measurements, is_chosen: npt.NDArray[np.bool_], rows: pd.DataFrame
 ) -> ExistingSteps:
-    """The steps of the chosen ones of `_gpus_once`, and those of the processes that rows are of of which no GPU is among them."""
+    """Count the chosen rows of `_gpus_once`, and the steps of processes in `rows` without a chosen GPU."""
     lanes, steps = measured.derived(_gpus_once), measured.derived(_processes_once)
     is_host = is_among(steps, rows, PROCESS)
     if is_chosen.any():
@@ -315,21 +321,21 @@ def _with_hosts(
 
 
 def _gpus_once(measured: Measurements) -> pd.DataFrame:
-    """The steps of all GPUs, each once, whichever files tell of it: their processes, devices and walls."""
+    """List the steps of each GPU with their walls, once across files."""
     return distinct(measured.derived(_gpu_lanes), [*_PROCESS_STEP, "device"], "wall_ns")
 
 
 def _processes_once(measured: Measurements) -> pd.DataFrame:
-    """The steps of all processes, each once, whichever files tell of it: their processes and walls."""
+    """List the steps of each process with their walls, once across files."""
     return distinct(measured.derived(_process_steps), _PROCESS_STEP, "wall_ns")
 
 
 _PROCESS_STEP = (*UNIT, *IN_RUN, "occurrence")
-"""One step of one process, whichever files tell of it."""
+"""Key of one step of one process across files."""
 
 
 def _process_steps(measured: Measurements) -> pd.DataFrame:
-    """One row a step in a source: its process, `origin`, and as `wall_ns` that of its unit (`pooling.step_walls`)."""
+    """List the steps in each source: process, `origin`, and `wall_ns` of the unit (`frames.step_walls`)."""
     rows, walls = units(measured["steps"]), job(measured).walls
     wall_ns = walls["wall_ns"].to_numpy(np.int64)[places_of(rows, walls, UNIT, optional=UNIT)]
     columns = list(dict.fromkeys((*_PROCESS_STEP, *CAPTURE, "origin")))
@@ -337,16 +343,16 @@ def _process_steps(measured: Measurements) -> pd.DataFrame:
 
 
 def occurrence_of_unit(rows: pd.DataFrame) -> pd.Series[Any]:
-    """Which of the steps of one number rows are of: 0 without a number, as the pieces of such a file are one unit."""
+    """Find the occurrence of each row among steps of one number; 0 without a number, as such a file is one unit."""
     return rows["occurrence"].where(rows["step"].notna(), 0)
 
 
 _DEVICE = (*CAPTURE, "device")
-"""What tells the devices of a file apart."""
+"""Key of a device in a file."""
 
 
 def _gpu_lanes(measured: Measurements) -> pd.DataFrame:
-    """The rows of `_process_steps` once for each device that their source tells of."""
+    """Repeat the rows of `_process_steps` for each device of their source."""
     steps, devices = measured.derived(_process_steps), distinct(measured["gpu_time"], _DEVICE)
     of_step, of_device = numbered_alike(CAPTURE, steps, devices)
     room = int(max(of_step.max(initial=-1), of_device.max(initial=-1))) + 1
@@ -363,7 +369,7 @@ def _gpu_lanes(measured: Measurements) -> pd.DataFrame:
 def each_gpu_step(
     measured: Measurements, table: pd.DataFrame, names: Sequence[str]
 ) -> pd.DataFrame:
-    """The table of sums by run and role with these columns as means over the steps of single GPUs there."""
+    """Average these columns of sums by run and role over the steps of single GPUs."""
     existing = gpu_steps(measured)
     owners, number = owners_of(table)
     counts = np.array([max(existing.get(owner, NO_STEPS).count, 1) for owner in owners], np.float64)
@@ -371,17 +377,17 @@ def each_gpu_step(
 
 
 def stage_windows(measured: Measurements) -> list[StageWindow]:
-    """Every stage in which a device was recorded, longest first; the step of a role without stages."""
+    """List every stage with a recorded device, longest first, and the step of roles without stages."""
     return measured.derived(_stage_windows)
 
 
 def judged_windows(measured: Measurements) -> list[StageWindow]:
-    """Every stage, longest first, and after them the steps of runs and roles without stages."""
+    """List every stage, longest first, then the steps of runs and roles without stages."""
     return sorted(stage_windows(measured), key=lambda window: window.canonical is None)
 
 
 def shares_by_stage(measured: Measurements) -> pd.DataFrame:
-    """Sums and shares of GPU time per (run, role, canonical stage) over ranks, devices and steps; longest first."""
+    """Compute sums and shares of GPU time per (run, role, canonical stage), longest first."""
     rows = placed(measured, "gpu_time")
     sums = shares(summed(rows[rows["window"] == "stage"], WHERE, SUMMED))
     return sums.sort_values("window_ns", ascending=False, kind="stable")
@@ -418,7 +424,7 @@ def _stage_windows(measured: Measurements) -> list[StageWindow]:
 
 
 def _unit_name(row: Mapping[Any, Any], started: set[object]) -> str:
-    """The name of a window without a stage; the capture of a run in `started` begins after its start-up."""
+    """Name a window without a stage; a capture of a run in `started` begins after its start-up."""
     if row["origin"] != "file":
         return "the step"
     return "the time after start-up" if row["run"] in started else "the capture"

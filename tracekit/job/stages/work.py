@@ -20,7 +20,7 @@ MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """One class of work of one stage: `busy_ns` of `whole_ns`, both summed over the steps of its window.
+    """One class of work of one stage: `busy_ns` out of `whole_ns`, both summed over the steps of its window.
 
     Each device counts its own steps; a process counts the steps without a recorded device.
     """

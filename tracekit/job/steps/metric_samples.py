@@ -1,6 +1,6 @@
-"""From recorded values to samples: one value a step of the whole job, grouped by run.
+"""Samples of metrics: one value per step of the whole job, grouped by run.
 
-Ranks are reduced first, as they do not repeat a measurement: they are parts of one.
+Ranks are reduced first: they are parts of one measurement, not repetitions of it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tracekit.model.metrics import METRICS, STEP_TIME, Reduction
 from tracekit.model.records import dataclass
 
 COLUMNS = ("run", "role", "rank", "step", "part", "stage", "name", "value")
-"""What is read of recorded values."""
+"""Columns read from recorded values."""
 
 _CAPTURE = re.compile(r"capture\d+\Z")
 
 Key = tuple[str, str | None, str | None]
-"""A metric's name, role and stage."""
+"""Name, role and stage of a metric."""
 
 StepId = tuple[str, int | None, str | None]
 """Run, step number, and the part of the run where there is no number or several captures."""
@@ -43,10 +43,10 @@ class Samples:
 
 
 def samples(values: pd.DataFrame) -> dict[Key, Samples]:
-    """Every metric of one side that is known by name, from its recorded values (`COLUMNS`).
+    """Collect the samples of every known metric of one side from its recorded values (`COLUMNS`).
 
-    A process that was captured several times gives one run per capture: windows minutes apart differ
-    as launches do.
+    A process that was captured several times gives one run per capture: windows minutes apart differ as much as separate
+    launches.
     """
     rows = values.loc[values["name"].isin(list(METRICS)) & values["value"].notna(), [*COLUMNS]]
     rows = rows.assign(again=_captured_again(rows))
@@ -67,8 +67,8 @@ def samples(values: pd.DataFrame) -> dict[Key, Samples]:
 
 
 def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Whether each value is of one of several captures, and its step not told of as a whole."""
-    # A step told of as a whole was one, however many captures hold pieces of it.
+    """Find the values of repeated captures whose step has no value as a whole."""
+    # A step with a value as a whole is one step, however many captures have pieces of it.
     parts, distinct = pd.factorize(rows["part"])
     captured = np.array([*(bool(_CAPTURE.match(str(p))) for p in distinct), False], np.bool_)[parts]
     is_whole = (rows["name"] == STEP_TIME) & rows["step"].notna() & ~captured
@@ -77,11 +77,12 @@ def _captured_again(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _texts(keys: Any) -> list[str | None]:
+    """List keys as text, None where missing."""
     return [None if key is None else str(key) for key in as_python(keys)]
 
 
 def _reduced_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]:
-    """One value of every number: pieces of a rank reduced, then the ranks."""
+    """Reduce the rows of each number to one value: first the pieces of each rank, then the ranks."""
     kinds = list(map(METRICS.__getitem__, rows["name"].array[first]))
     keys = pd.DataFrame({"number": number, "rank": rows["rank"].array})
     of_rank, first_of_rank = of_keys(keys, ["number", "rank"])
@@ -96,7 +97,7 @@ def _reduced_ranks(rows: pd.DataFrame, number: Ints, first: Ints) -> list[float]
 def _reduced_groups(
     values: npt.NDArray[np.float64], group: Ints, how: Sequence[Reduction]
 ) -> list[float]:
-    """The values of each group as one, `how` being told for each."""
+    """Reduce the values of each group to one; `how` has the reduction of each group."""
     ordered = values[np.argsort(group, kind="stable")]
     ends = np.cumsum(np.bincount(group, minlength=len(how)))
     starts = ends - np.diff(ends, prepend=0)
@@ -109,7 +110,7 @@ def _reduced_groups(
 
 
 def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:
-    """One metric in the order of runs and steps."""
+    """Order the values of one metric by run and step."""
     steps: dict[str, list[StepId]] = {}
     values: dict[str, list[float]] = {}
     for replicate, step in sorted(found, key=lambda pair: (pair[0], missing_last(pair[1][1:]))):
@@ -121,7 +122,7 @@ def _samples(key: Key, found: Mapping[tuple[str, StepId], float]) -> Samples:
 
 
 def _reduced(values: list[float], how: Reduction) -> float:
-    """Several values as one, whatever their order."""
+    """Reduce several values to one, independent of their order."""
     if how == "max":
         return max(values)
     total = fsum(values)
@@ -129,5 +130,5 @@ def _reduced(values: list[float], how: Reduction) -> float:
 
 
 def missing_last(key: Iterable[object]) -> tuple[tuple[bool, Any], ...]:
-    """A key by which missing values come last."""
+    """Make a sort key in which missing values come last."""
     return tuple((value is None, value if value is not None else 0) for value in key)

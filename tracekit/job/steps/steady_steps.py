@@ -1,7 +1,7 @@
-"""The steps that count: headline, means and findings rest on them, and what is left out is told with its reason.
+"""Steady steps, on which headline, means and findings are based, and the steps left out with their reasons.
 
-Told apart by what a step held, never by how long it took: whether its device work was launched in it, and runs in it.
-A recording of a host alone tells nothing of that: there every step counts.
+Steps are judged by their content, never by their length: whether their device work was launched and ran in them. A
+recording of a host alone cannot show that, so all of its steps count.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ OF_EVERY_STEP = frozenset(
         "survivors",
     ]
 )
-"""Tables of which every row counts: levels of memory go on from step to step, and a log tells of steps of its own."""
+"""Tables with rows that always count: memory levels carry over between steps, and logs count their own steps."""
 
 LEAST_COUNTED = 2
-"""Where fewer steps of a capture would be left its first one counts too: its device work is like that of the others."""
+"""If fewer steps of a capture would be left, its first step counts too: its device work is like that of the others."""
 
 Steps = tuple[Dropped, ...]
 
 
 def left_out_steps(measured: Measurements) -> Steps:
-    """The steps that do not count, with reasons, in order; none of a run without device work, nor where that is unknown.
+    """List the steps that do not count, with reasons, in order.
 
-    Steps that a person chose all count; work of others, that ran in them, is not there.
+    None in runs without device work, or where that is unknown. Steps that a person chose all count, as the measurements
+    lack the work of other steps that ran in them.
     """
     return measured.derived(_known_left_out)
 
@@ -68,6 +69,7 @@ def _known_left_out(measured: Measurements) -> Steps:
 
 
 def _left_out_steps(measured: Measurements) -> Steps:
+    """Apply the warm-up rules to runs with device work, then find incomplete steps."""
     if measured.facts.has_chosen_steps:
         return ()
     steps = measured["steps"]
@@ -88,21 +90,22 @@ def _left_out_steps(measured: Measurements) -> Steps:
 
 
 WHOLE = 0.98
-"""A rank whose file is damaged lacks a step in which it has less than this share of the launches that its other steps tell of."""
+"""A damaged rank lacks a step with less than this share of the launches that its other steps predict."""
 
 MARKED = ("profiler", "range")
 """Origins of steps that have the same number on every rank."""
 
 
 def incomplete_steps(measured: Measurements) -> Steps:
-    """Those of `left_out_steps` that some rank lacks: what ranks wait for is known of the steps that all of them show."""
+    """List the steps that some rank lacks: waits between ranks are known only for steps on all of them."""
     return tuple(filter(attrgetter("is_incomplete"), left_out_steps(measured)))
 
 
 def _incomplete(measured: Measurements, left_out: Steps) -> Iterator[Dropped]:
-    """The steps that a rank lacks which shows others, because it stopped earlier or its file was cut; none if too few are left.
+    """Find the steps that a rank lacks because it stopped early or its file was cut; none if too few would be left.
 
-    Ranks of one role are to show the same steps. Of sound files a step lacks only what has no row, or no device work at all.
+    Ranks of one role should show the same steps. In an undamaged file a step is missing only without any row or any
+    device work.
     """
     gone = {(step.run, step.step) for step in left_out}
     for run, steps in each_run(_marked_steps(measured)):
@@ -123,14 +126,14 @@ def _incomplete(measured: Measurements, left_out: Steps) -> Iterator[Dropped]:
 
 
 def _marked_steps(measured: Measurements) -> pd.DataFrame:
-    """The rows of steps that can be told on every rank."""
+    """Select the rows of steps that can be identified on every rank."""
     steps = measured["steps"]
     is_known = steps["step"].notna() & steps["rank"].notna() & steps["origin"].isin(MARKED)
     return steps[is_known.to_numpy(np.bool_)]
 
 
 def _is_lost(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Of which rows device work is lost: all of it, or in a damaged file a part that the other ranks have."""
+    """Find the rows with lost device work: all of it, or in a damaged file a part that other ranks have."""
     launches = steps["launch_count"].to_numpy(np.float64, na_value=0.0)
     member, first = of_keys(steps, ["replica", "rank"])
     step, _ = of_keys(steps, ["step"])
@@ -145,7 +148,7 @@ def _is_lost(measured: Measurements, steps: pd.DataFrame) -> npt.NDArray[np.bool
 
 
 def _unless_single(left_out: Sequence[Dropped], steps: pd.DataFrame) -> Iterator[Dropped]:
-    """Of these steps those but for first ones that would leave next to none in a capture: their work tells as much."""
+    """Keep first steps that are needed to leave enough steps in a capture, and yield the other steps to leave out."""
     by_step = {(step.run, step.step): step for step in left_out}
     runs = steps["run"].where(steps["run"].notna(), "")
     numbers = zip(map(str, runs), map(whole_or_none, steps["step"]), strict=True)
@@ -161,28 +164,28 @@ def _unless_single(left_out: Sequence[Dropped], steps: pd.DataFrame) -> Iterator
 
 
 def counted(measured: Measurements, steps: Steps) -> Measurements:
-    """The measurements without those of `steps`; the same without any. Its `recorded` holds all steps with work.
+    """Drop `steps` from the measurements. `recorded` of the result has all steps with work.
 
-    Looks at no table: what is judged of it rests on those that it looks at itself.
+    Reads no table: judgements depend only on the tables that they read themselves.
     """
     return measured.derived(_Counted(steps)) if steps else measured
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """A function of measurements, equal to any other of the same steps: so that each is computed once."""
+    """Function of measurements that is equal for equal steps, which makes `Measurements.derived` cache it."""
 
     steps: Steps
 
     def __call__(self, measured: Measurements) -> Measurements:
-        """The measurements of the steps that count."""
+        """Drop the steps that do not count."""
         without_work = [step for step in self.steps if step.is_without_work]
         recorded = _without(measured, without_work) if without_work else measured
         return replace(_without(measured, self.steps), recorded=recorded)
 
 
 def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
-    """The measurements without what was measured of these steps."""
+    """Drop the rows of these steps from all tables."""
     tables = dict(measured.arrays)
     for name, columns in measured.arrays.items():
         if name in OF_EVERY_STEP or "step" not in columns.arrays:
@@ -196,7 +199,7 @@ def _without(measured: Measurements, steps: Iterable[Dropped]) -> Measurements:
 
 
 def _rows_of(columns: Columns, step: Dropped) -> npt.NDArray[np.bool_]:
-    """Which rows are of a step; where it names no part, of any."""
+    """Find the rows of a step; a step without a part matches any part."""
     keys: dict[str, str | int | None] = {"run": step.run or None, "step": step.step}
     if step.part is not None:
         keys["part"] = step.part

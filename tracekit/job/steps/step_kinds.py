@@ -1,4 +1,4 @@
-"""What the device work of steps says of them: whose host ran ahead, what holds no work, what was cut off."""
+"""Kinds of steps by their device work: host ran ahead, without work, cut off."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from tracekit.model.metrics import CUT_OFF, RAN_AHEAD, WITHOUT_WORK
 from tracekit.model.trace import Measurements
 
 DISAGREE = 0.10
-"""By so much of a window may what was launched in it and what runs in it differ; more and it tells of other work."""
+"""Largest difference between the work launched in a window and the work that runs in it, as a share of the window.
+
+A larger difference shows that the window has the work of other steps.
+"""
 
 STUB_WORK, STUB_TIME = 0.1, 0.5
-"""A first or last step with less of the others' launches, and of their time, is a stub: the profiler cut it off."""
+"""A first or last step below these shares of the others' launches, and of their time, is a stub that the profiler cut."""
 
 LEAST_REPEATS = 3
-"""Of fewer windows of what repeats the last one, whose end nothing tells, is needed."""
+"""Fewest repeating windows that allow dropping the last one, whose end is unknown."""
 
 _STEP = [*CAPTURE, "step", "occurrence"]
 
 
 def device_steps(measured: Measurements) -> pd.DataFrame:
-    """The rows of `steps` of processes whose devices were recorded, with sums over these in ns.
+    """List the steps of processes with recorded devices, with sums over devices in ns.
 
-    `window_ns`, `inside_ns` (busy by time), `launched_ns` (busy of what was launched in it), `differ_ns` between these.
+    Adds `window_ns`, `inside_ns` (busy in the window), `launched_ns` (busy with work launched in it) and `differ_ns`, the
+    difference of the two.
     """
     return measured.derived(_device_steps)
 
@@ -52,7 +56,7 @@ def _device_steps(measured: Measurements) -> pd.DataFrame:
 
 
 def marks(steps: pd.DataFrame) -> pd.DataFrame:
-    """The marks of units: run, step, part, name, value 1. `steps` are rows of `device_steps`, told apart by unit."""
+    """Mark units: run, step, part, name, value 1. `steps` are rows of `device_steps`, identified by unit."""
     number, first = of_keys(steps, UNIT)
     units = steps[[*UNIT]].iloc[first]
     parts = [
@@ -67,13 +71,13 @@ def marks(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _all(number: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Of which units every row is one of these."""
+    """Find the units with only such rows."""
     count = int(number.max(initial=-1)) + 1
     return np.asarray(np.bincount(number[~rows], minlength=count) == 0, np.bool_)
 
 
 def _ran_ahead(steps: pd.DataFrame, number: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Of which units much of the work that was launched runs outside, or much that runs was launched outside."""
+    """Find the units in which much launched work runs outside, or much running work was launched outside."""
     count = int(number.max(initial=-1)) + 1
     in_row = (steps["origin"] != "file").to_numpy() & (steps["origin"] != "stage").to_numpy()
     differ = np.bincount(number, np.where(in_row, steps["differ_ns"], 0), count)
@@ -82,7 +86,7 @@ def _ran_ahead(steps: pd.DataFrame, number: npt.NDArray[np.int64]) -> npt.NDArra
 
 
 def _stubs(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows are the first or the last step of their source, and hold next to nothing of what the others do."""
+    """Find the first and last steps of a source that have next to none of the work of the others."""
     is_stub = np.zeros(len(steps), np.bool_)
     origins = steps["origin"].to_numpy(object)
     launches = steps["launch_count"].to_numpy(np.float64, na_value=0)
@@ -97,14 +101,14 @@ def _stubs(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _is_below(values: list[float], place: int, share: float) -> bool:
-    """Whether the value at a place is less than this share of the median of the others, of which there are some."""
+    """Check whether the value at a place is below this share of the median of the others; there must be others."""
     value = values.pop(place)
     others, middle = sorted(values), len(values) // 2
     return value < share * (others[middle] + others[~middle]) / 2
 
 
 def _cut_off(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows are the last window of what repeats: it lasts as long as its work, the others until the next begins."""
+    """Find the last window of repeating ones: it lasts as long as its work, the others until the next one begins."""
     is_last = np.zeros(len(steps), np.bool_)
     origins = steps["origin"].to_numpy(object)
     for rows in _sources(steps):
@@ -114,7 +118,7 @@ def _cut_off(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _sources(steps: pd.DataFrame) -> list[npt.NDArray[Any]]:
-    """The rows of every process in a source, in order of time."""
+    """Split the rows by process in a source, in order of time."""
     number, _ = of_keys(steps, CAPTURE)
     order = np.lexsort((steps["ts_ns"].to_numpy(np.int64), number))
     ends = np.cumsum(np.bincount(number))

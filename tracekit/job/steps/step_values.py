@@ -1,4 +1,4 @@
-"""The times of the whole job, step by step: what a comparison rests on, whatever was measured where."""
+"""Step values of the whole job: times, marks and work of each step, the input of comparisons."""
 
 from __future__ import annotations
 
@@ -51,28 +51,30 @@ NAMES = (
     RANGE_CADENCE,
     LAUNCH_CADENCE,
 )
-"""What is told of the whole job, as against its processes."""
+"""Metrics of the whole job, as opposed to those of its processes."""
 
 _CAPTURED = re.compile(r"capture\d+\Z")
-"""The part of a process that was captured several times."""
+"""Pattern of the part of a process that was captured several times."""
 
 
 _NO_ROWS = pd.DataFrame(columns=["run", "name", "value"])
 
 
 def job_values(measured: Measurements) -> pd.DataFrame:
-    """One row a step, and one a step and stage: run, role, step, part, stage, name, value, unit, better.
+    """List the values of the job: one row per step, and per step and stage.
 
-    A source without step marks (`_unmarked`) is no step: its length is `window_time` (ns), its stages have a row for
-    each time that they ran, and `range_cadence` and `launch_cadence` (ns) are from one start of what recurs in it to
-    the next: means over ranks and devices, `part` being which in order.
+    Columns: run, role, step, part, stage, name, value, unit, better. `part` names the capture of a step that is in a
+    single one.
 
-    `step_time` (ns) is the wall of the step over all ranks; `stage_time` (ns) that of the longest rank,
-    Σ over its occurrences. `first_of_window` marks the first step after a profiler began, where it saw
-    more than one; `WORK_MARKS` mark what its device work says of a step (`step_marks`); `compilations` counts what was compiled or loaded in a step. `tokens`, `samples` and
-    `images` are those that a person gave of every step, else those that the driver logged for a step of the
-    traces (Q22). `out_of_memory` counts, in a row a run, the requests for memory that failed in the recorded
-    histories; a run without one has no row. `part` names the capture of a step, where it is in one alone.
+    - `step_time` (ns): wall of the step over all ranks. `stage_time` (ns): the longest rank, Σ over occurrences.
+    - `first_of_window`: first step after a profiler began, where it saw more than one (warm-up).
+    - `WORK_MARKS`: marks of a step from its device work (`step_marks`). `compilations`: code compiled or loaded in a step.
+    - `tokens`, `samples`, `images`: the count given for every step, else the one that the driver logged (Q22).
+    - `out_of_memory`: failed memory requests in recorded histories, one row per run with a history.
+
+    A source without step marks (`_unmarked`) is not a step. Its length is `window_time` (ns), and its stages have one row
+    per time they ran. `range_cadence` and `launch_cadence` (ns) are the time between starts of whatever recurs in it:
+    means over ranks and devices, with the order in `part`.
     """
     repeated = _again(measured)
     walls = _walls(measured, repeated)
@@ -105,13 +107,13 @@ def job_values(measured: Measurements) -> pd.DataFrame:
 
 
 def marked_steps(measured: Measurements) -> pd.DataFrame:
-    """The rows of `job_values` that say which steps there are and what tells them apart but for what they compile."""
+    """List the rows of `job_values` for steps and their marks, without compilations."""
     walls = _walls(measured, _again(measured)).rename(columns={"wall_ns": "value"})
     return _framed(measured, [walls.assign(name=STEP_TIME), *measured.derived(_marks)])
 
 
 def timed_steps(measured: Measurements) -> pd.DataFrame:
-    """The rows of `job_values` that are times of steps, and those that say which of these count."""
+    """List the rows of `job_values` for times of steps, and the marks that decide which steps count."""
     repeated = _again(measured)
     times = _times(measured, _walls(measured, repeated))
     marked = [*measured.derived(_marks), _compiling(measured, repeated)]
@@ -119,27 +121,27 @@ def timed_steps(measured: Measurements) -> pd.DataFrame:
 
 
 def _framed(measured: Measurements, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The values of all parts in one frame: run, step, part, name, value."""
+    """Stack the values of all parts in one frame: run, step, part, name, value."""
     values = _with_parts(measured, _objects(parts, [*UNIT, "name", "value"]))
     return framed(values, len(values["name"]))
 
 
 def _times(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
-    """The walls under the names of what they are, steps or windows without a mark: run, step, part, name, value."""
+    """Label each wall as a step or an unmarked window: run, step, part, name, value."""
     is_window = is_among(walls, _unmarked(measured), UNIT)
     kind = np.array([STEP_TIME, WINDOW], object)[is_window.astype(np.int64)]
     return walls[[*UNIT]].assign(name=kind, value=walls["wall_ns"])
 
 
 def _marks(measured: Measurements) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What tells steps apart but for what they compile: which are first of a window, and what their device work says."""
+    """List the marks of steps, without compilations: first of a window, and those from device work."""
     repeated = _again(measured)
     of_device_work = faults.sound(measured, lambda part: _of_device_work(part, repeated), _NO_ROWS)
     return _first_of_window(measured, repeated), of_device_work
 
 
 def _walls(measured: Measurements, repeated: pd.DataFrame) -> pd.DataFrame:
-    """The wall of every step, those of steps that several captures hold apart: run, step, part, wall_ns."""
+    """List the wall of every step; a step number in several captures has one row per capture."""
     walls = job(measured).walls[[*UNIT, "wall_ns"]]
     if not len(repeated):
         return walls
@@ -150,7 +152,7 @@ def _walls(measured: Measurements, repeated: pd.DataFrame) -> pd.DataFrame:
 def _with_parts(
     measured: Measurements, values: dict[str, npt.NDArray[np.object_]]
 ) -> dict[str, npt.NDArray[np.object_]]:
-    """The columns with the part of each value."""
+    """Fill in the part of each value."""
     return {**values, "part": np.array([*_parts(measured, values), None], object)[:-1]}
 
 
@@ -160,7 +162,7 @@ _TIMES = frozenset({STEP_TIME, STAGE_TIME, WINDOW, RANGE_CADENCE, LAUNCH_CADENCE
 def _objects(
     parts: Sequence[pd.DataFrame], columns: Sequence[str]
 ) -> dict[str, npt.NDArray[np.object_]]:
-    """These columns of all parts, one after the other; NaN where a part lacks one."""
+    """Stack these columns of all parts; NaN where a part lacks one."""
     some = [part for part in parts if len(part)]
     values: dict[str, npt.NDArray[np.object_]] = {}
     for name in columns:
@@ -176,7 +178,7 @@ def _objects(
 
 
 def _unmarked(measured: Measurements) -> pd.DataFrame:
-    """The units that are windows which nothing marks as a step: neither a number nor a capture range of the program."""
+    """Find the units that are not marked as steps: no number, and no capture range of the program."""
     walls = job(measured).walls
     return walls[(walls["origin"] == "file") & walls["step"].isna() & ~_is_captured(walls)]
 
@@ -185,7 +187,7 @@ _COUNTS_CALLS = re.compile(r"\d")
 
 
 def _each_time(rows: pd.DataFrame) -> pd.DataFrame:
-    """Every time that a stage ran in a window, of its longest rank; names that count their calls are no stages."""
+    """List every run of a stage in a window, on its longest rank; names that count calls are not stages."""
     named = rows["canonical"].map(
         lambda stage: stage in STAGES or not _COUNTS_CALLS.search(str(stage))
     )
@@ -198,7 +200,7 @@ def _each_time(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cadences(measured: Measurements) -> pd.DataFrame:
-    """From one start to the next of what recurs in windows: means over ranks and devices."""
+    """Average the time between starts of whatever recurs in windows, over ranks and devices."""
     if not measured.has("recurrences"):
         return pd.DataFrame(columns=[*UNIT, "name", "value"])
     rows = measured["recurrences"].rename(columns={"name": "stage"})
@@ -212,15 +214,15 @@ def _cadences(measured: Measurements) -> pd.DataFrame:
 
 
 def _numbered(parts: pd.Series[Any], numbers: pd.Series[Any]) -> list[str]:
-    """Parts of a run that come in order: each with its number, which sorts as text."""
+    """Append to each part its number, padded to sort as text."""
     pairs = zip(parts, numbers, strict=True)
     return [f"{'' if pd.isna(part) else part} #{int(number):06d}".strip() for part, number in pairs]
 
 
 def _again(measured: Measurements) -> pd.DataFrame:
-    """Profiler steps whose number several captures of a run hold: run, step, part, wall_ns.
+    """List the profiler steps whose number is in several captures of a run: run, step, part, wall_ns.
 
-    Every capture may count its steps anew: then equal numbers are other steps, not pieces of one.
+    Each capture may count its steps from the start: equal numbers are then different steps, not pieces of one.
     """
     steps = measured["steps"]
     steps = steps[_is_captured(steps)]
@@ -233,18 +235,18 @@ def _again(measured: Measurements) -> pd.DataFrame:
 
 
 def _is_captured(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows are of a process that was captured several times, by their part."""
+    """Find the rows of processes that were captured several times, by their part."""
     parts = map(str, rows["part"].to_numpy(object))
     return np.array([_CAPTURED.match(part) is not None for part in parts], np.bool_)
 
 
 def _among(rows: pd.DataFrame, again: pd.DataFrame) -> pd.Series[Any]:
-    """Which rows are of a step that several captures hold."""
+    """Find the rows of steps whose number is in several captures."""
     return pd.Series(is_among(rows, again, ["run", "step"]), rows.index)
 
 
 def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
-    """The rows (of `recorded`), those of a step that several captures hold with their part again."""
+    """Restore the part of rows whose step number is in several captures, from `recorded`."""
     if not len(again):
         return rows
     part = recorded["part"].reindex(rows.index)
@@ -252,7 +254,7 @@ def _apart(rows: pd.DataFrame, recorded: pd.DataFrame, again: pd.DataFrame) -> p
 
 
 def _parts(measured: Measurements, values: Mapping[str, npt.NDArray[np.object_]]) -> list[object]:
-    """The part of each value: its own, else the one part that all sources of its step share."""
+    """Find the part of each value: its own, else the single part that all sources of its step share."""
     parts_of: dict[tuple[object, object], set[object]] = {}
     for run, step, part in records(distinct(measured["steps"], UNIT), UNIT):
         parts_of.setdefault((run, step), set()).add(part)
@@ -265,7 +267,7 @@ def _parts(measured: Measurements, values: Mapping[str, npt.NDArray[np.object_]]
 
 
 def _work(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
-    """How much work each step holds: as given, else as logged: run, step, part, name, value."""
+    """List the work of each step, as given or else as logged: run, step, part, name, value."""
     counts = [_NO_ROWS]
     for name in PER_WORK:
         count = measured.facts.work.get(name, 0)
@@ -277,7 +279,7 @@ def _work(measured: Measurements, walls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
-    """One count of the steps that log and traces share, run by run: run, step, part, name, value."""
+    """List one count of work for the steps that log and traces share, run by run."""
     walls = job(measured).walls
     for run, log in logs(measured).items():
         of_run = walls[same_text(walls["run"], run)]
@@ -289,7 +291,7 @@ def _logged(measured: Measurements, name: str) -> Iterator[pd.DataFrame]:
 
 
 def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
-    """The first of several profiler steps of each source: run, step, part, name, value 1."""
+    """Mark the first of several profiler steps of each source (warm-up): run, step, part, name, value 1."""
     steps = _apart(units(measured["steps"]), measured["steps"], again)
     steps = steps[(steps["origin"] == "profiler").to_numpy()]
     if not len(steps):
@@ -303,7 +305,7 @@ def _first_of_window(measured: Measurements, again: pd.DataFrame) -> pd.DataFram
 
 
 def _of_device_work(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
-    """What the device work of steps says of them: run, step, part, name, value 1."""
+    """Mark steps by their device work: run, step, part, name, value 1."""
     if measured.facts.has_chosen_steps or "gpu_time" in faults.unasked_tables(measured):
         return _NO_ROWS
     rows = device_steps(measured)
@@ -314,7 +316,7 @@ def _of_device_work(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame
 
 
 def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
-    """How often code was compiled or loaded, in the steps in which it was: run, step, part, name, value."""
+    """Count the compilations and loads of code in each step that has any: run, step, part, name, value."""
     if not measured.row_count("interruptions"):
         return pd.DataFrame(columns=[*UNIT, "name", "value"])
     rows = _apart(units(measured["interruptions"]), measured["interruptions"], again)
@@ -326,13 +328,13 @@ def _compiling(measured: Measurements, again: pd.DataFrame) -> pd.DataFrame:
 
 
 _REQUEST = [*PROCESS, "memory", "device", "ts_ns", "asked_bytes"]
-"""What one failed request is known by, whichever snapshots tell of it."""
+"""Key of one failed memory request across snapshots."""
 
 
 def _failed_requests(measured: Measurements) -> pd.DataFrame:
-    """How often memory ran out in each run of which a history was read: run, name, value.
+    """Count the failed memory requests (OOM) of each run with a memory history: run, name, value.
 
-    Histories of one process may overlap: a request of one time counts once.
+    Histories of one process may overlap: requests with the same time count once.
     """
     if not measured.has("out_of_memory"):
         return pd.DataFrame(columns=["run", "name", "value"])

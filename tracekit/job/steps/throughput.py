@@ -1,4 +1,4 @@
-"""Time for the work that was done: steps and stages per token, sample or image, and these a second (Q22)."""
+"""Throughput: time of steps and stages per token, sample or image, and their rate per second (Q22)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracekit.model.records import dataclass
 Floats = npt.NDArray[np.float64]
 
 MOST_WORK = 1e15
-"""No step holds more tokens, samples or images than this."""
+"""Most tokens, samples or images of a step."""
 
 
 def work_rates(
@@ -25,12 +25,11 @@ def work_rates(
     time: str = STEP_TIME,
     stage_time: str = STAGE_TIME,
 ) -> dict[Key, Samples]:
-    """By each count of work that is known: time for one of it (ns), and how many a second and rank.
+    """Compute the time per unit of work (ns), and the rate per second and rank, for each known count of work.
 
-    Times are those of the step and of each stage; rates are of the step, where the number of ranks is
-    known. Only steps whose count is known have part. The mean of a run's values is Σ time over Σ work (or
-    Σ work over Σ time and ranks), and they spread as that ratio does: steps that are long because they
-    hold more work add nothing.
+    Times are those of the step and of each stage. Rates are of the step, where the number of ranks is known. Only steps
+    with a known count take part. The mean of a run's values is Σ time over Σ work (or Σ work over Σ time and ranks), and
+    they spread like that ratio: a step that is long because it has more work adds no spread.
     """
     out: dict[Key, Samples] = {}
     for work, (per_one, a_second) in PER_WORK.items():
@@ -52,7 +51,7 @@ def work_rates(
 
 
 def work_of_texts(given: Mapping[str, str | None]) -> tuple[Mapping[str, float], ...]:
-    """The counts of a step before and after, by name, of texts such as `4096` (both) or `4096,8192`.
+    """Parse counts per step such as `4096` (both sides) or `4096,8192`: (before, after) by name.
 
     >>> work_of_texts({"tokens": "4096", "images": "8,16", "samples": None})
     ({'tokens': 4096.0, 'images': 8.0}, {'tokens': 4096.0, 'images': 16.0})
@@ -62,7 +61,10 @@ def work_of_texts(given: Mapping[str, str | None]) -> tuple[Mapping[str, float],
 
 
 def _two(name: str, text: str) -> tuple[float, float]:
-    """Both counts of a text; raises `TracekitError` for what is none."""
+    """Parse both counts of a text.
+
+    Raises `TracekitError` unless the text is one or two positive numbers.
+    """
     try:
         numbers = list(map(float, text.split(",")))
     except ValueError:
@@ -76,7 +78,7 @@ def _two(name: str, text: str) -> tuple[float, float]:
 
 
 def _counts(found: Samples | None) -> dict[StepId, float]:
-    """How much work each step holds, where that is known."""
+    """Map each step with a known amount of work to it."""
     if found is None:
         return {}
     return {
@@ -89,7 +91,7 @@ def _counts(found: Samples | None) -> dict[StepId, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The steps of a run whose work is known: how long they took, and how much it was."""
+    """Steps of a run with known work: their times and amounts of work."""
 
     name: str
     steps: tuple[StepId, ...]
@@ -98,7 +100,7 @@ class _Run:
 
 
 def _known(times: Samples, counts: Mapping[StepId, float]) -> Iterator[_Run]:
-    """The runs that hold a step whose work is known, and that took time."""
+    """List the runs that have a step with known work, and that took time."""
     for name, ids, values in zip(times.runs, times.steps, times.values, strict=True):
         times_ns = {step: ns for step, ns in zip(ids, values, strict=True) if step in counts}
         if sum(times_ns.values()) > 0:
@@ -108,14 +110,14 @@ def _known(times: Samples, counts: Mapping[StepId, float]) -> Iterator[_Run]:
 
 
 def _samples(key: Key, runs: Sequence[_Run], rates: Sequence[Floats]) -> dict[Key, Samples]:
-    """The rates of all runs under their key."""
+    """Make the samples of the rates of all runs under their key."""
     values = tuple(tuple(map(float, rate)) for rate in rates)
     names, steps = map(attrgetter("name"), runs), map(attrgetter("steps"), runs)
     return {key: Samples(key, tuple(names), tuple(steps), values)}
 
 
 def _ratio(over: Floats, under: Floats) -> Floats:
-    """Values whose mean is Σ over / Σ under, each off by what its step departs from that ratio."""
+    """Compute values whose mean is Σ over / Σ under, each offset by the deviation of its step from that ratio."""
     ratio = over.sum() / under.sum()
     away: Floats = ratio + (over - ratio * under) / under.mean()
     return away

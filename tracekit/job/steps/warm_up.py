@@ -1,6 +1,6 @@
-"""Which steps count: the first ones of a capture and those that compile are left out, by rule and by name.
+"""Steps left out of comparisons: stubs, warm-up steps and those that compile, by rule and by name.
 
-The rule looks at what a step held, never at how long it took.
+The rules look at the content of a step, never at its length.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _EMPTY, _AHEAD = (
 )
 _OPEN = "the last that was recorded, whose end nothing tells"
 INCOMPLETE = "not recorded whole on every rank"
-"""Why a step is left out that other ranks went on to, or of which the work of one rank is lost."""
+"""Reason for leaving out a step that a rank lacks, or for which the work of a rank is lost."""
 
 COMPARED_ONLY = frozenset([_COMPILING])
-"""Reasons for which a step is left out of comparisons, although its time is part of what a run costs."""
+"""Reasons to leave a step out of comparisons only: its time is part of the cost of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A step that is left out of the comparison, and why."""
+    """A step left out of the comparison, with the reason."""
 
     run: str
     step: int | None
@@ -41,7 +41,7 @@ class Dropped:
 
     @property
     def is_without_work(self) -> bool:
-        """Whether it holds no work that a sum over all steps would have from it."""
+        """Whether it has no work that a sum over all steps would miss."""
         return self.reason == _EMPTY
 
     @property
@@ -56,18 +56,18 @@ class Dropped:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is left out for being the first, whatever it held."""
+        """Whether it is left out as the first step (warm-up), whatever its content."""
         return self.reason == _OPENING
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The steps that are left out, and what is left of samples without them."""
+    """The steps that are left out."""
 
     steps: tuple[Dropped, ...]
 
     def kept(self, found: Samples) -> Samples:
-        """The samples without these steps; a run of which nothing is left is gone."""
+        """Filter samples to the remaining steps; a run without any is dropped."""
         gone = set(map(attrgetter("run", "step", "part"), self.steps))
         runs, steps, values = [], [], []
         for run, ids, levels in zip(found.runs, found.steps, found.values, strict=True):
@@ -81,12 +81,12 @@ class LeftOut:
 
 
 def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None) -> LeftOut:
-    """The steps to leave out: the first `first` of every run, or with None by what is known of them.
+    """Find the steps to leave out: the first `first` of every run, or by rule if None.
 
-    By rule these are stubs without device work, steps in which other device work ran than was launched, the first
-    step after a profiler began, and then steps that compile or load code. Where that is all that is left it stays:
-    then that is what the steps of the run are like; and where device work tells no step from the others, the first
-    one stays too, as its work runs in those.
+    The rules, in order: stubs without device work, a last window without a known end, steps in which other device work
+    ran than was launched, the first step after a profiler began, and steps that compile or load code. A rule that would
+    leave no step is skipped, as all steps of the run are like that. The first step is also kept where device work cannot
+    distinguish the steps, because its work then runs in the others.
     """
     steps = found.get((STEP_TIME, None, None))
     if steps is None:
@@ -104,7 +104,7 @@ def dropped(found: Mapping[Key, Samples], marks: pd.DataFrame, first: int | None
 
 
 def _reasons(ids: Sequence[StepId], marked: Mapping[str, set[StepId]]) -> dict[StepId, str]:
-    """The steps of one run that are left out, each with the first reason for that."""
+    """List the steps of one run that are left out, each with its first reason."""
     reasons: dict[StepId, str] = {}
     for name, reason in _RULES:
         remaining = [step for step in ids if step not in reasons]
@@ -122,22 +122,22 @@ _RULES = (
     (FIRST, _OPENING),
     (COMPILES, _COMPILING),
 )
-"""The marks and what they say, in order."""
+"""Marks and their reasons, in order."""
 
 
 def _unless_all(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
-    """The steps that carry a mark, none where that would leave nothing."""
+    """Select the steps with a mark, none if that would leave no step."""
     marked = _carrying(steps, marks)
     return set() if len(marked) == len(steps) else marked
 
 
 def _carrying(steps: Sequence[StepId], marks: set[StepId]) -> set[StepId]:
-    """The steps that carry a mark."""
+    """Select the steps with a mark."""
     return {step for step in steps if _is(step, marks)}
 
 
 def _is(step: StepId, marked: set[StepId]) -> bool:
-    """Whether a step carries a mark; where either names no part, any part will do."""
+    """Check whether a step has a mark; if either has no part, any part matches."""
     run, number, part = step
     if part is None:
         return any(mark[:2] == (run, number) for mark in marked)
@@ -145,7 +145,7 @@ def _is(step: StepId, marked: set[StepId]) -> bool:
 
 
 def _marked(marks: pd.DataFrame, names: Sequence[str]) -> Mapping[str, set[StepId]]:
-    """The steps that carry each of these marks."""
+    """Map each of these marks to its steps."""
     steps: dict[str, set[StepId]] = {name: set() for name in names}
     rows = marks[marks["name"].isin(names).to_numpy(np.bool_)]
     for name, run, step, part in records(rows, ("name", "run", "step", "part")):

@@ -1,7 +1,7 @@
-"""Why ranks are late, from what was recorded of their steps beside those of the others: clock, load, host, or a pause.
+"""Causes of lateness: clock, load, host or pause, found by comparing the steps of late ranks with those of others.
 
-What is set side by side are the rows of `slots`, which share out each step: time and calls by stage and kernel, by
-stage and cause of idleness, on a host alone by stage and op.
+The comparison uses the rows of `slots`, which divide each step without overlap: time and calls by stage and kernel,
+by stage and cause of idle time, and on a host without a device by stage and op.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MOST_COMPARED = 16
-"""Most ranks that are not late whose steps are set beside those of the late ones."""
+"""Most ranks that are not late whose steps are compared with those of the late ones."""
 
 AGREEING = 0.9
-"""Share of the compute time that has to be slower by one factor: work of which there is more leaves the rest as it is."""
+"""Share of the compute time that must be slower by one factor: more of some work leaves the other kernels as they are."""
 
 NEAR = 0.3
-"""One factor: by how much of its distance from 1 the factor of a kernel may differ from it."""
+"""Largest difference of a kernel's factor from the common factor, as a share of the common factor's distance from 1."""
 
 LEAST_NAMES = 3
-"""Kernels, or ops, of so many names at least are slower alike: more rows would not make all of them longer."""
+"""Fewest distinct kernels or ops that show a common factor: more rows would not make all of them longer."""
 
 SLOWER = 1.02
-"""Kernels that take less than so many times as long are not slower: clocks of equal GPUs differ by that."""
+"""Lowest factor that counts as slower: clocks of equal GPUs differ by less."""
 
 HELD_UP = 1.25
-"""Calls of a host that take so many times as long, in their median, are held up: those of equal hosts differ by 10 %."""
+"""Lowest ratio of median call times that counts as a slow host: those of equal hosts differ by 10 %."""
 
 PAUSE_NS = 1_000_000
-"""Idle time in pieces of this mean length is a pause, not Python between ops."""
+"""Shortest mean length of idle pieces that count as a pause, not as Python between ops."""
 
 APART = 0.5
-"""A place in the program is told of that explains at least this share of a pause."""
+"""Smallest share of a pause that a place in the program must explain to be named."""
 
 EACH = ["stage", "class", "cause", "name"]
-"""What is set side by side."""
+"""Keys of the compared rows."""
 
 PAUSES = {"host_loader": "waits for its data loader", "host_gc": "collects garbage"}
-"""What a host does in a pause, where that was recorded."""
+"""Verbs for recorded causes of a pause on the host."""
 
 Kind = Literal["clock", "load", "host", "pause", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why ranks are late: in words behind a colon (empty: nothing tells), what to do, and the numbers behind it.
+    """Cause of lateness: words that follow a colon (empty if unknown), advice, and the numbers behind it.
 
-    `pause_ns` is how much longer a late step idles in pieces long enough to be seen one by one; 0 where there are none.
-    `where` is the stage and the kernel, op or place of a load or a pause: late ranks of one kind and place have one cause.
+    `pause_ns` is the extra idle time of a late step in pieces long enough to be seen one by one; 0 if there are none.
+    `where` is the stage and the kernel, op or place of a load or pause. Late ranks with equal kind and place share a cause.
     """
 
     kind: Kind
@@ -74,7 +74,7 @@ class Cause:
     evidence: tuple[Metric, ...] = ()
     pause_ns: int = 0
     is_seen: bool = False
-    """Of a load: that there are more calls, or more rows."""
+    """Whether a load shows in the number of calls or of rows."""
     where: tuple[str, str] = ("", "")
 
 
@@ -87,7 +87,7 @@ UNKNOWN = Cause(
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What late ranks do (`late_ns`, `late_count` by row of `keys`), and what the others do: means over steps."""
+    """Work of late ranks (`late_ns`, `late_count`, by row of `keys`) and of the others (`usual_…`): means over steps."""
 
     keys: pd.DataFrame
     late_ns: Floats
@@ -97,11 +97,11 @@ class Beside:
 
     @property
     def more_ns(self) -> Floats:
-        """How much longer."""
+        """Extra time of the late ranks, by row."""
         return self.late_ns - self.usual_ns
 
     def of_class(self, *names: str) -> Bools:
-        """The rows of these classes."""
+        """Find the rows of these classes."""
         return self.keys["class"].isin(names).to_numpy(np.bool_)
 
 
@@ -112,7 +112,7 @@ def cause_of(
     others: list[int],
     steps: pd.DataFrame,
 ) -> Cause:
-    """Why these ranks are late in these steps, set beside others, of which the first few are looked at."""
+    """Find why these ranks are late in these steps, compared with the first few of the others."""
     if not measured.has("slots"):
         return UNKNOWN
     both = _beside(measured, rank_group, late, others[:MOST_COMPARED], steps)
@@ -141,7 +141,7 @@ def _beside(
     others: list[int],
     steps: pd.DataFrame,
 ) -> Beside | None:
-    """The steps of the late ranks beside those of the others; None where one side was not recorded."""
+    """Compare the steps of the late ranks with those of the others; None where one side was not recorded."""
     rows = _rows(measured.columns("slots"), rank_group, [*late, *others])
     rows = units(rows)
     of_step, wanted = numbered_alike(["step", "part"], rows, steps)
@@ -152,7 +152,7 @@ def _beside(
 def slower_since(
     measured: Measurements, rank_group: RankGroup, since: int
 ) -> tuple[float | None, str | None]:
-    """(by which one factor all kernels take longer from a step on, the stage in which most time is added), as far as known."""
+    """Find (common factor by which kernels slow down from a step on, stage that gains most time); None if unknown."""
     ranks = np.unique(rank_group.by_step["rank"].to_numpy(np.int64))[:MOST_COMPARED]
     rows = _rows(measured.columns("slots"), rank_group, ranks.tolist())
     rows = rows[rows["step"].notna()].reset_index(drop=True)
@@ -167,7 +167,7 @@ def slower_since(
 
 
 def _sides(rows: pd.DataFrame, is_late: Bools) -> Beside | None:
-    """The late rows beside the others, by `EACH`; None where one side was not recorded."""
+    """Compare the late rows with the others, by stage, class, cause and name; None where one side was not recorded."""
     if is_late.all() or not is_late.any():
         return None
     rows["stage"] = canonical_stages(rows, in_file=True)
@@ -175,7 +175,7 @@ def _sides(rows: pd.DataFrame, is_late: Bools) -> Beside | None:
     key, first = of_keys(rows, EACH)
     side_ns, side_count = np.zeros((2, 2, len(first)))
     for place, mask in enumerate((is_late, ~is_late)):
-        # Means of ranks and steps: the work of a step is not the same in all of them, that of ranks is, nearly.
+        # Average over ranks and steps: work differs between steps, but hardly between ranks.
         ranks = len(of_keys(rows[mask], ["rank", "step", "part", "occurrence"])[1])
         for side, column in ((side_ns, "exclusive_ns"), (side_count, "count")):
             values = rows[column].to_numpy(np.int64)[mask]
@@ -185,7 +185,7 @@ def _sides(rows: pd.DataFrame, is_late: Bools) -> Beside | None:
 
 
 def _rows(slots: Columns, rank_group: RankGroup, ranks: list[int]) -> pd.DataFrame:
-    """The slots of these ranks of a rank group; of many others no frame is made."""
+    """Select the slots of these ranks of a rank group, without making a frame of the other rows."""
     rank = slots["rank"]
     assert isinstance(rank, Nullable), "a rank may be unknown"
     is_chosen = np.isin(rank.values, ranks) & ~rank.missing
@@ -198,7 +198,7 @@ def _rows(slots: Columns, rank_group: RankGroup, ranks: list[int]) -> pd.DataFra
 def _of_work(
     measured: Measurements, rank_group: RankGroup, both: Beside, late: list[int], others: list[int]
 ) -> Cause:
-    """Slower by one factor in the same calls: a clock, or other load on the host; else more work."""
+    """Explain longer work: one factor in the same calls is a slow clock or a slow host; otherwise it is more work."""
     on_host = not both.of_class("compute").any()
     chosen = both.of_class("host" if on_host else "compute") & (both.usual_ns > 0)
     factor, names = _one_factor(both, chosen)
@@ -211,7 +211,7 @@ def _of_work(
 
 
 def _one_factor(both: Beside, chosen: Bools) -> tuple[float | None, list[str]]:
-    """(the factor by which the same calls of nearly all that is chosen take longer, the names of these); None without."""
+    """Find (factor by which nearly all chosen work is slower in the same calls, its names); else (None, [])."""
     if not chosen.any():
         return None, []
     usual, late_ns = both.usual_ns[chosen], both.late_ns[chosen]
@@ -224,7 +224,7 @@ def _one_factor(both: Beside, chosen: Bools) -> tuple[float | None, list[str]]:
 
 
 def _by_factor(factor: float, names: list[str], on_host: bool, ranks: int) -> Cause:
-    """All that is done takes longer by one factor; of few kinds of work it may as well be more work in each call."""
+    """Describe a common factor. With few distinct kernels it may also be more work in each call."""
     if len(names) < LEAST_NAMES:
         words = f"the same calls of {_short(names[0])} take {factor:.2f} times as long, with more in each or slower"
         return Cause("unknown", words, UNKNOWN.advice)
@@ -240,7 +240,7 @@ def _by_factor(factor: float, names: list[str], on_host: bool, ranks: int) -> Ca
 
 
 def _held_up(ratio: float) -> Cause:
-    """The host takes longer for the same calls."""
+    """Describe a host that takes longer for the same calls."""
     return Cause(
         "host",
         f"the calls of its host take {ratio:.2f} times as long as on the others",
@@ -252,7 +252,7 @@ def _held_up(ratio: float) -> Cause:
 def _more_work(
     measured: Measurements, rank_group: RankGroup, both: Beside, late: list[int], others: list[int]
 ) -> Cause:
-    """More of some work: what it is, and by how much more rows its products have where they are known."""
+    """Describe which work there is more of, and by how many more rows where they are known."""
     working = both.of_class("compute", "memcpy", "memset", "host")
     more = np.where(working, both.more_ns, -np.inf)
     place = int(more.argmax())
@@ -277,7 +277,7 @@ def _more_work(
 
 
 def _longer_calls(both: Beside, chosen: Bools, more: Cause) -> Cause:
-    """As many calls of a host that take longer, some more than others: with more in each, or while others have its cores."""
+    """Describe as many calls of a host that take longer unevenly: more work in each, or other load on its cores."""
     times = float(both.late_ns[chosen].sum()) / float(both.usual_ns[chosen].sum())
     if times < SLOWER:
         return more
@@ -291,7 +291,7 @@ def _longer_calls(both: Beside, chosen: Bools, more: Cause) -> Cause:
 
 
 def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> Cause:
-    """What its GPU, or its thread, waits for: the largest part by stage and cause, or the place in the program."""
+    """Describe longer idle time by its largest part (stage and cause), or by the place in the program."""
     place = int(more.argmax())
     kind = text_or_none(both.keys["cause"].iloc[place]) or ""
     stage = text_or_none(both.keys["stage"].iloc[place])
@@ -329,7 +329,7 @@ def _of_pause(both: Beside, more: Floats, holder: tuple[str, float] | None) -> C
 
 
 def _piece_ns(both: Beside, place: int) -> float:
-    """The mean length of the pieces in which the late ranks idle at a row, or of those that the others have not."""
+    """Estimate the mean length of the late ranks' idle pieces at a row, or of those that the others do not have."""
     late_ns, late_count = float(both.late_ns[place]), float(both.late_count[place])
     more_count = late_count - float(both.usual_count[place])
     mean = late_ns / max(late_count, 1.0)
@@ -345,7 +345,7 @@ def _held_in(
     others: list[int],
     steps: pd.DataFrame,
 ) -> tuple[str, float] | None:
-    """(the place in the program that holds the late ranks back longer than the others, by how much per step); None without."""
+    """Find (the place in the program where late ranks idle longest beyond the others, by how much per step), or None."""
     rows = units(_rows(measured.columns("idle_blame"), rank_group, [*late, *others]))
     frames = measured["idle_frames"]
     rows = rows[(rows["window"] == "step").to_numpy(np.bool_)].drop(columns="holder")
@@ -366,16 +366,16 @@ def _held_in(
 
 
 TELLING = ("python", "gc", "system", "first_call", "call", "sync", "op")
-"""Holders whose name says where to look."""
+"""Holders with a name that shows where to look."""
 
 NODE = (*CAPTURE, "node")
-"""A place in the tree of what holds devices back."""
+"""Key of a place in the tree of idle time."""
 
 
 def _call_ratio(
     measured: Measurements, rank_group: RankGroup, late: list[int], others: list[int]
 ) -> float | None:
-    """How many times as long the median call of the host takes on the late ranks."""
+    """Compare the median time of host calls: late ranks over the others."""
     rows = rank_group.of(measured["host_counts"])
     rows = rows[(rows["window"] == "step") & rows["call_p50_ns"].notna()]
     return _ratio(rows, "call_p50_ns", late, others)
@@ -388,7 +388,7 @@ def _row_ratio(
     others: list[int],
     stage: str | None,
 ) -> float | None:
-    """How many times as many rows the forward products of the late ranks have in a stage."""
+    """Compare the rows of forward matrix products in a stage: late ranks over the others."""
     rows = rank_group.of(measured["forward_batches"])
     rows = rows[rows["row_count"].notna()]
     rows = rows[same_text(pd.Series(canonical_stages(rows), rows.index), stage).to_numpy(np.bool_)]
@@ -396,7 +396,7 @@ def _row_ratio(
 
 
 def _ratio(rows: pd.DataFrame, column: str, late: list[int], others: list[int]) -> float | None:
-    """The median of a column over the late ranks, by that over the others; None where either is not known."""
+    """Divide the median of a column over the late ranks by that over the others; None where either is unknown."""
     sides = []
     for ranks in (late, others):
         values = rows[column][rows["rank"].isin(ranks).to_numpy(np.bool_)].to_numpy(float)
@@ -407,13 +407,13 @@ def _ratio(rows: pd.DataFrame, column: str, late: list[int], others: list[int]) 
 
 
 def _weighted_median(values: Floats, weights: Floats) -> float:
-    """The value below which half of the weight lies."""
+    """Find the value that splits the weight in half."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
 def _short(name: str) -> str:
-    """A kernel or op path by its last part, at most 60 characters."""
+    """Shorten a kernel or op path to its last part, at most 60 characters."""
     last = name.rpartition(" > ")[2]
     return last if len(last) <= 60 else f"{last[:59]}…"

@@ -1,8 +1,8 @@
-"""Own work of ranks, what they waited for, and what the step would take without (Q7, Q17 to Q19).
+"""Waits of ranks in collectives, the late rank and stage that cause them, and their cost (Q7, Q17 to Q19).
 
-A rank group are the ranks of one role (and replica) of one run: what should work alike. A wait is lost time only
-where the process could do nothing else meanwhile, and is booked to what the late rank did since the last
-collective of the same group that the waiting rank did not do as long.
+A rank group is the ranks of one role (and replica) of one run, which should work alike. A wait is lost time only
+where the process could do nothing else. It is attributed to the work of the late rank since the last collective of
+the same group, as far as the waiting rank did not spend as long on it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tracekit.process.collectives.names import SYNCHRONISING
 Ints = npt.NDArray[np.int64]
 
 MAX_STAGES = 15
-"""Most stages of one report that waits are booked to by name; the rest are one."""
+"""Most stages that waits are attributed to by name; the rest are one."""
 
 OTHER_STAGES = "(other stages)"
 
@@ -40,17 +40,17 @@ _WAITING = (
     *("work_ns", "excess_ns"),
 )
 _BOOKED = (*RANK_GROUP_STEP, "rank", "stage", "late_rank", "cause")
-"""The columns of `Waits.collectives`, and what tells the rows of `Waits.booked` apart."""
+"""Columns of `CollectiveWaits.collectives`, and keys of `CollectiveWaits.booked`."""
 
 
 class Waits(NamedTuple):
-    """`collectives`: one row a matched collective of one member in which ranks wait for one another; `booked`: lost time by cause.
+    """`collectives`: one row per matched collective of one member; `booked`: lost time by cause.
 
     `collectives` has RANK_GROUP_STEP, MEMBER, group, stage (canonical, at its issue), match, trusted, is_last, lost_ns,
-    work_ns (own work since the last collective of the group) and excess_ns (of it, beyond the median of the
-    others); `by_stage` divides the excess of each of its rows, by position, among `stages`.
-    `booked` has RANK_GROUP_STEP, rank, stage, late_rank, cause (canonical stage of the late rank; <NA> where its
-    work in stages does not explain it) and lost_ns.
+    work_ns (own work since the last collective of the group) and excess_ns (the part beyond the median of the others).
+    `by_stage` divides the excess of each of its rows, by position, among `stages`. `booked` has RANK_GROUP_STEP, rank,
+    stage, late_rank, cause (canonical stage of the late rank; <NA> where its work in stages does not explain the wait)
+    and lost_ns.
     """
 
     collectives: pd.DataFrame
@@ -60,7 +60,10 @@ class Waits(NamedTuple):
 
 
 def waits(measured: Measurements) -> Waits:
-    """Who waited for whom; see `Waits`. Lost time of one process never counts an instant twice."""
+    """Attribute the waits in collectives to late ranks and their stages; see `CollectiveWaits`.
+
+    The lost time of one process never counts an instant twice.
+    """
     return measured.derived(_waits)
 
 
@@ -95,7 +98,7 @@ def _waits(measured: Measurements) -> Waits:
 
 
 def _no_waits() -> Waits:
-    """What is known where nobody can have waited."""
+    """Make the empty result for measurements in which no rank can have waited."""
     texts, flags, times = np.empty(0, object), np.empty(0, np.bool_), np.empty(0, np.int64)
     kinds: dict[str, Any] = {
         **dict.fromkeys((*_WAITING, *_BOOKED), pd.arrays.IntegerArray(times, flags)),
@@ -111,7 +114,7 @@ def _no_waits() -> Waits:
 
 
 def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -> pd.DataFrame:
-    """Lost time by (unit, waiting rank and stage, late rank, its stage)."""
+    """Attribute lost time by (unit, waiting rank and stage, late rank, its stage)."""
     last = np.flatnonzero(rows["is_last"].to_numpy(np.bool_))
     match = rows["match"].to_numpy(np.int64)
     late_row = np.full(int(match.max(initial=-1)) + 1, -1, np.int64)
@@ -134,7 +137,7 @@ def _booked(rows: pd.DataFrame, work: npt.NDArray[np.int64], names: list[str]) -
 
 
 def _shares(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:
-    """Each row of `parts` scaled to add up to `total` in whole numbers; a row without parts stays 0."""
+    """Scale each row of `parts` to add up to `total` in integers; a row without parts stays 0."""
     if not parts.size:
         return parts
     sums = parts.sum(axis=1)
@@ -148,7 +151,7 @@ def _shares(parts: npt.NDArray[np.int64], total: Ints) -> npt.NDArray[np.int64]:
 def _work_before(
     measured: Measurements, rows: pd.DataFrame
 ) -> tuple[npt.NDArray[np.int64], list[str], Ints]:
-    """(own work by stage since the last collective of the group, the stages, blocked time) of each row."""
+    """Measure work before each row: (own work by stage since the group's last collective, the stages, blocked time)."""
     worked = staged_segments(measured)
     names = _stage_names(worked)
     arrivals = measured["arrivals"]
@@ -167,16 +170,16 @@ def _work_before(
 
 
 _STRIP = ("run", "host", "source", "pid", "device")
-"""One line of segments: a process in a file, on one of its devices."""
+"""Key of a line of segments: a process in a file, on one of its devices."""
 
 _ARRIVAL = (*_STRIP, "group", "op", "ordinal")
-"""What one arrival at a collective is known by."""
+"""Key of an arrival at a collective."""
 
 
 def _before(
     arrivals: pd.DataFrame, met: npt.NDArray[np.bool_], worked: pd.DataFrame, names: list[str]
 ) -> npt.NDArray[np.int64]:
-    """Own work by stage in the segments since the group last met, for each arrival at which it `met`."""
+    """Sum own work by stage since the group last met, for each arrival; `met` marks the arrivals that meet."""
     strips = numbered_alike(_STRIP, arrivals, worked)
     strip = np.concatenate(strips)
     segment = np.concatenate([frame["segment"].to_numpy(np.int64) for frame in (arrivals, worked)])
@@ -205,12 +208,12 @@ def _before(
 
 
 def _name(canonical: object) -> str:
-    """A stage as a column: the step itself, where there are none, has the empty name."""
+    """Name the column of a stage; the step, where there are no stages, has the empty name."""
     return text_or_none(canonical) or ""
 
 
 def _stage_names(worked: pd.DataFrame) -> list[str]:
-    """The stages with most own work, in order of their names, and one for all others."""
+    """List the stages with most own work, in order of names, and one for all others."""
     sums = summed(worked, ["canonical"], ["own_ns"])
     sums["name"] = list(map(_name, sums["canonical"]))
     sums = sums.sort_values(["own_ns", "name"], ascending=[False, True])
@@ -221,15 +224,16 @@ def _stage_names(worked: pd.DataFrame) -> list[str]:
 
 
 def savings(measured: Measurements) -> pd.DataFrame:
-    """One row a (unit, rank group): saved_ns, what the step would be shorter by if the last always came with the
-    median (Q19), and collectives (their number). Of several groups the one that gives most counts: what is
-    lost in one is often lost again in the next.
+    """Estimate how much shorter each step would be if the last rank always came with the median (Q19).
+
+    One row per (unit, rank group): saved_ns and collectives (their number). Of several process groups the one that saves
+    most counts, as time lost in one is often lost again in the next.
     """
     return measured.derived(_savings).copy()
 
 
 def held_up(measured: Measurements) -> pd.DataFrame:
-    """One row a (unit, rank group) with held_ns: what all its recorded ranks wait for one that was not recorded."""
+    """Sum the waits of all recorded ranks for one that was not recorded: held_ns per (unit, rank group)."""
     return measured.derived(_held_up)
 
 
@@ -245,7 +249,10 @@ def _held_up(measured: Measurements) -> pd.DataFrame:
 
 
 def saved_by_match(measured: Measurements) -> pd.DataFrame:
-    """One row a match: RANK_GROUP_STEP, group, late_rank (<NA> where none is trusted), late_device, saved_ns."""
+    """Estimate the time saved per matched collective.
+
+    Columns: RANK_GROUP_STEP, group, match, late_rank (<NA> where none is trusted), late_device, saved_ns.
+    """
     return measured.derived(_saved_by_match)
 
 

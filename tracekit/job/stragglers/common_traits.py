@@ -1,4 +1,4 @@
-"""What a set of ranks has in common that no other rank has: its host, its model of GPU, its process group."""
+"""Traits that a set of ranks shares with no other rank: host, GPU model, process group."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tracekit.model.trace import Measurements
 from tracekit.model.units import numbers
 
 KINDS = {"host": "of host", "device_name": "with", "group": "of process group"}
-"""What ranks may share, the simplest first, and how a claim says it."""
+"""Traits that ranks may share, the simplest first, and their phrase in a claim."""
 
 
 def named_set(measured: Measurements, rank_group: RankGroup, ranks: set[int]) -> str:
-    """The name of a set of ranks: `rank 3`, `all 8 ranks of host node-03`, else their numbers."""
+    """Name a set of ranks: `rank 3`, `all 8 ranks of host node-03`, else their numbers."""
     if len(ranks) == 1:
         return f"rank {next(iter(ranks))}"
     for kind, members in _shared(measured, rank_group):
@@ -35,7 +35,7 @@ def named_set(measured: Measurements, rank_group: RankGroup, ranks: set[int]) ->
 
 
 def _shared(measured: Measurements, rank_group: RankGroup) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(what is shared, one row a rank and value of it), as far as it was recorded."""
+    """List (trait, one row per rank and value), as far as recorded."""
     captures = rank_group.of(measured["captures"])
     yield "host", _known(captures, "host")
     yield "device_name", _known(captures, "device_name")
@@ -44,7 +44,7 @@ def _shared(measured: Measurements, rank_group: RankGroup) -> Iterator[tuple[str
 
 
 def _known(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The distinct ranks and values of rows that have both."""
+    """List the distinct ranks and values of rows that have both."""
     is_known = rows["rank"].notna().to_numpy(np.bool_) & rows[kind].notna().to_numpy(np.bool_)
     members = distinct(rows[is_known], ["rank", kind])
     return members.astype({"rank": "int64"})

@@ -1,4 +1,7 @@
-"""Ranks that the others wait for, one or a few, as findings (R09): by a test over steps, or by what was seen of them."""
+"""Straggler findings (rule R09): one or a few ranks that the others wait for, found by a test over steps.
+
+A pause that the recording shows, or slower clocks, are named in fewer steps than the test needs.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +64,11 @@ MAX_PLACES = 8
 
 @dataclass(frozen=True, slots=True)
 class LateRanks:
-    """A set of members of a rank group that may be named, with what it costs per step in the group that waits most.
+    """A set of late members of a rank group, and its cost per step in the process group that waits most.
 
-    `cause` is known of those that cost enough; `is_named` where chance is unlikely, or what was seen is no chance.
-    `pause_ns`: what a pause that was seen costs per step, where chance is not unlikely: no more than it is claimed.
+    `cause` is None where the set costs too little to look for one. `is_named` is True where chance is unlikely, or where
+    the recording shows the cause. `pause_ns` is set only where chance is likely and a pause was seen: the cost per step
+    of that pause alone, which is all that the finding claims.
     """
 
     rank_group: RankGroup
@@ -78,23 +82,25 @@ class LateRanks:
 
     @property
     def members(self) -> pd.DataFrame:
-        """Rank and device of each."""
+        """Rank and device of each late member."""
         return self.lateness.members[self.late_set.is_late]
 
     @property
     def ranks(self) -> set[int]:
-        """Their ranks."""
+        """Ranks of the late members."""
         return set(self.members["rank"].astype(int).tolist())
 
     @property
     def late_steps(self) -> pd.DataFrame:
-        """The steps in which they are late."""
+        """Steps in which the members are late."""
         return self.lateness.steps[self.late_set.late_steps]
 
 
 def members(rank_group: RankGroup, waited: Waits) -> pd.DataFrame:
-    """One row a member: own_ns and beyond_ns (means over its steps), lost_ns (sum), and of how many collectives
-    with a clear last rank (taken) it was the last; <NA> where there is nobody, or nothing, to compare.
+    """Summarize each member of a rank group: own work, waits, and how often it came last.
+
+    One row per member: own_ns and beyond_ns (means over its steps), lost_ns (sum), taken (collectives with a clear last
+    rank) and last (those in which it was the last). <NA> where there is nobody, or nothing, to compare.
     """
     steps, arrivals = rank_group.by_step, rank_group.of(waited.collectives)
     of_step, of_arrival = numbered_alike(MEMBER, steps, arrivals, in_order=True)
@@ -111,10 +117,10 @@ def members(rank_group: RankGroup, waited: Waits) -> pd.DataFrame:
 
 
 def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) -> list[LateRanks]:
-    """The late ranks of all rank groups, the latest of each first, named or not.
+    """Find the late ranks of all rank groups, the latest of each group first, named or not.
 
-    Of each rank group one set after the other is tested, until one does not pass; over groups the share of false
-    ones is bounded.
+    Each group is tested set by set until one set does not pass. Over groups, Benjamini-Hochberg bounds the share of
+    false findings.
     """
     limit = thresholds.of("straggler")
     by_group = []
@@ -140,13 +146,17 @@ def late_ranks(measured: Measurements, waited: Waits, thresholds: Thresholds) ->
 def _by_cause(
     measured: Measurements, waited: Waits, late: LateRanks, limit: Mapping[str, float]
 ) -> Iterator[LateRanks]:
-    """The same, or where its ranks are late for several causes one for each: who comes last to a collective costs its wait."""
+    """Split a late set by the causes of its members, or yield it unchanged where there is one cause.
+
+    The wait for a collective is charged to the member that comes last to it.
+    """
     several = late.is_named and not late.pause_ns and 1 < late.late_set.size <= MOST_APART
     rows = np.flatnonzero(late.late_set.is_late).tolist() if several else []
     parts: dict[tuple[object, ...], list[int]] = {}
     all_late = late.late_set.is_late
 
     def cause_of_members(members: list[int]) -> Cause:
+        """Find the cause of these members alone."""
         of_members = _subset(late, members)
         return _cause(measured, late.rank_group, late.lateness, of_members, all_late)
 
@@ -169,11 +179,11 @@ def _by_cause(
 
 
 MOST_APART = 8
-"""Of more ranks that are late together the causes are not looked for one by one."""
+"""Most ranks of a late set whose causes are looked for one by one."""
 
 
 def _subset(late: LateRanks, rows: list[int]) -> LateSet:
-    """Some of the members that are late together, by row of `Lateness`, with their share of the votes."""
+    """Select some members of a late set, by row of `RankLateness`, with their share of the votes."""
     is_late = np.zeros(len(late.late_set.is_late), np.bool_)
     is_late[rows] = True
     votes = late.late_set.votes * len(rows) // late.late_set.size
@@ -189,7 +199,10 @@ def _judged(
     goes_on: bool,
     rare: bool,
 ) -> LateRanks:
-    """The same, named or not: for good where chance is unlikely, else for a pause alone that was seen."""
+    """Decide whether a late set is named.
+
+    A set is named where chance is unlikely or its clocks are slow. Otherwise it is named only for a pause that was seen.
+    """
     if not goes_on or late.cause is None or not _is_own(measured, late):
         return late
     if rare or _has_slow_clock(late, late.cause, limit):
@@ -205,7 +218,7 @@ def _judged(
 def _candidates(
     measured: Measurements, rank_group: RankGroup, waited: Waits, limit: Mapping[str, float]
 ) -> Iterator[LateRanks]:
-    """The sets of late members of a rank group; the cause only of those that cost enough to be told of."""
+    """List the sets of late members of a rank group, with the cause of those that cost enough to report."""
     late = lateness(rank_group, waited)
     arrivals = rank_group.of(waited.collectives)
     step_ns = job(measured).of(rank_group.run).step_ns
@@ -215,7 +228,7 @@ def _candidates(
         longest = same_text(arrivals["group"], costs["group"].iloc[0]).to_numpy(np.bool_)
         bounded = _costs(measured, rank_group, arrivals[longest], late.members[late_set.is_late])
         cost_ns = sum(bounded.values()) / rank_group.steps
-        # What lasts: of unlike steps the collectives add up the latest of each, whoever it is.
+        # Where steps differ, the sum over collectives counts whoever is last in each: bound it by the mean lateness.
         lasting_ns = min(cost_ns, float(late_set.late_ns.mean()))
         cause = None
         if (share_of(lasting_ns, step_ns) or 0.0) >= limit["step_ratio"]:
@@ -231,7 +244,7 @@ def _candidates(
 def _costs(
     measured: Measurements, rank_group: RankGroup, arrivals: pd.DataFrame, late: pd.DataFrame
 ) -> dict[int, int]:
-    """What the others wait for each late rank in one process group, at most its excess of own work."""
+    """Sum how long the others wait for each late rank in one process group, bounded by its excess of own work."""
     whole = rank_group.of(measured.derived(all_work))
     is_late = is_among(arrivals, late, MEMBER)
     return cost_by_rank(arrivals, is_late, excess_work(rank_group.by_step, whole, arrivals, late))
@@ -244,7 +257,10 @@ def _recounted(
     late_set: LateSet,
     limit: Mapping[str, float],
 ) -> LateSet:
-    """The set with a vote of every step that was recorded: who is late in a first step is late, whatever that step takes."""
+    """Count the votes of all recorded steps for a late set, steps that do not count included.
+
+    Who is late in a warm-up step is late, however long that step takes.
+    """
     recorded = measured.recorded
     if recorded is None or late_set.chance <= limit["false_ratio"]:
         return late_set
@@ -262,7 +278,10 @@ def _cause(
     late_set: LateSet,
     all_late: npt.NDArray[np.bool_] | None = None,
 ) -> Cause:
-    """Why they are late, set beside those that are neither early nor late; `all_late` are late with them, for other causes."""
+    """Find why a set of members is late, by comparing it with the members nearest to the median.
+
+    `all_late` also marks members that are late with them for other causes; these are not compared with.
+    """
     ranks = late.members["rank"].to_numpy(np.int64)
     distance = np.abs(late.late_ns.mean(axis=1) - np.median(late.late_ns.mean(axis=1)))
     is_late = late_set.is_late if all_late is None else all_late
@@ -274,7 +293,7 @@ def _cause(
 
 
 def _is_own(measured: Measurements, late: LateRanks) -> bool:
-    """Whether they are late by what they do, in stages or outside, not by being blocked elsewhere."""
+    """Check whether the members are late because of their own work, not because something else blocks them."""
     needed = 0.5 * float(late.late_set.late_ns.mean())
     is_late = late.late_set.is_late
     rows = late.rank_group.of(measured.derived(all_work))
@@ -290,7 +309,10 @@ def _is_own(measured: Measurements, late: LateRanks) -> bool:
 
 
 def all_work(measured: Measurements) -> pd.DataFrame:
-    """One row a (step, rank group, member): own_ns in stages and outside of them, and beyond_ns of the others."""
+    """Sum own work in and outside of stages: one row per (step, rank group, member).
+
+    Columns: own_ns, and beyond_ns (less the median of the other members).
+    """
     segments = measured["segments"]
     is_known = segments["rank"].notna().to_numpy(np.bool_)
     segments = segments[is_known & are_in_steps(measured, segments)]
@@ -302,13 +324,13 @@ def all_work(measured: Measurements) -> pd.DataFrame:
 
 
 def _has_slow_clock(late: LateRanks, cause: Cause, limit: Mapping[str, float]) -> bool:
-    """Whether their kernels are slower by one factor to the end of the recording: that is seen in few steps."""
+    """Check whether all kernels are slower by one factor until the recording ends, which shows in few steps."""
     is_enough = len(late.late_steps) >= limit["clock_steps"]
     return cause.kind == "clock" and is_enough and bool(late.late_set.late_steps[-1])
 
 
 def _pause_ns(late: LateRanks, cause: Cause) -> float:
-    """What the pause that was seen in their late steps costs per step: no more than it is long, nor than the others wait."""
+    """Estimate the cost per step of a pause that was seen: at most its length, and at most the wait of the others."""
     share = len(late.late_steps) / max(late.rank_group.steps, 1)
     return min(cause.pause_ns * share, late.cost_ns)
 
@@ -316,10 +338,11 @@ def _pause_ns(late: LateRanks, cause: Cause) -> float:
 def abstentions(
     measured: Measurements, judged: list[LateRanks], thresholds: Thresholds
 ) -> Iterator[Verdict]:
-    """Runs of which R09 names nobody, and cannot say that there is nobody."""
+    """List the runs of which R09 names no rank and cannot rule one out."""
     limit = thresholds.of("straggler")
 
     def lacking(groups_of_run: list[RankGroup]) -> Lack | None:
+        """Find the costliest reason that a run cannot be judged; None if any of its rank groups can."""
         lacks: list[Lack] = []
         for rank_group in groups_of_run:
             of_group = [late for late in judged if late.rank_group is rank_group]
@@ -338,7 +361,7 @@ def _unknown(
     of_group: list[LateRanks],
     limit: Mapping[str, float],
 ) -> Lack | None:
-    """What would be gained if no rank were late, and why nobody can be named, or cleared; None where that is known."""
+    """Find why a rank group can be neither named nor cleared, and the time at stake; None where it is settled."""
     if any(late.is_named for late in of_group):
         return None
     if not len(rank_group.of(waits(measured).collectives)):
@@ -357,7 +380,10 @@ def _unknown(
 
 
 def _almost(of_group: list[LateRanks], limit: Mapping[str, float]) -> tuple[str, str]:
-    """(who is probably late, and how much busier; what would prove it); nothing unless they are late in every step."""
+    """Describe (the probable straggler and how much busier it is, evidence that would prove it).
+
+    Empty unless the set is late in every step.
+    """
     if not of_group or of_group[0].late_set.votes_ratio < 1:
         return "", ""
     late, late_set = of_group[0], of_group[0].late_set
@@ -378,7 +404,7 @@ def _almost(of_group: list[LateRanks], limit: Mapping[str, float]) -> tuple[str,
 
 
 def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
-    """Why the latest of a rank group are not named."""
+    """Explain why the latest ranks of a rank group are not named."""
     rotating = "now for one and now for another: see rank-imbalance"
     if not of_group:
         return rotating
@@ -395,7 +421,7 @@ def _not_named(of_group: list[LateRanks], limit: Mapping[str, float]) -> str:
 
 
 def _steps_needed(late: LateRanks, limit: Mapping[str, float]) -> int:
-    """In how many steps these would have to come last to be named, at least one more than were recorded."""
+    """Count the steps in which a set must come last to be named, at least one more than were recorded."""
     needed = rounds_needed(late.late_set.apart, late.late_set.size, limit["false_ratio"])
     return max(needed, late.late_set.rounds + 1)
 
@@ -403,7 +429,7 @@ def _steps_needed(late: LateRanks, limit: Mapping[str, float]) -> int:
 def claims(
     measured: Measurements, waited: Waits, judged: list[LateRanks], thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """R09: ranks that are late again and again, each set with what it costs and why."""
+    """List the findings of R09: each set of ranks that is repeatedly late, with its cost and cause."""
     for late in judged:
         if late.is_named and late.cause is not None:
             yield _finding(measured, waited, late, late.cause, thresholds)
@@ -412,7 +438,7 @@ def claims(
 def _finding(
     measured: Measurements, waited: Waits, late: LateRanks, cause: Cause, thresholds: Thresholds
 ) -> Finding:
-    """The finding on these members: what they cost in the group whose waits for them are longest."""
+    """Make the finding on a late set, with its cost in the process group that waits longest for it."""
     rank_group = late.rank_group
     stage = _stage(waited, late)
     step_ns = job(measured).of(rank_group.run).step_ns
@@ -438,7 +464,7 @@ def _finding(
 
 
 def _held_up_by(measured: Measurements, late: LateRanks) -> str:
-    """Whom the others wait for, with its verb; a pause where no more than that is known."""
+    """Phrase whom the others wait for, with the verb; only its pause where no more is known."""
     who = named_set(measured, late.rank_group, late.ranks)
     who = f"{who}{in_rank_group(measured, late.rank_group)}"
     if late.pause_ns:
@@ -448,7 +474,7 @@ def _held_up_by(measured: Measurements, late: LateRanks) -> str:
 
 
 def _votes(late_set: LateSet) -> tuple[Metric, ...]:
-    """How often they are later than all others, how likely that is by chance, and by how much they are later."""
+    """List how often the set is later than all others, how likely that is by chance, and by how much it is later."""
     steps = late_set.rounds
     late_ns = round(float(late_set.late_ns.mean()))
     label = f"of {steps} {plural(steps, 'step')} later than all others"
@@ -460,14 +486,14 @@ def _votes(late_set: LateSet) -> tuple[Metric, ...]:
 
 
 def _without(late: LateRanks, cost_ns: float, step_ns: float | None) -> Metric:
-    """What a step would take without them."""
+    """Estimate the length of a step without the late ranks."""
     them = "it" if len(late.ranks) == 1 or late.pause_ns else "them"
     step_without = None if not step_ns else round(step_ns - cost_ns)
     return Metric("without_ns", step_without, "ns", label=f"step without {them}")
 
 
 def _since(late: LateRanks) -> str:
-    """In which steps they are late, where not in all."""
+    """Phrase the steps in which the set is late; empty where it is late in all of them."""
     is_late = late.late_set.late_steps
     numbers_of_steps = [whole_or_none(step) for step in late.late_steps["step"]]
     named_steps = [step for step in numbers_of_steps if step is not None]
@@ -479,7 +505,7 @@ def _since(late: LateRanks) -> str:
 
 
 def _stage(waited: Waits, late: LateRanks) -> str:
-    """The stage in which they do most of what makes them late; none where it is not done in stages."""
+    """Find the stage that makes the set late; empty where most of its lateness is outside of stages."""
     arrivals = late.rank_group.of(waited.collectives)
     arrivals = arrivals[is_among(arrivals, late.members, MEMBER)]
     arrivals = arrivals[same_text(arrivals["group"], late.group).to_numpy(np.bool_)]
@@ -490,7 +516,7 @@ def _stage(waited: Waits, late: LateRanks) -> str:
 
 
 def _place(late: LateRanks, row: int, stage: str) -> Place:
-    """Where to look at one member: in the step in which it is latest."""
+    """Locate one member in the step in which it is latest."""
     member = late.lateness.members.iloc[row]
     step = late.lateness.steps["step"].iloc[int(late.lateness.late_ns[row].argmax())]
     return Place(

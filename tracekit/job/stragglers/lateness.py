@@ -1,6 +1,7 @@
-"""How late each rank is in each step, which few are late together, and what the step would be without (Q18, Q19).
+"""Lateness of each rank in each step, the few ranks that are late together, and the cost of their lateness (Q18, Q19).
 
-A rank is late by how much less it waits than the others do: what it does, in a stage or outside, all the others wait for.
+The lateness of a rank is how much less it waits than the others: they all wait for its extra work, in a stage or
+outside.
 """
 
 from __future__ import annotations
@@ -26,18 +27,17 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MOST_SETS = 3
-"""Most sets of late ranks that are looked for in one rank group: the latest, and those that are late beside them."""
+"""Most sets of late ranks per rank group: the latest, and those that are late among the remaining ranks."""
 
 APART = 0.5
-"""A rank belongs to the late ones if it is late by at least this share of what the latest is."""
+"""A rank belongs to a late set if it has at least this share of the lateness of the latest rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """`late_ns`: a row a member (of `members`), a column a step (of `steps`): how much less it waits than the others.
+    """`late_ns`, a row per member and a column per step: how much less the member waits than the others.
 
-    `worked_ns` is how much longer it works in stages than the others, `lost_ns` how long it waits. Members and steps
-    of which any pair was not recorded are left out.
+    `worked_ns` is its extra work in stages, `lost_ns` its wait. Members and steps with a missing pair are left out.
     """
 
     members: pd.DataFrame
@@ -49,10 +49,10 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class LateSet:
-    """Members (`is_late`, by row of `Lateness`) that are late together.
+    """Members that are late together (`is_late`, by row of `RankLateness`).
 
-    `late_ns`: their mean lateness by step; `votes` of `size` × `rounds` put them before all others; `chance` how likely
-    some set gets so many; `apart` members they were set apart from, those of earlier sets left out.
+    `late_ns` is their mean lateness by step. `votes` of `size` × `rounds` rank them before all others. `chance` is the
+    probability that any set gets as many. `apart` is the number of members they were compared among, without earlier sets.
     """
 
     is_late: Bools
@@ -64,29 +64,29 @@ class LateSet:
 
     @property
     def size(self) -> int:
-        """How many members they are."""
+        """Number of late members."""
         return int(self.is_late.sum())
 
     @property
     def votes_ratio(self) -> float:
-        """The share of the votes that they have."""
+        """Share of the votes that the set has."""
         return self.votes / max(self.size * self.rounds, 1)
 
     @property
     def late_steps(self) -> Bools:
-        """In which steps they are late: by half of what they are at most."""
+        """Mask of the steps in which the set is late, by at least half of its maximum."""
         longest = float(self.late_ns.max(initial=0.0))
         return (self.late_ns >= APART * longest) & (self.late_ns > 0)
 
     @property
     def since(self) -> int:
-        """From which step on they are late to the end; 0 where it is all along, or not to the end."""
+        """First step of a lateness that lasts to the end; 0 if it lasts all along, or not to the end."""
         start = int(self.late_steps.argmax())
         return start if bool(self.late_steps[start:].all()) else 0
 
 
 def lateness(rank_group: RankGroup, waited: Waits) -> Lateness:
-    """How late the members of a rank group are in the steps that all of them show."""
+    """Measure how late the members of a rank group are in the steps that all of them show."""
     by_step = rank_group.by_step
     arrivals = rank_group.of(waited.collectives)
     members = in_order(distinct(by_step, MEMBER), MEMBER)
@@ -110,28 +110,28 @@ def lateness(rank_group: RankGroup, waited: Waits) -> Lateness:
 
 
 def _cells(rows: pd.DataFrame, members: pd.DataFrame, steps: pd.DataFrame) -> Ints:
-    """The place of each row in a table of members by steps; -1 of those that stand in neither."""
+    """Find the cell of each row in a table of members by steps; -1 for rows of neither."""
     member = places_of(rows, members, MEMBER, optional=MEMBER)
     step = places_of(rows, steps, UNIT, optional=UNIT)
     return np.where((member >= 0) & (step >= 0), member * len(steps) + step, -1)
 
 
 def _sums(cell: Ints, values: Ints, shape: tuple[int, int]) -> Ints:
-    """The sum of the values in each cell of the table."""
+    """Sum the values in each cell of the table."""
     return summed(cell, values, shape[0] * shape[1]).reshape(shape)
 
 
 def beyond_others(values: Ints) -> Floats:
-    """Each value of a column less the median of the others in it."""
+    """Subtract from each value of a column the median of the others in it."""
     step = np.broadcast_to(np.arange(values.shape[1]), values.shape)
     medians = of_others(values.ravel(), step.ravel()).reshape(values.shape)
     return (values - medians).astype(float)
 
 
 def late_sets(late: Lateness, missing: int = 0) -> Iterator[LateSet]:
-    """The set of members that is latest, then what is latest among the others, at most `MOST_SETS`.
+    """Find the latest set of members, then the latest among the others, at most `MOST_SETS`.
 
-    A set is at most half of all: of those left, and of the `missing` members, which were not recorded.
+    A set is at most half of the remaining members and the `missing` ones, which were not recorded.
     """
     count, steps = late.late_ns.shape
     is_left = np.ones(count, np.bool_)
@@ -162,7 +162,7 @@ def late_sets(late: Lateness, missing: int = 0) -> Iterator[LateSet]:
 
 
 def _beyond_usual(values: Floats, lost_ns: Ints, is_late: Bools) -> Floats:
-    """How late the late rows are; where they are the most, beyond those not late: the median of the others is late too."""
+    """Measure the excess of the late rows; compared with those not late if most are late, as the median is late too."""
     if 2 * int(is_late.sum()) <= len(values):
         return values[is_late]
     beyond: Floats = np.median(lost_ns[~is_late], axis=0) - lost_ns[is_late]
@@ -170,14 +170,14 @@ def _beyond_usual(values: Floats, lost_ns: Ints, is_late: Bools) -> Floats:
 
 
 def stands_alone(late: Lateness, late_set: LateSet) -> bool:
-    """Whether all of a set are late in all its late steps, and no other member is nearly as late in any step: none takes turns."""
+    """Check whether all of a set are late in all its late steps, and no other member comes close in any step."""
     least = APART * float(late_set.late_ns.max(initial=0.0))
     of_set, left_out = late.late_ns[late_set.is_late], late.late_ns[~late_set.is_late]
     return bool((of_set[:, late_set.late_steps] >= least).all() and (left_out < least).all())
 
 
 def with_more_votes(late_set: LateSet, chosen: pd.DataFrame, late: Lateness) -> LateSet:
-    """The set with the votes of all steps that were recorded, also those whose time does not count."""
+    """Recount the votes of a set over all recorded steps, also those whose time does not count."""
     is_late = is_among(late.members, chosen, MEMBER)
     if int(is_late.sum()) != late_set.size or late.late_ns.shape[1] <= late_set.rounds:
         return late_set
@@ -190,10 +190,10 @@ def with_more_votes(late_set: LateSet, chosen: pd.DataFrame, late: Lateness) -> 
 
 
 def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
-    """One row a process group, the costliest first: saved_ns, what those who are not late wait for the late ones in all.
+    """Sum the waits for late ranks by process group, the largest first: group, saved_ns.
 
-    `arrivals` are rows of `Waits.collectives` and `is_late` says which are of late members. A collective counts where
-    the last to come is a late one: the median of what the others lose in it.
+    `arrivals` are rows of `CollectiveWaits.collectives`, and `is_late` marks those of late members. A collective counts where a
+    late member comes last, with the median wait of the others.
     """
     last, saved = _saved_by_last(arrivals, is_late)
     number, first_of_group = of_keys(arrivals, ["group"])
@@ -205,9 +205,9 @@ def cost_by_group(arrivals: pd.DataFrame, is_late: Bools) -> pd.DataFrame:
 def cost_by_rank(
     arrivals: pd.DataFrame, is_late: Bools, most: Excess | None = None
 ) -> dict[int, int]:
-    """What those who are not late wait for each late rank: a collective counts for the late rank that comes last to it.
+    """Sum the waits for each late rank; a collective counts for the late rank that comes last to it.
 
-    `arrivals` are rows of `Waits.collectives` of one process group, as for `cost_by_group`; `most` bounds the time.
+    `arrivals` are rows of `CollectiveWaits.collectives` of one process group, as in `cost_by_group`. `most` bounds the time.
     """
     last, saved = _saved_by_last(arrivals, is_late)
     ranks = arrivals["rank"].to_numpy(np.int64)[last]
@@ -220,7 +220,7 @@ def cost_by_rank(
 
 
 class Excess(NamedTuple):
-    """How much longer late ranks work than those who are not late: each of them, and the latest of them at a time."""
+    """Extra own work of late ranks: `by_rank`, and `together` for the latest of them at any time."""
 
     by_rank: dict[int, int]
     together: int
@@ -229,11 +229,11 @@ class Excess(NamedTuple):
 def excess_work(
     staged: pd.DataFrame, whole: pd.DataFrame, arrivals: pd.DataFrame, late: pd.DataFrame
 ) -> Excess:
-    """Sum up the excess of own work of the `late` members: without it, no more can be gained.
+    """Sum the excess own work of the `late` members, an upper bound of the possible gain.
 
-    In a pipeline the others also wait while work passes from stage to stage, and would without a late rank too.
-    Of three ways to count own work the one that shows most counts: in stages by step (`staged`), in and outside of
-    them (`whole`), and in stages from one collective to the next (`arrivals`) with what is outside by step.
+    In a pipeline the others also wait while work passes from stage to stage, and would do so without a late rank. Own
+    work is counted in three ways, and the largest excess is used: in stages by step (`staged`), in and outside of stages
+    (`whole`), and in stages between collectives (`arrivals`) plus the work outside by step.
     """
     place = places_of(whole, staged, (*UNIT, *MEMBER), optional=(*UNIT, *MEMBER))
     in_stages = np.append(staged["own_ns"].to_numpy(np.int64), 0)[place]
@@ -252,7 +252,7 @@ def excess_work(
 
 
 def _excess(rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame) -> Excess:
-    """Excess of `own_ns` of late members over the median of those that are not late, in each unit of `by`."""
+    """Sum the excess of `own_ns` of late members over the median of the others, in each unit of `by`."""
     unit, is_late = of_keys(rows, by)[0], is_among(rows, late, MEMBER)
     usual, place = np.unique(unit[~is_late], return_inverse=True)
     if not len(usual):
@@ -269,7 +269,7 @@ def _excess(rows: pd.DataFrame, by: Sequence[str], late: pd.DataFrame) -> Excess
 
 
 def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
-    """(the row of the late rank that came last, the median of what the others lost) of each collective that waits for a late one."""
+    """Find collectives that wait for a late rank: (row of the late rank that came last, median wait of the others)."""
     match = np.unique(arrivals["match"].to_numpy(np.int64), return_inverse=True)[1]
     count = int(match.max(initial=-1)) + 1
     lost = arrivals["lost_ns"].to_numpy(np.int64)
@@ -279,7 +279,7 @@ def _saved_by_last(arrivals: pd.DataFrame, is_late: Bools) -> tuple[Ints, Ints]:
     is_waiting = ~is_late & waits_for_late[match]
     waiting, place = np.unique(match[is_waiting], return_inverse=True)
     saved = middles(lost[is_waiting], place, len(waiting)) if len(waiting) else lost[:0]
-    # What the late ones lose too, they all wait for a rank that was not recorded.
+    # A wait that the late ranks share is for a rank that was not recorded.
     saved = saved - lowest[1][waiting]
     last = np.zeros(count, np.int64)
     is_last = np.flatnonzero(is_late & (lost == lowest[1][match]))
