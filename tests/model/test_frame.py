@@ -13,6 +13,7 @@ from tracekit.model.frame import (
     count_distinct_of,
     count_of,
     count_rows,
+    divide,
     first_of,
     last_of,
     max_of,
@@ -270,6 +271,11 @@ def test_where_and_choose_keep_kinds():
     assert Frame.of({"x": chosen}).values("x") == ["a", "d"]
     mixed = choose(mask, numbers_or_none([None, 1]), np.array([7, BIG + 1]))
     assert Frame.of({"x": mixed}).values("x") == [None, BIG + 1]
+
+
+def test_division_is_missing_without_a_divisor():
+    ratios = divide(numbers_or_none([1, None, 1, 1]), numbers_or_none([2, 2, None, 0]))
+    assert Frame.of({"ratio": ratios}).values("ratio") == [0.5, None, None, None]
 
 
 def test_nothing_changes_the_frame_it_is_asked_of():

@@ -408,6 +408,17 @@ def is_missing(array: Array) -> Bools:
     return array.missing if isinstance(array, Nullable) else np.zeros(len(array), np.bool_)
 
 
+def divide(above: Array, below: Array) -> Nullable:
+    """Divide two columns of numbers; missing where one of them is missing or the divisor is 0."""
+    top, bottom = (part.values if isinstance(part, Nullable) else part for part in (above, below))
+    assert isinstance(top, np.ndarray), "text"
+    assert isinstance(bottom, np.ndarray), "text"
+    is_undefined = is_missing(above) | is_missing(below) | (bottom == 0)
+    return Nullable(
+        np.where(is_undefined, 0, top) / np.where(is_undefined, 1, bottom), is_undefined
+    )
+
+
 def _as_array(value: Array | Value, length: int) -> Array:
     """Repeat a single value; an array is itself."""
     if isinstance(value, np.ndarray | Coded | Nullable):

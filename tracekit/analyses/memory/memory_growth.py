@@ -12,7 +12,7 @@ from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run
 from tracekit.job.memory.forecast import SLOWING, Projection, of_stacks, of_trend
 from tracekit.job.memory.growth_tables import WORDS, guide_sheets, trend_sheet
-from tracekit.job.memory.survivors import FEW_TIMES, Kept, kept, ran_out
+from tracekit.job.memory.survivors import FEW_TIMES, Kept, find_kept_stacks, match_failures
 from tracekit.job.memory.trend import (
     Series,
     groups,
@@ -84,7 +84,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     labels, corrected = labelled(series_found, limits)
     holding = [
         keeper
-        for keeper in kept(measured, thresholds.of("memory-growth"))
+        for keeper in find_kept_stacks(measured, thresholds.of("memory-growth"))
         if keeper.per_step >= limits.slope
     ]
     judged = [
@@ -146,6 +146,7 @@ def _holding(
     sites: dict[tuple[Any, Any, str], list[Kept]] = {}
     for keeper in holding:
         sites.setdefault((keeper.process[0], keeper.process[1], keeper.site), []).append(keeper)
+    failures = measured.frame("out_of_memory")
     for at_site in sites.values():
         worst = max(at_site, key=lambda keeper: keeper.per_step)
         series, label = _series_of(worst, all_series, labels)
@@ -161,7 +162,7 @@ def _holding(
             ahead,
             # What grew until memory ran out is the cause of that.
             "high"
-            if not filling and worst.windows > FEW_TIMES and ran_out(measured, worst)
+            if not filling and worst.windows > FEW_TIMES and match_failures(failures, worst).any()
             else _severity_of(worst, soon, filling),
             in_run(measured, worst.process[0]),
         )
