@@ -15,6 +15,7 @@ from tracekit.model.frame import (
     count_rows,
     divide,
     first_of,
+    from_rows,
     last_of,
     max_of,
     mean_of,
@@ -273,9 +274,20 @@ def test_where_and_choose_keep_kinds():
     assert Frame.of({"x": mixed}).values("x") == [None, BIG + 1]
 
 
-def test_division_is_missing_without_a_divisor():
-    ratios = divide(numbers_or_none([1, None, 1, 1]), numbers_or_none([2, 2, None, 0]))
-    assert Frame.of({"ratio": ratios}).values("ratio") == [0.5, None, None, None]
+def test_a_quotient_is_missing_where_a_part_is_missing_or_the_divisor_is_0():
+    above, below = numbers_or_none([1, None, 1, 1]), numbers_or_none([4, 4, None, 0])
+    assert Frame.of({"x": divide(above, below)}).values("x") == [0.25, None, None, None]
+    assert Frame.of({"x": divide(np.array([1, 0]), np.array([2.0, 2.0]))}).values("x") == [0.5, 0.0]
+
+
+def test_rows_of_python_values_become_texts_and_numbers_and_keep_what_is_missing():
+    names = ["run", "count", "ratio", "nothing"]
+    rows = [("a", BIG + 1, 0.5, None), (None, None, 2, None)]
+    table = from_rows(names, rows)
+    assert listed(table) == rows
+    assert listed(table.sort("count", "run"), "count") == [(BIG + 1,), (None,)]
+    assert [type(value) for value in table.values("ratio")] == [float, float]
+    assert from_rows(names, []).sort("count", "run").values("ratio") == []
 
 
 def test_nothing_changes_the_frame_it_is_asked_of():

@@ -386,6 +386,30 @@ def texts(values: Sequence[str | None]) -> Coded:
     return Coded(np.array(codes, columns_of.narrowest(len(code_of))), tuple(code_of))
 
 
+def numbers(values: Sequence[float | None]) -> Nullable:
+    """Make a column of these numbers, of whole numbers if all of them are; None is missing.
+
+    >>> numbers([0.5, None]).values.tolist(), numbers([2, None]).values.tolist()
+    ([0.5, 0.0], [2, 0])
+    """
+    is_gap = np.array([value is None for value in values], np.bool_)
+    return Nullable(np.array([0 if value is None else value for value in values]), is_gap)
+
+
+def from_rows(names: Sequence[str], rows: Sequence[Sequence[Value]]) -> Frame:
+    """Make a frame of rows of Python values: a column has texts or numbers, None is missing.
+
+    >>> list(from_rows(["role", "busy_ns"], [("actor", 5), (None, None)]).rows())
+    [{'role': 'actor', 'busy_ns': 5}, {'role': None, 'busy_ns': None}]
+    """
+    columns: dict[str, Array] = {}
+    for place, name in enumerate(names):
+        values: list[Any] = [row[place] for row in rows]
+        is_text = all(value is None or isinstance(value, str) for value in values)
+        columns[name] = texts(values) if is_text else numbers(values)
+    return Frame(columns, len(rows))
+
+
 def where(mask: Bools, array: Array) -> Array:
     """Keep the values where `mask` holds; the others are missing."""
     if isinstance(array, Coded):

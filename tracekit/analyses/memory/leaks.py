@@ -13,7 +13,7 @@ from tracekit.job.evidence import evidence
 from tracekit.job.frames import run_heading
 from tracekit.job.memory.survivors import Kept, find_kept_stacks, fold_snapshots
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.frame import Frame, texts
+from tracekit.model.frame import Frame, from_rows
 from tracekit.model.keys import looked_up
 from tracekit.model.labels import bounded, called, phrase
 from tracekit.model.report import Metric, Section, Sheet
@@ -116,38 +116,41 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
     )
 
 
+_LEAK_HEADINGS = as_headings("""
+    who | process
+    site | allocated at
+    growth | growth | bytes | Requested bytes, from the first time after warm-up to the last.
+    per_step | per step | bytes | Per snapshot where steps are not numbered.
+    cohorts | alive of | text | Blocks of how many snapshots (steps) are alive at the end.
+    blocks | blocks | count | In use at the end.
+    basis | compared
+    warm_up | warm-up | count | Left out at the beginning.
+    frames | stack | text | Innermost first.
+""")
+
+
 def _make_leak_table(measured: Measurements, leaks: Sequence[Kept]) -> Sheet:
-    headings = (
-        *run_heading(measured),
-        *as_headings("""
-            who | process
-            site | allocated at
-            growth | growth | bytes | Requested bytes, from the first time after warm-up to the last.
-            per_step | per step | bytes | Per snapshot where steps are not numbered.
-            cohorts | alive of | text | Blocks of how many snapshots (steps) are alive at the end.
-            blocks | blocks | count | In use at the end.
-            basis | compared
-            warm_up | warm-up | count | Left out at the beginning.
-            frames | stack | text | Innermost first.
-        """),
-    )
     basis = {"snapshot": "snapshots", "step": "steps of one snapshot"}
-    rows = Frame.of(
-        {
-            "run": texts([leak.process[0] for leak in leaks]),
-            "who": texts([_name_leak_owner(leak) for leak in leaks]),
-            "site": texts([leak.site for leak in leaks]),
-            "growth": np.array([leak.growth for leak in leaks]),
-            "per_step": np.array([round(leak.per_step) for leak in leaks]),
-            "cohorts": texts([f"{leak.cohorts} of {leak.windows}" for leak in leaks]),
-            "blocks": np.array([leak.blocks for leak in leaks]),
-            "basis": texts([basis[leak.basis] for leak in leaks]),
-            "warm_up": np.array([leak.warm_up for leak in leaks]),
-            "frames": texts([leak.frames for leak in leaks]),
-        }
-    )
+    rows = [
+        (
+            leak.process[0],
+            _name_leak_owner(leak),
+            leak.site,
+            leak.growth,
+            round(leak.per_step),
+            f"{leak.cohorts} of {leak.windows}",
+            leak.blocks,
+            basis[leak.basis],
+            leak.warm_up,
+            leak.frames,
+        )
+        for leak in leaks
+    ]
+    names = ["run", *(heading.name for heading in _LEAK_HEADINGS)]
+    table = from_rows(names, rows)
     caption = "Stacks that at no time hold less than before and whose blocks of several steps are still alive."
-    return sheet("kept_stacks", "Stacks that only ever hold more", headings, rows, caption=caption)
+    headings = (*run_heading(measured), *_LEAK_HEADINGS)
+    return sheet("kept_stacks", "Stacks that only ever hold more", headings, table, caption=caption)
 
 
 def _name_leak_owner(leak: Kept) -> str:

@@ -11,16 +11,16 @@ import numpy as np
 from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run
 from tracekit.job.memory.forecast import SLOWING, Projection, of_stacks, of_trend
-from tracekit.job.memory.growth_tables import WORDS, guide_sheets, trend_sheet
+from tracekit.job.memory.growth_tables import WORDS, make_guide_tables, make_trend_table
 from tracekit.job.memory.survivors import FEW_TIMES, Kept, find_kept_stacks, match_failures
 from tracekit.job.memory.trend import (
     Series,
-    groups,
-    labelled,
-    logged_series,
-    matters,
-    series,
-    together,
+    group_series,
+    grows_enough,
+    grows_together,
+    label_series,
+    list_logged_series,
+    list_profiled_series,
 )
 from tracekit.model.report import Finding, Metric, Place, Section, Severity, Verdict
 from tracekit.model.stats.staircase import Staircase, slows_down, staircase
@@ -74,14 +74,14 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
         return ANALYSIS.skipped(reason)
     limits = _limits(thresholds)
-    series_found = [*series(measured, limits), *logged_series(measured, limits)]
+    series_found = [*list_profiled_series(measured, limits), *list_logged_series(measured, limits)]
     if not series_found:
         reason = (
             "no step to compare: levels count from the start of the recording, or no step is known"
         )
         verdict = Verdict("memory-growth", "insufficient data", reason)
         return ANALYSIS.skipped(reason, verdicts=(verdict,))
-    labels, corrected = labelled(series_found, limits)
+    labels, corrected = label_series(series_found, limits)
     holding = [
         keeper
         for keeper in find_kept_stacks(measured, thresholds.of("memory-growth"))
@@ -94,8 +94,8 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     return ANALYSIS.answered(
         metrics=lambda: _slopes(series_found),
         sheets=lambda: (
-            trend_sheet(measured, series_found, labels, corrected, limits),
-            *guide_sheets(measured, series_found, labels),
+            make_trend_table(measured, series_found, labels, corrected, limits),
+            *make_guide_tables(measured, series_found, labels),
         ),
         judged=judged,
     )
@@ -282,7 +282,7 @@ def _growth(
     """R19: what is allocated at the same point of each step rises steadily, and by enough to matter."""
     explained = set(map(attrgetter("process"), holding))
     judged = list(map(_Judged, every_series, labels, corrected))
-    for group in groups(every_series):
+    for group in group_series(every_series):
         members = list(map(judged.__getitem__, group))
         if members[0].series.judged:
             yield from _of_group(measured, members, explained, thresholds)
@@ -304,7 +304,7 @@ def _of_group(
         yield _too_few(all_series, what, limits, in_run(measured, first.run))
         return
     candidates = rising = _rising(members, limit)
-    if not rising and together(all_series, limits, limit):
+    if not rising and grows_together(all_series, limits, limit):
         candidates = members
     # What a stack is known to keep is not told twice.
     grows = [member for member in candidates if _process(member.series) not in explained]
@@ -343,7 +343,7 @@ def _too_few(of_group: Sequence[Series], what: str, limits: Limits, where: str) 
 
 def _rising(members: Sequence[_Judged], limit: Mapping[str, float]) -> Sequence[_Judged]:
     """Those of a group that grow by enough to matter; where none does, those that may be filling."""
-    large = [member for member in members if matters(member.series, limit)]
+    large = [member for member in members if grows_enough(member.series, limit)]
     clear = [member for member in large if member.label in GROWS]
     return clear or [member for member in large if member.label == "filling"]
 

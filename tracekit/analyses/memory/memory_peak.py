@@ -10,18 +10,18 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import canonical_stages, run_heading
+from tracekit.job.frames import run_heading
 from tracekit.job.memory.device_size import add_card_sizes
 from tracekit.job.memory.pools import pool_notes, select_pools
 from tracekit.job.memory.snapshot_charts import snapshot_charts
 from tracekit.job.memory.snapshots import (
     UNTOLD,
     find_reason,
+    name_ranges,
     name_site,
     snapshot_levels,
     take_snapshot,
 )
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.frame import Frame, choose, concat, divide, sum_of, texts, where
 from tracekit.model.intervals import window_at
@@ -319,7 +319,7 @@ def _list_level_caveats(levels: Frame) -> Iterator[str]:
 def _make_snapshot_table(measured: Measurements, levels: Frame) -> Sheet:
     allocated = levels["end_allocated_bytes"]
     peaks = levels.with_columns(
-        stage=texts(list(canonical_stages(to_pandas(levels), "peak_stage", any_range=True))),
+        stage=name_ranges(levels, "peak_stage"),
         card_ratio=divide(levels["peak_bytes"], levels["card_bytes"]),
         reserved_ratio=divide(levels["reserved_peak_bytes"], levels["card_bytes"]),
         rounding_bytes=Nullable(

@@ -8,12 +8,11 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import canonical_stages, in_run, run_heading
+from tracekit.job.frames import in_run, run_heading
 from tracekit.job.memory.device_size import UNKNOWN, add_card_sizes
 from tracekit.job.memory.pools import has_pausable
-from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
+from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
 from tracekit.job.memory.survivors import Kept, find_leaks, match_failures
-from tracekit.job.pandas_bridge import to_pandas
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.frame import Frame, texts
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
@@ -156,7 +155,7 @@ def _find_causes(failures: Frame, outside_ratio: float) -> Frame:
     return failures.with_columns(
         cause=texts(causes),
         outside_bytes=numbers_or_none(outside),
-        stage=texts(list(canonical_stages(to_pandas(failures), any_range=True))),
+        stage=name_ranges(failures),
     )
 
 

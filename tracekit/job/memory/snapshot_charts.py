@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from tracekit.job.frames import canonical_stages
-from tracekit.job.memory.snapshots import take_snapshot
-from tracekit.job.pandas_bridge import to_pandas
+from tracekit.job.memory.snapshots import name_ranges, take_snapshot
 from tracekit.model.frame import Frame
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Chart
@@ -79,7 +77,7 @@ def _name_lines(measured: Measurements, snapshot: Mapping[str, Any], curve: Fram
         return [ALONE] * len(curve)
     begin = stages["ts_ns"]
     stage_at = window_at(begin, begin + stages["dur_ns"], curve["ts_ns"])
-    stage_names = [*canonical_stages(to_pandas(stages), any_range=True), None]
+    stage_names = [*stages.with_columns(stage=name_ranges(stages)).values("stage"), None]
     names = [stage_names[place] for place in stage_at.tolist()]
     labels: dict[str | None, str] = {}
     for name, _ in Counter(name for name in names if name).most_common(MAX_STAGES):

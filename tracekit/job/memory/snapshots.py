@@ -9,6 +9,8 @@ import numpy as np
 
 from tracekit.model.frame import Frame, texts
 from tracekit.model.labels import called, phrase
+from tracekit.model.stages import canonical
+from tracekit.model.tables.arrays import Coded, at_rows
 from tracekit.model.trace import Measurements
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
@@ -55,6 +57,16 @@ def take_snapshot(rows: Frame, snapshot: Mapping[str, Any]) -> Frame:
         if key in rows.columns:
             keep &= rows.equals(key, snapshot[key])
     return rows.filter(keep)
+
+
+def name_ranges(rows: Frame, column: str = "stage") -> Coded:
+    """Return the canonical name of the range of each row: in snapshots every range counts, stage or not."""
+    ranges = rows.group_by(column, "role")
+    names = [
+        None if row[column] is None else canonical(row[column], row["role"])
+        for row in ranges.agg().rows()
+    ]
+    return at_rows(texts(names), ranges.number)
 
 
 def name_site(site: str | None, kind: str, reason: str) -> str:
