@@ -11,7 +11,7 @@ import pandas as pd
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
 from tracekit.job.frames import run_heading
-from tracekit.job.memory.survivors import Kept, find_kept_stacks, fold_snapshots
+from tracekit.job.memory.survivors import KeptStack, find_kept_stacks, fold_snapshots
 from tracekit.job.tables import as_headings, sheet
 from tracekit.model.frame import Frame, from_rows
 from tracekit.model.keys import looked_up
@@ -129,7 +129,7 @@ _LEAK_HEADINGS = as_headings("""
 """)
 
 
-def _make_leak_table(measured: Measurements, leaks: Sequence[Kept]) -> Sheet:
+def _make_leak_table(measured: Measurements, leaks: Sequence[KeptStack]) -> Sheet:
     basis = {"snapshot": "snapshots", "step": "steps of one snapshot"}
     rows = [
         (
@@ -153,14 +153,14 @@ def _make_leak_table(measured: Measurements, leaks: Sequence[Kept]) -> Sheet:
     return sheet("kept_stacks", "Stacks that only ever hold more", headings, table, caption=caption)
 
 
-def _name_leak_owner(leak: Kept) -> str:
+def _name_leak_owner(leak: KeptStack) -> str:
     """Name the process and device of a stack: `rank 3 actor GPU 0`."""
     _, role, rank, _, pid, replica, device = leak.process
     process = called("rank", rank) or called("process", pid) or "rank ?"
     return phrase(process, called("replica", replica), role, called("GPU", device))
 
 
-def _list_leak_caveats(windows: Frame, leaks: Sequence[Kept]) -> Iterator[str]:
+def _list_leak_caveats(windows: Frame, leaks: Sequence[KeptStack]) -> Iterator[str]:
     """List the limits of the test."""
     if unordered := int(windows.is_missing("window").sum()):
         yield f"{unordered} snapshots are copies, of unknown processes, or cannot be put in order: not compared"

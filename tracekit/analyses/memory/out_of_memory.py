@@ -12,7 +12,7 @@ from tracekit.job.frames import in_run, run_heading
 from tracekit.job.memory.device_size import UNKNOWN, add_card_sizes
 from tracekit.job.memory.pools import has_pausable
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
-from tracekit.job.memory.survivors import Kept, find_leaks, match_failures
+from tracekit.job.memory.survivors import KeptStack, find_leaks, match_failures
 from tracekit.job.tables import as_headings, sheet, with_rows
 from tracekit.model.frame import Frame, texts
 from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
@@ -160,7 +160,7 @@ def _find_causes(failures: Frame, outside_ratio: float) -> Frame:
 
 
 def _report_failures(
-    measured: Measurements, failures: Frame, leaks: Sequence[Kept]
+    measured: Measurements, failures: Frame, leaks: Sequence[KeptStack]
 ) -> Iterator[Finding]:
     """Report R33: one finding for each memory and cause, of its last failed request, and the leak that led to it."""
     for alike in failures.group_by(*SNAPSHOT_KEYS, "cause").frames():

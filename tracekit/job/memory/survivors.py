@@ -29,7 +29,7 @@ _COPY = ("end_ns", "step", "live_bytes", "live_count", "entry_count")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptStack:
     """A stack that holds more and more: `growth` bytes over `steps` steps (or snapshots), after `warm_up` of them.
 
     `cohorts` counts the steps with blocks that are still alive, `windows` the steps compared, `basis` is
@@ -168,14 +168,14 @@ def _count_cohorts(levels: Frame, blocks: Frame, times: Frame) -> Frame:
     return rows.group_by("code", "window").agg(cohort_count=count_distinct_of(cohort))
 
 
-def find_kept_stacks(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
+def find_kept_stacks(measured: Measurements, limit: Mapping[str, float]) -> Sequence[KeptStack]:
     """Find stacks that never hold less at the next time, with live blocks of several steps: most growth first.
 
     `limit` sets the share of the steps in which it has to rise (`rising_ratio`), and how many of them
     need live blocks (`cohorts`).
     """
     survivors = measured.frame("survivors")
-    stacks: list[Kept] = []
+    stacks: list[KeptStack] = []
     for of_process in survivors.group_by(*OWNER, "basis").frames():
         stacks += _find_kept_in_process(of_process, limit)
     # A stack found across snapshots is not repeated for each of them.
@@ -188,7 +188,7 @@ def find_kept_stacks(measured: Measurements, limit: Mapping[str, float]) -> Sequ
     return sorted(stacks, key=lambda stack: (-stack.growth, stack.site, str(stack.process)))
 
 
-def find_leaks(measured: Measurements, limit: Mapping[str, float]) -> Sequence[Kept]:
+def find_leaks(measured: Measurements, limit: Mapping[str, float]) -> Sequence[KeptStack]:
     """Find the kept stacks that do not look like a cache that fills up: their growth goes on, over 4 times or more."""
     stacks = find_kept_stacks(measured, limit)
     return [s for s in stacks if s.windows > FEW_TIMES and not slows_down(s.at, s.levels)]
@@ -198,7 +198,7 @@ FEW_TIMES = 3
 """With so few times no warm-up can be left out: a cache that fills up looks the same."""
 
 
-def match_failures(failures: Frame, stack: Kept) -> Bools:
+def match_failures(failures: Frame, stack: KeptStack) -> Bools:
     """Tell which rows of `out_of_memory` are of the process and the device of a kept stack."""
     is_same = failures.equals("memory", "device")
     for name, value in zip(OWNER, stack.process, strict=True):
@@ -207,7 +207,7 @@ def match_failures(failures: Frame, stack: Kept) -> Bools:
     return is_same
 
 
-def _find_kept_in_process(rows: Frame, limit: Mapping[str, float]) -> Iterator[Kept]:
+def _find_kept_in_process(rows: Frame, limit: Mapping[str, float]) -> Iterator[KeptStack]:
     """Find the kept stacks of one process and basis; in each snapshot apart where steps are within it."""
     first = next(rows.rows(*OWNER, "basis"))
     process, basis = tuple(first[name] for name in OWNER), first["basis"]
@@ -232,7 +232,7 @@ def _find_kept_in_process(rows: Frame, limit: Mapping[str, float]) -> Iterator[K
         step, numbered = _list_steps(times, count, warm_up)
         named = list(of_snapshot.take(stacks.first).rows("site", "frames"))
         for grown in np.flatnonzero(is_steady & is_kept).tolist():
-            yield Kept(
+            yield KeptStack(
                 process,
                 basis,
                 named[grown]["site"],
