@@ -72,7 +72,7 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
     if not measured.has("memory_steps") and not measured.row_count("step_levels"):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
         return ANALYSIS.skipped(reason)
-    limits = _make_limits(thresholds)
+    limit, limits = thresholds.of("memory-growth"), _make_limits(thresholds)
     series_found = [*list_profiled_series(measured, limits), *list_logged_series(measured, limits)]
     if not series_found:
         reason = (
@@ -81,15 +81,10 @@ def judge(measured: Measurements, thresholds: Thresholds) -> Section:
         verdict = Verdict("memory-growth", "insufficient data", reason)
         return ANALYSIS.skipped(reason, verdicts=(verdict,))
     labels, corrected = label_series(series_found, limits)
-    holding = [
-        keeper
-        for keeper in find_kept_stacks(measured, thresholds.of("memory-growth"))
-        if keeper.per_step >= limits.slope
-    ]
+    kept = find_kept_stacks(measured, limit)
+    holding = [keeper for keeper in kept if keeper.per_step >= limits.slope]
     judged = [
-        *_report_kept_stacks(
-            measured, holding, series_found, labels, thresholds.of("memory-growth")
-        ),
+        *_report_kept_stacks(measured, holding, series_found, labels, limit),
         *_judge_growth(measured, series_found, labels, corrected, holding, thresholds),
     ]
     return ANALYSIS.answered(
@@ -112,15 +107,8 @@ def _headline_slopes(found: Sequence[Series]) -> Iterator[Metric]:
             low, high = min(s.low for s in slopes), max(s.high for s in slopes)
             what = "" if all(s.logged for s in of_kind) else "the least "
             text = f"growth of {what}{kind} memory per step, median over processes"
-            yield Metric(
-                f"{kind.lower()}_floor_slope",
-                round(middle),
-                "bytes",
-                "lower",
-                round(low),
-                round(high),
-                text,
-            )
+            name = f"{kind.lower()}_floor_slope"
+            yield Metric(name, round(middle), "bytes", "lower", round(low), round(high), text)
 
 
 def _make_limits(thresholds: Thresholds) -> Limits:
@@ -311,17 +299,20 @@ def _judge_group(
     grows = [member for member in candidates if _key_of_owner(member.series) not in explained]
     if not grows:
         return
-    many_owners = "processes" if first.kind == "CPU" else "devices"
-    who = f"all {len(members)} {many_owners} together"
-    if rising:
-        who = f"{len(grows)} of {len(members)} {many_owners}"
-    # One series alone is named by its process, which tells the role too.
-    claim = f"{what}, {who}, grows"
-    if len(grows) == 1:
-        claim = f"{first.kind} memory of {grows[0].series.of.process} grows"
+    who = f"{len(grows)} of {len(members)}" if rising else f"all {len(members)}"
+    claim = _name_group(what, who, grows, together=not rising)
     growing = [member.series for member in grows]
     p = min((member.p for member in grows if member.p is not None), default=None)
     yield _describe_group(measured, growing, claim, limit, p, _pick_label(rising, grows))
+
+
+def _name_group(what: str, who: str, grows: Sequence[_LabelledSeries], *, together: bool) -> str:
+    """Name the series that grow: `GPU memory of actor, 2 of 4 devices, grows`."""
+    first = grows[0].series.of
+    if len(grows) == 1:  # its process names the role too
+        return f"{first.kind} memory of {first.process} grows"
+    owners = "processes" if first.kind == "CPU" else "devices"
+    return f"{what}, {who} {owners}{' together' if together else ''}, grows"
 
 
 def _pick_label(
@@ -389,13 +380,8 @@ def _describe_group(
     # The device that is full first decides, whichever grows fastest.
     ahead = min(projections, key=lambda grower: grower.steps if grower.steps is not None else NEVER)
     level = worst.level[warm_up:]
-    severity: Severity = "low"
-    if filling:
-        severity = "info"
-    elif _is_soon(ahead, limit):
-        severity = "high"
-    elif firm and level[-1] - level[0] >= limit["growth_bytes"]:
-        severity = "medium"
+    is_large = firm and bool(level[-1] - level[0] >= limit["growth_bytes"])
+    severity = _rate_growth(_is_soon(ahead, limit), filling, is_large)
     stairs = None
     if answer == "stairs":
         stairs = staircase(worst.level) or staircase(level)
@@ -428,6 +414,13 @@ def _describe_group(
         tuple(_locate_series(grower) for grower in grows[:MAX_PLACES]),
         caveats=tuple(_list_growth_caveats(worst, ahead, firm)),
     )
+
+
+def _rate_growth(soon: bool, filling: bool, large: bool) -> Severity:
+    """Rate series that grow."""
+    if filling:
+        return "info"
+    return "high" if soon else "medium" if large else "low"
 
 
 def _locate_series(grower: Series) -> Place:

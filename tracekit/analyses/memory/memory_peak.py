@@ -266,6 +266,8 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
     sites = take_snapshot(measured.frame("live_sites"), top)
     at_peak, at_end = (sites.filter(sites.equals("moment", moment)) for moment in ("peak", "end"))
     assert int(at_peak["size_bytes"].sum()) == top["peak_bytes"]
+    if not top["alloc_count"]:
+        at_end = at_end.head(0)  # without an allocation in the history the end is the peak
     return ANALYSIS.answered(
         metrics=lambda: _headline_peak(top, at_peak),
         sheets=lambda: with_rows(
@@ -274,12 +276,7 @@ def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
             _make_purpose_table(at_peak, top),
             _make_explained_table(at_peak),
             _make_pool_table(select_pools(measured, top), top),
-            # Without an allocation in the history the end is the peak.
-            *(
-                (_make_site_table("end", f"In use at the end, {top['who']}", at_end, top),)
-                if top["alloc_count"]
-                else ()
-            ),
+            _make_site_table("end", f"In use at the end, {top['who']}", at_end, top),
         ),
         caveats=lambda: (*pool_notes(measured), *_list_level_caveats(levels)),
         charts=lambda: snapshot_charts(measured, top),

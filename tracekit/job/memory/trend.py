@@ -124,9 +124,8 @@ def number_allocators(rows: Frame) -> tuple[list[Allocator], Ints]:
 
 def split_by_allocator(rows: Frame) -> Mapping[Allocator, Frame]:
     """Split rows by allocator, in the order of their first rows."""
-    groups = rows.group_by(*Allocator._fields)
-    owners = [Allocator(**owner) for owner in groups.agg().rows()]
-    return dict(zip(owners, groups.frames(), strict=True))
+    groups = rows.group_by(*Allocator._fields).frames()
+    return {Allocator(**next(group.rows(*Allocator._fields))): group for group in groups}
 
 
 def list_profiled_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
