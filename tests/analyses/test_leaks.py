@@ -13,7 +13,7 @@ from memory_builder import MIB, Allocator, pickled, snapshot, stack
 from tracekit.analyses import defaults
 from tracekit.analyses.memory import leaks
 from tracekit.discover.names import read_name
-from tracekit.job.memory.survivors import kept, warm_up_of
+from tracekit.job.memory.survivors import count_warm_up, find_kept_stacks
 from tracekit.model.tables import TABLES, concat
 from tracekit.model.trace import Measurements, Source, Want, labelled
 from tracekit.pipeline import run as pipeline
@@ -77,7 +77,7 @@ def measured(folder):
 
 
 def found_in(folder):
-    return list(kept(measured(folder), LIMIT))
+    return list(find_kept_stacks(measured(folder), LIMIT))
 
 
 def findings(folder):
@@ -145,7 +145,7 @@ def test_files_without_rank_process_or_step_in_their_names_are_not_one_process(t
         path = tmp_path / f"step{number}" / "torch_memory_rank0_pid1.pickle"
         shutil.move(path, tmp_path / f"{'abc'[number]}.pickle")
     found = measured(tmp_path)
-    assert kept(found, LIMIT) == []
+    assert find_kept_stacks(found, LIMIT) == []
     section = leaks.judge(found, defaults())
     assert (section.status, "of one process" in section.reason) == ("skipped", True)
 
@@ -217,7 +217,9 @@ def test_it_has_to_rise_in_four_of_five_steps(tmp_path, rises, named):
 def test_at_least_three_snapshots_are_needed(tmp_path, count, named):
     folder = run(tmp_path, count, leaking)
     found = measured(folder)
-    assert [one.warm_up for one in kept(found, LIMIT)] == [0 if count == 3 else 1] * named
+    assert [one.warm_up for one in find_kept_stacks(found, LIMIT)] == [
+        0 if count == 3 else 1
+    ] * named
     section = leaks.judge(found, defaults())
     assert (section.status == "skipped") == (count == 2)
 
@@ -225,7 +227,7 @@ def test_at_least_three_snapshots_are_needed(tmp_path, count, named):
 def test_a_history_that_is_not_cleared_counts_nothing_twice(tmp_path):
     """Every snapshot tells of all steps so far; the blocks of each count as of the step that made them."""
     found = measured(run(tmp_path, 8, leaking, clear=False))
-    (one,) = kept(found, LIMIT)
+    (one,) = find_kept_stacks(found, LIMIT)
     assert (one.growth, one.cohorts, one.blocks) == (6 * MIB, 8, 8)
     caveats = leaks.judge(found, defaults()).caveats
     assert any("overlap" in caveat for caveat in caveats)
@@ -242,7 +244,7 @@ def test_a_place_that_is_freed_and_taken_again_is_a_new_block(tmp_path):
 
     found = measured(run(tmp_path, 6, work))
     assert found["survivors"]["cohort_count"].dropna().max() == 2
-    assert kept(found, LIMIT) == []
+    assert find_kept_stacks(found, LIMIT) == []
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -365,7 +367,7 @@ def test_cohorts_are_those_of_the_model(tmp_path_factory, steps):
 
 
 def test_warm_up_is_one_snapshot_unless_there_are_three():
-    assert [int(warm_up_of(count)) for count in (1, 3, 4, 100)] == [0, 0, 1, 1]
+    assert [int(count_warm_up(count)) for count in (1, 3, 4, 100)] == [0, 0, 1, 1]
 
 
 @needs_data

@@ -8,7 +8,7 @@ from chrome_builder import annotation, step, write
 from rules.firing import write_sources
 from rules.traces_memory import FIRES, MIB, card, leak, sample, steps_at
 
-from tracekit.job.memory.trend import series
+from tracekit.job.memory.trend import list_profiled_series
 from tracekit.model.stats.trend import Limits
 
 QUESTIONS = ("memory", "memory-growth")
@@ -17,7 +17,7 @@ LIMITS = Limits(6, 262_144, 1e-5, MIB, 0.05, 0.01, 0.5)
 
 
 def grown(tmp_path, files):
-    return list(series(analyze(write_sources(tmp_path, files)).measurements, LIMITS))
+    return list(list_profiled_series(analyze(write_sources(tmp_path, files)).measurements, LIMITS))
 
 
 def with_stage(levels, stage="actor_update", end=50):

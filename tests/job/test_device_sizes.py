@@ -7,10 +7,12 @@ from memory_builder import Allocator
 from snapshot_traces import MIB, section, written
 
 import tracekit
-from tracekit.job.memory.device_size import device_sizes, parse_device_memory, with_cards
+from tracekit.job.memory.device_size import add_card_sizes, device_sizes, parse_device_memory
 from tracekit.model.errors import TracekitError
 from tracekit.model.facts import Facts, of_json
+from tracekit.model.frame import Frame, texts
 from tracekit.model.tables import TABLES
+from tracekit.model.tables.arrays import numbers_or_none
 from tracekit.model.trace import Measurements
 from tracekit.pipeline import merge as merging
 from tracekit.pipeline import run as pipeline
@@ -69,9 +71,10 @@ def test_what_a_saved_file_cannot_mean_is_no_size(size):
 
 
 def test_pinned_memory_of_a_host_has_no_card():
-    rows = pd.DataFrame({"memory": ["device", "host"], "run": "a", "rank": 0, "device": [0, None]})
-    found = with_cards(Measurements({}, (), facts=Facts(device_memory=GIB)), rows)
-    assert found["card_bytes"].isna().tolist() == [False, True]
+    memories = Frame.of({"memory": texts(["device", "host"]), "device": numbers_or_none([0, None])})
+    memories = memories.with_columns(run="a", rank=0)
+    found = add_card_sizes(Measurements({}, (), facts=Facts(device_memory=GIB)), memories)
+    assert found.values("card_bytes") == [GIB, None]
 
 
 @pytest.mark.parametrize("text", ["80", "0", "-5GiB", "2000TiB", "80 apples", ""])

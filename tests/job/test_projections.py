@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tracekit.job.memory.device_size import DeviceSize
-from tracekit.job.memory.forecast import Projection, of_stacks, of_trend
-from tracekit.job.memory.survivors import Kept
+from tracekit.job.memory.forecast import Projection, project_stacks, project_trend
+from tracekit.job.memory.survivors import KeptStack
 from tracekit.job.memory.trend import Allocator, Series
 from tracekit.model.stats.trend import Growth, Slope
 
@@ -31,14 +31,14 @@ def series(**changes):
 
 def stack(levels=(0, 5, 10), at=(1.0, 2.0, 3.0), site="a", process=PROCESS):
     levels = tuple(int(level * MIB) for level in levels)
-    return Kept(
+    return KeptStack(
         process, "snapshot", site, site, levels[-1] - levels[0], at[-1] - at[0], True, 3, 4, 1, 3, levels, at
     )  # fmt: skip
 
 
 def test_the_room_over_the_slope_with_the_ends_of_its_interval():
     """400 MiB are left: 40 steps, at 12 MiB a step 33, at 8 MiB 50."""
-    found = of_trend(series(), "strong")
+    found = project_trend(series(), "strong")
     assert (found.steps, found.soonest, found.latest) == (40, 33, 50)
     assert found.claim() == "; the card is full in 40 steps (33–50)"
     (metric,) = found.evidence()
@@ -49,14 +49,14 @@ def test_the_room_over_the_slope_with_the_ends_of_its_interval():
 
 def test_an_interval_that_reaches_no_growth_has_no_latest_step():
     flat = Growth(Slope(10.0 * MIB, 0.0, 20.0 * MIB, 9))
-    found = of_trend(series(found=flat), "likely")
+    found = project_trend(series(found=flat), "likely")
     assert (found.steps, found.soonest, found.latest) == (40, 20, None)
     assert found.claim().endswith("40 steps (20 or more)")
 
 
 @pytest.mark.parametrize("answer", ["none", "flat", "saturating", "shift", "too few", None])
 def test_what_does_not_clearly_grow_is_not_projected(answer):
-    found = of_trend(series(), answer)
+    found = project_trend(series(), answer)
     assert found.steps is None
     assert (found.claim(), found.evidence()) == ("", ())
     assert found.why.startswith("not projected: ")
@@ -71,40 +71,40 @@ def test_what_does_not_clearly_grow_is_not_projected(answer):
     ],
 )  # fmt: skip
 def test_why_nothing_is_foretold(changes, why):
-    assert of_trend(series(**changes), "strong") == Projection(why=why)
+    assert project_trend(series(**changes), "strong") == Projection(why=why)
 
 
 def test_a_full_card_has_no_step_left():
-    assert of_trend(series(taken_bytes=1000 * MIB), "strong").steps == 0
+    assert project_trend(series(taken_bytes=1000 * MIB), "strong").steps == 0
 
 
 def test_where_only_what_is_in_use_is_known_the_basis_says_so():
-    assert "most in use" in of_trend(series(cached=False), "strong").why
+    assert "most in use" in project_trend(series(cached=False), "strong").why
 
 
 def test_of_host_memory_nothing_is_said():
     host = Allocator("run", None, 0, None, 1, None, 0, -1)
-    assert of_trend(series(of=host), "strong") == Projection()
+    assert project_trend(series(of=host), "strong") == Projection()
 
 
 def test_all_stacks_that_a_process_keeps_count_together():
     """5 and 3 MiB a step: 400 MiB last 50 steps. Stacks of other processes and other files do not count."""
     mine = [stack(), stack((0, 3, 6), site="b")]
     others = [stack(process=(*PROCESS[:-1], 1)), stack(at=(1.0, 2.0, 4.0))]
-    found = of_stacks([*mine, *others], mine[0], series(), "too few")
+    found = project_stacks([*mine, *others], mine[0], series(), "too few")
     assert (found.steps, found.soonest, found.latest) == (50, 50, 50)
 
 
 def test_where_all_memory_grows_its_slope_counts():
-    assert of_stacks([stack()], stack(), series(), "strong").steps == 40
+    assert project_stacks([stack()], stack(), series(), "strong").steps == 40
 
 
 @pytest.mark.parametrize("answer", ["none", "flat", "saturating", "shift"])
 def test_stacks_are_not_projected_where_all_memory_does_not_grow(answer):
-    found = of_stacks([stack()], stack(), series(), answer)
+    found = project_stacks([stack()], stack(), series(), answer)
     assert found.steps is None
     assert "all memory together" in found.why
 
 
 def test_without_a_series_of_all_memory_nothing_is_foretold():
-    assert of_stacks([stack()], stack(), None, None).steps is None
+    assert project_stacks([stack()], stack(), None, None).steps is None

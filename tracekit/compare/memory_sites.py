@@ -16,7 +16,8 @@ import pandas as pd
 
 from tracekit.compare.memory_change import Moment, SiteChange, SiteKind, Sites, SiteState
 from tracekit.compare.memory_snapshots import END, PEAK, Snapshot
-from tracekit.job.memory.snapshots import NATIVE, UNTOLD, of_snapshot, untold
+from tracekit.job.memory.snapshots import NATIVE, SNAPSHOT_KEYS, UNTOLD, find_reason, take_snapshot
+from tracekit.job.pandas_bridge import to_pandas
 from tracekit.model.labels import plural
 
 MAX_PLACES = 60
@@ -73,12 +74,15 @@ def _rows(side: Snapshot, moment: Moment) -> pd.DataFrame | None:
     """Select the rows of `live_sites` of one snapshot with `name` and `kind`; None for a saved report."""
     if side.measured is None or side.row is None:
         return None
-    rows = of_snapshot(side.measured["live_sites"], pd.Series(side.row))
-    rows = rows[rows["moment"] == moment]
+    values = {key: side.row[key] for key in SNAPSHOT_KEYS}
+    snapshot = {key: None if pd.isna(value) else value for key, value in values.items()}
+    sites = take_snapshot(side.measured.frame("live_sites"), snapshot)
+    sites = sites.filter(sites.equals("moment", moment))
+    rows = to_pandas(sites)
     # Measurements saved before `place` had its own column have only `site`, which includes the line.
     place = rows["place"].where(rows["place"].notna(), rows["site"])
     native = np.where(rows["kind"] == "native", NATIVE, "")
-    reasons = map(untold, rows.itertuples(index=False))
+    reasons = [find_reason(row["origin"], row["kind"]) for row in sites.rows("origin", "kind")]
     words = [UNTOLD.get(reason, UNTOLD["unknown"]) for reason in reasons]
     name = (place.astype(object) + native).where(
         place.notna(), pd.Series(words, rows.index, dtype=object)

@@ -1,9 +1,9 @@
-"""Charts of a report: stages by rank on one clock, walls of steps, GPU time, GPU utilisation, memory over time."""
+"""Charts of a report: stages by rank on one clock, walls of steps, GPU time, GPU utilisation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice, repeat
+from collections.abc import Callable, Mapping
+from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -22,17 +22,14 @@ from tracekit.job.frames import (
     in_run,
     job,
     ordered,
-    run_heading,
     stage_rows,
     summed,
     text_or_none,
     undamaged,
     whole_or_none,
 )
-from tracekit.job.memory.trend import Allocator, allocators, rows_by_number
 from tracekit.job.rank_groups import own_work
 from tracekit.job.ranks_to_plot import MAX_ROWS, bars_of, drawn
-from tracekit.model.intervals import Ints
 from tracekit.model.keys import IN_RUN, PROCESS, as_python, equal, of_keys, records
 from tracekit.model.labels import called, phrase
 from tracekit.model.report import Chart
@@ -40,16 +37,12 @@ from tracekit.model.tables.arrays import framed
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 from tracekit.process.device.busy import PARTS
-from tracekit.process.memory.levels import SNAPSHOT
 
 MAX_MARKS = 1_500
 """Most marks of one chart."""
 
 MAX_GANTTS = 4
 """Most steps that get a Gantt chart."""
-
-MAX_POINTS, MAX_LINES = 2_000, 20
-"""Most points, and most lines, of one chart of memory over time."""
 
 MAX_NAMED = 2
 """Most clocks that a note lists one by one."""
@@ -354,76 +347,3 @@ def _largest(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, int]:
         return frame, 0
     rows = np.sort(np.argsort(-frame[by].to_numpy(), kind="stable")[:MAX_MARKS])
     return frame.iloc[rows], len(frame) - MAX_MARKS
-
-
-def _of_one_file(of: Allocator, rows: pd.DataFrame) -> pd.DataFrame:
-    """Select the file with the highest level if the process of a snapshot is unknown: others may be of other programs."""
-    if of.device_type != SNAPSHOT or of.rank is not None or of.pid is not None:
-        return rows
-    highest = str(rows["source"].iloc[int(rows["allocated_bytes"].to_numpy().argmax())])
-    return rows[(rows["source"] == highest).to_numpy(bool)]
-
-
-def memory_lines(measured: Measurements) -> Iterator[Chart]:
-    """Draw allocated memory over time, one chart per kind of memory, for the owners with the highest peaks."""
-    curve = measured["memory_curve"]
-    owners, number = allocators(curve)
-    by_kind: dict[str, dict[Allocator, Ints]] = {}
-    for owner, rows in zip(owners, rows_by_number(number, len(owners)), strict=False):
-        by_kind.setdefault(owner.kind, {})[owner] = rows
-    for kind, by_owner in by_kind.items():
-        yield _memory_chart(measured, kind, curve, by_owner)
-
-
-def _memory_chart(
-    measured: Measurements, kind: str, curve: pd.DataFrame, by_owner: Mapping[Allocator, Ints]
-) -> Chart:
-    """Draw the memory levels of one kind; `by_owner` holds the rows of the curve of each owner."""
-    owners = list(by_owner)
-    allocated = curve["allocated_bytes"].to_numpy()
-    peaks = {
-        str(number): float(allocated[rows].max()) for number, rows in enumerate(by_owner.values())
-    }
-    lines = drawn(peaks, "peak", MAX_LINES)
-    left_out = sum(map(len, by_owner.values()))
-    several = bool(run_heading(measured))
-    levels, names = [], []
-    for number, text in lines.rows.items():
-        owner = owners[int(number)]
-        left_out -= len(by_owner[owner])
-        levels.append(_of_one_file(owner, curve.iloc[by_owner[owner]]))
-        run = f"{owner.run} " if several else ""
-        _, comma, likeness = text.partition(",")
-        names.append(f"{run}{owner.process} {owner.memory}{comma}{likeness}")
-    marks, note = _memory_marks(measured, levels)
-    return Chart(
-        "memory-" + kind.lower().replace(" (", "-").rstrip(")"),
-        f"{kind} memory allocated over time",
-        "lines",
-        tuple(marks),
-        tuple(names),
-        unit="bytes",
-        caption=phrase("Highest level in each stretch of time.", note, lines.note),
-        omitted=left_out + sum(map(len, levels)) - len(marks),
-    )
-
-
-def _memory_marks(
-    measured: Measurements, levels: Sequence[pd.DataFrame]
-) -> tuple[list[tuple[int, int, int]], str]:
-    """List the drawn points (line, time, level), with a note on the clocks."""
-    all_levels = pd.concat(levels)
-    zero, note = int(all_levels["ts_ns"].min()), ""
-    one_clock = from_epoch(measured, all_levels)
-    if not one_clock:
-        note = "Clocks cannot be compared: every line begins at its own zero."
-    points = max(MAX_POINTS // len(levels), 1)
-    marks: list[tuple[int, int, int]] = []
-    for number, rows in enumerate(levels):
-        line = rows.sort_values("ts_ns", kind="stable")
-        if not one_clock:
-            zero = int(line["ts_ns"].iloc[0])
-        stretches = line.groupby(np.arange(len(line)) * points // max(len(line), points))
-        times, sizes = stretches["ts_ns"].min() - zero, stretches["allocated_bytes"].max()
-        marks += zip(repeat(number), map(int, times), map(int, sizes), strict=False)
-    return marks, note

@@ -5,15 +5,21 @@ Each judge that moves to `model.frame` removes its calls; the module goes with t
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
-from tracekit.model.frame import Frame
+from tracekit.model.frame import Frame, texts
+from tracekit.model.keys import as_python
 from tracekit.model.tables.arrays import Columns
 
 
 def to_frame(rows: pd.DataFrame) -> Frame:
-    """Wrap the columns of a pandas frame."""
-    return Frame.of(Columns.of(rows))
+    """Wrap the columns of a pandas frame; objects are texts."""
+    columns = dict(Columns.of(rows).arrays)
+    for name, array in columns.items():
+        if isinstance(array, np.ndarray) and array.dtype.kind == "O":
+            columns[name] = texts(as_python(array))
+    return Frame(columns, len(rows))
 
 
 def to_pandas(rows: Frame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""How does the caching allocator work: how much it hands out, for how long, and when it asks the driver? (R21)"""
+"""What does the caching allocator do: how much it allocates, for how long, and when it calls the driver? (R21)"""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import each_run, in_run, run_heading, text_or_none, whole_or_none
+from tracekit.job.frames import in_run, run_heading
 from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import joined, looked_up
+from tracekit.model.frame import Frame, divide, sum_of, texts
 from tracekit.model.report import (
     Chart,
     Finding,
@@ -71,19 +70,23 @@ ALLOCATOR_STEPS = Table(
 )
 
 
-_COUNTS = ("driver_alloc_count", "driver_free_count", "retry_count")
-_SUMS = (
-    "alloc_count",
-    "alloc_bytes",
-    *_COUNTS,
-    "driver_alloc_bytes",
-    "driver_free_bytes",
-    "needless_count",
-)
+_DRIVER_CALLS = ("driver_alloc_count", "driver_free_count")
+_PLACE = ("run", "source", "role", "rank", "step", "device")
+
+_STEP_HEADINGS = as_headings("""
+    alloc_count | allocations | count
+    alloc_bytes | requested | bytes | Σ of all requests.
+    driver_alloc_count | segments got | count | From the driver; also mapped pages.
+    driver_alloc_bytes | bytes got | bytes
+    driver_free_count | given back | count
+    driver_free_bytes | bytes given back | bytes
+    retry_count | retries | count
+    needless_count | although free | count | Segments got while free pieces of their kind added up to the request.
+""")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """What the allocator did in every step, and how long what it handed out lived."""
+    """Count the work of the allocator in every step, and sum allocations by their lifetime."""
     if not trace.has("allocations"):
         return {}
     steps, lived = [], []
@@ -95,59 +98,56 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
-    """Calls of the driver by step, churn and lifetimes, and finding R21; None where no snapshot was read."""
+    """Judge calls of the driver by step, churn and lifetimes (finding R21); None without memory snapshots."""
     if not measured.row_count("snapshot_levels"):
         return None
     levels = snapshot_levels(measured)
-    rows = measured["allocator_steps"]
-    if not len(rows):
+    steps = measured.frame("allocator_steps")
+    if not len(steps):
         return ANALYSIS.skipped("no history of allocations was recorded")
-    if not rows[["alloc_count", "driver_alloc_count", "driver_free_count"]].to_numpy().any():
+    if not any(steps[name].any() for name in ("alloc_count", *_DRIVER_CALLS)):
         return ANALYSIS.skipped("no allocation lies in the recorded histories")
-    keys = [*SNAPSHOT_KEYS]
-    steps = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
-    judged = list(_calls(measured, steps[steps["memory"] == "device"], thresholds))
+    owners = levels.select(*SNAPSHOT_KEYS, "who")
+    steps = steps.join(owners, SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
+    on_device = steps.filter(steps.equals("memory", "device"))
     return ANALYSIS.answered(
         sheets=lambda: with_rows(
-            _churn_sheet(measured, steps, levels),
-            _step_sheet(measured, steps),
-            _lifetime_sheet(measured["lifetimes"]),
+            _make_churn_table(measured, steps, levels),
+            _make_allocator_step_table(measured, steps),
+            _make_lifetime_table(measured),
         ),
-        judged=judged,
+        judged=list(_judge_driver_calls(measured, on_device, thresholds)),
         caveats=(
             "a snapshot tells when memory was got from the driver and given back, not how long that took",
             "the history of one snapshot may hold steps that were not profiled: it goes back to the one before",
         ),
-        charts=lambda: _charts(measured["lifetimes"]),
+        charts=lambda: _draw_lifetimes(measured),
     )
 
 
-def _calls(
-    measured: Measurements, steps: pd.DataFrame, thresholds: Thresholds
+def _judge_driver_calls(
+    measured: Measurements, steps: Frame, thresholds: Thresholds
 ) -> Iterator[Finding | Verdict]:
-    """R21: the allocator still gets memory from the driver, or gives it back, in steady steps."""
+    """Judge R21: the allocator still gets memory from the driver, or returns it, in steady steps."""
     limit = thresholds.of("allocator-calls")
-    for run, of_run in each_run(steps):
-        where = in_run(measured, run)
-        late = of_run[(of_run["step"] > limit["first_steps"]).fillna(value=False).to_numpy(bool)]
+    for of_run in steps.group_by("run").frames():
+        where = in_run(measured, of_run.values("run")[0])
+        late = of_run.filter(of_run.number("step") > limit["first_steps"])
         if not len(late):
             reason = f"no snapshot of a step above {limit['first_steps']:g}{where}"
             yield Verdict("allocator-calls", "insufficient data", reason)
             continue
-        per_step = late.groupby(["who", "step"], dropna=False, sort=False)[list(_COUNTS)].sum()
-        count = len(per_step)
-        calls = (
-            float((per_step["driver_alloc_count"] + per_step["driver_free_count"]).sum()) / count
-        )
-        retried = int(per_step["retry_count"].sum())
+        late = late.with_columns(calls=late["driver_alloc_count"] + late["driver_free_count"])
+        count = len(late.group_by("who", "step"))
+        calls, retried = float(late["calls"].sum()) / count, int(late["retry_count"].sum())
         if calls < limit["calls_per_step"] and not retried:
             continue
-        got = int(late["driver_alloc_bytes"].sum()) / count
-        driver_calls = late.assign(calls=late["driver_alloc_count"] + late["driver_free_count"])
-        worst = driver_calls.sort_values("calls", ascending=False, kind="stable").iloc[0]
+        got_bytes = int(late["driver_alloc_bytes"].sum()) / count
+        worst = next(late.sort("calls", descending=["calls"]).rows())
         repeated = (
             f", {retried:,} times after giving its cache back for one request" if retried else ""
         )
+        retry_label = "times that one request emptied the cache"
         yield Finding(
             "allocator-calls",
             "low",
@@ -155,26 +155,11 @@ def _calls(
             "keep torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where it retries",
             (
                 Metric("calls", calls, "count", "lower", label="calls per step and process"),
-                evidence("driver_bytes", round(got), "got per step and process"),
-                Metric(
-                    "retries",
-                    retried,
-                    "count",
-                    "lower",
-                    label="times that one request emptied the cache",
-                ),
+                evidence("driver_bytes", round(got_bytes), "got per step and process"),
+                Metric("retries", retried, "count", "lower", label=retry_label),
                 Metric("steps", count, "count", label="steady steps of all processes"),
             ),
-            (
-                Place(
-                    run=text_or_none(worst["run"]),
-                    source=text_or_none(worst["source"]),
-                    role=text_or_none(worst["role"]),
-                    rank=whole_or_none(worst["rank"]),
-                    step=int(worst["step"]),
-                    device=whole_or_none(worst["device"]),
-                ),
-            ),
+            (Place(**{name: worst[name] for name in _PLACE}),),
             caveats=(
                 "how long the calls took is not recorded",
                 "frameworks that share a GPU between training and rollout empty the cache on purpose",
@@ -182,17 +167,13 @@ def _calls(
         )
 
 
-def _churn_sheet(measured: Measurements, steps: pd.DataFrame, levels: pd.DataFrame) -> Sheet:
-    keys = [*SNAPSHOT_KEYS]
-    sums = steps.groupby(keys, dropna=False, sort=False)[
-        ["driver_alloc_count", "driver_free_count", "retry_count"]
-    ].sum()
-    churn = joined(levels[levels["alloc_count"] > 0], sums.reset_index(), keys, optional=keys)
-    churn = churn.assign(
-        churn=(churn["alloc_bytes"] / churn["peak_bytes"].where(churn["peak_bytes"] > 0)).astype(
-            "Float64"
-        )
+def _make_churn_table(measured: Measurements, steps: Frame, levels: Frame) -> Sheet:
+    calls = steps.group_by(*SNAPSHOT_KEYS).agg(
+        **{name: sum_of(name) for name in (*_DRIVER_CALLS, "retry_count")}
     )
+    churn = levels.filter(levels["alloc_count"] > 0)
+    churn = churn.join(calls, SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
+    churn = churn.with_columns(churn=divide(churn["alloc_bytes"], churn["peak_bytes"]))
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -211,77 +192,73 @@ def _churn_sheet(measured: Measurements, steps: pd.DataFrame, levels: pd.DataFra
     return sheet("churn", "Allocations of each snapshot", headings, churn, ranked=ranked)
 
 
-def _step_sheet(measured: Measurements, steps: pd.DataFrame) -> Sheet:
-    by = ["run", "who", "step"]
-    by_step = steps[steps["step"].notna()].groupby(by, dropna=False, sort=False)[list(_SUMS)]
+def _make_allocator_step_table(measured: Measurements, steps: Frame) -> Sheet:
+    numbered = steps.filter(~steps.is_missing("step"))
+    by_step = numbered.group_by("run", "who", "step").agg(
+        **{heading.name: sum_of(heading.name) for heading in _STEP_HEADINGS}
+    )
     headings = (
         *run_heading(measured),
         *as_headings("""
             who | process
             step | step | id
-            alloc_count | allocations | count
-            alloc_bytes | requested | bytes | Σ of all requests.
-            driver_alloc_count | segments got | count | From the driver; also mapped pages.
-            driver_alloc_bytes | bytes got | bytes
-            driver_free_count | given back | count
-            driver_free_bytes | bytes given back | bytes
-            retry_count | retries | count
-            needless_count | although free | count | Segments got while free pieces of their kind added up to the request.
         """),
+        *_STEP_HEADINGS,
     )
-    rows = by_step.sum(min_count=1).reset_index().sort_values(["who", "step"], kind="stable")
     ranked = Ranked("alloc_bytes", member="who", apart=("run", "step"))
+    rows = by_step.sort("who", "step")
     return sheet("allocator_steps", "The allocator by step", headings, rows, ranked=ranked)
 
 
-def _lived(rows: pd.DataFrame) -> pd.DataFrame:
-    """Lifetimes of GPU memory summed over all snapshots, the shortest first, with `lived` in words."""
-    lifetimes = rows[(rows["memory"] == "device") & (rows["block_count"] > 0)]
-    by = (
-        lifetimes.groupby(["low_ns", "high_ns"], dropna=False)[["block_count", "size_bytes"]]
-        .sum()
-        .reset_index()
+def _sum_lifetimes(measured: Measurements) -> Frame:
+    """Sum the lifetimes of GPU memory over all snapshots, the shortest first; `lived` is the range in words."""
+    lifetimes = measured.frame("lifetimes")
+    lifetimes = lifetimes.filter(
+        lifetimes.equals("memory", "device") & (lifetimes["block_count"] > 0)
     )
-    by = by.sort_values("low_ns", kind="stable", na_position="last")
-    bounds = zip(by["low_ns"].tolist(), by["high_ns"].tolist(), strict=True)
-    return by.assign(
-        lived=[_bin(low, high) for low, high in bounds],
-        share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1),
+    by_range = lifetimes.group_by("low_ns", "high_ns").agg(
+        block_count=sum_of("block_count"), size_bytes=sum_of("size_bytes")
+    )
+    by_range = by_range.sort("low_ns", "high_ns")
+    size = by_range["size_bytes"]
+    return by_range.with_columns(
+        lived=texts([_name_lifetime(**row) for row in by_range.rows("low_ns", "high_ns")]),
+        share_ratio=size / max(int(size.sum()), 1),
     )
 
 
-def _bin(low: Any, high: Any) -> str:
-    """A range of lifetimes in words."""
-    if pd.isna(low):
+def _name_lifetime(low_ns: int | None, high_ns: int) -> str:
+    """Name a range of lifetimes: `1.00 ms to 10.0 ms`."""
+    if low_ns is None:
         return "not freed in the history"
-    if low == 0:
-        return f"below {show(int(high), 'ns')}"
-    if high == np.iinfo(np.int64).max:
-        return f"{show(int(low), 'ns')} and more"
-    return f"{show(int(low), 'ns')} to {show(int(high), 'ns')}"
+    if low_ns == 0:
+        return f"below {show(high_ns, 'ns')}"
+    if high_ns == np.iinfo(np.int64).max:
+        return f"{show(low_ns, 'ns')} and more"
+    return f"{show(low_ns, 'ns')} to {show(high_ns, 'ns')}"
 
 
-def _lifetime_sheet(rows: pd.DataFrame) -> Sheet:
+def _make_lifetime_table(measured: Measurements) -> Sheet:
     headings = as_headings("""
         lived | lived
         block_count | allocations | count
         size_bytes | requested | bytes | Σ of all snapshots.
         share_ratio | share | ratio | Of what was requested in all.
     """)
-    return sheet("lifetimes", "How long allocations live", headings, _lived(rows))
+    return sheet("lifetimes", "How long allocations live", headings, _sum_lifetimes(measured))
 
 
-def _charts(rows: pd.DataFrame) -> Iterator[Chart]:
-    """What was requested by how long it lived."""
-    lived = _lived(rows)
-    if len(lived) > 1:
+def _draw_lifetimes(measured: Measurements) -> Iterator[Chart]:
+    """Draw requested memory by lifetime."""
+    lifetimes = _sum_lifetimes(measured)
+    if len(lifetimes) > 1:
         yield Chart(
             "lifetimes",
             "Requested memory by how long it lived",
             "bars",
-            tuple((number, 0, int(size)) for number, size in enumerate(lived["size_bytes"])),
+            tuple((number, 0, size) for number, size in enumerate(lifetimes.values("size_bytes"))),
             ("requested",),
-            tuple(lived["lived"]),
+            tuple(lifetimes.values("lived")),
             unit="bytes",
             caption="Σ of all snapshots.",
         )

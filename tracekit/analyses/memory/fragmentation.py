@@ -1,4 +1,4 @@
-"""What of the reserved memory is in use, what is free, and in which pieces? (memory snapshots; R22)"""
+"""How much of the reserved memory is in use, and in which pieces is the rest? (memory snapshots; R22)"""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import each_run, in_run, run_heading, text_or_none, whole_or_none
-from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
+from tracekit.job.frames import in_run, run_heading
+from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.frame import Frame, divide, max_of, sum_of, texts
 from tracekit.model.keys import looked_up, of_arrays
+from tracekit.model.labels import phrase
 from tracekit.model.report import (
     Chart,
     Finding,
@@ -127,21 +129,21 @@ _WHEN = {"peak": "at the peak", "grown": "before it last grew", "end": "at the e
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The free pieces of every pool at the peak, before the reserved memory last grew, and at the end."""
+    """Measure the free pieces of every pool at the peak, before the reserved memory last grew, and at the end."""
     if not has_segments(trace) or not trace.has("blocks"):
         return {}
     space, wanted, maps, stranded = [], [], [], []
     for replay in trace.derived(replays):
         process = whose(replay)
         end = free_at_end(trace, replay)
-        largest = _largest(replay)
+        largest = _find_largest_request(replay)
         space.append(end.assign(moment="end", largest_request_bytes=largest, **process))
         stranded.append(
             pd.DataFrame([{**process, "stranded_bytes": int(end["stranded_bytes"].sum())}])
         )
         segment_table = segments(trace, replay)
         if segment_table is not None and len(replay.rows):
-            for moment, entry in (("peak", replay.peak()), ("grown", _grown(replay))):
+            for moment, entry in (("peak", replay.peak()), ("grown", _find_last_growth(replay))):
                 if entry is not None:
                     free_blocks = free_at(trace, replay, segment_table, entry)
                     none = pd.array([pd.NA] * len(free_blocks), dtype="Int64")
@@ -153,21 +155,21 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
                             **process,
                         )
                     )
-        wanted.append(_requests(trace, replay, end).assign(**process))
-        maps.append(_map(trace, replay).assign(**process))
+        wanted.append(_list_largest_requests(trace, replay, end).assign(**process))
+        maps.append(_list_segment_runs(trace, replay).assign(**process))
     tables = {"free_space": space, "requests": wanted, "segment_map": maps}
     measured = {name: columns(parts) for name, parts in tables.items()}
     return {**measured, **level_metrics(trace, stranded)}
 
 
-def _largest(replay: Replay) -> Any:
-    """The largest request of the history."""
+def _find_largest_request(replay: Replay) -> Any:
+    """Return the largest request of the history."""
     asked = replay.size[replay.during("alloc", "oom")]
     return int(asked.max()) if len(asked) else pd.NA
 
 
-def _grown(replay: Replay) -> int | None:
-    """The entry right before the segment with which most was reserved; None if that was before the history."""
+def _find_last_growth(replay: Replay) -> int | None:
+    """Find the entry right before the segment with which most was reserved; None if that was before the history."""
     got = replay.during("segment_alloc")
     if replay.reserved is None or not len(got):
         return None
@@ -176,11 +178,11 @@ def _grown(replay: Replay) -> int | None:
     return int(reached[-1]) - 1 if len(reached) else None
 
 
-def _requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `requests` of one device, but for whose: the largest sizes of each pool and stream."""
+def _list_largest_requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
+    """List the largest sizes of each pool and stream of one device: `requests` without the columns of its process."""
     entries = replay.during("alloc")
     size = replay.size[entries]
-    pool, stream = _pools_and_streams(trace, replay.rows[entries])
+    pool, stream = _look_up_pools(trace, replay.rows[entries])
     is_small = rounded(size) <= SMALL
     number, first = of_arrays([pool, stream, is_small.astype(np.int64), size])
     last = np.zeros(len(first), np.int64)
@@ -211,8 +213,8 @@ def _requests(trace: Trace, replay: Replay, end: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _pools_and_streams(trace: Trace, rows: Any) -> tuple[Coded, Nullable]:
-    """Pool and stream of these rows of `allocations`; of one without a pool the default one."""
+def _look_up_pools(trace: Trace, rows: Any) -> tuple[Coded, Nullable]:
+    """Look up pool and stream of these rows of `allocations`; the default pool where none is recorded."""
     allocations = trace.get("allocations")
     pools = allocations["pool"].cat
     texts = tuple(dict.fromkeys((*map(str, pools.categories), DEFAULT_POOL)))
@@ -224,8 +226,8 @@ def _pools_and_streams(trace: Trace, rows: Any) -> tuple[Coded, Nullable]:
     return Coded(codes, texts), stream
 
 
-def _map(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """The rows of `segment_map` of one device, but for whose: runs of blocks of one state, the largest."""
+def _list_segment_runs(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """List the largest runs of blocks of one state of one device: `segment_map` without the columns of its process."""
     segment_rows = rows_of(trace, "memory_segments", replay)
     place = np.full(len(trace["memory_segments"]), -1, np.int64)
     order = np.argsort(-ints(segment_rows["size_bytes"]), kind="stable")
@@ -268,62 +270,64 @@ def _map(trace: Trace, replay: Replay) -> pd.DataFrame:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
-    """What is in use and free by pool, and finding R22; None where no snapshot was read."""
+    """Judge memory in use and free by pool (finding R22); None without memory snapshots."""
     if not measured.row_count("snapshot_levels"):
         return None
     levels = snapshot_levels(measured)
-    if not measured.has("free_space") or not len(measured["free_space"]):
+    space = measured.frame("free_space")
+    if not len(space):
         return ANALYSIS.skipped("no segments were recorded")
-    space = measured["free_space"]
-    totals = _totals(space, levels)
-    top = levels.iloc[0]
-    judged = list(_fragmented(measured, totals, thresholds))
-    of_top = of_snapshot(space, top)
+    totals = _sum_default_pool(space, levels)
+    top = next(levels.rows())
+    requests = take_snapshot(measured.frame("requests"), top)
     return ANALYSIS.answered(
         sheets=lambda: with_rows(
-            _total_sheet(measured, totals),
-            _pool_sheet(of_top, top),
-            _request_sheet(of_snapshot(measured["requests"], top), top),
+            _make_parts_table(measured, totals),
+            _make_free_space_table(take_snapshot(space, top), top["who"]),
+            _make_request_table(requests, top["who"]),
         ),
-        judged=judged,
+        judged=list(_judge_fragmentation(measured, totals, thresholds)),
         caveats=(_LOST,),
-        charts=lambda: _charts(measured, top),
+        charts=lambda: _draw_segment_map(measured, top),
     )
 
 
-def _totals(space: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
-    """One row a snapshot, memory and moment, of the default pool: the sums over its parts and the largest free piece."""
-    by = [*SNAPSHOT_KEYS, "moment"]
-    # What lies in private pools may be unmapped, and serves no other request: it is no waste.
-    space = space[(space["pool"] == DEFAULT_POOL).to_numpy(np.bool_)]
-    grouped = space.groupby(by, dropna=False, sort=False)
-    sums = grouped[[*_PARTS]].sum()
-    sums["internal_bytes"] = grouped["internal_bytes"].sum(min_count=1)
-    for name in ("largest_free_bytes", "largest_request_bytes"):
-        sums[name] = grouped[name].max()
-    keys = [*SNAPSHOT_KEYS]
-    named = levels[[*keys, "run", "role", "rank", "who", "peak_bytes"]]
-    totals = named.merge(sums.reset_index(), on=keys, how="inner")
-    reserved = totals["reserved_bytes"].where(totals["reserved_bytes"] > 0).astype("Float64")
-    return totals.assign(
-        unused_ratio=1 - totals["requested_bytes"] / reserved,
-        stranded_ratio=totals["stranded_bytes"] / reserved,
-        when=totals["moment"].map(_WHEN),
+def _sum_default_pool(space: Frame, levels: Frame) -> Frame:
+    """Sum the default pool's parts of each snapshot, memory and moment, with its largest free piece."""
+    # Private pools may be unmapped, and serve no other request: they are not waste.
+    space = space.filter(space.equals("pool", DEFAULT_POOL))
+    sums = space.group_by(*SNAPSHOT_KEYS, "moment").agg(
+        **{name: sum_of(name) for name in (*_PARTS, "internal_bytes")},
+        largest_free_bytes=max_of("largest_free_bytes"),
+        largest_request_bytes=max_of("largest_request_bytes"),
+    )
+    owners = levels.select(*SNAPSHOT_KEYS, "run", "role", "rank", "who", "peak_bytes")
+    totals = owners.join(sums, SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
+    reserved = totals["reserved_bytes"]
+    used = divide(totals["requested_bytes"], reserved)
+    return totals.with_columns(
+        unused_ratio=Nullable(1 - used.values, used.missing),
+        stranded_ratio=divide(totals["stranded_bytes"], reserved),
+        when=_name_moments(totals),
     )
 
 
-def _fragmented(
-    measured: Measurements, totals: pd.DataFrame, thresholds: Thresholds
+def _name_moments(rows: Frame) -> Coded:
+    return texts([_WHEN[moment] for moment in rows.values("moment")])
+
+
+def _judge_fragmentation(
+    measured: Measurements, totals: Frame, thresholds: Thresholds
 ) -> Iterator[Finding | Verdict]:
-    """R22: memory that was reserved and free did not serve requests, as it lay in pieces."""
+    """Judge R22: reserved and free memory did not serve requests because it was in pieces."""
     limit = thresholds.of("fragmentation")
-    calls = measured["allocator_steps"]
-    keys = [*SNAPSHOT_KEYS]
-    sums = calls.groupby(keys, dropna=False, sort=False)["needless_count"].sum(min_count=1)
-    rows = looked_up(totals[totals["memory"] == "device"], sums.reset_index(), keys, optional=keys)
-    for run, of_run in each_run(rows):
-        where = in_run(measured, run)
-        grown = of_run[of_run["moment"] != "end"]
+    steps = measured.frame("allocator_steps")
+    needless = steps.group_by(*SNAPSHOT_KEYS).agg(needless_count=sum_of("needless_count"))
+    rows = totals.filter(totals.equals("memory", "device"))
+    rows = rows.join(needless, SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
+    for of_run in rows.group_by("run").frames():
+        where = in_run(measured, of_run.values("run")[0])
+        grown = of_run.filter(~of_run.equals("moment", "end"))
         if not len(grown):
             grows = bool((of_run["expandable_count"] > 0).all())
             reason = "segments grow in place" if grows else "no history of allocations was recorded"
@@ -331,22 +335,22 @@ def _fragmented(
                 "fragmentation", "not applicable" if grows else "insufficient data", reason + where
             )
             continue
-        low_free = limit["request_factor"] * grown["largest_request_bytes"]
-        bad = grown[
-            (grown["unused_ratio"] >= limit["unused_ratio"])
-            & (grown["stranded_ratio"] >= limit["stranded_ratio"])
-            & (grown["largest_free_bytes"] < low_free)
-            & (grown["needless_count"] >= limit["needless_segments"])
-        ]
-        if len(bad):
-            worst = bad.sort_values("stranded_bytes", ascending=False, kind="stable").iloc[0]
-            yield _finding(worst, where)
+        least_free = limit["request_factor"] * grown.number("largest_request_bytes")
+        fragmented = grown.filter(
+            (grown.number("unused_ratio") >= limit["unused_ratio"])
+            & (grown.number("stranded_ratio") >= limit["stranded_ratio"])
+            & (grown["largest_free_bytes"] < least_free)
+            & (grown.number("needless_count") >= limit["needless_segments"])
+        )
+        if len(fragmented):
+            worst = fragmented.sort("stranded_bytes", descending=["stranded_bytes"])
+            yield _report_fragmentation(next(worst.rows()), where)
 
 
-def _finding(worst: pd.Series[Any], where: str) -> Finding:
-    """The finding on one allocator of a run, that with most memory in pieces."""
-    stranded, needless = int(worst["stranded_bytes"]), int(worst["needless_count"])
-    largest, request = int(worst["largest_free_bytes"]), int(worst["largest_request_bytes"])
+def _report_fragmentation(worst: Mapping[str, Any], where: str) -> Finding:
+    """Report the allocator of a run with most memory in pieces."""
+    stranded, largest = worst["stranded_bytes"], worst["largest_free_bytes"]
+    request, needless = worst["largest_request_bytes"], worst["needless_count"]
     got_label = "segments got although as much was free"
     return Finding(
         "fragmentation",
@@ -357,27 +361,17 @@ def _finding(worst: pd.Series[Any], where: str) -> Finding:
         "(allocate it first, or empty the cache between stages)",
         (
             evidence("stranded_bytes", stranded, "free beside blocks in use"),
-            evidence(
-                "unused_ratio", float(worst["unused_ratio"]), "of the reserved memory not in use"
-            ),
+            evidence("unused_ratio", worst["unused_ratio"], "of the reserved memory not in use"),
             evidence("largest_free_bytes", largest, "largest free piece", better="higher"),
             evidence("largest_request_bytes", request, "largest request", better="neither"),
             Metric("needless_segments", needless, "count", "lower", label=got_label),
         ),
-        (
-            Place(
-                run=text_or_none(worst["run"]),
-                source=text_or_none(worst["source"]),
-                role=text_or_none(worst["role"]),
-                rank=whole_or_none(worst["rank"]),
-                device=whole_or_none(worst["device"]),
-            ),
-        ),
+        (Place(**{name: worst[name] for name in ("run", "source", "role", "rank", "device")}),),
         caveats=("while requests still grow from step to step, new segments are needed anyway",),
     )
 
 
-def _total_sheet(measured: Measurements, totals: pd.DataFrame) -> Sheet:
+def _make_parts_table(measured: Measurements, totals: Frame) -> Sheet:
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -398,12 +392,10 @@ def _total_sheet(measured: Measurements, totals: pd.DataFrame) -> Sheet:
     return sheet("reserved_parts", "The parts of what is reserved", headings, totals, ranked=ranked)
 
 
-def _pool_sheet(space: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
-    pools = space.assign(
-        when=space["moment"].map(_WHEN),
-        index_ratio=(
-            1 - space["largest_free_bytes"] / space["free_bytes"].where(space["free_bytes"] > 0)
-        ).astype("Float64"),
+def _make_free_space_table(space: Frame, who: str) -> Sheet:
+    largest = divide(space["largest_free_bytes"], space["free_bytes"])
+    pools = space.with_columns(
+        when=_name_moments(space), index_ratio=Nullable(1 - largest.values, largest.missing)
     )
     headings = as_headings("""
         when | when
@@ -418,13 +410,11 @@ def _pool_sheet(space: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
         largest_free_bytes | largest free piece | bytes | What a request of this pool, stream and kind can get without the driver.
         index_ratio | 1 - largest/free | ratio | Says little where little is free: 0.4 to 1 in healthy runs.
     """)
-    return sheet("pools", f"Free memory by pool, {top['who']}", headings, pools)
+    return sheet("pools", f"Free memory by pool, {who}", headings, pools)
 
 
-def _request_sheet(rows: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
-    requests = rows.assign(
-        answer=np.where(rows["fits"].astype(bool), "fits", "needs memory from the driver")
-    )
+def _make_request_table(requests: Frame, who: str) -> Sheet:
+    answers = ["fits" if fits else "needs memory from the driver" for fits in requests["fits"]]
     headings = as_headings("""
         size_bytes | request | bytes
         request_count | times | count | In the history.
@@ -433,29 +423,30 @@ def _request_sheet(rows: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
         pool | pool
         stream | stream | id
     """)
-    return sheet("requests", f"Would the largest requests fit? {top['who']}", headings, requests)
+    rows = requests.with_columns(answer=texts(answers))
+    return sheet("requests", f"Would the largest requests fit? {who}", headings, rows)
 
 
-def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
-    """The segments of one snapshot at its end, coloured by what their blocks are."""
-    rows = of_snapshot(measured["segment_map"], top)
-    if not len(rows):
+def _draw_segment_map(measured: Measurements, top: Mapping[str, Any]) -> Iterator[Chart]:
+    """Draw the segments of one snapshot at its end, coloured by the state of their blocks."""
+    runs = take_snapshot(measured.frame("segment_map"), top)
+    if not len(runs):
         return
-    segment_rows = rows.drop_duplicates("segment").sort_values("segment", kind="stable")
+    segments = runs.distinct("segment").sort("segment")
     names = [
-        f"{show(int(size), 'bytes')}{'' if pd.isna(kind) else f' {kind}'}"
-        for size, kind in zip(segment_rows["segment_bytes"], segment_rows["kind"], strict=True)
+        phrase(show(row["segment_bytes"], "bytes"), row["kind"])
+        for row in segments.rows("segment_bytes", "kind")
     ]
-    row_of = {int(s): number for number, s in enumerate(segment_rows["segment"])}
+    line = runs.dense_rank("segment").tolist()
     series = list(_SHOWN)
     yield Chart(
         "segment-map",
         f"Segments at the end, {top['who']}",
         "extents",
         tuple(
-            (row_of[int(s)], series.index(str(state)), int(a), int(b))
-            for s, state, a, b in rows[["segment", "state", "start_bytes", "end_bytes"]].itertuples(
-                index=False
+            (number, series.index(row["state"]), row["start_bytes"], row["end_bytes"])
+            for number, row in zip(
+                line, runs.rows("state", "start_bytes", "end_bytes"), strict=True
             )
         ),
         tuple(_SHOWN.values()),
@@ -463,7 +454,7 @@ def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
         unit="bytes",
         x_unit="bytes",
         caption="The largest segments; blocks of one state that lie together are one bar.",
-        omitted=int(rows["omitted_count"].iloc[0]),
+        omitted=int(runs["omitted_count"][0]),
     )
 
 

@@ -1,4 +1,4 @@
-"""What is in use at the end of every step, and who asked for it? (memory snapshots)"""
+"""Which sites hold memory at the end of every step? (memory snapshots)"""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import in_run, text_or_none
-from tracekit.job.memory.snapshots import NATIVE, UNTOLD, snapshot_levels
+from tracekit.job.frames import in_run
+from tracekit.job.memory.snapshots import UNTOLD, name_site, snapshot_levels
 from tracekit.job.tables import as_headings, sheet
-from tracekit.model.keys import PROCESS, joined
+from tracekit.model.frame import Bools, Frame, Ints, sum_of, texts, where
+from tracekit.model.keys import PROCESS
 from tracekit.model.report import Heading, Metric, Section, Sheet
 from tracekit.model.tables import Column, Table
 from tracekit.model.tables.columns import STEP
@@ -51,28 +51,29 @@ MAX_SITES = 60
 MAX_SHOWN, MAX_COLUMNS = 20, 10
 """Most places and most steps in the sheet."""
 
-Ints = npt.NDArray[np.int64]
-
 _OWNER = [*PROCESS, "replica", "memory", "device"]
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """What every place in the program holds when a step ends; of a file without marks of steps, at its end."""
+    """Sum the memory of every site when a step ends; in a file without marks of steps, at its end."""
     if not trace.has("allocations") and not trace.has("blocks"):
         return {}
-    parts = [_held(trace, replay).assign(**whose(replay)) for replay in trace.derived(replays)]
+    parts = [
+        _sum_at_step_ends(trace, replay).assign(**whose(replay))
+        for replay in trace.derived(replays)
+    ]
     return {"live_steps": columns(parts)}
 
 
-def _held(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """The rows of `live_steps` of one device, but for whose."""
-    ends = _ends(trace, replay)
+def _sum_at_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """Sum the memory of one device by site at each end: `live_steps` without the columns of its process."""
+    ends = _find_step_ends(trace, replay)
     entries = ends["entry"].to_numpy(np.int64)
     pieces = replay.pieces
     first = np.searchsorted(entries, pieces.born, "left")
     stop = np.searchsorted(entries, pieces.died, "left")
     alive = np.flatnonzero(first < stop)
-    code, named = _owners(trace, replay, alive)
+    code, named = _group_by_site(trace, replay, alive)
     held_bytes, count = np.zeros((2, len(named), len(entries) + 1), np.int64)
     for table, weight in ((held_bytes, pieces.size[alive]), (count, np.ones(len(alive), np.int64))):
         np.add.at(table, (code, first[alive]), weight)
@@ -99,8 +100,8 @@ def _held(trace: Trace, replay: Replay) -> pd.DataFrame:
     )
 
 
-def _ends(trace: Trace, replay: Replay) -> pd.DataFrame:
-    """The ends of steps in order: `step`, `position`, `at_ns`, and `entry`, the last one of the history before it."""
+def _find_step_ends(trace: Trace, replay: Replay) -> pd.DataFrame:
+    """Find the ends of steps in order: `step`, `position`, `at_ns`, and `entry`, the last one of the history before it."""
     ends, numbers = step_ends(trace)
     if replay.timed and len(ends) >= 2:
         entry = np.searchsorted(replay.ts_ns, ends, "right") - 1
@@ -118,8 +119,8 @@ def _ends(trace: Trace, replay: Replay) -> pd.DataFrame:
     )
 
 
-def _owners(trace: Trace, replay: Replay, which: Ints) -> tuple[Ints, pd.DataFrame]:
-    """(the number of each piece's place in the program; `site`, `kind` and `untold`, why there is none, of each)."""
+def _group_by_site(trace: Trace, replay: Replay, which: Ints) -> tuple[Ints, pd.DataFrame]:
+    """Group pieces by site: (the number of each piece's site; `site`, `kind` and `untold`, why there is none, of each)."""
     row, block = replay.pieces.row[which], replay.pieces.block[which]
     stack, missing = stacks_of(trace, row, block)
     site, kind = sites_of(trace, stack, missing)
@@ -142,115 +143,109 @@ def _owners(trace: Trace, replay: Replay, which: Ints) -> tuple[Ints, pd.DataFra
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
-    """What the places of the process with the highest peak hold step by step; None where no snapshot was read."""
+    """Show the memory by site and step of the process with the highest peak; None without memory snapshots."""
     if not measured.row_count("snapshot_levels"):
         return None
     levels = snapshot_levels(measured)
-    top = levels.iloc[0]
-    rows = _of_process(measured["live_steps"], top)
-    ends = _in_order(rows)
+    top = next(levels.rows())
+    sites = _select_live_steps(measured.frame("live_steps"), top)
+    ends = _order_step_ends(sites)
     if len(ends) < 2:
         reason = "no two ends of steps are told of for one process: see what is in use at the end"
         return ANALYSIS.skipped(reason)
-    processes = len(levels.drop_duplicates(_OWNER))
-    metrics = (Metric("step_ends", len(ends), "count", label="ends of steps"),)
+    processes = len(levels.group_by(*_OWNER))
     return ANALYSIS.answered(
-        metrics=metrics, sheets=lambda: (_sheet(measured, rows, ends, top, processes),)
+        metrics=(Metric("step_ends", len(ends), "count", label="ends of steps"),),
+        sheets=lambda: (_make_live_step_table(measured, sites, ends, top, processes),),
     )
 
 
-def _of_process(rows: pd.DataFrame, top: pd.Series[Any]) -> pd.DataFrame:
-    """The rows about the memory of one process, of one of its snapshots where nothing tells that others are its own."""
-    same = pd.Series(data=True, index=rows.index)
+def _select_live_steps(sites: Frame, top: Mapping[str, Any]) -> Frame:
+    """Select the memory of one process; only one of its snapshots if others may be of another process."""
     for name in _OWNER:
-        value = top[name]
-        same &= rows[name].isna() if pd.isna(value) else rows[name].eq(value).fillna(value=False)
-    of_process = rows[same.to_numpy(bool)]
-    within = bool((of_process["position"] > 0).any())
-    is_known = not (pd.isna(top["rank"]) and pd.isna(top["pid"]))
-    if is_known or (not within and bool(of_process["step"].notna().all())):
-        return of_process
-    source = str(top["source"])
-    return of_process[(of_process["source"] == source).to_numpy(bool)]
+        sites = sites.filter(sites.equals(name, top[name]))
+    within = bool((sites["position"] > 0).any())
+    is_known = top["rank"] is not None or top["pid"] is not None
+    if is_known or not (within or sites.is_missing("step").any()):
+        return sites
+    return sites.filter(sites.equals("source", top["source"]))
 
 
-def _in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """The ends of steps in order of time: `source`, `position`, `step`; none where nothing tells the order."""
-    ends = rows.drop_duplicates(["source", "position"])[["source", "position", "step", "at_ns"]]
-    by = next((name for name in ("at_ns", "step") if bool(ends[name].notna().all())), None)
-    if by is None and len(set(ends["source"])) > 1:
-        return ends.iloc[:0]
-    ends = ends.sort_values([*([by] if by else []), "source", "position"], kind="stable")
-    repeated = ends["step"].notna() & ends.duplicated("step", keep="last")
-    return ends[~repeated].reset_index(drop=True)
+def _order_step_ends(sites: Frame) -> Frame:
+    """List the ends of steps in order of time: `source`, `position`, `step`; none where the order is unknown."""
+    ends = sites.distinct("source", "position").select("source", "position", "step", "at_ns")
+    by = [name for name in ("at_ns", "step") if not ends.is_missing(name).any()][:1]
+    if not by and len(ends.distinct("source")) > 1:
+        return ends.head(0)
+    ends = ends.sort(*by, "source", "position")
+    # A step that was recorded again counts once, as it was last.
+    later = ends.group_by("step").position(np.arange(len(ends))[::-1])
+    return ends.filter(ends.is_missing("step") | (later == 0))
 
 
-def _sheet(
-    measured: Measurements,
-    rows: pd.DataFrame,
-    ends: pd.DataFrame,
-    top: pd.Series[Any],
-    processes: int,
+def _make_live_step_table(
+    measured: Measurements, sites: Frame, ends: Frame, top: Mapping[str, Any], processes: int
 ) -> Sheet:
-    """A row for each place, a column for each end of a step; the first row is all that is in use."""
+    """Make a row for each site and a column for each end of a step; the first row is all memory in use."""
     count = len(ends)
-    columns = np.unique(np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(np.int64))
-    top_rows = joined(
-        rows,
-        ends.assign(end=np.arange(count))[["source", "position", "end"]],
-        ["source", "position"],
-    )
-    top_rows["where"] = [_said(row) for row in top_rows.itertuples(index=False)]
-    wide = top_rows.pivot_table("size_bytes", "where", "end", "sum").reindex(columns=range(count))
-    wide = wide.astype("Int64")
-    total = wide.sum()
-    rest_name = UNTOLD["rest"]
-    # A snapshot with more places than it tells apart may hold some of any of them among the smaller ones.
-    filled = wide.fillna(0)
-    if rest_name in wide.index:
-        all_told = (filled.loc[rest_name] == 0).to_numpy(bool)
-        wide.loc[:, all_told] = filled.loc[:, all_told]
-    else:
-        wide = filled
-    highest = filled.max(axis=1).drop(rest_name, errors="ignore")
-    order = highest.sort_values(ascending=False, kind="stable").index[:MAX_SHOWN]
-    other_bytes = (total - filled.loc[order].sum()).astype("Int64")
-    table = pd.concat(
-        [total.to_frame("in use").T, wide.loc[order], other_bytes.to_frame("all others").T]
-    )
-    if not other_bytes.any():
-        table = table.drop("all others")
-    table = table.astype("Int64")
-    change = table[count - 1] - table[0]
-    table = table[columns.tolist()].rename(columns={int(i): f"end_{i}" for i in columns})
-    frame = table.assign(change=change, where=table.index).reset_index(drop=True)
-    numbers = ends["step"].tolist()
-    names = [f"end {i + 1}" if pd.isna(n) else f"step {int(n)}" for i, n in enumerate(numbers)]
+    shown = np.unique(np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(np.int64))
+    names, size, is_known = _spread_by_end(sites, ends)
+    # A snapshot with more sites than it tells apart may hold some of any of them among the smaller ones.
+    rest = names.index(UNTOLD["rest"]) if UNTOLD["rest"] in names else -1
+    is_known |= size[rest] == 0 if rest >= 0 else True
+    order = np.argsort(-size.max(axis=1), kind="stable")
+    order = order[order != rest][:MAX_SHOWN]
+    total, always = size.sum(axis=0), np.ones(count, np.bool_)
+    others = total - size[order].sum(axis=0)
+    names = ["in use", *(names[site] for site in order), "all others"]
+    size = np.vstack([total, size[order], others])
+    is_known = np.vstack([always, is_known[order], always])
+    change = where(is_known[:, 0] & is_known[:, -1], size[:, -1] - size[:, 0])
+    columns = {f"end_{end}": where(is_known[:, end], size[:, end]) for end in shown.tolist()}
+    table = Frame.of({"where": texts(names), "change": change, **columns})
+    if not others.any():
+        table = table.head(len(table) - 1)
+    steps = [
+        f"end {place}" if step is None else f"step {step}"
+        for place, step in enumerate(ends.values("step"), start=1)
+    ]
     headings = (
         *as_headings("""
             where | place in the program
             change | first to last | bytes
         """),
-        *(Heading(f"end_{i}", names[i], "bytes", "As requested, when it ended.") for i in columns),
+        *(
+            Heading(f"end_{end}", steps[end], "bytes", "As requested, when it ended.")
+            for end in shown.tolist()
+        ),
     )
-    some_sites = (
-        ""
-        if len(columns) == count
-        else f" {len(columns)} of {count} steps: the first, the last and some between."
-    )
-    others_too = "" if processes == 1 else f" The process with the highest peak, of {processes}."
+    caption = "As requested."
+    if len(shown) < count:
+        caption += f" {len(shown)} of {count} steps: the first, the last and some between."
+    if processes > 1:
+        caption += f" The process with the highest peak, of {processes}."
     title = f"In use at the end of each step, {top['who']}{in_run(measured, top['run'])}"
-    return sheet(
-        "live_steps", title, headings, frame, caption=f"As requested.{some_sites}{others_too}"
+    return sheet("live_steps", title, headings, table, caption=caption)
+
+
+def _spread_by_end(sites: Frame, ends: Frame) -> tuple[list[str], Ints, Bools]:
+    """Return (names of sites, the bytes of each at each end of a step, whether they were recorded)."""
+    places = ends.select("source", "position").with_columns(end=np.arange(len(ends)))
+    sites = sites.join(places, ["source", "position"])
+    named = [
+        name_site(row["site"], row["kind"], row["untold"])
+        for row in sites.rows("site", "kind", "untold")
+    ]
+    sites = sites.with_columns(name=texts(named))
+    sums = sites.group_by("name", "end").agg(size_bytes=sum_of("size_bytes"))
+    names = sums.distinct("name").sort("name").values("name")
+    cell = sums.dense_rank("name"), sums["end"]
+    size, is_known = (
+        np.zeros((len(names), len(ends)), np.int64),
+        np.zeros((len(names), len(ends)), np.bool_),
     )
-
-
-def _said(row: Any) -> str:
-    """The place in the program, or why there is none."""
-    site = text_or_none(row.site)
-    if site is None:
-        return UNTOLD[str(row.untold)]
-    return f"{site}{NATIVE if row.kind == 'native' else ''}"
+    size[cell], is_known[cell] = sums["size_bytes"], True
+    return names, size, is_known
 
 
 ANALYSIS = Analysis(

@@ -6,20 +6,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.charts import memory_lines
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import each_run, grouped, in_run, run_heading, text_or_none
+from tracekit.job.frames import in_run, run_heading
+from tracekit.job.memory.curve_charts import draw_memory_curves
 from tracekit.job.memory.device_size import UNKNOWN, device_sizes
-from tracekit.job.memory.trend import Allocator, allocators, stages, steps
+from tracekit.job.memory.trend import (
+    Allocator,
+    list_memory_stages,
+    list_memory_steps,
+    number_allocators,
+)
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import of_arrays, row_dicts
+from tracekit.model.frame import Frame, count_distinct_of, divide, max_of, min_of, texts
+from tracekit.model.keys import of_arrays
 from tracekit.model.report import Finding, Metric, Place, Ranked, Section, Sheet, Verdict
 from tracekit.model.stages import canonical
 from tracekit.model.tables import KEYS, Column, Table
-from tracekit.model.tables.arrays import Nullable, at_rows, repeated_number, stacked
+from tracekit.model.tables.arrays import (
+    Nullable,
+    at_rows,
+    numbers_or_none,
+    repeated_number,
+    stacked,
+)
 from tracekit.model.tables.columns import DEVICE, OCCURRENCE, STAGE, STEP, TS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -138,13 +149,13 @@ MAX_STAGES = 2_000
 MAX_PLACES = 8
 
 _WHOSE = {CPU: "host", DRIVER: "driver"}
-"""How metrics call the memory of a `device_type`; any other is a device's."""
+"""Name of the memory of a `device_type` in metrics; any other is a device's."""
 
 REQUESTED = "levels of snapshots are bytes as requested, which the allocator rounds up: what it counts as allocated is a little more"
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The sizes of devices; the levels of every allocator in each step and outermost stage, its peaks, and its curve."""
+    """Measure the sizes of devices; the levels of every allocator in each step and outermost stage, its peaks, and its curve."""
     sizes = sizes_of(trace)
     if not (trace.has("memory_ops") or trace.has("allocations")):
         return sizes
@@ -155,37 +166,39 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
     for level in levels(trace):
         steps, outer = windows_of(trace, level)
         longest = np.argsort(-outer.dur_ns, kind="stable")[:MAX_STAGES]
-        in_steps = _within(level, steps) | {"relative": np.full(len(steps), level.relative)}
-        peak = _peak(trace, level, steps) | _whose(level, 1)
+        in_steps = _measure_windows(level, steps) | {
+            "relative": np.full(len(steps), level.relative)
+        }
+        peak = _measure_peak(trace, level, steps) | _repeat_allocator(level, 1)
         peak["omitted_stage_count"] = np.array([len(outer) - len(longest)])
         of_steps.append((level.device_type, in_steps))
         tables["steps"].append(in_steps)
-        tables["stages"].append(_within(level, outer.at(np.sort(longest))))
+        tables["stages"].append(_measure_windows(level, outer.at(np.sort(longest))))
         tables["peaks"].append(peak)
         if level.replay is None or level.replay.timed:
             curve = level.curve(CURVE_POINTS)
-            tables["curve"].append(curve | _whose(level, len(curve["ts_ns"])))
+            tables["curve"].append(curve | _repeat_allocator(level, len(curve["ts_ns"])))
     measured = {f"memory_{name}": stacked(parts) for name, parts in tables.items()}
-    return {**sizes, **measured, **_metrics(of_steps)}
+    return {**sizes, **measured, **_measure_step_metrics(of_steps)}
 
 
-def _whose(level: Levels, count: int) -> dict[str, Nullable]:
-    """The columns that tell whose memory it is, so many times."""
+def _repeat_allocator(level: Levels, count: int) -> dict[str, Nullable]:
+    """Repeat the columns of the allocator."""
     return {
         "device_type": repeated_number(level.device_type, count),
         "device": repeated_number(level.device, count),
     }
 
 
-def _within(level: Levels, windows: Steps | Stages) -> dict[str, Any]:
-    """The columns of steps or stages with the levels in each."""
+def _measure_windows(level: Levels, windows: Steps | Stages) -> dict[str, Any]:
+    """List steps or stages with the levels in each."""
     columns = {n: array for n, array in windows.arrays.items() if n not in ("origin", "parent")}
     within = level.within(windows.ts_ns, windows.end_ns)
-    return columns | within | _whose(level, len(windows))
+    return columns | within | _repeat_allocator(level, len(windows))
 
 
-def _peak(trace: Trace, level: Levels, steps: Steps) -> dict[str, Any]:
-    """The row of `memory_peaks` of one allocator, but for whose it is."""
+def _measure_peak(trace: Trace, level: Levels, steps: Steps) -> dict[str, Any]:
+    """Measure the peaks of one allocator: its row of `memory_peaks` without the columns of its process."""
     reserved = level.reserved
     entries = [int(level.allocated.argmax())]
     entries += [] if reserved is None else [int(reserved.argmax())]
@@ -209,10 +222,10 @@ def _peak(trace: Trace, level: Levels, steps: Steps) -> dict[str, Any]:
     }
 
 
-def _metrics(
+def _measure_step_metrics(
     of_steps: Sequence[tuple[int | None, Mapping[str, Any]]],
 ) -> Mapping[str, Mapping[str, Any]]:
-    """What compare and gates see of each step: the highest level of any GPU, and that of the host.
+    """Measure each step for compare and gates: the highest level of any GPU, and that of the host.
 
     `of_steps` are the rows of `memory_steps` of each allocator, with its `device_type`.
     """
@@ -245,65 +258,60 @@ def _metrics(
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """Peaks, levels by step and stage, of every allocator; findings R20, R23."""
+    """Judge peaks, and levels by step and stage, of every allocator (findings R20, R23)."""
     if not measured.row_count("memory_peaks"):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
         return ANALYSIS.skipped(reason)
-    peaks = _peaks(measured)
+    peaks = _pool_peaks(measured)
     judged: list[Finding | Verdict] = [
-        *_near_limit(measured, peaks, thresholds),
-        *_imbalance(measured, peaks, thresholds),
+        *_judge_card_limit(measured, peaks, thresholds),
+        *_judge_memory_imbalance(measured, peaks, thresholds),
     ]
     return ANALYSIS.answered(
-        metrics=lambda: _headline(peaks),
+        metrics=lambda: _headline_peaks(peaks),
         sheets=lambda: with_rows(
-            _peak_sheet(measured, peaks), _stage_sheet(measured), _step_sheet(measured)
+            _make_allocator_peak_table(measured, peaks),
+            _make_memory_stage_table(measured),
+            _make_memory_step_table(measured),
         ),
         judged=judged,
-        caveats=lambda: _caveats(peaks),
-        charts=lambda: memory_lines(measured),
+        caveats=lambda: _list_peak_caveats(peaks),
+        charts=lambda: draw_memory_curves(measured),
     )
 
 
-def _peaks(measured: Measurements) -> pd.DataFrame:
-    """One row an allocator: the highest of its sources, highest first, with `of`, the Allocator."""
-    rows = measured["memory_peaks"]
-    rows = rows.sort_values("peak_bytes", ascending=False, kind="stable")
-    owners, number = allocators(rows)
-    if not owners:
-        return pd.DataFrame()
-    by_reserved = rows.assign(number=number).sort_values(
-        "reserved_peak_bytes", ascending=False, kind="stable"
-    )
-    by_reserved = by_reserved.drop_duplicates("number").sort_values("number")
-    top = rows.iloc[np.unique(number, return_index=True)[1]].reset_index(drop=True)
-    reserved = {str(name): by_reserved[name].array for name in top.filter(like="reserved")}
-    sizes = device_sizes(measured)
-    on_card = [owner.device is not None and owner.kind != "CPU" for owner in owners]
-    cards = [
-        sizes.limit(owner.run, owner.rank, owner.device) if on else None
-        for owner, on in zip(owners, on_card, strict=True)
-    ]
-    return top.assign(
-        **reserved,
-        of=pd.Series(owners, dtype=object),
-        card_bytes=pd.array(
-            [pd.NA if card is None else card.size_bytes for card in cards], dtype="Int64"
-        ),
-        card_origin=pd.Series([card and card.origin for card in cards], dtype=object),
-        reserved_source=by_reserved["source"].array,
-        who=[owner.process for owner in owners],
-        memory=[owner.memory for owner in owners],
+def _pool_peaks(measured: Measurements) -> Frame:
+    """Pool the sources of each allocator to its highest peaks, the highest first, and add the size of its card."""
+    rows = measured.frame("memory_peaks").sort("peak_bytes", descending=["peak_bytes"])
+    by_allocator = rows.group_by(*Allocator._fields)
+    peaks = rows.take(by_allocator.first)
+    order = rows.order("reserved_peak_bytes", descending=["reserved_peak_bytes"])
+    highest = np.flatnonzero(by_allocator.position(order) == 0)
+    reserved = rows.take(highest[np.argsort(by_allocator.number[highest])])
+    sizes, cards = device_sizes(measured), []
+    owners = [Allocator(**owner) for owner in peaks.rows(*Allocator._fields)]
+    for owner in owners:
+        on_card = owner.device is not None and owner.kind != "CPU"
+        cards.append(sizes.limit(owner.run, owner.rank, owner.device) if on_card else None)
+    return peaks.with_columns(
+        reserved_peak_bytes=reserved["reserved_peak_bytes"],
+        reserved_stage=reserved["reserved_stage"],
+        reserved_source=reserved["source"],
+        who=texts([owner.process for owner in owners]),
+        memory=texts([owner.memory for owner in owners]),
+        kind=texts([owner.kind for owner in owners]),
+        card_bytes=numbers_or_none([None if card is None else card.size_bytes for card in cards]),
+        card_origin=texts([None if card is None else card.origin for card in cards]),
     )
 
 
-def _caveats(peaks: pd.DataFrame) -> Iterator[str]:
+def _list_peak_caveats(peaks: Frame) -> Iterator[str]:
     if peaks["relative"].any():
         yield (
             "levels marked relative count from the start of the recording: "
             "what was allocated before it is not in them"
         )
-    if (peaks["device_type"] == SNAPSHOT).any():
+    if peaks.equals("device_type", SNAPSHOT).any():
         yield REQUESTED
     if unsound := int(peaks["unsound_count"].sum()):
         yield f"{unsound:,} samples have no size or an impossible one: left out"
@@ -311,61 +319,63 @@ def _caveats(peaks: pd.DataFrame) -> Iterator[str]:
         yield f"a source has {omitted:,} more stages than are followed one by one: the shortest"
 
 
-def _headline(peaks: pd.DataFrame) -> Iterator[Metric]:
-    """The highest peaks of any GPU."""
-    on_card = _on_card(peaks)
-    kinds = on_card["device_type"].where(on_card["device_type"].isin((DRIVER, SNAPSHOT)), -1)
-    # What an allocator counts says more than what was requested, and that more than what the driver gave it.
+def _headline_peaks(peaks: Frame) -> Iterator[Metric]:
+    """Report the highest peaks of any GPU."""
+    on_card = peaks.filter(~peaks.equals("kind", "CPU"))
+    kinds = on_card.whole("device_type", missing=-1)
+    kinds = np.where(np.isin(kinds, (DRIVER, SNAPSHOT)), kinds, -1)
+    # An allocator's counts are better than requested bytes, and those than what the driver gave it.
     kind = next((k for k in (-1, SNAPSHOT, DRIVER) if (kinds == k).any()), -1)
-    on_card, counted = on_card[kinds == kind], "requested" if kind == SNAPSHOT else "allocated"
+    on_card, counted = on_card.filter(kinds == kind), "allocated"
+    if kind == SNAPSHOT:
+        counted = "requested"
     for name, column, text in (
         (f"peak_{counted}", "peak_bytes", f"most {counted} on one GPU"),
         ("peak_reserved", "reserved_peak_bytes", "most reserved on one GPU"),
     ):
-        if on_card[column].notna().any():
-            yield Metric(name, int(on_card[column].max()), "bytes", "lower", label=text)
+        known = [value for value in on_card.values(column) if value is not None]
+        if known:
+            yield Metric(name, max(known), "bytes", "lower", label=text)
 
 
-def _on_card(peaks: pd.DataFrame) -> pd.DataFrame:
-    """The peaks of all memory but that of hosts."""
-    return peaks[np.array([owner.kind != "CPU" for owner in peaks["of"]], np.bool_)]
+def _place_allocator(peak: Mapping[str, Any], source: str, stage: str | None) -> Place:
+    """Locate an allocator."""
+    device = None if peak["kind"] == "CPU" else peak["device"]
+    run, role, rank = peak["run"], peak["role"], peak["rank"]
+    return Place(run=run, role=role, rank=rank, device=device, source=source, stage=stage)
 
 
-def _place(of: Allocator, **more: Any) -> Place:
-    """Where an allocator is."""
-    device = None if of.kind == "CPU" else of.device
-    return Place(run=of.run, role=of.role, rank=of.rank, device=device, **more)
-
-
-def _near_limit(
-    measured: Measurements, peaks: pd.DataFrame, thresholds: Thresholds
+def _judge_card_limit(
+    measured: Measurements, peaks: Frame, thresholds: Thresholds
 ) -> Iterator[Finding | Verdict]:
-    """R20: what a process reserves comes near all that its GPU has."""
+    """Judge R20: the reserved memory of a process comes near all of its GPU's."""
     limit = thresholds.of("memory-near-limit")
-    for run, of_run in each_run(peaks):
-        sized = of_run[of_run["card_bytes"].notna() & of_run["reserved_peak_bytes"].notna()]
-        where = in_run(measured, run)
+    for of_run in peaks.group_by("run").frames():
+        is_sized = ~(of_run.is_missing("card_bytes") | of_run.is_missing("reserved_peak_bytes"))
+        sized = of_run.filter(is_sized)
+        where = in_run(measured, of_run.values("run")[0])
         if not len(sized):
-            on_card = any(owner.kind != "CPU" for owner in of_run["of"])
-            reason = _untold(of_run) if on_card else "no GPU memory was recorded"
+            on_card = not of_run.equals("kind", "CPU").all()
+            reason = _explain_unsized(of_run) if on_card else "no GPU memory was recorded"
             yield Verdict(
                 "memory-near-limit",
                 "insufficient data" if on_card else "not applicable",
                 reason + where,
             )
             continue
-        share = (sized["reserved_peak_bytes"] / sized["card_bytes"]).astype(float)
-        if bool((share > 1).any()):
-            reason = f"more is reserved than the card has ({sized['card_origin'].iloc[0]})"
+        share = sized.whole("reserved_peak_bytes") / sized.whole("card_bytes")
+        if (share > 1).any():
+            reason = f"more is reserved than the card has ({sized.values('card_origin')[0]})"
             yield Verdict("memory-near-limit", "insufficient data", reason + where)
-            share = share[share <= 1]
-        order = share.sort_values(ascending=False, kind="stable").index
-        near = sized.loc[[i for i in order if share[i] >= limit["reserved_ratio"]]]
+        near = sized.with_columns(share=share)
+        near = near.filter((share <= 1) & (share >= limit["reserved_ratio"]))
         if not len(near):
             continue
-        worst, ratio = near.iloc[0], float(share[near.index[0]])
-        stage = _stage(worst["reserved_stage"], worst["of"])
+        rows = list(near.sort("share", descending=["share"]).head(MAX_PLACES).rows())
+        worst, ratio = rows[0], rows[0]["share"]
+        stage = _name_stage(worst["reserved_stage"], worst["role"])
         during = "" if stage is None else f" during {stage}"
+        card_label = f"card, {worst['card_origin']}"
         yield Finding(
             "memory-near-limit",
             "high" if ratio >= limit["high_ratio"] else "medium",
@@ -374,22 +384,12 @@ def _near_limit(
             "that stage, or offload what it does not need",
             (
                 evidence("reserved_ratio", ratio, "of the card"),
-                evidence("reserved_bytes", int(worst["reserved_peak_bytes"]), "reserved"),
-                evidence(
-                    "card_bytes",
-                    int(worst["card_bytes"]),
-                    f"card, {worst['card_origin']}",
-                    better="neither",
-                ),
+                evidence("reserved_bytes", worst["reserved_peak_bytes"], "reserved"),
+                evidence("card_bytes", worst["card_bytes"], card_label, better="neither"),
                 Metric("devices", len(near), "count", label="devices so near"),
             ),
             tuple(
-                _place(
-                    row["of"],
-                    source=row["reserved_source"],
-                    stage=text_or_none(row["reserved_stage"]),
-                )
-                for row in row_dicts(near.iloc[:MAX_PLACES])
+                _place_allocator(row, row["reserved_source"], row["reserved_stage"]) for row in rows
             ),
             caveats=(
                 "other processes on the GPU, the CUDA context and the pools of a sleeping rollout engine are not in it",
@@ -397,70 +397,65 @@ def _near_limit(
         )
 
 
-def _untold(mine: pd.DataFrame) -> str:
-    """What keeps R20 from being judged."""
-    reserved = bool(mine["reserved_peak_bytes"].notna().any())
-    return UNKNOWN if reserved else "reserved memory was not recorded"
+def _explain_unsized(of_run: Frame) -> str:
+    """Explain why R20 cannot be judged."""
+    is_unknown = of_run.is_missing("reserved_peak_bytes").all()
+    return "reserved memory was not recorded" if is_unknown else UNKNOWN
 
 
-def _imbalance(
-    measured: Measurements, peaks: pd.DataFrame, thresholds: Thresholds
+def _judge_memory_imbalance(
+    measured: Measurements, peaks: Frame, thresholds: Thresholds
 ) -> Iterator[Finding | Verdict]:
-    """R23: one rank needs so much more memory than the others that it alone decides what fits."""
+    """Judge R23: one rank needs so much more memory than the others that it alone limits the batch."""
     limit = thresholds.of("memory-imbalance")
-    on_card = _on_card(peaks).assign(kind=lambda frame: [owner.kind for owner in frame["of"]])
+    on_card = peaks.filter(~peaks.equals("kind", "CPU"))
     if not len(on_card):
         yield Verdict("memory-imbalance", "not applicable", "no GPU memory was recorded")
-    for (run, role, _), of_kind in on_card.groupby(
-        ["run", "role", "kind"], dropna=False, sort=False
-    ):
-        where = ("" if text_or_none(role) is None else f" of {role}") + in_run(measured, run)
+    for of_kind in on_card.group_by("run", "role", "kind").frames():
+        top = next(of_kind.rows())
+        of_run = in_run(measured, top["run"])
+        where = of_run if top["role"] is None else f" of {top['role']}{of_run}"
         if len(of_kind) < 2:
             reason = f"GPU memory of one device only{where}"
             yield Verdict("memory-imbalance", "not applicable", reason)
             continue
-        if of_kind["card_bytes"].isna().any() or of_kind["relative"].any():
-            reason = (
-                "levels count from the start of the recording"
-                if of_kind["relative"].any()
-                else UNKNOWN
-            )
+        is_relative = of_kind["relative"].any()
+        if is_relative or of_kind.is_missing("card_bytes").any():
+            reason = UNKNOWN
+            if is_relative:
+                reason = "levels count from the start of the recording"
             yield Verdict("memory-imbalance", "insufficient data", reason + where)
             continue
-        top, middle = of_kind.iloc[0], float(of_kind["peak_bytes"].median())
-        skew = (float(top["peak_bytes"]) - middle) / middle if middle > 0 else 0.0
-        filled = float(top["peak_bytes"] / top["card_bytes"])
+        middle = float(np.median(of_kind["peak_bytes"]))
+        skew = (top["peak_bytes"] - middle) / middle if middle > 0 else 0.0
+        filled = top["peak_bytes"] / top["card_bytes"]
         if skew < limit["skew_ratio"] or filled < limit["card_ratio"]:
             continue
         yield Finding(
             "memory-imbalance",
             "low",
-            f"{top['memory']} of {top['who']} needs {show(skew, 'ratio')} more memory than the median of {len(of_kind)} devices"
-            + in_run(measured, run),
+            f"{top['memory']} of {top['who']} needs {show(skew, 'ratio')} more memory than the median of {len(of_kind)} devices{of_run}",
             "balance tokens or layers over ranks; look at what that rank alone keeps "
             "(logits of the last pipeline stage, embeddings, gathered states)",
             (
                 evidence("skew_ratio", skew, "above the median device"),
-                evidence("peak_bytes", int(top["peak_bytes"]), "its peak"),
+                evidence("peak_bytes", top["peak_bytes"], "its peak"),
                 evidence("median_bytes", round(middle), "median peak", better="neither"),
                 evidence("card_ratio", filled, "its peak, of the card"),
             ),
-            (
-                _place(
-                    top["of"],
-                    source=text_or_none(top["source"]),
-                    stage=text_or_none(top["peak_stage"]),
-                ),
-            ),
+            (_place_allocator(top, top["source"], top["peak_stage"]),),
             caveats=("the first and the last stage of a pipeline hold more by design",),
         )
 
 
-def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
-    peak_rows = peaks.assign(
-        card_ratio=(peaks["reserved_peak_bytes"] / peaks["card_bytes"]).astype("Float64"),
-        basis=pd.Series("relative", peaks.index).where(peaks["relative"].astype(bool), None),
-        stage=np.array(list(map(_stage, peaks["peak_stage"], peaks["of"])), object),
+def _make_allocator_peak_table(measured: Measurements, peaks: Frame) -> Sheet:
+    stages = [
+        _name_stage(row["peak_stage"], row["role"]) for row in peaks.rows("peak_stage", "role")
+    ]
+    peaks = peaks.with_columns(
+        card_ratio=divide(peaks["reserved_peak_bytes"], peaks["card_bytes"]),
+        basis=texts(["relative" if relative else None for relative in peaks["relative"]]),
+        stage=texts(stages),
     )
     headings = (
         *run_heading(measured),
@@ -479,43 +474,35 @@ def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
         """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run", "basis"), kind="memory")
-    return sheet(
-        "memory_peaks", "Peaks of each process and device", headings, peak_rows, ranked=ranked
+    return sheet("memory_peaks", "Peaks of each process and device", headings, peaks, ranked=ranked)
+
+
+def _name_stage(recorded: str | None, role: str | None) -> str | None:
+    """Return the canonical name of a recorded stage."""
+    return None if recorded is None else canonical(recorded, role)
+
+
+def _sort_by_allocator(rows: Frame) -> Frame:
+    """Sort rows by allocator, and name it: `who` and `memory`."""
+    owners, number = number_allocators(rows)
+    named = rows.with_columns(
+        who=at_rows(texts([owner.process for owner in owners]), number),
+        memory=at_rows(texts([owner.memory for owner in owners]), number),
     )
+    return named.take(np.argsort(number, kind="stable"))
 
 
-def _stage(recorded: object, of: Allocator) -> str | None:
-    """A recorded stage under its one name."""
-    return None if pd.isna(recorded) else canonical(str(recorded), of.role)  # type: ignore[call-overload]
-
-
-def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `who` and `memory`, in words."""
-    owners, number = allocators(rows)
-    order = np.argsort(number, kind="stable")
-    rows, number = rows.iloc[order], number[order]
-    who, memory = (
-        np.array([*words, None], object)[number] if len(rows) else None
-        for words in ([owner.process for owner in owners], [owner.memory for owner in owners])
+def _make_memory_stage_table(measured: Measurements) -> Sheet:
+    rows = _sort_by_allocator(list_memory_stages(measured))
+    stages = rows.group_by("run", "memory", "canonical").agg(
+        peak_bytes=max_of("peak_bytes"),
+        end_bytes=max_of("end_bytes"),
+        floor_bytes=min_of("floor_bytes"),
+        reserved_bytes=max_of("reserved_bytes"),
+        processes=count_distinct_of("who"),
     )
-    return rows.assign(who=who, memory=memory)
-
-
-def _stage_sheet(measured: Measurements) -> Sheet:
-    rows = _named(stages(measured))
-    stage_rows = grouped(
-        rows,
-        ["run", "memory", "canonical"],
-        peak_bytes=("peak_bytes", "max"),
-        end_bytes=("end_bytes", "max"),
-        floor_bytes=("floor_bytes", "min"),
-        reserved_bytes=("reserved_bytes", "max"),
-        processes=("who", "nunique"),
-    )
-    stage_rows = stage_rows[stage_rows["peak_bytes"].notna()]
-    stage_rows = stage_rows.sort_values(
-        ["memory", "peak_bytes"], ascending=[False, False], kind="stable"
-    )
+    stages = stages.filter(~stages.is_missing("peak_bytes"))
+    stages = stages.sort("memory", "peak_bytes", descending=["memory", "peak_bytes"])
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -528,14 +515,14 @@ def _stage_sheet(measured: Measurements) -> Sheet:
             processes | processes | count
         """),
     )
-    return sheet("memory_stages", "Memory by stage", headings, stage_rows)
+    return sheet("memory_stages", "Memory by stage", headings, stages)
 
 
-def _step_sheet(measured: Measurements) -> Sheet:
-    step_rows = _named(steps(measured))
-    # A snapshot of no known step is a file, which the peaks tell of.
-    file = (step_rows["device_type"] == SNAPSHOT) & step_rows["step"].isna()
-    step_rows = step_rows[~file.fillna(value=False).to_numpy(bool)]
+def _make_memory_step_table(measured: Measurements) -> Sheet:
+    steps = _sort_by_allocator(list_memory_steps(measured))
+    # A snapshot without a step is a file, which the peaks list.
+    is_file = steps.equals("device_type", SNAPSHOT) & steps.is_missing("step")
+    steps = steps.filter(~(is_file | steps.is_missing("floor_bytes")))
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -549,9 +536,8 @@ def _step_sheet(measured: Measurements) -> Sheet:
             reserved_bytes | peak reserved | bytes
         """),
     )
-    step_rows = step_rows[step_rows["floor_bytes"].notna()]
     ranked = Ranked("peak_bytes", member="who", apart=("run", "step", "part"), kind="memory")
-    return sheet("memory_steps", "Memory by step", headings, step_rows, ranked=ranked)
+    return sheet("memory_steps", "Memory by step", headings, steps, ranked=ranked)
 
 
 ANALYSIS = Analysis(

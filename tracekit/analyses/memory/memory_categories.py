@@ -1,4 +1,4 @@
-"""What are the tensors for that fill memory at its peak? (memory timelines of torch.profiler)"""
+"""What is the purpose of the tensors that fill memory at its peak? (memory timelines of torch.profiler)"""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import from_epoch, run_heading, stage_rows, text_or_none
+from tracekit.job.frames import from_epoch, run_heading, stage_rows
 from tracekit.job.memory.trend import Allocator
+from tracekit.job.pandas_bridge import to_frame, to_pandas
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.frame import Frame, Ints, divide, from_rows, sum_of, texts
 from tracekit.model.intervals import window_at
-from tracekit.model.keys import CAPTURE, PROCESS, joined, row_dicts
+from tracekit.model.keys import CAPTURE, PROCESS
 from tracekit.model.report import Chart, Heading, Metric, Ranked, Section, Sheet
 from tracekit.model.tables import KEYS, Column, Table
+from tracekit.model.tables.arrays import Nullable, numbers_or_none
 from tracekit.model.tables.columns import TS
 from tracekit.model.tables.snapshots import CATEGORIES, TORCH_CATEGORY
 from tracekit.model.thresholds import Thresholds
@@ -79,7 +82,7 @@ _OWNER = (*PROCESS, "replica")
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """What every category holds before the recording, at the peak of all together, at the end, and over time."""
+    """Measure every category before the recording, at the peak of all together, at the end, and over time."""
     if not trace.has("memory_categories") or not len(trace["memory_categories"]):
         return {}
     rows = trace["memory_categories"]
@@ -104,7 +107,7 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
             ),
         },
         "category_levels": {
-            "category": _named(np.arange(len(CATEGORIES))),
+            "category": _name_categories(np.arange(len(CATEGORIES))),
             "start_bytes": start,
             "peak_bytes": peak,
             "end_bytes": end,
@@ -114,132 +117,132 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         "category_curve": {
             "ts_ns": np.repeat(begin, len(used)),
             "dur_ns": np.repeat(length, len(used)),
-            "category": _named(np.tile(used, len(begin))),
+            "category": _name_categories(np.tile(used, len(begin))),
             "level_bytes": curve[:, used].ravel(),
         },
     }
 
 
-def _named(codes: Any) -> pd.Categorical:
-    """Categories by their numbers."""
+def _name_categories(codes: Any) -> pd.Categorical:
+    """Name categories by their numbers."""
     return pd.Categorical.from_codes(codes, categories=pd.Index(list(CATEGORIES), dtype="str"))
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
-    """The categories at the peak of every timeline; None where none was read."""
+    """Show the categories at the peak of every timeline; None without timelines."""
     if not measured.row_count("category_peaks"):
         return None
-    peaks = _peaks(measured)
-    levels = _levels(measured, peaks)
-    top = peaks.iloc[0]
+    peaks = _sort_category_peaks(measured)
+    levels = _sort_category_levels(measured, peaks)
+    top = next(peaks.rows())
     return ANALYSIS.answered(
-        metrics=lambda: _headline(top, levels),
+        metrics=lambda: _headline_categories(top, levels),
         sheets=lambda: with_rows(
-            _peak_sheet(measured, peaks),
-            _level_sheet(measured, levels),
-            _stage_sheet(measured, peaks),
+            _make_timeline_table(measured, peaks),
+            _make_category_table(measured, levels),
+            _make_category_stage_table(measured, peaks),
         ),
-        caveats=lambda: _caveats(levels),
-        charts=lambda: _charts(measured, top),
+        caveats=lambda: _list_category_caveats(levels),
+        charts=lambda: _draw_categories(measured, top),
     )
 
 
-def _peaks(measured: Measurements) -> pd.DataFrame:
-    """The rows of `category_peaks`, plain, the highest first, with `who` and the `stage` and `step` then."""
-    rows = measured["category_peaks"]
-    order = ["peak_bytes", "source"]
-    rows = rows.sort_values(order, ascending=[False, True], kind="stable", ignore_index=True)
-    places = [_place(measured, row) for row in row_dicts(rows)]
-    return rows.assign(
-        who=[_process(row) for row in row_dicts(rows)],
-        stage=np.array([stage for stage, _ in places], object),
-        step=pd.array([step for _, step in places], dtype="Int64"),
+def _sort_category_peaks(measured: Measurements) -> Frame:
+    """Sort `category_peaks`, the highest first, with `who` and the `stage` and `step` of the peak."""
+    peaks = measured.frame("category_peaks")
+    peaks = peaks.sort("peak_bytes", "source", descending=["peak_bytes"])
+    owners = [Allocator(**row, device_type=None, device=None) for row in peaks.rows(*_OWNER)]
+    places = [_find_peak_place(measured, row) for row in peaks.rows()]
+    return peaks.with_columns(
+        who=texts([owner.process for owner in owners]),
+        stage=texts([stage for stage, _ in places]),
+        step=numbers_or_none([step for _, step in places]),
     )
 
 
-def _process(row: Mapping[Any, Any]) -> str:
-    """Whose timeline it is: `rank 3 actor`."""
-    process: dict[str, Any] = {name: None if pd.isna(row[name]) else row[name] for name in _OWNER}
-    return Allocator(**process, device_type=None, device=None).process
+def _find_peak_place(
+    measured: Measurements, peak: Mapping[str, Any]
+) -> tuple[str | None, int | None]:
+    """Find (the stage, the step) of the peak of a timeline in another profile of its process."""
+    places: list[Any] = [None, None]
+    if peak["peak_ts_ns"] is not None:
+        tables = (measured.derived(_list_stages), "canonical"), (measured.frame("steps"), "step")
+        for number, (rows, name) in enumerate(tables):
+            windows = _select_windows(measured, rows, peak)
+            begin = windows["ts_ns"]
+            when = np.array([peak["peak_ts_ns"]], np.int64)
+            (inside,) = window_at(begin, begin + windows["dur_ns"], when).tolist()
+            if inside >= 0:
+                places[number] = windows.values(name)[inside]
+    return places[0], places[1]
 
 
-def _place(measured: Measurements, row: Mapping[Any, Any]) -> tuple[str | None, Any]:
-    """(the stage, the step) of the peak of a timeline, as another profile of its process tells."""
-    if pd.isna(row["peak_ts_ns"]):
-        return None, pd.NA
-    names: list[Any] = []
-    for windows, name in ((stage_rows(measured), "canonical"), (measured["steps"], "step")):
-        of_process = _of_process(measured, windows, row)
-        start = of_process["ts_ns"].to_numpy()
-        end = start + of_process["dur_ns"].to_numpy()
-        inside = window_at(start, end, np.array([row["peak_ts_ns"]], np.int64))
-        names.append(of_process[name].iloc[int(inside[0])] if inside[0] >= 0 else pd.NA)
-    return text_or_none(names[0]), names[1]
+def _list_stages(measured: Measurements) -> Frame:
+    return to_frame(stage_rows(measured))
 
 
-def _of_process(
-    measured: Measurements, windows: pd.DataFrame, row: Mapping[Any, Any]
-) -> pd.DataFrame:
-    """The windows, in order, of the process of a timeline: of its rank, or of the only process there is.
+def _select_windows(measured: Measurements, windows: Frame, peak: Mapping[str, Any]) -> Frame:
+    """Select the windows of the process of a timeline, in order: of its rank, or of the only process there is.
 
-    None where the clocks of the two are not known to be one.
+    None where their clocks may differ.
     """
-    of_process: pd.DataFrame = windows[windows["run"] == row["run"]]
-    if pd.isna(row["rank"]):
-        several = len(of_process[["rank", "host", "pid"]].drop_duplicates()) > 1
-        of_process = of_process.iloc[:0] if several else of_process
+    windows = windows.filter(windows.equals("run", peak["run"]))
+    if peak["rank"] is None and len(windows.distinct("rank", "host", "pid")) > 1:
+        windows = windows.head(0)
     for name in ("rank", "role", "replica"):
-        if not pd.isna(row[name]):
-            of_process = of_process[of_process[name].eq(row[name]).fillna(value=False)]
-    keys = [{name: row[name] for name in CAPTURE}, *row_dicts(of_process[[*CAPTURE]])]
-    if not from_epoch(measured, pd.DataFrame(keys, dtype=object)):
-        of_process = of_process.iloc[:0]
-    return of_process.sort_values("ts_ns", kind="stable")
+        if peak[name] is not None:
+            windows = windows.filter(windows.equals(name, peak[name]))
+    captures = [tuple(row.values()) for row in windows.rows(*CAPTURE)]
+    captures.append(tuple(peak[name] for name in CAPTURE))
+    if not from_epoch(measured, to_pandas(from_rows(CAPTURE, captures))):
+        windows = windows.head(0)
+    return windows.sort("ts_ns")
 
 
-def _levels(measured: Measurements, peaks: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `category_levels`, plain, in the order of peaks, the largest category first, with shares."""
-    rows = measured["category_levels"]
-    totals = peaks[["source", "who", "peak_bytes"]].rename(columns={"peak_bytes": "total_bytes"})
-    rows = joined(rows, totals.reset_index(names="place"), ["source"])
-    assert (rows.groupby("place")["peak_bytes"].sum() == peaks["peak_bytes"]).all()
-    rows = rows.sort_values(["place", "peak_bytes"], ascending=[True, False], kind="stable")
-    total = rows["total_bytes"].where(rows["total_bytes"] > 0)
-    return rows.assign(share_ratio=(rows["peak_bytes"] / total).astype("Float64"))
-
-
-def _headline(top: pd.Series[Any], levels: pd.DataFrame) -> Iterator[Metric]:
-    """The highest peak, and how much of it torch could place."""
-    total = int(top["peak_bytes"])
-    yield Metric(
-        "peak_tensors", total, "bytes", "lower", label="most held by tensors on one device"
+def _sort_category_levels(measured: Measurements, peaks: Frame) -> Frame:
+    """Sort `category_levels` in the order of peaks, the largest category first, with shares."""
+    totals = peaks.select("source", "who").with_columns(
+        place=np.arange(len(peaks)), total_bytes=peaks["peak_bytes"]
     )
+    levels = measured.frame("category_levels").join(totals, ["source"])
+    levels = levels.sort("place", "peak_bytes", descending=["peak_bytes"])
+    sums = levels.group_by("place").agg(peak_bytes=sum_of("peak_bytes"))
+    assert sums["peak_bytes"].tolist() == peaks["peak_bytes"].tolist()
+    return levels.with_columns(share_ratio=divide(levels["peak_bytes"], levels["total_bytes"]))
+
+
+def _headline_categories(top: Mapping[str, Any], levels: Frame) -> Iterator[Metric]:
+    """Report the highest peak, and the share of it that torch could place."""
+    total, label = top["peak_bytes"], "most held by tensors on one device"
+    yield Metric("peak_tensors", total, "bytes", "lower", label=label)
     if total > 0:
-        of_source = levels[levels["source"] == top["source"]]
-        known_bytes = int(
-            of_source.loc[of_source["category"] != CATEGORIES[-1], "peak_bytes"].sum()
+        is_known = levels.equals("source", top["source"]) & ~levels.equals(
+            "category", CATEGORIES[-1]
         )
-        yield evidence("placed_ratio", known_bytes / total, "of it in a category", better="higher")
+        known_ratio = int(levels["peak_bytes"][is_known].sum()) / total
+        yield evidence("placed_ratio", known_ratio, "of it in a category", better="higher")
 
 
-def _caveats(levels: pd.DataFrame) -> Iterator[str]:
+def _list_category_caveats(levels: Frame) -> Iterator[str]:
     yield GUESSED
     yield _SIZES
     yield _DEVICE
-    below = levels["least_bytes"] < 0
-    if below.any():
+    below = levels.filter(levels["least_bytes"] < 0)
+    if len(below):
         yield (
-            f"{levels.loc[below, 'source'].nunique():,} timelines let a category fall below nothing: "
+            f"{len(below.distinct('source')):,} timelines let a category fall below nothing: "
             "more was taken from it than was put in"
         )
 
 
-def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
-    sums = measured["category_levels"].groupby("source")[["start_bytes", "end_bytes"]].sum()
-    peak_rows = joined(peaks, sums.reset_index(), ["source"]).assign(
-        span_ns=(peaks["end_ns"] - peaks["begin_ns"]).astype("Int64"),
-        after_ns=(peaks["peak_ts_ns"] - peaks["begin_ns"]).astype("Int64"),
-    )
+def _make_timeline_table(measured: Measurements, peaks: Frame) -> Sheet:
+    by_source = measured.frame("category_levels").group_by("source")
+    sums = by_source.agg(start_bytes=sum_of("start_bytes"), end_bytes=sum_of("end_bytes"))
+    begin, end, peak = (peaks[name] for name in ("begin_ns", "end_ns", "peak_ts_ns"))
+    timelines = peaks.with_columns(
+        span_ns=Nullable(end.values - begin.values, end.missing | begin.missing),
+        after_ns=Nullable(peak.values - begin.values, peak.missing | begin.missing),
+    ).join(sums, ["source"])
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -256,13 +259,12 @@ def _peak_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
         """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run",))
-    return sheet(
-        "category_peaks", "Peaks of each memory timeline", headings, peak_rows, ranked=ranked
-    )
+    title = "Peaks of each memory timeline"
+    return sheet("category_peaks", title, headings, timelines, ranked=ranked)
 
 
-def _level_sheet(measured: Measurements, levels: pd.DataFrame) -> Sheet:
-    level_rows = levels[(levels[["most_bytes", "least_bytes", "peak_bytes"]] != 0).any(axis=1)]
+def _make_category_table(measured: Measurements, levels: Frame) -> Sheet:
+    is_used = levels["most_bytes"] | levels["least_bytes"] | levels["peak_bytes"]
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -277,34 +279,28 @@ def _level_sheet(measured: Measurements, levels: pd.DataFrame) -> Sheet:
         """),
     )
     caption = "Shares of each timeline sum to 100 %."
+    rows = levels.filter(is_used != 0)
     return sheet(
-        "category_levels", "What fills memory at the peak", headings, level_rows, caption=caption
+        "category_levels", "What fills memory at the peak", headings, rows, caption=caption
     )
 
 
-def _stage_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
-    """What each stage holds when it holds most, as far as the points of the curve tell."""
-    stretches = dict(iter(measured["category_curve"].groupby("source", sort=False)))
-    parts = []
-    for row in row_dicts(peaks):
-        stages = _of_process(measured, stage_rows(measured), row)
-        if row["source"] not in stretches or not len(stages):
-            continue
-        wide = _wide(stretches[row["source"]])
-        start = stages["ts_ns"].to_numpy()
-        inside = window_at(
-            start, start + stages["dur_ns"].to_numpy(), wide.index.to_numpy(np.int64)
-        )
-        wide = wide[inside >= 0].assign(
-            total_bytes=lambda frame: frame.sum(axis=1),
-            stage=stages["canonical"].to_numpy(object)[inside[inside >= 0]],
-        )
-        best = wide.sort_values("total_bytes", ascending=False, kind="stable")
-        best = best.drop_duplicates("stage")
-        parts.append(best.assign(who=row["who"], source=row["source"], run=row["run"]))
-    if not parts:
-        return Sheet("category_stages", "", (), ())
-    stage_peaks = pd.concat(parts, ignore_index=True)
+def _make_category_stage_table(measured: Measurements, peaks: Frame) -> Sheet:
+    """List the peak of each stage by category, as far as the points of the curve show it."""
+    curve, rows = measured.frame("category_curve"), []
+    for peak in peaks.rows():
+        stages = _select_windows(measured, measured.derived(_list_stages), peak)
+        ts, levels = _spread_categories(curve.filter(curve.equals("source", peak["source"])))
+        begin, names = stages["ts_ns"], stages.values("canonical")
+        inside = window_at(begin, begin + stages["dur_ns"], ts).tolist()
+        total = levels.sum(axis=1)
+        highest: dict[str, int] = {}
+        for place in np.argsort(-total, kind="stable").tolist():
+            if inside[place] >= 0:
+                highest.setdefault(names[inside[place]], place)
+        for stage, place in highest.items():
+            owner = (peak["run"], peak["who"], peak["source"])
+            rows.append((*owner, stage, int(total[place]), *levels[place].tolist()))
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -319,44 +315,47 @@ def _stage_sheet(measured: Measurements, peaks: pd.DataFrame) -> Sheet:
         f"Stages as another profile of the process tells. Of a timeline {CURVE_POINTS} points at most are kept: "
         "beside a higher one in the next stage a peak may be missed."
     )
+    table = from_rows(["run", "who", "source", "stage", "total_bytes", *CATEGORIES], rows)
     return sheet(
-        "category_stages", "Memory by stage and category", headings, stage_peaks, caption=caption
+        "category_stages", "Memory by stage and category", headings, table, caption=caption
     )
 
 
-def _wide(curve: pd.DataFrame) -> pd.DataFrame:
-    """One row a stretch of time of one timeline, one column a category: one that is not there held nothing."""
-    wide = curve.pivot_table(index="ts_ns", columns="category", values="level_bytes", aggfunc="sum")
-    return wide.reindex(columns=list(CATEGORIES)).fillna(0).astype(np.int64)
+def _spread_categories(curve: Frame) -> tuple[Ints, Ints]:
+    """Return (the stretches of time of one timeline in order, the bytes of each category in each)."""
+    ts, stretch = np.unique(curve["ts_ns"], return_inverse=True)
+    category = np.array([CATEGORIES.index(name) for name in curve.values("category")], np.int64)
+    levels = np.zeros((len(ts), len(CATEGORIES)), np.int64)
+    np.add.at(levels, (stretch, category), curve["level_bytes"])
+    return ts, levels
 
 
-def _charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
-    """The categories over time, stacked."""
-    curve = measured["category_curve"]
-    curve = curve[(curve["source"] == top["source"]).to_numpy()]
+def _draw_categories(measured: Measurements, top: Mapping[str, Any]) -> Iterator[Chart]:
+    """Draw the categories over time, stacked."""
+    curve = measured.frame("category_curve")
+    curve = curve.filter(curve.equals("source", top["source"]))
     if not len(curve):
         return
-    wide = _wide(curve)
-    length = int(curve["dur_ns"].iloc[0])
-    joined_count = -(-len(wide) // MAX_DRAWN)
-    number = np.arange(len(wide)) // joined_count
-    order = np.lexsort((-wide.sum(axis=1).to_numpy(), number))
-    drawn = wide.iloc[order[np.unique(number, return_index=True)[1]]]
-    names = [name for name in CATEGORIES if wide[name].any()]
-    begin = (wide.index.to_numpy(np.int64)[::joined_count] - int(wide.index[0])).tolist()
-    end = [*begin[1:], len(wide) * length]
+    ts, levels = _spread_categories(curve)
+    joined_count = -(-len(ts) // MAX_DRAWN)
+    bar = np.arange(len(ts)) // joined_count
+    order = np.lexsort((-levels.sum(axis=1), bar))
+    levels_drawn = levels[order[np.unique(bar, return_index=True)[1]]]
+    used = np.flatnonzero(levels.any(axis=0)).tolist()
+    begin = (ts[::joined_count] - ts[0]).tolist()
+    end = [*begin[1:], len(ts) * int(curve["dur_ns"][0])]
     marks = [
-        (series, low, high, int(value))
-        for series, name in enumerate(names)
-        for low, high, value in zip(begin, end, drawn[name], strict=True)
-        if value
+        (series, low, high, level)
+        for series, category in enumerate(used)
+        for low, high, level in zip(begin, end, levels_drawn[:, category].tolist(), strict=True)
+        if level
     ]
     yield Chart(
         "category-curve",
         f"Memory of {top['who']} by category over time",
         "histogram",
         tuple(marks),
-        tuple(name.replace("_", " ") for name in names),
+        tuple(CATEGORIES[category].replace("_", " ") for category in used),
         unit="bytes",
         caption="Each bar shows the moment of its stretch of time at which all categories together held most. "
         "Categories are torch's guess.",

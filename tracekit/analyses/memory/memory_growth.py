@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracekit.analyses import Analysis
 from tracekit.job.frames import in_run
-from tracekit.job.memory.forecast import SLOWING, Projection, of_stacks, of_trend
-from tracekit.job.memory.growth_tables import WORDS, guide_sheets, trend_sheet
-from tracekit.job.memory.survivors import FEW_TIMES, Kept, kept, ran_out
+from tracekit.job.memory.forecast import SLOWING, Projection, project_stacks, project_trend
+from tracekit.job.memory.growth_tables import WORDS, make_guide_tables, make_trend_table
+from tracekit.job.memory.survivors import FEW_TIMES, KeptStack, find_kept_stacks, match_failures
 from tracekit.job.memory.trend import (
     Series,
-    groups,
-    labelled,
-    logged_series,
-    matters,
-    series,
-    together,
+    group_series,
+    grows_enough,
+    grows_together,
+    label_series,
+    list_logged_series,
+    list_profiled_series,
 )
 from tracekit.model.report import Finding, Metric, Place, Section, Severity, Verdict
 from tracekit.model.stats.staircase import Staircase, slows_down, staircase
@@ -61,7 +60,7 @@ SURE_STEPS = 15
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The levels that memory snapshots and logs tell of; for profiles it judges what `memory` measures."""
+    """Measure the levels in memory snapshots and logs; profiles are measured by `memory`."""
     levels = step_levels(trace)
     if not len(levels.columns):
         return {}
@@ -69,40 +68,37 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section:
-    """The slope of every allocator's levels over steps; finding R19."""
+    """Judge the slope of every allocator's levels over steps (finding R19)."""
     if not measured.has("memory_steps") and not measured.row_count("step_levels"):
         reason = "no memory was profiled (profile_memory=True of torch.profiler records it)"
         return ANALYSIS.skipped(reason)
-    limits = _limits(thresholds)
-    series_found = [*series(measured, limits), *logged_series(measured, limits)]
+    limit, limits = thresholds.of("memory-growth"), _make_limits(thresholds)
+    series_found = [*list_profiled_series(measured, limits), *list_logged_series(measured, limits)]
     if not series_found:
         reason = (
             "no step to compare: levels count from the start of the recording, or no step is known"
         )
         verdict = Verdict("memory-growth", "insufficient data", reason)
         return ANALYSIS.skipped(reason, verdicts=(verdict,))
-    labels, corrected = labelled(series_found, limits)
-    holding = [
-        keeper
-        for keeper in kept(measured, thresholds.of("memory-growth"))
-        if keeper.per_step >= limits.slope
-    ]
+    labels, corrected = label_series(series_found, limits)
+    kept = find_kept_stacks(measured, limit)
+    holding = [keeper for keeper in kept if keeper.per_step >= limits.slope]
     judged = [
-        *_holding(measured, holding, series_found, labels, thresholds.of("memory-growth")),
-        *_growth(measured, series_found, labels, corrected, holding, thresholds),
+        *_report_kept_stacks(measured, holding, series_found, labels, limit),
+        *_judge_growth(measured, series_found, labels, corrected, holding, thresholds),
     ]
     return ANALYSIS.answered(
-        metrics=lambda: _slopes(series_found),
+        metrics=lambda: _headline_slopes(series_found),
         sheets=lambda: (
-            trend_sheet(measured, series_found, labels, corrected, limits),
-            *guide_sheets(measured, series_found, labels),
+            make_trend_table(measured, series_found, labels, corrected, limits),
+            *make_guide_tables(measured, series_found, labels),
         ),
         judged=judged,
     )
 
 
-def _slopes(found: Sequence[Series]) -> Iterator[Metric]:
-    """The slope of the least memory in a step, the median over allocators of one kind."""
+def _headline_slopes(found: Sequence[Series]) -> Iterator[Metric]:
+    """Report the slope of the least memory in a step, the median over allocators of one kind."""
     for kind in sorted({s.of.kind for s in found}):
         of_kind = [s for s in found if s.of.kind == kind and s.judged]
         slopes = [s.floor for s in of_kind if s.floor is not None]
@@ -111,18 +107,11 @@ def _slopes(found: Sequence[Series]) -> Iterator[Metric]:
             low, high = min(s.low for s in slopes), max(s.high for s in slopes)
             what = "" if all(s.logged for s in of_kind) else "the least "
             text = f"growth of {what}{kind} memory per step, median over processes"
-            yield Metric(
-                f"{kind.lower()}_floor_slope",
-                round(middle),
-                "bytes",
-                "lower",
-                round(low),
-                round(high),
-                text,
-            )
+            name = f"{kind.lower()}_floor_slope"
+            yield Metric(name, round(middle), "bytes", "lower", round(low), round(high), text)
 
 
-def _limits(thresholds: Thresholds) -> Limits:
+def _make_limits(thresholds: Thresholds) -> Limits:
     limit = thresholds.of("memory-growth")
     return Limits(
         int(limit["min_steps"]),
@@ -135,63 +124,64 @@ def _limits(thresholds: Thresholds) -> Limits:
     )
 
 
-def _holding(
+def _report_kept_stacks(
     measured: Measurements,
-    holding: Sequence[Kept],
+    holding: Sequence[KeptStack],
     all_series: Sequence[Series],
     labels: Sequence[Label | None],
     limit: Mapping[str, float],
 ) -> Iterator[Finding]:
-    """R19 by the stronger evidence: a stack whose blocks of several steps are all still in use."""
-    sites: dict[tuple[Any, Any, str], list[Kept]] = {}
+    """Report R19 by the stronger evidence: a stack whose blocks of several steps are all still in use."""
+    sites: dict[tuple[Any, Any, str], list[KeptStack]] = {}
     for keeper in holding:
         sites.setdefault((keeper.process[0], keeper.process[1], keeper.site), []).append(keeper)
+    failures = measured.frame("out_of_memory")
     for at_site in sites.values():
         worst = max(at_site, key=lambda keeper: keeper.per_step)
-        series, label = _series_of(worst, all_series, labels)
-        ahead = of_stacks(holding, worst, series, label)
+        series, label = _find_series(worst, all_series, labels)
+        ahead = project_stacks(holding, worst, series, label)
         slope = series.found.slope if series is not None else None
         soon = _is_by_step(worst) and _is_soon(ahead, limit)
         filling = not soon and slows_down(worst.at, worst.levels)
         if filling:
             ahead = Projection(why=SLOWING)
-        yield _kept_finding(
+        yield _describe_kept_stack(
             at_site,
             (slope, label),
             ahead,
-            # What grew until memory ran out is the cause of that.
+            # A stack that grew until memory ran out is the cause of that.
             "high"
-            if not filling and worst.windows > FEW_TIMES and ran_out(measured, worst)
-            else _severity_of(worst, soon, filling),
+            if not filling and worst.windows > FEW_TIMES and match_failures(failures, worst).any()
+            else _rate_kept_stack(worst, soon, filling),
             in_run(measured, worst.process[0]),
         )
 
 
-def _series_of(
-    worst: Kept, all_series: Sequence[Series], labels: Sequence[Label | None]
+def _find_series(
+    worst: KeptStack, all_series: Sequence[Series], labels: Sequence[Label | None]
 ) -> tuple[Series | None, Label | None]:
-    """(the levels of the process, those that grow before others, what is said of them)."""
+    """Find (the levels of the process, those that grow before others; their label)."""
     of_process = [
         (series, label)
         for series, label in zip(all_series, labels, strict=True)
-        if series.judged and _process(series) == worst.process
+        if series.judged and _key_of_owner(series) == worst.process
     ]
     growing = [pair for pair in of_process if pair[1] in GROWS]
     return next(iter(growing or of_process), (None, None))
 
 
-def _is_by_step(worst: Kept) -> bool:
-    """Whether it is known by steps, not only by snapshots."""
+def _is_by_step(worst: KeptStack) -> bool:
+    """Tell whether a stack is known by steps, not only by snapshots."""
     return worst.numbered or worst.basis == "step"
 
 
 def _is_soon(ahead: Projection, limit: Mapping[str, float]) -> bool:
-    """Whether the device is full within few steps."""
+    """Tell whether the device is full within few steps."""
     return ahead.steps is not None and ahead.steps < limit["oom_steps"]
 
 
-def _severity_of(worst: Kept, soon: bool, filling: bool) -> Severity:
-    """How grave it is that a stack keeps its blocks."""
+def _rate_kept_stack(worst: KeptStack, soon: bool, filling: bool) -> Severity:
+    """Rate a stack that keeps its blocks."""
     if filling:
         return "info"
     if worst.windows == FEW_TIMES:
@@ -199,14 +189,14 @@ def _severity_of(worst: Kept, soon: bool, filling: bool) -> Severity:
     return "high" if soon else "medium"
 
 
-def _kept_finding(
-    at_site: Sequence[Kept],
+def _describe_kept_stack(
+    at_site: Sequence[KeptStack],
     growth: tuple[Slope | None, Label | None],
     ahead: Projection,
     severity: Severity,
     where: str,
 ) -> Finding:
-    """The finding on one site, by the numbers of the process in which it grows fastest."""
+    """Describe one site, by the numbers of the process in which it grows fastest."""
     worst = max(at_site, key=lambda keeper: keeper.per_step)
     unit = "step" if _is_by_step(worst) else "snapshot"
     units = "steps" if worst.basis == "step" else "snapshots"
@@ -215,7 +205,7 @@ def _kept_finding(
         claim += f", on {len(at_site)} devices"
     claim += ahead.claim(unit) + where
     if severity == "info":
-        claim += _may_be_filling(worst.windows, units)
+        claim += _advise_longer_recording(worst.windows, units)
     caveats = ["a cache or a buffer that is still being filled looks like a leak until it is full"]
     if worst.windows == 3:
         caveats.append(f"with three {units} no warm-up is left out")
@@ -233,22 +223,22 @@ def _kept_finding(
             Metric("kept", worst.growth, "bytes", "lower", label=kept_label),
             Metric("cohorts", worst.cohorts, "count", label=cohort_label),
             Metric("blocks", worst.blocks, "count", label="blocks in use at the end"),
-            *_whole(*growth, unit),
+            *_list_total_growth(*growth, unit),
             *ahead.evidence(unit),
         ),
-        tuple(map(_place_of, at_site[:MAX_PLACES])),
+        tuple(_locate_kept_stack(keeper) for keeper in at_site[:MAX_PLACES]),
         caveats=tuple(caveats),
     )
 
 
-def _place_of(keeper: Kept) -> Place:
-    """Where a stack keeps its blocks."""
+def _locate_kept_stack(keeper: KeptStack) -> Place:
+    """Locate a stack."""
     run, role, rank, *_, device = keeper.process
     return Place(run=run, role=role, rank=rank, device=device, name=keeper.frames)
 
 
-def _whole(slope: Slope | None, told: Label | None, unit: str) -> tuple[Metric, ...]:
-    """The growth of all memory of the process, where anything tells it."""
+def _list_total_growth(slope: Slope | None, told: Label | None, unit: str) -> tuple[Metric, ...]:
+    """List the growth of all memory of the process, if known."""
     if slope is None:
         return ()
     label = f"per {unit}, all memory" + ("" if told is None else f" ({WORDS.get(told, told)})")
@@ -256,83 +246,90 @@ def _whole(slope: Slope | None, told: Label | None, unit: str) -> tuple[Metric, 
     return (Metric("growth", round(slope.per_x), "bytes", "lower", low, high, label),)
 
 
-def _process(one: Series) -> tuple[Any, ...]:
-    """Whose memory a series is, as `Kept.process` names it."""
+def _key_of_owner(one: Series) -> tuple[Any, ...]:
+    """Identify the owner of a series as `KeptStack.process` does."""
     owner = one.of
     return (owner.run, owner.role, owner.rank, owner.host, owner.pid, owner.replica, owner.device)
 
 
-class _Judged(NamedTuple):
-    """A series, what it shows, and the chance of such a rise without a trend."""
+class _LabelledSeries(NamedTuple):
+    """A series, its label, and the chance of such a rise without a trend."""
 
     series: Series
     label: Label | None
     p: float | None
 
 
-def _growth(
+def _judge_growth(
     measured: Measurements,
     every_series: Sequence[Series],
     labels: Sequence[Label | None],
     corrected: Sequence[float | None],
-    holding: Sequence[Kept],
+    holding: Sequence[KeptStack],
     thresholds: Thresholds,
 ) -> Iterator[Finding | Verdict]:
-    """R19: what is allocated at the same point of each step rises steadily, and by enough to matter."""
-    explained = set(map(attrgetter("process"), holding))
-    judged = list(map(_Judged, every_series, labels, corrected))
-    for group in groups(every_series):
-        members = list(map(judged.__getitem__, group))
+    """Judge R19: memory at the same point of each step rises steadily, and by enough to matter."""
+    explained = {keeper.process for keeper in holding}
+    judged = list(map(_LabelledSeries, every_series, labels, corrected))
+    for group in group_series(every_series):
+        members = [judged[place] for place in group]
         if members[0].series.judged:
-            yield from _of_group(measured, members, explained, thresholds)
+            yield from _judge_group(measured, members, explained, thresholds)
 
 
-def _of_group(
+def _judge_group(
     measured: Measurements,
-    members: Sequence[_Judged],
+    members: Sequence[_LabelledSeries],
     explained: Collection[tuple[Any, ...]],
     thresholds: Thresholds,
 ) -> Iterator[Finding | Verdict]:
-    """The finding on one group of series, or that it has too few steps; nothing where it does not grow."""
-    limit, limits = thresholds.of("memory-growth"), _limits(thresholds)
-    first, all_series = members[0].series.of, list(map(attrgetter("series"), members))
+    """Judge one group of series: a finding if it grows, a verdict if it has too few steps."""
+    limit, limits = thresholds.of("memory-growth"), _make_limits(thresholds)
+    first, all_series = members[0].series.of, [member.series for member in members]
     what = f"{first.kind} memory"
     if first.role is not None:
         what += f" of {first.role}"
     if all(member.label == "too few" for member in members):
-        yield _too_few(all_series, what, limits, in_run(measured, first.run))
+        yield _abstain_with_few_steps(all_series, what, limits, in_run(measured, first.run))
         return
-    candidates = rising = _rising(members, limit)
-    if not rising and together(all_series, limits, limit):
+    candidates = rising = _select_rising(members, limit)
+    if not rising and grows_together(all_series, limits, limit):
         candidates = members
-    # What a stack is known to keep is not told twice.
-    grows = [member for member in candidates if _process(member.series) not in explained]
+    # Growth that a kept stack explains is reported once.
+    grows = [member for member in candidates if _key_of_owner(member.series) not in explained]
     if not grows:
         return
-    many_owners = "processes" if first.kind == "CPU" else "devices"
-    who = f"all {len(members)} {many_owners} together"
-    if rising:
-        who = f"{len(grows)} of {len(members)} {many_owners}"
-    # One series alone is named by its process, which tells the role too.
-    claim = f"{what}, {who}, grows"
-    if len(grows) == 1:
-        claim = f"{first.kind} memory of {grows[0].series.of.process} grows"
-    growing = list(map(attrgetter("series"), grows))
+    who = f"{len(grows)} of {len(members)}" if rising else f"all {len(members)}"
+    claim = _name_group(what, who, grows, together=not rising)
+    growing = [member.series for member in grows]
     p = min((member.p for member in grows if member.p is not None), default=None)
-    yield _leak(measured, growing, claim, limit, p, _answer(rising, grows))
+    yield _describe_group(measured, growing, claim, limit, p, _pick_label(rising, grows))
 
 
-def _answer(rising: Sequence[_Judged], grows: Sequence[_Judged]) -> Label | None:
-    """What those that rise show: the surest there is, else what the one that grows fastest does; None where none does alone."""
+def _name_group(what: str, who: str, grows: Sequence[_LabelledSeries], *, together: bool) -> str:
+    """Name the series that grow: `GPU memory of actor, 2 of 4 devices, grows`."""
+    first = grows[0].series.of
+    if len(grows) == 1:  # its process names the role too
+        return f"{first.kind} memory of {first.process} grows"
+    owners = "processes" if first.kind == "CPU" else "devices"
+    return f"{what}, {who} {owners}{' together' if together else ''}, grows"
+
+
+def _pick_label(
+    rising: Sequence[_LabelledSeries], grows: Sequence[_LabelledSeries]
+) -> Label | None:
+    """Pick the surest label of those that rise, else that of the one that grows fastest; None if none rises alone."""
     if not rising:
         return None
     if any(member.label == "strong" for member in rising):
         return "strong"
-    return max(grows, key=lambda member: _slope_of(member.series)).label
+    return max(grows, key=lambda member: _find_slope(member.series)).label
 
 
-def _too_few(of_group: Sequence[Series], what: str, limits: Limits, where: str) -> Verdict:
-    """That a group has too few steps to be judged."""
+def _abstain_with_few_steps(
+    of_group: Sequence[Series], what: str, limits: Limits, where: str
+) -> Verdict:
+    """Abstain: a group has too few steps to be judged."""
     step_count = max(len(series.x) for series in of_group)
     reason = f"{what}: {step_count} of at least {limits.min_count} steps"
     if any(series.relative for series in of_group):
@@ -340,30 +337,32 @@ def _too_few(of_group: Sequence[Series], what: str, limits: Limits, where: str) 
     return Verdict("memory-growth", "insufficient data", reason + where)
 
 
-def _rising(members: Sequence[_Judged], limit: Mapping[str, float]) -> Sequence[_Judged]:
-    """Those of a group that grow by enough to matter; where none does, those that may be filling."""
-    large = [member for member in members if matters(member.series, limit)]
+def _select_rising(
+    members: Sequence[_LabelledSeries], limit: Mapping[str, float]
+) -> Sequence[_LabelledSeries]:
+    """Select the series that grow by enough to matter; without any, those that may be filling."""
+    large = [member for member in members if grows_enough(member.series, limit)]
     clear = [member for member in large if member.label in GROWS]
     return clear or [member for member in large if member.label == "filling"]
 
 
-def _slope_of(one: Series) -> float:
+def _find_slope(one: Series) -> float:
     return one.found.slope.per_x if one.found.slope else 0.0
 
 
-def _may_be_filling(count: int, many: str) -> str:
-    """What is said after the growth of what slows down; twice as long a run tells a cache from a leak."""
+def _advise_longer_recording(count: int, many: str) -> str:
+    """Advise a longer recording for growth that slows down: twice as many steps tell a cache from a leak."""
     return f"; still growing, may be filling: record {count} more {many}"
 
 
-def _by_how_much(slope: Slope, stairs: Staircase | None) -> str:
-    """The growth in words."""
+def _describe_growth(slope: Slope, stairs: Staircase | None) -> str:
+    """Describe growth: `1.00 MiB per step`."""
     if stairs is None:
         return f"{show(round(slope.per_x), 'bytes')} per step"
     return f"{show(round(stairs.height), 'bytes')} every {stairs.every} steps"
 
 
-def _leak(
+def _describe_group(
     measured: Measurements,
     grows: Sequence[Series],
     claim: str,
@@ -371,29 +370,24 @@ def _leak(
     p: float | None,
     answer: Label | None,
 ) -> Finding:
-    """The finding on series that grow, by the numbers of the one that grows fastest; `answer` None: only together."""
-    worst = max(grows, key=_slope_of)
+    """Describe series that grow, by the numbers of the one that grows fastest; `answer` None: only together."""
+    worst = max(grows, key=_find_slope)
     slope, floor, firm = worst.found.slope, worst.floor, answer in ("strong", "stairs")
     assert slope is not None, "what grows has a slope"
     assert floor is not None, "what grows has a floor"
     trend, warm_up, filling = worst.found, worst.found.warm_up, answer == "filling"
-    projections = [of_trend(grower, answer) for grower in grows]
+    projections = [project_trend(grower, answer) for grower in grows]
     # The device that is full first decides, whichever grows fastest.
     ahead = min(projections, key=lambda grower: grower.steps if grower.steps is not None else NEVER)
     level = worst.level[warm_up:]
-    severity: Severity = "low"
-    if filling:
-        severity = "info"
-    elif _is_soon(ahead, limit):
-        severity = "high"
-    elif firm and level[-1] - level[0] >= limit["growth_bytes"]:
-        severity = "medium"
+    is_large = firm and bool(level[-1] - level[0] >= limit["growth_bytes"])
+    severity = _rate_growth(_is_soon(ahead, limit), filling, is_large)
     stairs = None
     if answer == "stairs":
         stairs = staircase(worst.level) or staircase(level)
-    claim += f" by {_by_how_much(slope, stairs)}{ahead.claim()}{in_run(measured, worst.of.run)}"
+    claim += f" by {_describe_growth(slope, stairs)}{ahead.claim()}{in_run(measured, worst.of.run)}"
     if filling:
-        claim += _may_be_filling(len(worst.x), "steps")
+        claim += _advise_longer_recording(len(worst.x), "steps")
     low, high, label = round(slope.low), round(slope.high), f"per step, {worst.phase}"
     numbers = [Metric("growth", round(slope.per_x), "bytes", "lower", low, high, label)]
     if not worst.logged:
@@ -417,20 +411,27 @@ def _leak(
         "look for what is kept from step to step: losses and metrics that hold their graph (.item() or "
         ".detach()), lists of outputs, caches by shape; a memory snapshot names the stacks",
         tuple(numbers),
-        tuple(map(_device_of, grows[:MAX_PLACES])),
-        caveats=tuple(_leak_caveats(worst, ahead, firm)),
+        tuple(_locate_series(grower) for grower in grows[:MAX_PLACES]),
+        caveats=tuple(_list_growth_caveats(worst, ahead, firm)),
     )
 
 
-def _device_of(grower: Series) -> Place:
-    """The rank whose memory grows, and the GPU that it is of."""
+def _rate_growth(soon: bool, filling: bool, large: bool) -> Severity:
+    """Rate series that grow."""
+    if filling:
+        return "info"
+    return "high" if soon else "medium" if large else "low"
+
+
+def _locate_series(grower: Series) -> Place:
+    """Locate the rank whose memory grows, and its GPU."""
     owner = grower.of
     device = owner.device if owner.kind != "CPU" else None
     return Place(run=owner.run, role=owner.role, rank=owner.rank, device=device)
 
 
-def _leak_caveats(worst: Series, ahead: Projection, firm: bool) -> Iterator[str]:
-    """What limits what is said of series that grow."""
+def _list_growth_caveats(worst: Series, ahead: Projection, firm: bool) -> Iterator[str]:
+    """List the limits of a trend."""
     yield f"the first {worst.found.warm_up} steps count as warm-up"
     if firm:
         yield "a cache that fills over many more steps than these looks the same"

@@ -1,4 +1,4 @@
-"""What fills a GPU's memory at its peak, and who asked for it? (memory snapshots)"""
+"""What fills GPU memory at its peak, and which code allocated it? (memory snapshots)"""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ import pandas as pd
 
 from tracekit.analyses import Analysis
 from tracekit.job.evidence import evidence
-from tracekit.job.frames import canonical_stages, run_heading, text_or_none
-from tracekit.job.memory.device_size import with_cards
-from tracekit.job.memory.pools import pool_notes, pools_of
+from tracekit.job.frames import run_heading
+from tracekit.job.memory.device_size import add_card_sizes
+from tracekit.job.memory.pools import pool_notes, select_pools
 from tracekit.job.memory.snapshot_charts import snapshot_charts
-from tracekit.job.memory.snapshots import UNTOLD, of_snapshot, said, snapshot_levels
+from tracekit.job.memory.snapshots import (
+    UNTOLD,
+    find_reason,
+    name_ranges,
+    name_site,
+    snapshot_levels,
+    take_snapshot,
+)
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.frame import Frame, choose, concat, divide, sum_of, texts, where
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Metric, Ranked, Section, Sheet
 from tracekit.model.tables import Column, Table
+from tracekit.model.tables.arrays import Nullable, repeated_text
 from tracekit.model.tables.snapshots import BASES, DEVICE_KEYS, MOMENT, ORIGINS, POOL, SITE_KINDS
 from tracekit.model.thresholds import Thresholds
 from tracekit.model.trace import Measurements, Trace
@@ -122,11 +131,26 @@ MAX_FRAMES, SMALLEST_SHARE = 300, 500
 """Most frames of the tree of one snapshot, and which part of the peak the smallest of them is."""
 
 MAX_SHOWN = 40
-"""Most places in the program in a sheet of one snapshot."""
+"""Most sites in a table of one snapshot."""
+
+_KNOWN_BY = {
+    "recorded": "a profiler",
+    "metadata": "the program's own text",
+    "compiled": "what was compiled",
+    "stage": "annotated range when allocated",
+}
+
+_RECORDED = {
+    "user": "by a line of the program",
+    "library": "by a line of an installed package",
+    "native": "no Python frame",
+    "empty": "no Python frame: empty stack",
+    "unknown": "no stack recorded",
+}
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """The levels of every device, what is in use at its peak and at the end, and by whom it was asked for."""
+    """Measure the levels of every device, and the sites of the memory in use at its peak and at the end."""
     if not trace.has("allocations") and not trace.has("blocks"):
         return {}
     tables: dict[str, list[pd.DataFrame]] = {
@@ -141,19 +165,21 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
         if has_segments(trace) and trace.has("blocks"):
             tables["memory_pools"].append(pools(trace, replay).assign(**process))
         tables["snapshot_levels"].append(
-            pd.DataFrame([_levels(trace, replay, peak)]).assign(**process)
+            pd.DataFrame([_measure_levels(trace, replay, peak)]).assign(**process)
         )
         for moment, entry in (("peak", peak), ("end", len(replay.rows) - 1)):
             live_blocks = live(trace, replay, entry)
             tables["live_sites"].append(by_site(live_blocks).assign(moment=moment, **process))
             if moment == "peak":
-                tables["live_frames"].append(_frames(trace, live_blocks.frame).assign(**process))
+                tables["live_frames"].append(
+                    _build_stack_tree(trace, live_blocks.frame).assign(**process)
+                )
     measured = {name: columns(parts) for name, parts in tables.items()}
     return {**measured, **level_metrics(trace, tables["snapshot_levels"])}
 
 
-def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
-    """The row of `snapshot_levels` of one device, but for whose it is."""
+def _measure_levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
+    """Measure the levels of one device: its row of `snapshot_levels` without the columns of its process."""
     steps = snapshot_windows.steps(trace, replay)
     stages = snapshot_windows.stages(trace, steps)
     when = replay.ts_ns[max(peak, 0) :][:1]
@@ -175,19 +201,20 @@ def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
         "peak_step": step_of(steps, when)[0] if len(when) else pd.NA,
         "peak_stage": stages["stage"].iloc[int(inside[0])] if in_stage else None,
         "peak_allocated_bytes": allocated_peak(trace, replay),
-        "peak_reserved_bytes": _reserved_at(replay, peak, segments),
+        "peak_reserved_bytes": _reserved_at_peak(replay, peak, segments),
         "reserved_peak_bytes": pd.NA
         if reserved is None
         else max(int(reserved.max()), replay.reserved_before)
         if len(reserved)
-        else _sum(segments["size_bytes"]),
+        else _sum_sizes(segments["size_bytes"]),
         "end_requested_bytes": replay.held(len(replay.rows) - 1),
-        "end_allocated_bytes": _sum(blocks["size_bytes"][is_held])
+        "end_allocated_bytes": _sum_sizes(blocks["size_bytes"][is_held])
         if has_segments(trace)
         else pd.NA,
-        "end_reserved_bytes": _sum(segments["size_bytes"]) if has_segments(trace) else pd.NA,
-        "pending_bytes": _sum(blocks["size_bytes"][blocks["state"] == "pending_free"]),
-        "off_bytes": replay.held(len(replay.rows) - 1) - _sum(blocks["requested_bytes"][is_held]),
+        "end_reserved_bytes": _sum_sizes(segments["size_bytes"]) if has_segments(trace) else pd.NA,
+        "pending_bytes": _sum_sizes(blocks["size_bytes"][blocks["state"] == "pending_free"]),
+        "off_bytes": replay.held(len(replay.rows) - 1)
+        - _sum_sizes(blocks["requested_bytes"][is_held]),
         "alloc_count": len(allocations),
         "alloc_bytes": int(allocations.sum()),
         "largest_bytes": int(allocations.max()) if len(allocations) else pd.NA,
@@ -195,23 +222,23 @@ def _levels(trace: Trace, replay: Replay, peak: int) -> dict[str, Any]:
     }
 
 
-def _sum(column: pd.Series[Any]) -> int:
-    """The sum of sizes; impossible ones are damage and are left out."""
+def _sum_sizes(column: pd.Series[Any]) -> int:
+    """Add up sizes; impossible ones are damage and are left out."""
     size = column.to_numpy(np.int64, na_value=0)
     return int(size[(size >= 0) & (size < MAX_BYTES)].sum())
 
 
-def _reserved_at(replay: Replay, peak: int, segments: pd.DataFrame) -> Any:
-    """What was reserved at the peak."""
+def _reserved_at_peak(replay: Replay, peak: int, segments: pd.DataFrame) -> Any:
+    """Return the bytes reserved at the peak."""
     if replay.reserved is None:
         return pd.NA
     if not len(replay.rows):
-        return _sum(segments["size_bytes"])
+        return _sum_sizes(segments["size_bytes"])
     return replay.reserved_before if peak < 0 else int(replay.reserved[peak])
 
 
-def _frames(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
-    """The tree of the stacks at the peak; what has no stack is one bar at its end."""
+def _build_stack_tree(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
+    """Build the tree of the stacks at the peak; memory without a stack is one bar at its end."""
     has_stack = frame["stack"].notna() & (frame["kind"] != "empty")
     of_stacks = frame[has_stack]
     total = int(frame["size_bytes"].sum())
@@ -231,71 +258,70 @@ def _frames(trace: Trace, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(measured: Measurements, _thresholds: Thresholds) -> Section | None:
-    """Peaks by process, and who holds what at the highest of them; None where no snapshot was read."""
+    """Show peaks by process, and the sites of memory at the highest of them; None without memory snapshots."""
     if not measured.row_count("snapshot_levels"):
         return None
-    rows = with_cards(measured, snapshot_levels(measured))
-    top = rows.iloc[0]
-    sites = of_snapshot(measured["live_sites"], top)
-    at_peak, at_end = (sites[sites["moment"] == moment] for moment in ("peak", "end"))
-    assert int(at_peak["size_bytes"].sum()) == int(top["peak_bytes"])
+    levels = add_card_sizes(measured, snapshot_levels(measured))
+    top = next(levels.rows())
+    sites = take_snapshot(measured.frame("live_sites"), top)
+    at_peak, at_end = (sites.filter(sites.equals("moment", moment)) for moment in ("peak", "end"))
+    assert int(at_peak["size_bytes"].sum()) == top["peak_bytes"]
+    if not top["alloc_count"]:
+        at_end = at_end.head(0)  # without an allocation in the history the end is the peak
     return ANALYSIS.answered(
-        metrics=lambda: _headline(top, at_peak),
+        metrics=lambda: _headline_peak(top, at_peak),
         sheets=lambda: with_rows(
-            _peak_sheet(measured, rows),
-            _site_sheet("peak", f"In use at the peak of {top['who']}", at_peak, top),
-            _category_sheet(at_peak, top),
-            _known_sheet(at_peak),
-            _pool_sheet(pools_of(measured, top), top),
-            # Without an allocation in the history the end is the peak.
-            *(
-                (_site_sheet("end", f"In use at the end, {top['who']}", at_end, top),)
-                if top["alloc_count"]
-                else ()
-            ),
+            _make_snapshot_table(measured, levels),
+            _make_site_table("peak", f"In use at the peak of {top['who']}", at_peak, top),
+            _make_purpose_table(at_peak, top),
+            _make_explained_table(at_peak),
+            _make_pool_table(select_pools(measured, top), top),
+            _make_site_table("end", f"In use at the end, {top['who']}", at_end, top),
         ),
-        caveats=lambda: (*pool_notes(measured), *_caveats(rows)),
+        caveats=lambda: (*pool_notes(measured), *_list_level_caveats(levels)),
         charts=lambda: snapshot_charts(measured, top),
     )
 
 
-def _headline(top: pd.Series[Any], sites: pd.DataFrame) -> Iterator[Metric]:
-    """The highest peak, and how much of it is explained."""
-    total = int(top["peak_bytes"])
+def _headline_peak(top: Mapping[str, Any], sites: Frame) -> Iterator[Metric]:
+    """Report the highest peak, and the share of it with a known site."""
+    total, card, reserved = top["peak_bytes"], top["card_bytes"], top["reserved_peak_bytes"]
     # fmt: off
     yield Metric("peak_requested", total, "bytes", "lower", label="most requested on one GPU")
     if total:
-        card, reserved = top["card_bytes"], top["reserved_peak_bytes"]
-        if not pd.isna(card):
-            yield evidence("card_ratio", total / int(card), f"of the card ({show(int(card), 'bytes')}, {top['card_origin']})")
-            if not pd.isna(reserved):
-                yield evidence("reserved_ratio", int(reserved) / int(card), "most reserved, of the card")
-        named = int(sites.loc[sites["kind"].isin(("user", "library")), "size_bytes"].sum())
+        if card is not None:
+            yield evidence("card_ratio", total / card, f"of the card ({show(card, 'bytes')}, {top['card_origin']})")
+            if reserved is not None:
+                yield evidence("reserved_ratio", reserved / card, "most reserved, of the card")
+        named = int(sites["size_bytes"][sites.is_in("kind", ("user", "library"))].sum())
         yield evidence("named_ratio", named / total, "of it asked for by a known line of Python", better="higher")
     # fmt: on
 
 
-def _caveats(rows: pd.DataFrame) -> Iterator[str]:
+def _list_level_caveats(levels: Frame) -> Iterator[str]:
     yield (
         "bytes are as requested unless a heading says otherwise; what NCCL, the CUDA context and libraries take "
         "outside PyTorch's allocator is in no snapshot"
     )
-    if (rows["alloc_count"] == 0).any():
+    if (levels["alloc_count"] == 0).any():
         yield "snapshots without a history of allocations show what was in use when they were taken, not a peak"
-    if (rows["reserved_peak_bytes"] > rows["card_bytes"]).any():
+    if (levels.number("reserved_peak_bytes") > levels.number("card_bytes")).any():
         yield "more is reserved than the card has: its size is not that of this device"
-    if off := int(rows["off_bytes"].abs().max()):
+    if off := int(np.abs(levels["off_bytes"]).max()):
         yield f"a history and its blocks disagree by {show(off, 'bytes')}: see the notes"
-    if unsound := int(rows["unsound_count"].sum()):
+    if unsound := int(levels["unsound_count"].sum()):
         yield f"{unsound:,} entries have no size or an impossible one: left out"
 
 
-def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
-    peak_rows = rows.assign(
-        stage=canonical_stages(rows, "peak_stage", any_range=True),
-        card_ratio=(rows["peak_bytes"] / rows["card_bytes"]).astype("Float64"),
-        reserved_ratio=(rows["reserved_peak_bytes"] / rows["card_bytes"]).astype("Float64"),
-        rounding_bytes=(rows["end_allocated_bytes"] - rows["end_requested_bytes"]).astype("Int64"),
+def _make_snapshot_table(measured: Measurements, levels: Frame) -> Sheet:
+    allocated = levels["end_allocated_bytes"]
+    peaks = levels.with_columns(
+        stage=name_ranges(levels, "peak_stage"),
+        card_ratio=divide(levels["peak_bytes"], levels["card_bytes"]),
+        reserved_ratio=divide(levels["reserved_peak_bytes"], levels["card_bytes"]),
+        rounding_bytes=Nullable(
+            allocated.values - levels["end_requested_bytes"], allocated.missing
+        ),
     )
     headings = (
         *run_heading(measured),
@@ -316,27 +342,28 @@ def _peak_sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
         """),
     )
     ranked = Ranked("peak_bytes", member="who", apart=("run",))
-    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, peak_rows, ranked=ranked)
+    return sheet("snapshot_peaks", "Peaks of each snapshot", headings, peaks, ranked=ranked)
 
 
-def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
-    """The places in the program that hold most, and what is not known, each with its share."""
+def _make_site_table(name: str, title: str, sites: Frame, top: Mapping[str, Any]) -> Sheet:
+    """List the sites that hold most, and the memory without one, each with its share."""
     total = int(sites["size_bytes"].sum())
-    site_rows = sites.assign(
-        where=[said(row) for row in sites.itertuples(index=False)],
-        since=pd.Series("before the recording", sites.index).where(
-            sites["origin"] == "before", None
-        ),
-        share_ratio=sites["size_bytes"] / max(total, 1),
-    ).sort_values("size_bytes", ascending=False, kind="stable")
-    if len(site_rows) > MAX_SHOWN:
-        smaller = site_rows.iloc[MAX_SHOWN - 1 :]
-        sums = {n: int(smaller[n].sum()) for n in ("size_bytes", "block_count", "stack_count")}
-        row = {"where": "all others", **sums, "share_ratio": sums["size_bytes"] / max(total, 1)}
-        site_rows = pd.concat(
-            [site_rows.iloc[: MAX_SHOWN - 1], pd.DataFrame([row])], ignore_index=True
-        )
-    assert int(site_rows["size_bytes"].sum()) == total
+    names = [
+        name_site(row["site"], row["kind"], find_reason(row["origin"], row["kind"]))
+        for row in sites.rows("site", "origin", "kind")
+    ]
+    since = where(
+        sites.equals("origin", "before"), repeated_text("before the recording", len(sites))
+    )
+    sites = sites.with_columns(where=texts(names), since=since)
+    sites = sites.sort("size_bytes", descending=["size_bytes"])
+    if len(sites) > MAX_SHOWN:
+        smaller = sites.take(slice(MAX_SHOWN - 1, None))
+        sums = {n: sum_of(n) for n in ("size_bytes", "block_count", "stack_count")}
+        others = smaller.group_by().agg(**sums).with_columns(where="all others")
+        sites = concat([sites.head(MAX_SHOWN - 1), others])
+    size = sites["size_bytes"]
+    assert int(size.sum()) == total
     headings = as_headings("""
         where | place in the program
         size_bytes | in use | bytes | As requested.
@@ -347,12 +374,13 @@ def _site_sheet(name: str, title: str, sites: pd.DataFrame, top: pd.Series[Any])
         oldest_ns | oldest | ns | Age of the oldest that was allocated in the recording.
         stack_count | stacks | count | Different stacks with this frame.
     """)
-    caption = f"{text_or_none(top['source']) or ''}: shares sum to 100 %."
-    return sheet(f"live_{name}", title, headings, site_rows, caption=caption)
+    caption = f"{top['source'] or ''}: shares sum to 100 %."
+    sites = sites.with_columns(share_ratio=size / max(total, 1))
+    return sheet(f"live_{name}", title, headings, sites, caption=caption)
 
 
-def _pool_sheet(pools: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
-    """The pools of one memory; nothing where there is only the default one."""
+def _make_pool_table(pools: Frame, top: Mapping[str, Any]) -> Sheet:
+    """List the pools of one memory, unless it has only the default one."""
     headings = as_headings("""
         label | pool | text | By the call stacks of its blocks.
         reserved_bytes | reserved | bytes | As PyTorch counts it, unmapped parts included.
@@ -360,68 +388,56 @@ def _pool_sheet(pools: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
         emptied_bytes | emptied | bytes | Segments without a block in use.
         segment_count | segments | count
     """)
-    rows = pools if len(pools) > 1 else pools.iloc[:0]
+    rows = pools if len(pools) > 1 else pools.head(0)
     return sheet("memory_pools", f"Pools of {top['who']}", headings, rows)
 
 
-def _category_sheet(sites: pd.DataFrame, top: pd.Series[Any]) -> Sheet:
-    """What the memory is for, as far as anything tells."""
-    by = (
-        sites.groupby(["category", "basis"], dropna=False, sort=False)["size_bytes"]
-        .sum()
-        .reset_index()
+def _make_purpose_table(sites: Frame, top: Mapping[str, Any]) -> Sheet:
+    """Sum the memory by its purpose, as far as that is known."""
+    purposes = _sum_with_shares(sites, "category", "basis")
+    is_known = ~purposes.is_missing("category")
+    rows = purposes.with_columns(
+        category=choose(is_known, purposes["category"], repeated_text("not told", len(purposes))),
+        how=texts([_KNOWN_BY.get(basis) for basis in purposes.values("basis")]),
     )
-    by = by.sort_values("size_bytes", ascending=False, kind="stable")
-    categories = by.assign(
-        category=by["category"].where(by["category"].notna(), "not told"),
-        how=by["basis"].map(
-            {
-                "recorded": "a profiler",
-                "metadata": "the program's own text",
-                "compiled": "what was compiled",
-                "stage": "annotated range when allocated",
-            }
-        ),
-        share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1),
-    )
-    if not by["category"].notna().any():
-        categories = categories.iloc[:0]
     headings = as_headings("""
         category | for
         how | known by
         size_bytes | in use | bytes | As requested.
         share_ratio | share | ratio
     """)
-    return sheet("live_categories", f"What it is for, {top['who']}", headings, categories)
+    rows = rows if is_known.any() else rows.head(0)
+    return sheet("live_categories", f"What it is for, {top['who']}", headings, rows)
 
 
-def _known_sheet(sites: pd.DataFrame) -> Sheet:
-    """How much of the peak is explained, and how."""
-    labels = {
-        ("recorded", "user"): "by a line of the program",
-        ("recorded", "library"): "by a line of an installed package",
-        ("recorded", "native"): "no Python frame",
-        ("recorded", "empty"): "no Python frame: empty stack",
-        ("recorded", "unknown"): "no stack recorded",
-    }
-    kinds = zip(sites["origin"], sites["kind"], strict=True)
-    labels_of = [
-        labels.get((str(o), str(k)))
-        or {"freed": UNTOLD["freed"], "rest": UNTOLD["rest"]}.get(str(o))
-        or f"allocated before the recording, {'known by its block' if k in ('user', 'library', 'native') else 'no stack'}"
-        for o, k in kinds
-    ]
-    by = (
-        sites.assign(known=labels_of).groupby("known", sort=False)["size_bytes"].sum().reset_index()
-    )
-    by = by.sort_values("size_bytes", ascending=False, kind="stable")
-    known_rows = by.assign(share_ratio=by["size_bytes"] / max(int(by["size_bytes"].sum()), 1))
+def _make_explained_table(sites: Frame) -> Sheet:
+    """Sum the memory at the peak by how its site is known."""
+    known = [_explain_site(row["origin"], row["kind"]) for row in sites.rows("origin", "kind")]
+    rows = _sum_with_shares(sites.with_columns(known=texts(known)), "known")
     headings = as_headings("""
         known | explained
         size_bytes | in use | bytes | As requested.
         share_ratio | share | ratio
     """)
-    return sheet("live_known", "How much of the peak is explained", headings, known_rows)
+    return sheet("live_known", "How much of the peak is explained", headings, rows)
+
+
+def _sum_with_shares(sites: Frame, *names: str) -> Frame:
+    """Sum the memory by these columns, the most first, with `share_ratio`."""
+    sums = sites.group_by(*names).agg(size_bytes=sum_of("size_bytes"))
+    sums = sums.sort("size_bytes", descending=["size_bytes"])
+    size = sums["size_bytes"]
+    return sums.with_columns(share_ratio=size / max(int(size.sum()), 1))
+
+
+def _explain_site(origin: str, kind: str) -> str:
+    """Explain how the site of a row of `live_sites` is known."""
+    if origin == "recorded" and kind in _RECORDED:
+        return _RECORDED[kind]
+    if origin in ("freed", "rest"):
+        return UNTOLD[origin]
+    known = "known by its block" if kind in ("user", "library", "native") else "no stack"
+    return f"allocated before the recording, {known}"
 
 
 ANALYSIS = Analysis(

@@ -8,21 +8,16 @@ from typing import Any
 import pandas as pd
 
 from tracekit.analyses import Analysis
-from tracekit.job.frames import (
-    canonical_stages,
-    in_run,
-    run_heading,
-    text_or_none,
-    whole_or_none,
-)
-from tracekit.job.memory.device_size import UNKNOWN, with_cards
+from tracekit.job.frames import in_run, run_heading
+from tracekit.job.memory.device_size import UNKNOWN, add_card_sizes
 from tracekit.job.memory.pools import has_pausable
-from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
-from tracekit.job.memory.survivors import Kept, failures_of, leaks
+from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, name_ranges, snapshot_levels, take_snapshot
+from tracekit.job.memory.survivors import KeptStack, find_leaks, match_failures
 from tracekit.job.tables import as_headings, sheet, with_rows
-from tracekit.model.keys import looked_up, row_dicts
-from tracekit.model.report import Finding, Heading, Metric, Place, Section, Sheet
+from tracekit.model.frame import Frame, texts
+from tracekit.model.report import Finding, Heading, Metric, Place, Section, Severity, Sheet
 from tracekit.model.tables import Column, Table
+from tracekit.model.tables.arrays import numbers_or_none
 from tracekit.model.tables.columns import STAGE, STEP
 from tracekit.model.tables.snapshots import DEVICE_KEYS
 from tracekit.model.thresholds import Thresholds
@@ -90,7 +85,7 @@ _ADVICE = {
 
 
 def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
-    """Every request that could not be met, with what was in use and free then, and what was done before."""
+    """Measure every failed request: the memory in use and free then, and the entries before it."""
     if not trace.has("allocations"):
         return {}
     rows, before = [], []
@@ -103,116 +98,114 @@ def measure(trace: Trace) -> Mapping[str, Mapping[str, Any]]:
 
 
 def judge(measured: Measurements, thresholds: Thresholds) -> Section | None:
-    """Every failed request and why, finding R33; None where no snapshot was read."""
+    """Explain every failed request (finding R33); None without memory snapshots."""
     if not measured.row_count("snapshot_levels"):
         return None
     levels = snapshot_levels(measured)
-    rows = measured["out_of_memory"]
-    if not len(rows):
-        has_history = bool((levels["entry_count"] > 0).any())
+    failures = measured.frame("out_of_memory")
+    if not len(failures):
         reason = (
             "no request failed in the recorded histories"
-            if has_history
+            if levels["entry_count"].any()
             else "no history of allocations was recorded"
         )
         return ANALYSIS.skipped(reason)
-    limit, growth = thresholds.of("out-of-memory"), thresholds.of("memory-growth")
-    keys = [*SNAPSHOT_KEYS]
-    rows = looked_up(rows, levels[[*keys, "who"]], keys, optional=keys)
-    rows = with_cards(measured, rows)
-    outside = rows["card_bytes"] - rows["reserved_bytes"] - rows["device_free_bytes"]
-    # A card smaller than what it holds was told wrong.
-    rows["outside_bytes"] = outside.mask(outside < 0)
-    rows["cause"] = [_cause(row, limit["outside_ratio"]) for row in row_dicts(rows)]
-    rows["stage"] = canonical_stages(rows, any_range=True)
-    last = rows.iloc[-1]
+    owners = levels.select(*SNAPSHOT_KEYS, "who")
+    failures = failures.join(owners, SNAPSHOT_KEYS, how="left", optional=SNAPSHOT_KEYS)
+    failures = add_card_sizes(measured, failures)
+    failures = _find_causes(failures, thresholds.of("out-of-memory")["outside_ratio"])
     caveats = [
         "free pieces are found by addresses: remainders of up to 1 MiB beside large blocks count as free"
     ]
-    if (pausable := has_pausable(measured, rows)).any():
+    if (is_pausable := has_pausable(measured, failures)).any():
         caveats.append(
             "private pools that an engine may have unmapped count as reserved and in use: use by other processes is unknown"
         )
-    if (rows["card_bytes"].isna() & ~pausable).any():
+    if (failures.is_missing("card_bytes") & ~is_pausable).any():
         caveats.append(
             f"{UNKNOWN}: without it what others hold of the device cannot be told from too much in use"
         )
+    leaks = find_leaks(measured, thresholds.of("memory-growth"))
+    failed_label = "requests that failed"
     return ANALYSIS.answered(
-        metrics=(
-            Metric("failed_requests", len(rows), "count", "lower", label="requests that failed"),
+        metrics=(Metric("failed_requests", len(failures), "count", "lower", label=failed_label),),
+        sheets=lambda: with_rows(
+            _make_failure_table(measured, failures), _make_last_action_table(measured, failures)
         ),
-        sheets=lambda: with_rows(_sheet(measured, rows), _last_sheet(measured, last)),
-        findings=tuple(_findings(measured, rows, leaks(measured, growth))),
+        findings=tuple(_report_failures(measured, failures, leaks)),
         caveats=tuple(caveats),
     )
 
 
-def _cause(row: Mapping[Any, Any], share: float) -> str:
-    """The class of one failed request, now that the size of the device may be known."""
-    cause = str(row["cause"])
-    if cause != "capacity" or pd.isna(row["outside_bytes"]):
-        return cause
-    outside, card = int(row["outside_bytes"]), int(row["card_bytes"])
-    fits = int(row["requested_bytes"]) + int(row["asked_bytes"]) <= card
-    return "outside" if fits and outside >= share * card else cause
+def _find_causes(failures: Frame, outside_ratio: float) -> Frame:
+    """Set `cause`, `outside_bytes` (held by other processes) and `stage`, with the size of the device if known."""
+    causes, outside = [], []
+    for row in failures.rows():
+        card, cause, held_outside = row["card_bytes"], row["cause"], None
+        if None not in (card, row["reserved_bytes"], row["device_free_bytes"]):
+            held_outside = card - row["reserved_bytes"] - row["device_free_bytes"]
+        if held_outside is not None and held_outside < 0:
+            held_outside = None  # the given size of the card is too small
+        if cause == "capacity" and held_outside is not None:
+            fits = row["requested_bytes"] + row["asked_bytes"] <= card
+            if fits and held_outside >= outside_ratio * card:
+                cause = "outside"
+        causes.append(cause)
+        outside.append(held_outside)
+    return failures.with_columns(
+        cause=texts(causes),
+        outside_bytes=numbers_or_none(outside),
+        stage=name_ranges(failures),
+    )
 
 
-def _findings(
-    measured: Measurements, rows: pd.DataFrame, leaking: Sequence[Kept]
+def _report_failures(
+    measured: Measurements, failures: Frame, leaks: Sequence[KeptStack]
 ) -> Iterator[Finding]:
-    """R33: one finding for each memory and cause, of the last of its failed requests; behind a leak that led to it."""
-    by = [*SNAPSHOT_KEYS, "cause"]
-    for _, same_failures in rows.groupby(by, dropna=False, sort=False):
-        row = same_failures.iloc[-1]
-        cause = str(row["cause"])
-        of_memory = [leak for leak in leaking if failures_of(same_failures, leak).all()]
+    """Report R33: one finding for each memory and cause, of its last failed request, and the leak that led to it."""
+    for alike in failures.group_by(*SNAPSHOT_KEYS, "cause").frames():
+        (row,) = alike.take(slice(-1, None)).rows()
+        cause: str = row["cause"]
+        severity: Severity = "high"
         why, advice = _WHY[cause], _ADVICE[cause]
+        of_memory = [leak for leak in leaks if match_failures(alike, leak).all()]
         if of_memory and cause in ("capacity", "unknown"):
             held = show(sum(leak.growth for leak in of_memory), "bytes")
             why = f"{held} had been kept from step to step by {of_memory[0].site}"
             advice = f"fix the growth first (memory-growth); then {advice}"
-        times = f", {len(same_failures):,} times" if len(same_failures) > 1 else ""
-        stage = text_or_none(row["stage"])
-        during = "" if stage is None else f" during {stage}"
+            severity = "medium"
+        times = f", {len(alike):,} times" if len(alike) > 1 else ""
+        during = "" if row["stage"] is None else f" during {row['stage']}"
+        labels = {
+            "asked_bytes": "asked for",
+            "requested_bytes": "in use, as requested",
+            "reserved_bytes": "reserved",
+            "device_free_bytes": "free on the device",
+            "free_bytes": "free in its pool and stream",
+            "largest_free_bytes": "largest free piece there",
+        }
+        if row["card_bytes"] is not None:
+            labels["card_bytes"] = f"card, {row['card_origin']}"
+        if row["outside_bytes"] is not None:
+            labels["outside_bytes"] = "held by others"
+        place = {
+            name: row[name] for name in ("run", "source", "role", "rank", "device", "step", "stage")
+        }
         yield Finding(
             "out-of-memory",
-            "medium" if of_memory and cause in ("capacity", "unknown") else "high",
-            f"{row['who']} ran out of memory{during}{times}: {show(int(row['asked_bytes']), 'bytes')} were asked for, and "
+            severity,
+            f"{row['who']} ran out of memory{during}{times}: {show(row['asked_bytes'], 'bytes')} were asked for, and "
             f"{why}{in_run(measured, row['run'])}",
             advice,
-            tuple(
-                Metric(name, whole_or_none(row[name]), "bytes", label=label)
-                for name, label in (
-                    ("asked_bytes", "asked for"),
-                    ("requested_bytes", "in use, as requested"),
-                    ("reserved_bytes", "reserved"),
-                    ("device_free_bytes", "free on the device"),
-                    ("free_bytes", "free in its pool and stream"),
-                    ("largest_free_bytes", "largest free piece there"),
-                    ("card_bytes", f"card, {row['card_origin']}"),
-                    ("outside_bytes", "held by others"),
-                )
-                if name not in ("card_bytes", "outside_bytes") or not pd.isna(row[name])
-            ),
-            (
-                Place(
-                    run=text_or_none(row["run"]),
-                    source=text_or_none(row["source"]),
-                    role=text_or_none(row["role"]),
-                    rank=whole_or_none(row["rank"]),
-                    device=whole_or_none(row["device"]),
-                    step=whole_or_none(row["step"]),
-                    stage=stage,
-                    name=text_or_none(row["site"]),
-                ),
-            ),
-            caveats=()
-            if cause != "unknown"
-            else ("segments that grow in place, or none recorded, leave the pieces untold",),
+            tuple(Metric(name, row[name], "bytes", label=label) for name, label in labels.items()),
+            (Place(**place, name=row["site"]),),
+            caveats=("segments that grow in place, or none recorded, leave the pieces untold",)
+            if cause == "unknown"
+            else (),
         )
 
 
-def _sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
+def _make_failure_table(measured: Measurements, failures: Frame) -> Sheet:
     headings = (
         *run_heading(measured),
         *as_headings("""
@@ -238,19 +231,20 @@ def _sheet(measured: Measurements, rows: pd.DataFrame) -> Sheet:
             source | snapshot
         """),
     )
-    return sheet("out_of_memory", "Requests that failed", headings, rows)
+    return sheet("out_of_memory", "Requests that failed", headings, failures)
 
 
-def _last_sheet(measured: Measurements, row: pd.Series[Any]) -> Sheet:
-    rows = of_snapshot(measured["last_actions"], row)
-    rows = rows[rows["entry"] == row["entry"]].sort_values("before", kind="stable")
+def _make_last_action_table(measured: Measurements, failures: Frame) -> Sheet:
+    (last,) = failures.take(slice(-1, None)).rows()
+    actions = take_snapshot(measured.frame("last_actions"), last)
+    actions = actions.filter(actions.equals("entry", last["entry"])).sort("before")
     headings = as_headings("""
         before | entries before | id
         action | what
         size_bytes | size | bytes
         site | place in the program
     """)
-    return sheet("last_actions", f"What happened last, {row['who']}", headings, rows)
+    return sheet("last_actions", f"What happened last, {last['who']}", headings, actions)
 
 
 ANALYSIS = Analysis(

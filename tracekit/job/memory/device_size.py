@@ -1,35 +1,34 @@
-"""How much memory each device has: as a person tells it, else as a profile of the same run records it."""
+"""Memory size of each device: given by the user, else recorded by a profile of the same run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from tracekit.model.errors import TracekitError
-from tracekit.model.keys import as_python, records
+from tracekit.model.frame import Frame, texts
 from tracekit.model.labels import called
 from tracekit.model.records import dataclass
+from tracekit.model.tables.arrays import numbers_or_none
 from tracekit.model.trace import Measurements
 from tracekit.model.units import parse_size, show
 from tracekit.process.memory.pools import PAUSABLE
 
 GIVEN = "given"
-"""Where a size that a person told comes from."""
+"""Origin of a size that the user gave."""
 
 UNKNOWN = "device size unknown, give --device-memory"
-"""What is said where a size is needed and nothing tells it."""
+"""Text where a size is needed and unknown."""
 
 LEAST, MOST = 2**20, 2**50
 """No device has less or more: such a number lacks its unit."""
 
+Memory = tuple[str | None, int | None, int | None]
+"""Run, rank and device."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSize:
-    """The memory of one device in bytes, and in words where that is known from."""
+    """The memory of one device in bytes, and the origin of that number in words."""
 
     size_bytes: int
     origin: str
@@ -42,107 +41,96 @@ class DeviceSize:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSizes:
-    """What is known of the devices of all runs; `recorded` by run, rank and device, None where files disagree.
+    """Sizes of the devices of all runs; `recorded` by run, rank and device, None where files disagree.
 
-    `ranks` are those (run, rank) that recorded any, `agreed` the size that all devices of a run have, `unmapped` the
-    memories (run, rank, device) that a snapshot shows with pools that may be unmapped.
+    `ranks` are the (run, rank) that recorded any, `agreed` the size that all devices of a run have, `unmapped` the
+    memories of snapshots with pools that may be unmapped.
     """
 
     given: int | None
-    recorded: Mapping[tuple[Any, Any, Any], DeviceSize | None]
-    ranks: frozenset[tuple[Any, Any]]
-    agreed: Mapping[Any, DeviceSize | None]
-    unmapped: frozenset[tuple[Any, Any, Any]] = frozenset()
+    recorded: Mapping[Memory, DeviceSize | None]
+    ranks: frozenset[tuple[str | None, int | None]]
+    agreed: Mapping[str | None, DeviceSize | None]
+    unmapped: frozenset[Memory] = frozenset()
 
-    def limit(self, run: Any, rank: Any, device: Any) -> DeviceSize | None:
-        """The size that what PyTorch counts on a device can be held against.
+    def limit(self, run: str | None, rank: int | None, device: int | None) -> DeviceSize | None:
+        """Return the size to compare PyTorch's counts on a device with.
 
-        None where nothing tells it, and where pools may be unmapped (`process.memory.pools`): PyTorch still counts them.
+        None where it is unknown, and where pools may be unmapped (`process.memory.pools`): PyTorch still counts them.
         """
-        if (_key(run), _key(rank), _key(device)) in self.unmapped:
+        if (run, rank, device) in self.unmapped:
             return None
         return self.of(run, rank, device)
 
-    def of(self, run: Any, rank: Any, device: Any) -> DeviceSize | None:
-        """The size of one device of a process; None where nothing tells it.
+    def of(self, run: str | None, rank: int | None, device: int | None) -> DeviceSize | None:
+        """Return the size of one device of a process; None where it is unknown.
 
-        What was given goes before what that rank recorded; where it recorded no device at all others of the
-        run stand for it, if they all agree.
+        A given size overrides recorded ones. A rank that recorded no device has the size that all other devices of
+        its run agree on.
         """
         if self.given is not None:
             return DeviceSize(self.given, GIVEN)
-        if (_key(run), _key(rank)) in self.ranks:
-            return self.recorded.get((_key(run), _key(rank), _key(device)))
-        return self.agreed.get(_key(run))
+        if (run, rank) in self.ranks:
+            return self.recorded.get((run, rank, device))
+        return self.agreed.get(run)
 
 
 def device_sizes(measured: Measurements) -> DeviceSizes:
-    """The sizes that a person gave and that profiles recorded."""
-    return measured.derived(_device_sizes)
+    """Collect the sizes that the user gave and that profiles recorded."""
+    return measured.derived(_collect_device_sizes)
 
 
-def _device_sizes(measured: Measurements) -> DeviceSizes:
-    recorded: dict[tuple[Any, Any, Any], DeviceSize | None] = {}
-    if measured.has("device_sizes"):
-        rows = measured["device_sizes"]
-        columns = ("run", "rank", "device", "size_bytes", "source")
-        for run, rank, device, size, source in records(rows, columns):
-            whose = called("rank", rank) or str(source)
-            key = (run, rank, device)
-            size_found = DeviceSize(int(size), f"from the trace of {whose}")
-            earlier = recorded.setdefault(key, size_found)
-            if earlier is not None and earlier.size_bytes != size_found.size_bytes:
-                recorded[key] = None
-    by_run: dict[Any, list[DeviceSize | None]] = {}
-    for (run, _, _), earlier in recorded.items():
-        by_run.setdefault(run, []).append(earlier)
+def _collect_device_sizes(measured: Measurements) -> DeviceSizes:
+    recorded: dict[Memory, DeviceSize | None] = {}
+    for row in measured.frame("device_sizes").rows("run", "rank", "device", "size_bytes", "source"):
+        recorder = called("rank", row["rank"]) or row["source"]
+        size = DeviceSize(row["size_bytes"], f"from the trace of {recorder}")
+        key = (row["run"], row["rank"], row["device"])
+        earlier = recorded.setdefault(key, size)
+        if earlier is not None and earlier.size_bytes != size.size_bytes:
+            recorded[key] = None
+    by_run: dict[str | None, list[DeviceSize | None]] = {}
+    for (run, _, _), recorded_size in recorded.items():
+        by_run.setdefault(run, []).append(recorded_size)
     ranks = frozenset((run, rank) for run, rank, _ in recorded)
-    agreed = {run: _agreed(sizes) for run, sizes in by_run.items()}
-    return DeviceSizes(_given(measured), recorded, ranks, agreed, _unmapped(measured))
+    agreed = {run: _agreed_size(sizes) for run, sizes in by_run.items()}
+    pools = measured.frame("memory_pools")
+    pausable = pools.filter(pools.is_in("class", PAUSABLE)).rows("run", "rank", "device")
+    unmapped = frozenset((row["run"], row["rank"], row["device"]) for row in pausable)
+    return DeviceSizes(_given_size(measured), recorded, ranks, agreed, unmapped)
 
 
-def _unmapped(measured: Measurements) -> frozenset[tuple[Any, Any, Any]]:
-    """The memories with pools that may be unmapped."""
-    if not measured.row_count("memory_pools"):
-        return frozenset()
-    rows = measured["memory_pools"]
-    pausable = rows[rows["class"].isin(PAUSABLE).to_numpy(np.bool_)]
-    return frozenset(records(pausable, ("run", "rank", "device")))
-
-
-def _agreed(sizes: Sequence[DeviceSize | None]) -> DeviceSize | None:
-    """The first size where all are known and equal."""
-    if None in sizes or len(set(map(attrgetter("size_bytes"), sizes))) > 1:
+def _agreed_size(sizes: Sequence[DeviceSize | None]) -> DeviceSize | None:
+    """Return the first size if all are known and equal."""
+    if len({size and size.size_bytes for size in sizes}) > 1:
         return None
     return sizes[0]
 
 
-def with_cards(measured: Measurements, rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows about memories of snapshots with `card_bytes` and `card_origin` of their devices, <NA> where nothing tells.
+def add_card_sizes(measured: Measurements, memories: Frame) -> Frame:
+    """Add `card_bytes` and `card_origin` of the devices to rows about memories of snapshots; missing if unknown.
 
-    Pinned memory of a host has none, and what may be unmapped is held against none (`DeviceSizes.limit`).
+    Pinned memory of a host has none, nor has memory that may be unmapped (`DeviceSizes.limit`).
     """
     sizes = device_sizes(measured)
-    size, origin = list[Any](), list[str | None]()
-    for memory, *owner in records(rows, ("memory", "run", "rank", "device")):
-        size.append(pd.NA)
-        origin.append(None)
-        if memory == "device" and (card := sizes.limit(*owner)) is not None:
-            size[-1], origin[-1] = card.size_bytes, card.origin
-    return rows.assign(
-        card_bytes=pd.array(size, dtype="Int64"),
-        card_origin=pd.Series(origin, rows.index, dtype=object),
+    cards = [
+        sizes.limit(row["run"], row["rank"], row["device"]) if row["memory"] == "device" else None
+        for row in memories.rows("memory", "run", "rank", "device")
+    ]
+    return memories.with_columns(
+        card_bytes=numbers_or_none([None if card is None else card.size_bytes for card in cards]),
+        card_origin=texts([None if card is None else card.origin for card in cards]),
     )
 
 
-def _given(measured: Measurements) -> int | None:
-    """What a person told; None where nobody did, or a saved file says what can be no size."""
+def _given_size(measured: Measurements) -> int | None:
+    """Return the size that the user gave; None without one, or if a saved file has an impossible one."""
     size = measured.facts.device_memory
     return size if size is not None and LEAST <= size < MOST else None
 
 
 def parse_device_memory(text: str | int) -> int:
-    """The bytes of a device's memory such as `80GiB`; `TracekitError` where it is no size of a device.
+    """Return the bytes of a size such as `80GiB`; raise `TracekitError` if no device has that.
 
     >>> parse_device_memory("80GiB")
     85899345920
@@ -153,8 +141,3 @@ def parse_device_memory(text: str | int) -> int:
             f"no device has {show(size, 'bytes')} of memory", "name the unit: --device-memory 80GiB"
         )
     return size
-
-
-def _key(value: Any) -> Any:
-    """A key as Python has it: None where it is missing."""
-    return as_python([value])[0]

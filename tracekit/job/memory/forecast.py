@@ -1,12 +1,11 @@
-"""In how many steps memory that grows fills its device, and when nothing may be foretold."""
+"""Projection: the number of steps in which growing memory fills its device, or why there is none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 from tracekit.job.memory.device_size import UNKNOWN
-from tracekit.job.memory.survivors import Kept
+from tracekit.job.memory.survivors import KeptStack
 from tracekit.job.memory.trend import Series
 from tracekit.model.records import dataclass
 from tracekit.model.report import Metric
@@ -20,16 +19,16 @@ NO_GROWTH: dict[Label, str] = {
     "shift": "all memory together shows one jump",
     "filling": "all memory together grows by less and less",
 }
-"""Answers after which nothing is foretold, in words."""
+"""Labels without a projection, in words."""
 
 SLOWING = "not projected: it grows by less and less"
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """In how many steps the device is full: `steps`, at the earliest `soonest`, at the latest `latest` (None: never).
+    """The device is full in `steps`, at the earliest `soonest`, at the latest `latest` (None: never).
 
-    `steps` is None where nothing is foretold. `why` says that, or what the numbers rest on.
+    `steps` is None without a projection. `why` gives the reason, or the basis of the numbers.
     """
 
     steps: int | None = None
@@ -38,7 +37,7 @@ class Projection:
     why: str = ""
 
     def evidence(self, unit: str = "step") -> tuple[Metric, ...]:
-        """The number with its interval, if there is one; `unit` is what is counted."""
+        """Return the number of steps (or another `unit`) with its interval, if there is one."""
         if self.steps is None:
             return ()
         label = f"{unit}s until the card is full"
@@ -47,7 +46,7 @@ class Projection:
         )
 
     def claim(self, unit: str = "step") -> str:
-        """What a claim says of it after the growth: `; the card is full in 211 steps (180–250)`; nothing if there is none."""
+        """Return the end of a claim, `; the card is full in 211 steps (180–250)`; empty without a projection."""
         if self.steps is None:
             return ""
         claim = f"; the card is full in {self.steps:,} {unit}s"
@@ -58,8 +57,8 @@ class Projection:
         return f"{claim} ({self.soonest:,}–{self.latest:,})"
 
 
-def of_trend(item: Series, answer: Label | None) -> Projection:
-    """The projection of a series that grows; of any other, and of host memory, none."""
+def project_trend(item: Series, answer: Label | None) -> Projection:
+    """Project a series that grows; any other, and host memory, has no projection."""
     if item.of.kind == "CPU":
         return Projection()
     if answer == "filling":
@@ -67,21 +66,21 @@ def of_trend(item: Series, answer: Label | None) -> Projection:
     if answer not in GROWS:
         return Projection(why="not projected: alone it does not clearly grow")
     assert item.found.slope is not None, "what grows has a slope"
-    return _full(item, item.found.slope)
+    return _project_full(item, item.found.slope)
 
 
-def of_stacks(
-    kept: Sequence[Kept], every: Kept, item: Series | None, answer: Label | None
+def project_stacks(
+    kept: Sequence[KeptStack], every: KeptStack, item: Series | None, answer: Label | None
 ) -> Projection:
-    """The projection of what the stacks of `kept` in the process and files of `every` keep together.
+    """Project the memory that the stacks of `kept` in the process and files of `every` keep together.
 
-    `one` is the series of all memory of that process, and `answer` what it shows: where it grows its slope counts,
-    which holds what no stack tells; where it does not grow nothing is foretold.
+    `item` is the series of all memory of that process, and `answer` its label: if it grows its slope counts,
+    which includes memory without a stack; if it does not grow there is no projection.
     """
     if item is None:
         return Projection(why="not projected: nothing tells of all memory of the device")
     if answer in GROWS:
-        return of_trend(item, answer)
+        return project_trend(item, answer)
     if answer in NO_GROWTH:
         return Projection(why=f"not projected: {NO_GROWTH[answer]}")
     slopes = [
@@ -90,12 +89,14 @@ def of_stacks(
         if (stack.process, stack.basis, stack.at) == (every.process, every.basis, every.at)
         and (slope := theil_sen(stack.at, stack.levels)) is not None
     ]
-    low, middle, high = (sum(map(attrgetter(end), slopes)) for end in ("low", "per_x", "high"))
-    return _full(item, Slope(middle, low, high, len(every.at)))
+    low, middle, high = (
+        sum(getattr(slope, end) for slope in slopes) for end in ("low", "per_x", "high")
+    )
+    return _project_full(item, Slope(middle, low, high, len(every.at)))
 
 
-def _full(item: Series, slope: Slope) -> Projection:
-    """The room that is left over the slope: what the device has less the most that was taken of it."""
+def _project_full(item: Series, slope: Slope) -> Projection:
+    """Divide the room left on the device, its size less the most that was taken, by the slope."""
     if item.relative:
         return Projection(why="not projected: levels count from the start of the recording")
     if item.card is None:

@@ -1,17 +1,16 @@
-"""Growth of memory as tables: every series with its evidence, and beside it what simpler rules would say."""
+"""Tables of memory growth: every series with its evidence, and the answers of simpler rules for comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tracekit.job.frames import run_heading
-from tracekit.job.memory.trend import FLOOR, Series, groups, median_growth
+from tracekit.job.memory.trend import FLOOR, Series, group_series, measure_median_growth
 from tracekit.job.tables import as_headings, sheet, with_rows
+from tracekit.model.frame import Frame, from_rows
 from tracekit.model.report import Heading, Ranked, Sheet
 from tracekit.model.stats.sawtooth import sawtooth
 from tracekit.model.stats.trend import Growth, Label, Limits, label, least_squares
@@ -20,7 +19,7 @@ from tracekit.model.units import show
 
 _LEAK = {True: "leak", False: "no leak"}
 GUIDE_STEPS, GUIDE_BYTES = 10, 1_000_000
-"""From so many samples on NeMo-RL's guide calls a least-squares slope above so many bytes a sample a leak."""
+"""With at least this many samples NeMo-RL's guide calls a least-squares slope above this many bytes per sample a leak."""
 
 WORDS = {
     "too few": "too few steps to judge",
@@ -32,7 +31,7 @@ WORDS = {
     "likely": "grows (likely)",
     "strong": "grows",
 }
-"""What a series shows, in words."""
+"""Trends in words."""
 
 
 _TREND_HEADINGS = as_headings("""
@@ -52,44 +51,45 @@ _TREND_HEADINGS = as_headings("""
 """)
 
 
-def trend_sheet(
+def make_trend_table(
     measured: Measurements,
     every_series: Sequence[Series],
     labels: Sequence[Label | None],
     corrected: Sequence[float | None],
     limits: Limits,
 ) -> Sheet:
-    """Every series with its slope, the interval, p, what would have been seen, and the answer; medians of ranks last."""
+    """List every series with its slope, interval, p, detectable slope and trend; medians of ranks last."""
     rows = [
-        _row(item, _word(item, answer, limits.flat), p)
+        _make_row(item, _describe_trend(item, answer, limits.flat), p)
         for item, answer, p in zip(every_series, labels, corrected, strict=True)
     ]
-    for group in groups(every_series):
-        members = list(map(every_series.__getitem__, group))
+    for group in group_series(every_series):
+        members = [every_series[place] for place in group]
         item = members[0]
-        if not item.judged:
-            continue
-        middle = median_growth(members, limits)
+        middle = measure_median_growth(members, limits) if item.judged else None
         if middle is not None and middle.p is not None:
-            answer = label(middle, limits)
+            answer = _describe_label(middle, label(middle, limits), numbered=item.numbered)
             rows.append(
-                _row(item, _said(middle, answer, numbered=item.numbered), middle.p)
-                | {"who": f"median of {len(members)}", "floor": None, **_slope(middle)}
+                _make_row(item, answer, middle.p)
+                | {"who": f"median of {len(members)}", "floor": None, **_list_slope(middle)}
             )
-    table = pd.DataFrame(rows)
-    numbers = ("warm_up", "slope", "low", "high", "floor", "detectable")
-    table = table.astype(dict.fromkeys(numbers, "Int64"))
+    headings = (*run_heading(measured), *_TREND_HEADINGS)
     return sheet(
         "memory_trend",
         "Growth from step to step",
-        (*run_heading(measured), *_TREND_HEADINGS),
-        table,
+        headings,
+        _list_cells(headings, rows),
         ranked=Ranked("slope", member="who", apart=("run", "quantity", "answer"), kind="memory"),
     )
 
 
-def _row(item: Series, answer: str, p: float | None) -> dict[str, Any]:
-    """The cells of one series."""
+def _list_cells(headings: Sequence[Heading], rows: Sequence[Mapping[str, Any]]) -> Frame:
+    names = [heading.name for heading in headings]
+    return from_rows(names, [[row[name] for name in names] for row in rows])
+
+
+def _make_row(item: Series, answer: str, p: float | None) -> dict[str, Any]:
+    """List the cells of one series."""
     at_floor = item.logged or item.phase == FLOOR
     row: dict[str, Any] = {
         "run": item.of.run,
@@ -102,7 +102,7 @@ def _row(item: Series, answer: str, p: float | None) -> dict[str, Any]:
         "floor": None,
         "p": p,
         "answer": answer,
-        **_slope(item.found),
+        **_list_slope(item.found),
     }
     if item.judged:
         row["warm_up"] = item.found.warm_up
@@ -111,8 +111,8 @@ def _row(item: Series, answer: str, p: float | None) -> dict[str, Any]:
     return row
 
 
-def _slope(growth: Growth) -> dict[str, int | None]:
-    """The slope with its interval, and which one would have been seen."""
+def _list_slope(growth: Growth) -> dict[str, int | None]:
+    """List the slope with its interval, and the detectable slope."""
     cells: dict[str, int | None] = dict.fromkeys(("slope", "low", "high", "detectable"))
     if growth.slope is not None:
         slope = growth.slope
@@ -122,15 +122,15 @@ def _slope(growth: Growth) -> dict[str, int | None]:
     return cells
 
 
-def _word(item: Series, answer: Label | None, flat: float) -> str:
-    """The answer in words; of what is no leak whatever it does, that it is not judged.
+def _describe_trend(item: Series, answer: Label | None, flat: float) -> str:
+    """Describe the trend; a quantity that cannot leak is not judged.
 
-    Beside no steady growth stands a sawtooth whose drops are of more than `flat` bytes, as a hint.
+    Without steady growth adds a sawtooth whose drops are larger than `flat` bytes, as a hint.
     """
     if answer is None:
         what = "cache growth" if item.quantity == "reserved" else "peak drift"
         return f"{what}: not judged"
-    text = _said(item.found, answer, numbered=item.numbered)
+    text = _describe_label(item.found, answer, numbered=item.numbered)
     if answer != "none":
         return text
     teeth = sawtooth(item.level[item.found.warm_up :], flat)
@@ -142,8 +142,8 @@ def _word(item: Series, answer: Label | None, flat: float) -> str:
     return text
 
 
-def _said(growth: Growth, answer: Label, *, numbered: bool) -> str:
-    """The answer in words; of a jump where and by how much."""
+def _describe_label(growth: Growth, answer: Label, *, numbered: bool) -> str:
+    """Describe a label; of a jump where and by how much."""
     text = WORDS.get(answer, answer)
     if answer != "shift" or growth.shift is None:
         return text
@@ -153,13 +153,10 @@ def _said(growth: Growth, answer: Label, *, numbered: bool) -> str:
     return f"{text} {where} by {show(round(rise), 'bytes')}"
 
 
-def guide_sheets(
+def make_guide_tables(
     measured: Measurements, every_series: Sequence[Series], labels: Sequence[Label | None]
 ) -> tuple[Sheet, ...]:
-    """What the rules of NeMo-RL's guide would say of the same series, beside the answer here; no finding.
-
-    None where no series is long enough for that.
-    """
+    """Compare the trend of each series with the rules of NeMo-RL's guide; none if every series is too short."""
     if not any(len(item.x) >= GUIDE_STEPS for item in every_series):
         return ()
     rows = []
@@ -200,8 +197,6 @@ def guide_sheets(
         "of 31 % (noise of 50 MB), 49 % (500 MB), 95 % (one jump of 20 MB) and 100 % (a cold first step); of a leak of "
         "1 MB a step it misses about half. Any series that ends above its start has more allocated than freed."
     )
-    columns = dict.fromkeys(("run", *map(attrgetter("name"), headings)))
-    frame = pd.DataFrame(rows, columns=list(columns))
     title = "What NeMo-RL's guide would say"
-    guide = sheet("guide_rule", title, headings, frame, caption=caption)
+    guide = sheet("guide_rule", title, headings, _list_cells(headings, rows), caption=caption)
     return with_rows(guide)

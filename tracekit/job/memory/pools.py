@@ -1,4 +1,4 @@
-"""The private pools of memory snapshots: what they are for, and how much of what PyTorch counts the device may not hold."""
+"""Private pools of memory snapshots: their use, and how much of PyTorch's counts may be unmapped."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from tracekit.job.memory.device_size import device_sizes
-from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, of_snapshot, snapshot_levels
-from tracekit.model.keys import is_among, row_dicts
+from tracekit.job.memory.snapshots import SNAPSHOT_KEYS, snapshot_levels, take_snapshot
+from tracekit.model.frame import Bools, Frame, texts
 from tracekit.model.trace import Measurements
 from tracekit.model.units import show
 from tracekit.process.memory.pools import PAUSABLE
 
 ENGINE = ("engine weights", "engine KV cache")
 """Classes of pools that a serving engine with sleep mode has."""
+
+SLEEPING = (*ENGINE, "paused region")
+"""Classes of pools that use no memory while their owner sleeps."""
 
 WORTH_NAMING = 0.01
 """A pool with a smaller share of the reserved bytes is not named."""
@@ -34,90 +35,84 @@ _NAMES = {
 }
 
 
-def has_pausable(measured: Measurements, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows about memories of snapshots are of one with a pool that may be unmapped: no limit is told of these."""
-    pools = measured["memory_pools"]
-    pausable = pools[pools["class"].isin(PAUSABLE).to_numpy(np.bool_)]
-    return is_among(rows, pausable, SNAPSHOT_KEYS)
+def has_pausable(measured: Measurements, memories: Frame) -> Bools:
+    """Tell which memories of snapshots have a pool that may be unmapped: they have no limit."""
+    pools = measured.frame("memory_pools")
+    pausable = pools.filter(pools.is_in("class", PAUSABLE))
+    if not len(pausable):
+        return np.zeros(len(memories), np.bool_)
+    return memories.is_among(pausable, SNAPSHOT_KEYS, optional=SNAPSHOT_KEYS)
 
 
-def pools_of(measured: Measurements, one: pd.Series[Any]) -> pd.DataFrame:
-    """The pools of the memory of one row of `snapshot_levels`, with `label` and `idle_bytes` (reserved, not in use)."""
-    rows = of_snapshot(measured["memory_pools"], one)
-    labels = [_label(row) for row in row_dicts(rows)]
-    return rows.assign(
-        label=pd.Series(labels, rows.index, dtype=object),
-        idle_bytes=rows["reserved_bytes"] - rows["in_use_bytes"],
-    )
+def select_pools(measured: Measurements, snapshot: Mapping[str, Any]) -> Frame:
+    """Select the pools of the memory of one row of `snapshot_levels`, with their `label`."""
+    pools = take_snapshot(measured.frame("memory_pools"), snapshot)
+    return pools.with_columns(label=texts([_name_pool(row) for row in pools.rows("class", "pool")]))
 
 
-def _label(row: Mapping[Any, Any]) -> str:
-    """`private pool (0,2), KV cache`."""
+def _name_pool(row: Mapping[str, Any]) -> str:
+    """Name a pool: `private pool (0,2), KV cache`."""
     if row["class"] == "default":
         return "default pool"
     name = f"private pool ({row['pool']})"
     return f"{name}, {_NAMES[row['class']]}" if row["class"] in _NAMES else name
 
 
-def held_bounds(pools: pd.DataFrame) -> tuple[int, int]:
-    """(the least, the most) bytes that the device holds for these pools."""
-    is_pausable = pools["class"].isin(PAUSABLE).to_numpy(np.bool_)
-    reserved = pools["reserved_bytes"].to_numpy(np.int64)
-    return int(reserved[~is_pausable].sum()), int(reserved.sum())
-
-
 def pool_notes(measured: Measurements) -> Iterator[str]:
-    """Sentences on the private pools of each memory, the highest peak first; none without such pools."""
+    """Describe the private pools of each memory, the highest peak first."""
     if not measured.row_count("memory_pools"):
         return
     sizes = device_sizes(measured)
-    for _, one in snapshot_levels(measured).iterrows():
-        pools = pools_of(measured, one)
-        private = pools[(pools["class"] != "default").to_numpy(np.bool_)]
+    for snapshot in snapshot_levels(measured).rows():
+        pools = select_pools(measured, snapshot)
+        private = pools.filter(~pools.equals("class", "default"))
         total = int(pools["reserved_bytes"].sum())
-        if total and int(private["reserved_bytes"].sum()) >= WORTH_NAMING * total:
-            card = sizes.of(one["run"], one["rank"], one["device"])
-            yield from _notes(one, pools, private, None if card is None else card.size_bytes)
+        if total and private["reserved_bytes"].sum() >= WORTH_NAMING * total:
+            card = sizes.of(snapshot["run"], snapshot["rank"], snapshot["device"])
+            yield from _describe_pools(
+                snapshot["who"], pools, private, None if card is None else card.size_bytes
+            )
 
 
-def _notes(
-    one: pd.Series[Any], pools: pd.DataFrame, private: pd.DataFrame, card_bytes: int | None
+def _describe_pools(
+    who: str, pools: Frame, private: Frame, card_bytes: int | None
 ) -> Iterator[str]:
-    """The sentences about one memory of a device with so many bytes."""
-    least, most = held_bounds(pools)
-    of_engine = private[private["class"].isin((*ENGINE, "paused region")).to_numpy(np.bool_)]
+    """Describe the pools of one memory of a device of this size."""
+    most = int(pools["reserved_bytes"].sum())
+    least = most - int(pools["reserved_bytes"][pools.is_in("class", PAUSABLE)].sum())
+    of_engine = private.filter(private.is_in("class", SLEEPING))
     if len(of_engine):
         size = show(int(of_engine["reserved_bytes"].sum()), "bytes")
         yield (
-            f"{size} of the {show(most, 'bytes')} that PyTorch counts for {one['who']} are in pools of a "
-            f"serving engine ({', '.join(_parts(of_engine))}): while it sleeps, they use no memory"
+            f"{size} of the {show(most, 'bytes')} that PyTorch counts for {who} are in pools of a "
+            f"serving engine ({', '.join(_list_engine_parts(of_engine))}): while it sleeps, they use no memory"
         )
-    for row in row_dicts(private):
-        if row["class"] in (*ENGINE, "paused region"):
+    for pool in private.rows("class", "label", "reserved_bytes", "in_use_bytes"):
+        if pool["class"] in SLEEPING:
             continue
-        if row["class"] != "unknown" and row["in_use_bytes"] > IN_USE * row["reserved_bytes"]:
+        if pool["class"] != "unknown" and pool["in_use_bytes"] > IN_USE * pool["reserved_bytes"]:
             continue
-        if row["reserved_bytes"] < WORTH_NAMING * most:
+        if pool["reserved_bytes"] < WORTH_NAMING * most:
             continue
-        made_by = " (a CUDA graph or torch.cuda.MemPool)" if row["class"] == "unknown" else ""
+        made_by = " (a CUDA graph or torch.cuda.MemPool)" if pool["class"] == "unknown" else ""
         yield (
-            f"{row['label']}{made_by} of {one['who']}: {show(int(row['reserved_bytes']), 'bytes')} reserved, "
-            f"{show(int(row['in_use_bytes']), 'bytes')} in use"
+            f"{pool['label']}{made_by} of {who}: {show(pool['reserved_bytes'], 'bytes')} reserved, "
+            f"{show(pool['in_use_bytes'], 'bytes')} in use"
         )
     if least < most:
         over = ""
         if card_bytes is not None and most > card_bytes:
             over = f", and at least {show(most - card_bytes, 'bytes')} are unmapped"
         yield (
-            f"{one['who']} uses between {show(least, 'bytes')} and {show(most, 'bytes')}: pools may be unmapped, "
+            f"{who} uses between {show(least, 'bytes')} and {show(most, 'bytes')}: pools may be unmapped, "
             f"which PyTorch still counts{over}; compare with nvidia-smi"
         )
 
 
-def _parts(of_engine: pd.DataFrame) -> Iterator[str]:
-    """`weights 14.0 GiB, emptied 10.0 GiB, KV cache 64.0 GiB`."""
-    for kind in (*ENGINE, "paused region"):
-        of_kind = of_engine[(of_engine["class"] == kind).to_numpy(np.bool_)]
+def _list_engine_parts(of_engine: Frame) -> Iterator[str]:
+    """List the sizes by class: `weights 14.0 GiB, emptied 10.0 GiB, KV cache 64.0 GiB`."""
+    for kind in SLEEPING:
+        of_kind = of_engine.filter(of_engine.equals("class", kind))
         if len(of_kind):
             emptied = int(of_kind["emptied_bytes"].sum())
             yield f"{_NAMES[kind]} {show(int(of_kind['reserved_bytes'].sum()) - emptied, 'bytes')}"

@@ -1,71 +1,66 @@
-"""Pictures of one memory snapshot: its levels over time by stage, and the stacks of what is in use at its peak."""
+"""Charts of one memory snapshot: its levels over time by stage, and the stacks of the memory in use at its peak."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from tracekit.job.frames import canonical_stages, text_or_none
-from tracekit.job.memory.snapshots import of_snapshot
+from tracekit.job.memory.snapshots import name_ranges, take_snapshot
+from tracekit.model.frame import Frame
 from tracekit.model.intervals import window_at
 from tracekit.model.report import Chart
 from tracekit.model.trace import Measurements
 
 SNAPSHOT = 102
-"""`device_type` of the levels that a snapshot tells."""
+"""`device_type` of the levels in a snapshot."""
 
 MAX_STAGES = 6
-"""Most stages that the curve tells apart, those with most of its points."""
+"""Most stages with a line of their own in the curve: those with most of its points."""
 
 ALONE, NO_STAGE, OTHERS = "requested", "requested, in no stage", "requested, in other stages"
 
 Mark = tuple[int | None, ...]
 
 
-def snapshot_charts(measured: Measurements, top: pd.Series[Any]) -> Iterator[Chart]:
-    """The pictures of one row of `snapshot_levels`; none of what was not recorded."""
-    curve = measured["memory_curve"]
-    curve = of_snapshot(curve[curve["device_type"] == SNAPSHOT], top)
-    if len(curve) > 1 and top["memory"] == "device":
-        yield _curve(measured, top, curve.sort_values("ts_ns", kind="stable"))
-    frames = of_snapshot(measured["live_frames"], top)
+def snapshot_charts(measured: Measurements, snapshot: Mapping[str, Any]) -> Iterator[Chart]:
+    """Draw one row of `snapshot_levels`, as far as it was recorded."""
+    curve = take_snapshot(measured.frame("memory_curve"), snapshot)
+    curve = curve.filter(curve.equals("device_type", SNAPSHOT))
+    if len(curve) > 1 and snapshot["memory"] == "device":
+        yield _draw_curve(measured, snapshot, curve.sort("ts_ns"))
+    frames = take_snapshot(measured.frame("live_frames"), snapshot)
     if len(frames):
-        yield _stacks(top, frames)
+        yield _draw_peak_stacks(snapshot, frames)
 
 
-def _curve(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> Chart:
-    """What was requested, a line for each stage, what was reserved, and the peak."""
-    zero = int(curve["ts_ns"].iloc[0])
+def _draw_curve(measured: Measurements, snapshot: Mapping[str, Any], curve: Frame) -> Chart:
+    """Draw the requested bytes, a line per stage, the reserved bytes, and the peak."""
+    zero = int(curve["ts_ns"][0])
     series = list[str]()
     marks = list[Mark]()
-    for name, points in _by_stage(_labels(measured, top, curve), curve, zero):
+    for name, points in _split_by_line(_name_lines(measured, snapshot, curve), curve, zero):
         if name not in series:
             series.append(name)
         marks += [(series.index(name), *point) for point in points]
-    reserved = curve[curve["reserved_bytes"].notna()]
+    reserved = curve.filter(~curve.is_missing("reserved_bytes"))
     if len(reserved):
         series.append("reserved")
-        times = (reserved["ts_ns"] - zero).astype(int).tolist()
-        sizes = reserved["reserved_bytes"].astype(int).tolist()
+        times, sizes = (reserved["ts_ns"] - zero).tolist(), reserved.values("reserved_bytes")
         marks += zip(repeat(len(series) - 1), times, sizes, strict=False)
-    if not pd.isna(top["peak_ts_ns"]):
+    if snapshot["peak_ts_ns"] is not None:
         series.append("peak")
-        peak_ns = int(top["peak_ts_ns"]) - zero
-        marks += [(len(series) - 1, peak_ns, 0), (len(series) - 1, peak_ns, int(top["peak_bytes"]))]
-    stage = text_or_none(top["peak_stage"])
+        peak_ns = snapshot["peak_ts_ns"] - zero
+        marks += [(len(series) - 1, peak_ns, 0), (len(series) - 1, peak_ns, snapshot["peak_bytes"])]
     caption = (
         "Highest level in each stretch of time; requested bytes, which the allocator rounds up."
     )
-    if stage is not None:
-        caption += f" The peak lies in {stage}."
+    if snapshot["peak_stage"] is not None:
+        caption += f" The peak lies in {snapshot['peak_stage']}."
     return Chart(
         "snapshot-curve",
-        f"Memory of {top['who']} over time",
+        f"Memory of {snapshot['who']} over time",
         "lines",
         tuple(marks),
         tuple(series),
@@ -74,32 +69,29 @@ def _curve(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> 
     )
 
 
-def _labels(measured: Measurements, top: pd.Series[Any], curve: pd.DataFrame) -> list[str]:
-    """Which line every point of the curve belongs to."""
-    stages = measured["memory_stages"]
-    stages = of_snapshot(stages[stages["device_type"] == SNAPSHOT], top)
+def _name_lines(measured: Measurements, snapshot: Mapping[str, Any], curve: Frame) -> list[str]:
+    """Name the line of each point of the curve."""
+    stages = take_snapshot(measured.frame("memory_stages"), snapshot)
+    stages = stages.filter(stages.equals("device_type", SNAPSHOT)).sort("ts_ns")
     if not len(stages):
         return [ALONE] * len(curve)
-    stages = stages.sort_values("ts_ns", kind="stable")
-    begin = stages["ts_ns"].to_numpy(np.int64)
-    stage_at = window_at(
-        begin, begin + stages["dur_ns"].to_numpy(np.int64), curve["ts_ns"].to_numpy()
-    )
-    stage_names = [*canonical_stages(stages, any_range=True), None]
-    names = list(map(stage_names.__getitem__, stage_at.tolist()))
+    begin = stages["ts_ns"]
+    stage_at = window_at(begin, begin + stages["dur_ns"], curve["ts_ns"])
+    stage_names = [*stages.with_columns(stage=name_ranges(stages)).values("stage"), None]
+    names = [stage_names[place] for place in stage_at.tolist()]
     labels: dict[str | None, str] = {}
-    for name, _ in Counter(filter(None, names)).most_common(MAX_STAGES):
+    for name, _ in Counter(name for name in names if name).most_common(MAX_STAGES):
         labels[name] = f"requested, in {name}"
     labels[None] = NO_STAGE
     return [labels.get(name, OTHERS) for name in names]
 
 
-def _by_stage(
-    labels: Sequence[str], curve: pd.DataFrame, zero: int
+def _split_by_line(
+    labels: Sequence[str], curve: Frame, zero: int
 ) -> Iterator[tuple[str, list[tuple[int, int | None]]]]:
-    """(line, points) of each stretch in one stage, up to the first point of the next, where the line breaks off."""
-    ts = (curve["ts_ns"] - zero).astype(int).tolist()
-    size = curve["allocated_bytes"].astype(int).tolist()
+    """Yield (line, points) of each stretch in one stage, up to the first point of the next, where the line breaks off."""
+    ts = (curve["ts_ns"] - zero).tolist()
+    size = curve.values("allocated_bytes")
     changes = [n for n in range(1, len(labels)) if labels[n] != labels[n - 1]]
     for start, end in zip([0, *changes], [*changes, len(labels)], strict=True):
         points: list[tuple[int, int | None]] = list(
@@ -110,18 +102,23 @@ def _by_stage(
         yield labels[start], points
 
 
-def _stacks(top: pd.Series[Any], frames: pd.DataFrame) -> Chart:
-    """The tree of the stacks of what is in use at the peak."""
-    names = {name: place for place, name in enumerate(dict.fromkeys(frames["name"].astype(str)))}
-    depths = int(frames["depth"].max()) + 1
-    columns = frames[["depth", "start_bytes", "size_bytes", "name"]]
+def _draw_peak_stacks(snapshot: Mapping[str, Any], frames: Frame) -> Chart:
+    """Draw the tree of the stacks of the memory in use at the peak."""
+    names = list(dict.fromkeys(frames.values("name")))
+    place = {name: number for number, name in enumerate(names)}
     marks = tuple(
-        (int(d), names[str(n)], int(b), int(b) + int(s))
-        for d, b, s, n in columns.itertuples(index=False)
+        (
+            row["depth"],
+            place[row["name"]],
+            row["start_bytes"],
+            row["start_bytes"] + row["size_bytes"],
+        )
+        for row in frames.rows("depth", "name", "start_bytes", "size_bytes")
     )
+    depths = int(frames["depth"].max()) + 1
     return Chart(
         "peak-stacks",
-        f"Stacks of what is in use at the peak of {top['who']}",
+        f"Stacks of what is in use at the peak of {snapshot['who']}",
         "icicle",
         marks,
         tuple(names),

@@ -1,19 +1,20 @@
-"""What the questions about memory snapshots share: which snapshot a row is of, and how it is named."""
+"""Shared by the questions about memory snapshots: which snapshot a row is of, and how it is named."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tracekit.job.frames import text_or_none, whole_or_none
-from tracekit.model.keys import equal, row_dicts
+from tracekit.model.frame import Frame, texts
 from tracekit.model.labels import called, phrase
+from tracekit.model.stages import canonical
+from tracekit.model.tables.arrays import Coded, at_rows
 from tracekit.model.trace import Measurements
 
 SNAPSHOT_KEYS = ("source", "pid", "memory", "device")
-"""What tells the memories of all snapshots apart; what is on other tables names no kind of memory."""
+"""Identify the memories of all snapshots; tables about other things than memories of snapshots lack `memory`."""
 
 UNTOLD = {
     "rest": "smaller ones",
@@ -22,54 +23,61 @@ UNTOLD = {
     "empty": "no Python frame: an empty stack was recorded",
     "unknown": "no stack was recorded",
 }
-"""What stands for a place in the program where none is known."""
+"""Shown instead of a place in the program where none is known."""
 
 NATIVE = " (no Python frame)"
-"""What is said of a place that is no Python."""
+"""Follows the name of a place outside Python."""
 
 
-def snapshot_levels(measured: Measurements) -> pd.DataFrame:
-    """The rows of `snapshot_levels`, plain, the highest peak first, with `who`: `rank 3 actor, GPU 0`."""
-    return measured.derived(_snapshot_levels).copy(deep=False)
+def snapshot_levels(measured: Measurements) -> Frame:
+    """Return `snapshot_levels` with the owner `who` (`rank 3 actor, GPU 0`): GPUs first, the highest peak first."""
+    return measured.derived(_sort_snapshot_levels)
 
 
-def _snapshot_levels(measured: Measurements) -> pd.DataFrame:
-    rows = measured["snapshot_levels"]
-    rows = rows.assign(on_host=rows["memory"] == "host")
-    by = ["on_host", "peak_bytes", "source"]
-    rows = rows.sort_values(by, ascending=[True, False, True], kind="stable", ignore_index=True)
-    return rows.assign(who=list(map(who, row_dicts(rows))))
+def _sort_snapshot_levels(measured: Measurements) -> Frame:
+    levels = measured.frame("snapshot_levels")
+    owners = [_name_owner(row) for row in levels.rows("rank", "pid", "role", "memory", "device")]
+    levels = levels.with_columns(who=texts(owners), on_host=levels.equals("memory", "host"))
+    return levels.sort("on_host", "peak_bytes", "source", descending=["peak_bytes"])
 
 
-def who(row: Any) -> str:
-    """Whose memory: `rank 3 actor, GPU 0`, with the step of its file where it is known."""
-    process = called("rank", whole_or_none(row["rank"])) or called(
-        "process", whole_or_none(row["pid"])
-    )
-    memory = called("GPU", whole_or_none(row["device"])) or "GPU"
+def _name_owner(row: Mapping[str, Any]) -> str:
+    """Name the owner of a memory: `rank 3 actor, GPU 0`."""
+    process = called("rank", row["rank"]) or called("process", row["pid"]) or "rank ?"
+    memory = called("GPU", row["device"]) or "GPU"
     if row["memory"] == "host":
         memory = "pinned host memory"
-    return f"{phrase(process or 'rank ?', text_or_none(row['role']))}, {memory}"
+    return f"{phrase(process, row['role'])}, {memory}"
 
 
-def of_snapshot(rows: pd.DataFrame, one: pd.Series[Any]) -> pd.DataFrame:
-    """The rows about the memory of one row of `snapshot_levels`."""
+def take_snapshot(rows: Frame, snapshot: Mapping[str, Any]) -> Frame:
+    """Keep the rows about the memory of one row of `snapshot_levels`."""
     keep = np.ones(len(rows), np.bool_)
     for key in SNAPSHOT_KEYS:
-        if key in rows:
-            keep &= equal(rows[key], one[key])
-    return rows[keep]
+        if key in rows.columns:
+            keep &= rows.equals(key, snapshot[key])
+    return rows.filter(keep)
 
 
-def said(row: Any) -> str:
-    """The place in the program of a row of `live_sites`, or why there is none."""
-    site = text_or_none(row.site)
+def name_ranges(rows: Frame, column: str = "stage") -> Coded:
+    """Return the canonical name of the range of each row: in snapshots every range counts, stage or not."""
+    ranges = rows.group_by(column, "role")
+    names = [
+        None if row[column] is None else canonical(row[column], row["role"])
+        for row in ranges.agg().rows()
+    ]
+    return at_rows(texts(names), ranges.number)
+
+
+def name_site(site: str | None, kind: str, reason: str) -> str:
+    """Name a place in the program; without one explain why (a key of `UNTOLD`)."""
     if site is None:
-        return UNTOLD[untold(row)]
-    return f"{site}{NATIVE if row.kind == 'native' else ''}"
+        return UNTOLD[reason]
+    return f"{site}{NATIVE if kind == 'native' else ''}"
 
 
-def untold(row: Any) -> str:
-    """Why a row of `live_sites` names no place: a key of `UNTOLD`."""
-    key = row.origin if row.origin in ("rest", "freed") else row.kind
-    return "before" if key == "unknown" and row.origin == "before" else str(key)
+def find_reason(origin: str, kind: str) -> str:
+    """Return why a row of `live_sites` names no place: a key of `UNTOLD`."""
+    if origin in ("rest", "freed"):
+        return origin
+    return "before" if (origin, kind) == ("before", "unknown") else kind

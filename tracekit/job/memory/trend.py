@@ -1,32 +1,46 @@
-"""Measured memory to one series per allocator: what it held at the same point of every step."""
+"""Series of measured memory, one per allocator: the level at the same point of every step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import starmap
-from operator import attrgetter, itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from tracekit.job.frames import canonical_stages, grouped, stacked, staged, units
-from tracekit.job.memory.device_size import DeviceSize, DeviceSizes, device_sizes
-from tracekit.model.intervals import Ints
-from tracekit.model.keys import as_python, equal, numbered_alike, of_keys, records
+from tracekit.job.frames import canonical_stages
+from tracekit.job.memory.device_size import DeviceSize, device_sizes
+from tracekit.job.memory.snapshots import name_ranges
+from tracekit.job.pandas_bridge import to_pandas
+from tracekit.model.frame import (
+    Frame,
+    Ints,
+    concat,
+    count_distinct_of,
+    count_rows,
+    first_of,
+    is_missing,
+    max_of,
+    min_of,
+    sum_of,
+    texts,
+    where,
+)
 from tracekit.model.labels import called, phrase
 from tracekit.model.records import dataclass
 from tracekit.model.stats.staircase import shaped
 from tracekit.model.stats.trend import Growth, Label, Limits, Slope, growth, holm, label, theil_sen
+from tracekit.model.tables.arrays import Nullable
 from tracekit.model.trace import Measurements
 from tracekit.process.memory.levels import DRIVER, SNAPSHOT
 
+Floats = npt.NDArray[np.float64]
+
 GPU = 1
-"""The `device_type` that stands for the memory that a log tells of: a device's."""
+"""The `device_type` of memory in a log: a device's."""
 
 KINDS = {0: "CPU", 1: "GPU", 6: "GPU", 12: "GPU", DRIVER: "cudaMalloc", SNAPSHOT: "GPU (snapshot)"}
-"""Whose memory a `device_type` is; any other is some device's."""
+"""Owner of memory by `device_type`; any other is some device's."""
 
 FLOOR = "floor of the step"
 """The point of a step where no stage is in all of them."""
@@ -71,21 +85,21 @@ class Allocator(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one allocator held from step to step.
+    """Memory of one allocator from step to step.
 
     `level` is that at `phase`, the same point of each step in `x` (numbers of steps, else their order);
-    `relative` if it counts from the start of the recording, whose first step is left out then;
-    `floor` and `point` are the slopes of the least and of that level, bytes a step. `quantity` is what the
-    level is of; only what is requested or allocated is judged: the rest grows without any leak. `taken_bytes`
-    is the most that the device was seen to give: what was reserved, unless only what was in use is known
-    (`cached` False). `numbered` tells whether `x` are numbers of steps.
+    `relative` levels count from the start of the recording, whose first step is left out then;
+    `floor` and `point` are the slopes of the least and of that level, bytes a step. Of the quantities only
+    requested and allocated bytes are judged: the others grow without any leak. `taken_bytes`
+    is the most that the device gave: the reserved bytes, unless only those in use are known
+    (`cached` False). `numbered`: `x` are numbers of steps.
     """
 
     of: Allocator
     phase: str
     relative: bool
-    x: npt.NDArray[np.float64]
-    level: npt.NDArray[np.float64]
+    x: Floats
+    level: Floats
     floor: Slope | None
     point: Slope | None
     found: Growth
@@ -98,143 +112,104 @@ class Series:
 
     @property
     def judged(self) -> bool:
-        """Whether growth of it can be a leak."""
+        """Whether growth can be a leak."""
         return self.quantity in ("requested", "allocated")
 
 
-def by_allocator(frame: pd.DataFrame) -> Mapping[Allocator, pd.DataFrame]:
-    """The rows of each allocator, in the order of their first rows."""
-    owners, number = allocators(frame)
-    rows_of_each = rows_by_number(number, len(owners))
-    return {owner: frame.iloc[rows] for owner, rows in zip(owners, rows_of_each, strict=False)}
+def number_allocators(rows: Frame) -> tuple[list[Allocator], Ints]:
+    """Return (the allocators in the order of their first rows, the number of that of each row)."""
+    groups = rows.group_by(*Allocator._fields)
+    return [Allocator(**owner) for owner in groups.agg().rows()], groups.number
 
 
-def rows_by_number(number: Ints, count: int) -> list[Ints]:
-    """The rows of every one of `count` numbers, in order."""
-    ends = np.cumsum(np.bincount(number, minlength=count))
-    return np.split(np.argsort(number, kind="stable"), ends[:-1])
+def split_by_allocator(rows: Frame) -> Mapping[Allocator, Frame]:
+    """Split rows by allocator, in the order of their first rows."""
+    groups = rows.group_by(*Allocator._fields).frames()
+    return {Allocator(**next(group.rows(*Allocator._fields))): group for group in groups}
 
 
-def allocators(frame: pd.DataFrame) -> tuple[list[Allocator], npt.NDArray[np.int64]]:
-    """(every allocator in the order of its first row, which of them each row is of)."""
-    keys = list(Allocator._fields)
-    number, first = of_keys(frame, keys)
-    return list(starmap(Allocator, records(frame[keys].iloc[first], keys))), number
+def list_profiled_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
+    """List the levels of every profiled allocator over its steps, with the evidence for growth (R19).
 
-
-def series(measured: Measurements, limits: Limits) -> Iterator[Series]:
-    """Every allocator that a profile tells of over its steps, with the evidence for growth (R19).
-
-    Snapshots tell more exactly what is left at the end of a step: see `logged_series`.
+    Snapshots know the level at the end of a step more exactly: see `list_logged_series`.
     Levels that count from the start of a recording, and those of hosts, which are counted only while a
     profiler runs, are compared within the source with most steps, and not in its first one: until then
     blocks from before the recording are freed without ever having been counted.
     """
-    most_taken = _taken_by(measured["memory_peaks"])
+    peaks = split_by_allocator(measured.frame("memory_peaks"))
+    stage_ends = list_memory_stages(measured)
+    stage_ends = stage_ends.filter(~stage_ends.is_missing("end_bytes"))
+    ends = split_by_allocator(stage_ends)
     sizes = device_sizes(measured)
-    levels = steps(measured)
-    phase_levels = _phase_ends(measured)
-    point, point_of_end = numbered_alike(_POINT, levels, phase_levels)
-    phases = _ends_by_allocator(phase_levels, point_of_end)
-    levels = levels.assign(point=point)
-    has_floor = levels["floor_bytes"].notna().to_numpy(np.bool_)
-    owners, number = allocators(levels)
-    levels, number = levels[has_floor].reset_index(drop=True), number[has_floor]
-    floors, is_relative = levels["floor_bytes"].to_numpy(float), levels["relative"].to_numpy(bool)
-    steps_told, step = (
-        levels["step"].notna().to_numpy(bool),
-        levels["step"].to_numpy(float, na_value=0),
-    )
-    points = levels["point"].to_numpy(np.int64)
-    for owner, rows in zip(owners, rows_by_number(number, len(owners)), strict=False):
-        if owner.device_type == SNAPSHOT or owner not in most_taken:
+    for owner, of_owner in split_by_allocator(list_memory_steps(measured)).items():
+        levels = of_owner.filter(~of_owner.is_missing("floor_bytes"))
+        if owner.device_type == SNAPSHOT or owner not in peaks or not len(levels):
             continue
-        relative = bool(is_relative[rows].any())
-        chosen = rows
+        relative = bool(levels["relative"].any())
         if relative or owner.kind == "CPU":
-            source = levels["source"].iloc[rows]
-            chosen = rows[(source == source.mode().get(0)).to_numpy(np.bool_)]
+            levels = _keep_main_source(levels)
         if relative:
-            chosen = chosen[1:]
-        if not len(chosen):
+            levels = levels.take(slice(1, None))
+        if not len(levels):
             continue
-        floor = floors[chosen]
-        phase, level = _at_phase(points[chosen], floor, phases.get(owner))
-        is_numbered = bool(steps_told[chosen].all()) and len(np.unique(step[chosen])) == len(chosen)
-        x = step[chosen] if is_numbered else np.arange(len(chosen), dtype=np.float64)
+        steps = levels.values("step")
+        is_numbered = None not in steps and len(set(steps)) == len(steps)
+        x = np.array(steps if is_numbered else range(len(steps)), np.float64)
+        phase, level = _pick_phase(levels, ends.get(owner))
         yield Series(
             owner,
             phase,
             relative,
             x,
             level,
-            theil_sen(x, floor),
+            theil_sen(x, levels.number("floor_bytes")),
             theil_sen(x, level),
             growth(x, level, limits),
-            *most_taken[owner],
-            _card(sizes, owner),
+            *_find_most_taken(peaks[owner]),
+            None if owner.kind == "CPU" else sizes.limit(owner.run, owner.rank, owner.device),
             is_numbered,
         )
 
 
-_POINT = [*Allocator._fields, "step", "part"]
-"""One allocator in one step."""
+def _find_most_taken(peaks: Frame) -> tuple[int, bool]:
+    """Return (the most bytes that the device gave, whether they count the cache): reserved, else in use."""
+    in_use = int(peaks["peak_bytes"].max())
+    reserved = int(peaks.whole("reserved_peak_bytes", missing=-1).max())
+    return max(in_use, reserved), reserved >= 0
 
 
-def _taken_by(rows: pd.DataFrame) -> Mapping[Allocator, tuple[int, bool]]:
-    """What `_taken` tells, of every allocator."""
-    owners, number = allocators(rows)
-    in_use = _largest(rows["peak_bytes"], number, len(owners))
-    reserved = _largest(rows["reserved_peak_bytes"], number, len(owners))
-    is_counted = reserved >= 0
-    most = np.maximum(in_use, reserved).tolist()
-    return dict(zip(owners, zip(most, is_counted.tolist(), strict=True), strict=False))
+def _keep_main_source(levels: Frame) -> Frame:
+    """Keep the levels of the source with most of them, the first by name of equals."""
+    counts = levels.group_by("source").agg(count=count_rows())
+    (main,) = counts.sort("count", "source", descending=["count"]).head(1).values("source")
+    return levels.filter(levels.equals("source", main))
 
 
-def _largest(sizes: pd.Series, number: Ints, count: int) -> Ints:
-    """The largest of the sizes with each of `count` numbers; -1 where all are missing."""
-    largest = np.full(count, -1, np.int64)
-    np.maximum.at(largest, number, sizes.to_numpy(np.int64, na_value=-1))
-    return largest
+def list_logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
+    """List the levels in memory snapshots and logs: at one point of each step, by quantity.
 
-
-def _card(sizes: DeviceSizes, owner: Allocator) -> DeviceSize | None:
-    """The size of the device of an allocator; None of a host."""
-    return None if owner.kind == "CPU" else sizes.limit(owner.run, owner.rank, owner.device)
-
-
-def _taken(rows: pd.DataFrame, used: str, reserved: str) -> tuple[int, bool]:
-    """(the most that the device gave, whether that counts the cache): the peak of what is reserved, else of what is used."""
-    in_use = int(rows[used].max())
-    if rows[reserved].isna().all():
-        return in_use, False
-    return max(in_use, int(rows[reserved].max())), True
-
-
-def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
-    """Every series that memory snapshots and logs tell of: levels at one point of each step, by what they are of.
-
-    Where a log tells of several points of a step, the one that most steps have is taken, the last of equals.
+    Where a log has several points of a step, the one that most steps have is taken, the last of equals.
     """
-    if not measured.has("step_levels"):
-        return
-    rows = measured["step_levels"]
-    of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
-    rows["device_type"] = pd.array(np.where(of_snapshot, SNAPSHOT, GPU), dtype="Int64")
-    sizes, snapshots = device_sizes(measured), by_snapshot(measured)
-    for owner, mixed in by_allocator(rows).items():
-        levels = _of_one_process(mixed)
-        if owner in snapshots:
-            most_taken, cached = _taken(snapshots[owner], "peak_bytes", "reserved_peak_bytes")
+    rows = measured.frame("step_levels")
+    of_snapshot = rows.equals("tool", "torch_memory")
+    rows = rows.with_columns(device_type=np.where(of_snapshot, SNAPSHOT, GPU))
+    snapshots = measured.frame("snapshot_levels").with_columns(device_type=SNAPSHOT)
+    snapshot_peaks = split_by_allocator(snapshots.filter(snapshots.equals("memory", "device")))
+    sizes = device_sizes(measured)
+    for owner, of_owner in split_by_allocator(rows).items():
+        levels = _keep_one_process(of_owner)
+        if owner in snapshot_peaks:
+            most_taken, cached = _find_most_taken(snapshot_peaks[owner])
         else:
             most_taken = int(levels["level_bytes"].max())
-            cached = bool(levels["quantity"].isin(("reserved", "peak reserved")).any())
-        for quantity, of_quantity in levels.groupby("quantity", sort=False):
-            phase, chosen = _one_point(of_quantity)
-            number = chosen["step"]
-            is_numbered = bool(number.notna().all()) and bool(number.is_monotonic_increasing)
-            x = number.to_numpy(float) if is_numbered else np.arange(len(chosen), dtype=np.float64)
-            level = chosen["level_bytes"].to_numpy(float)
+            cached = bool(levels.is_in("quantity", ("reserved", "peak reserved")).any())
+        for of_quantity in levels.group_by("quantity").frames():
+            quantity = of_quantity.values("quantity")[0]
+            phase, chosen = _pick_point(of_quantity)
+            is_numbered = not chosen.is_missing("step").any()
+            is_numbered = is_numbered and bool((np.diff(chosen.whole("step")) >= 0).all())
+            x = chosen.number("step") if is_numbered else np.arange(len(chosen), dtype=np.float64)
+            level = chosen.number("level_bytes")
             slope = theil_sen(x, level)
             judged = quantity in ("requested", "allocated")
             evidence = growth(x, level, limits) if judged else Growth(slope)
@@ -251,151 +226,121 @@ def logged_series(measured: Measurements, limits: Limits) -> Iterator[Series]:
                 cached=cached,
                 card=sizes.limit(owner.run, owner.rank, owner.device),
                 numbered=is_numbered,
-                quantity=str(quantity),
+                quantity=quantity,
                 logged=True,
             )
 
 
-def _one_point(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """(the point of a step in words, the last row of each step there in order of time)."""
-    by = "at_ns" if bool(rows["at_ns"].notna().all()) else "step"
-    rows = rows.sort_values([by, "source", "position"], kind="stable")
-    points = rows.groupby("point", dropna=False, sort=False)
-    counts = points["step"].nunique() + points["step"].agg(lambda steps: steps.isna().sum())
-    point = as_python(counts.index[counts == counts.max()])[-1]
-    at_point = rows[equal(rows["point"], point)]
-    # A step that was logged again counts once, as it was last.
-    is_repeated = at_point["step"].notna() & at_point.duplicated("step", keep="last")
-    return "end of the step" if point is None else str(point), at_point[~is_repeated]
-
-
-def by_snapshot(measured: Measurements) -> Mapping[Allocator, pd.DataFrame]:
-    """The rows of `snapshot_levels` of each device that snapshots tell of."""
-    rows = measured["snapshot_levels"]
-    rows = rows[rows["memory"] == "device"]
-    return by_allocator(rows.assign(device_type=pd.array([SNAPSHOT] * len(rows), dtype="Int64")))
-
-
-def _of_one_process(rows: pd.DataFrame) -> pd.DataFrame:
-    """The levels of the source with most of them, where nothing tells that several snapshots are of one process."""
-    is_named = rows["rank"].notna().any() or rows["pid"].notna().any()
-    counts = rows["source"].value_counts()
-    within = int(counts.max()) > 1  # steps are told of within a file, not by its name
-    if (
-        is_named
-        or (rows["tool"] != "torch_memory").any()
-        or not (within or rows["step"].isna().all())
-    ):
-        return rows
-    largest = str(counts[counts == counts.max()].index.min())
-    return rows[(rows["source"] == largest).to_numpy(bool)]
-
-
-def steps(measured: Measurements) -> pd.DataFrame:
-    """One row an allocator and step, in order of time: the steps of sources that are stages are joined."""
-    rows = units(measured["memory_steps"]).sort_values("ts_ns", kind="stable")
-    keys = [*Allocator._fields, "step", "part", "occurrence"]
-    joined = grouped(
-        rows,
-        keys,
-        source=("source", "first"),
-        ts_ns=("ts_ns", "min"),
-        relative=("relative", "any"),
-        floor_bytes=("floor_bytes", "min"),
-        end_bytes=("end_bytes", "last"),
-        peak_bytes=("peak_bytes", "max"),
-        reserved_bytes=("reserved_bytes", "max"),
+def _pick_point(levels: Frame) -> tuple[str, Frame]:
+    """Return (the point of a step in words, the last row of each step there in order of time)."""
+    by = "step" if levels.is_missing("at_ns").any() else "at_ns"
+    levels = levels.sort(by, "source", "position")
+    points = levels.group_by("point").agg(
+        steps=count_distinct_of("step"), unnumbered=sum_of(levels.is_missing("step"))
     )
-    return joined.sort_values(["step", "ts_ns"], kind="stable", ignore_index=True)
+    counts = points["steps"] + points["unnumbered"]
+    point = points.values("point")[np.flatnonzero(counts == counts.max())[-1]]
+    levels = levels.filter(levels.equals("point", point))
+    # A step that was logged again counts once, as it was last.
+    later = levels.group_by("step").position(np.arange(len(levels))[::-1])
+    levels = levels.filter(levels.is_missing("step") | (later == 0))
+    return "end of the step" if point is None else point, levels
 
 
-def stages(measured: Measurements) -> pd.DataFrame:
-    """The rows of `memory_stages` with `canonical`, the stage under its one name, in order of time."""
-    rows = units(measured["memory_stages"])
-    of_snapshot = (rows["tool"] == "torch_memory").to_numpy()
-    named = staged(rows[~of_snapshot])
-    if of_snapshot.any():
-        # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
-        ranges = rows[of_snapshot]
-        ranges = ranges.assign(canonical=canonical_stages(ranges, any_range=True))
-        named = stacked([named, ranges])
-    return named.sort_values("ts_ns", kind="stable")
+def _keep_one_process(levels: Frame) -> Frame:
+    """Keep the levels of one source if several snapshots may be of several processes."""
+    is_named = not (levels.is_missing("rank").all() and levels.is_missing("pid").all())
+    # Steps within a file are known, not those in its name.
+    within = len(levels.distinct("source")) < len(levels)
+    may_be_one = within or levels.is_missing("step").all()
+    if is_named or not levels.equals("tool", "torch_memory").all() or not may_be_one:
+        return levels
+    return _keep_main_source(levels)
 
 
-def _phase_ends(measured: Measurements) -> pd.DataFrame:
-    """What each allocator held at the last end of each stage in each step."""
-    rows = stages(measured)
-    return rows[rows["end_bytes"].notna()].drop_duplicates([*_POINT, "canonical"], keep="last")
+def list_memory_steps(measured: Measurements) -> Frame:
+    """List the levels of each allocator in each step, in order of time: the steps of sources that are stages are joined."""
+    steps = _blank_parts(measured.frame("memory_steps")).sort("ts_ns")
+    end = steps["end_bytes"]
+    joined = steps.group_by(*Allocator._fields, "step", "part", "occurrence").agg(
+        source=first_of("source"),
+        ts_ns=min_of("ts_ns"),
+        relative=max_of("relative"),
+        floor_bytes=min_of("floor_bytes"),
+        last=max_of(where(~is_missing(end), np.arange(len(steps)))),
+        peak_bytes=max_of("peak_bytes"),
+        reserved_bytes=max_of("reserved_bytes"),
+    )
+    last = joined["last"]
+    last_end = Nullable(end.values[last.values], last.missing)
+    return joined.with_columns(end_bytes=last_end).sort("step", "ts_ns")
 
 
-class _Ends(NamedTuple):
-    """What one allocator held at the ends of stages."""
-
-    canonical: npt.NDArray[np.object_]
-    ts: npt.NDArray[np.int64]
-    point: npt.NDArray[np.int64]
-    level: npt.NDArray[np.float64]
-
-
-def _ends_by_allocator(
-    levels: pd.DataFrame, point: npt.NDArray[np.int64]
-) -> Mapping[Allocator, _Ends]:
-    """The rows of `_phase_ends` of each allocator, `point` being the number of the step of each."""
-    owners, number = allocators(levels)
-    canonical, ts = levels["canonical"].to_numpy(object), levels["ts_ns"].to_numpy(np.int64)
-    level, ends = levels["end_bytes"].to_numpy(float), {}
-    for owner, rows in zip(owners, rows_by_number(number, len(owners)), strict=False):
-        ends[owner] = _Ends(canonical[rows], ts[rows], point[rows], level[rows])
-    return ends
+def list_memory_stages(measured: Measurements) -> Frame:
+    """List the rows of `memory_stages` with `canonical`, the canonical name of the stage, in order of time."""
+    rows = _blank_parts(measured.frame("memory_stages"))
+    of_snapshot = rows.equals("tool", "torch_memory")
+    ranges, stages = rows.filter(of_snapshot), rows.filter(~of_snapshot)
+    # Ranges of snapshots are in no table of stages: their windows hold more than one step's work.
+    ranges = ranges.with_columns(canonical=name_ranges(ranges))
+    names = canonical_stages(to_pandas(stages.select("stage", "role", "scope")))
+    stages = stages.with_columns(canonical=texts(list(names)))
+    stages = stages.filter(~stages.is_missing("canonical"))
+    return concat([stages, ranges]).sort("ts_ns")
 
 
-def _at_phase(
-    points: npt.NDArray[np.int64], floor: npt.NDArray[np.float64], ends: _Ends | None
-) -> tuple[str, npt.NDArray[np.float64]]:
-    """(the point of a step, the level there in each step); the floor where no stage is in all steps."""
-    if ends is not None:
-        canonical, ts, numbers, level = ends
-        # How late a stage ends decides between those that all steps have.
-        latest: dict[str, int] = {}
-        for stage, when in zip(canonical, ts.tolist(), strict=True):
-            latest[stage] = max(when, latest.get(stage, when))
-        order = sorted(latest, key=lambda stage: -latest[stage])
-        for stage in (*filter(latest.__contains__, PHASES), *order):
-            in_stage = canonical == stage
-            level_at = dict(zip(numbers[in_stage].tolist(), level[in_stage].tolist(), strict=True))
-            if level_at.keys() >= set(points.tolist()):
-                levels = list(map(level_at.__getitem__, points.tolist()))
-                return f"end of {stage}", np.array(levels, np.float64)
+def _blank_parts(rows: Frame) -> Frame:
+    """Empty `part` where a step number identifies the step already."""
+    return rows.with_columns(part=where(rows.is_missing("step"), rows["part"]))
+
+
+def _pick_phase(levels: Frame, ends: Frame | None) -> tuple[str, Floats]:
+    """Return (the point of a step, the level there in each step); the floor if all steps have no stage in common."""
+    floor = levels.number("floor_bytes")
+    if ends is None:
+        return FLOOR, floor
+    level_at: dict[str, dict[tuple[Any, Any], int]] = {}
+    latest: dict[str, int] = {}
+    for row in ends.rows("canonical", "ts_ns", "step", "part", "end_bytes"):
+        level_at.setdefault(row["canonical"], {})[row["step"], row["part"]] = row["end_bytes"]
+        latest[row["canonical"]] = row["ts_ns"]
+    steps = list(zip(levels.values("step"), levels.values("part"), strict=True))
+    # How late a stage ends decides between those that all steps have.
+    for stage in (*PHASES, *sorted(latest, key=lambda stage: -latest[stage])):
+        if stage in level_at and level_at[stage].keys() >= set(steps):
+            return f"end of {stage}", np.array(
+                [level_at[stage][step] for step in steps], np.float64
+            )
     return FLOOR, floor
 
 
-def groups(found: Sequence[Series]) -> list[list[int]]:
-    """The places of the series of each run, role, kind of memory and what is told of it."""
+def group_series(every_series: Sequence[Series]) -> list[list[int]]:
+    """Group the places of series by run, role, kind of memory, quantity and origin."""
     places: dict[tuple[str | None, str | None, str, str, bool], list[int]] = {}
-    for i, item in enumerate(found):
+    for i, item in enumerate(every_series):
         key = (item.of.run, item.of.role, item.of.kind, item.quantity, item.logged)
         places.setdefault(key, []).append(i)
     return list(places.values())
 
 
-def labelled(
+def label_series(
     every_series: Sequence[Series], limits: Limits
 ) -> tuple[list[Label | None], list[float | None]]:
-    """(what each series shows, its p): p is corrected for all of its group that were looked at; None: not judged."""
+    """Return (the trend of each series, its p): p is corrected for all of its group that were tested; None: not judged."""
     labels: list[Label | None] = ["too few" if item.judged else None for item in every_series]
     corrected: list[float | None] = [None] * len(every_series)
-    for group in groups(every_series):
+    for group in group_series(every_series):
         tested = [(i, p) for i in group if (p := every_series[i].found.p) is not None]
-        for (i, _), p in zip(tested, holm(list(map(itemgetter(1), tested))), strict=True):
+        for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
             item, corrected[i] = every_series[i], p
             labels[i] = shaped(item.found, item.x, item.level, label(item.found, limits, p), limits)
     return labels, corrected
 
 
-def matters(item: Series, limit: Mapping[str, float]) -> bool:
-    """Whether a series that grows grows by enough, and the least level of its steps with it.
+def grows_enough(item: Series, limit: Mapping[str, float]) -> bool:
+    """Tell whether a series, and the least level of its steps, grows by enough to matter.
 
-    What is logged of every step, or held at its end, need not have grown by much yet.
+    A level that is logged at every step, or held at its end, need not have grown by much yet.
     """
     if item.logged:
         return True
@@ -407,21 +352,20 @@ def matters(item: Series, limit: Mapping[str, float]) -> bool:
     return bool(level[-1] - level[0] >= enough) and floor
 
 
-def median_growth(members: Sequence[Series], limits: Limits) -> Growth | None:
-    """The evidence for growth of the median of a group; None where there is but one, or they differ in steps.
+def measure_median_growth(members: Sequence[Series], limits: Limits) -> Growth | None:
+    """Measure the growth of the median of a group; None for a single series, or if they differ in steps.
 
-    The noise of ranks averages out in it; what a single rank leaks does not show.
+    The noise of ranks averages out in it; the leak of a single rank does not show.
     """
     x = members[0].x
     if len(members) < 2 or not all(np.array_equal(item.x, x) for item in members):
         return None
-    return growth(x, np.median(list(map(attrgetter("level"), members)), axis=0), limits)
+    return growth(x, np.median([item.level for item in members], axis=0), limits)
 
 
-def together(members: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> list[Series]:
-    """All of a group, where none alone but their median grows."""
-    middle = median_growth(members, limits)
-    grows = middle is not None and label(middle, limits) in ("likely", "strong")
-    if grows and all(matters(item, limit) for item in members):
-        return list(members)
-    return []
+def grows_together(members: Sequence[Series], limits: Limits, limit: Mapping[str, float]) -> bool:
+    """Tell whether the median of a group grows, and each of its series by enough to matter."""
+    middle = measure_median_growth(members, limits)
+    if middle is None or label(middle, limits) not in ("likely", "strong"):
+        return False
+    return all(grows_enough(item, limit) for item in members)

@@ -330,7 +330,9 @@ def _peaks(measured: Measurements) -> tuple[Metric, ...]:
         rows = measured["category_peaks"]
         columns = [("peak_tensors", "peak_bytes", "most held by tensors on one device")]
     counted_in = ""
-    if _sound(measured, lambda whom: bool(has_pausable(whom, rows).any()), otherwise=False):
+    memories = measured.frame("snapshot_levels")
+    memories = memories.filter(memories.equals("memory", "device"))
+    if _sound(measured, lambda whom: bool(has_pausable(whom, memories).any()), otherwise=False):
         counted_in = " (with pools that may be unmapped)"
     return tuple(
         Metric(name, int(rows[column].max()), "bytes", "lower", label=f"{label}{counted_in}")
