@@ -587,7 +587,7 @@ def _nothing(arguments: Sequence[Argument], findings: _Findings) -> TracekitErro
     if findings.ignored:
         counts = islice(_reason_counts(findings.ignored).items(), 4)
         reasons = "; ".join(f"{count} × {reason}" for reason, count in counts)
-        hint = f"tracekit inspect lists every file; not read: {reasons}"
+        hint = f"name another directory or file; not read: {reasons}"
     return TracekitError(f"no profile found in {_title(arguments)}", hint)
 
 

@@ -19,13 +19,13 @@ The same rules hold everywhere:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.model import keys
+from tracekit.model.records import dataclass
 from tracekit.model.tables import arrays as columns_of
 from tracekit.model.tables.arrays import (
     Array,

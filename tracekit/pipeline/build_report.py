@@ -46,10 +46,7 @@ def with_first_screen(
     *,
     details: bool = True,
 ) -> Report:
-    """Build the report of these sections, with values for a later compare if `details`.
-
-    A summary part that raises is left out, and its error is appended to `errors`.
-    """
+    """Build the report, with values for a later compare if `details`; a part that raises adds to `errors`."""
     of_steps = counting.counted(measured, steps)
 
     def first_screen(

@@ -99,18 +99,13 @@ def idle_blame(trace: Trace, devices: Sequence[DeviceIdle]) -> dict[str, dict[st
     notes: dict[str, int] = {}
     leaves = [_leaves(trace, host, idle, notes) for idle in devices]
     parent, holder = host.tree.parent, host.holder
-    # Free memory early: with millions of rows, times take more than everything below.
     named = host.name
-    del host
     names = _names(named, holder)
-    del named
     all_leaves = list(itertools.chain.from_iterable(leaves))
     tree, nodes = _tree(names, parent, holder, all_leaves, tuple(notes))
-    del names, parent, holder, all_leaves
     pools, of_parts = [], iter(nodes)
     for idle, parts in zip(devices, leaves, strict=True):
         pools.append(_pooled(trace, idle, parts, list(itertools.islice(of_parts, len(parts)))))
-    del leaves, nodes
     starts, node, length = map(np.concatenate, zip(*pools, strict=True))
     tree, node = _pruned(tree, node, length)
     ends = np.cumsum([len(start) for start, *_ in pools])[:-1]
@@ -141,7 +136,6 @@ def _leaves(trace: Trace, host: HostRows, idle: DeviceIdle, notes: dict[str, int
     parts.append(_Leaves(silence.start, silence.end, row, silent, note, nothing))
     is_late = gaps.end > ready
     late = Segments(*(column[is_late] for column in (ready, gaps.end, thread, place)))
-    del ready, thread, place, waits
     late = _cut_at(late, edges)
     return [*parts, *_on_device(host, idle, late, notes)]
 
@@ -162,15 +156,10 @@ def _launching(trace: Trace, idle: DeviceIdle) -> tuple[Ints, Ints]:
     place = np.minimum(np.searchsorted(start[order], gaps.end), len(rows) - 1)
     is_linked = (after >= 0) & links.linked[after]
     next_op = np.where(is_linked, after, rows[order][place])
-    # Free each column before making the next: there may be millions of gaps.
-    del start, order, place, rows
     issued = np.where(links.call[next_op] >= 0, links.call[next_op], links.op[next_op])
-    del next_op
     thread = trace.numbers("host_ops", "thread")[issued].astype(np.int64)
-    del issued
     call = links.call[after]
     ready = np.where(call >= 0, trace.numbers("host_ops", "dur_ns")[call], 0)
-    del call
     ready += links.ts_ns[after]
     return thread, np.where(is_linked, np.clip(ready, gaps.start, gaps.end), gaps.end)
 
@@ -415,10 +404,6 @@ def _used(parent: Rows, parts: Sequence[_Leaves]) -> tuple[Ints, list[Rows]]:
         while (depth[top[:-1]] > MAX_DEPTH).any():
             top = top[top]
         tops = [top[row] for row in tops]
-        del top
-    if sweeps.native is not None:
-        # The native code finds ancestors without the depth.
-        del depth
     used = np.zeros(len(parent) + 1, np.bool_)
     for row in tops:
         used[row] = True
